@@ -1,0 +1,27 @@
+# Compiler flags of every target. Bits are a promise: no fast-math, no contraction of a*b+c behind our back.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(hf_flags INTERFACE)
+target_compile_options(hf_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
+  -Wall -Wextra -Wshadow -Wfloat-equal -Wold-style-cast -Wconversion -Werror
+  -fno-fast-math -ffp-contract=off>)
+target_include_directories(hf_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(HOLDFAST_SANITIZE)
+  # Instrumented code confuses the compiler's flow analysis: maybe-uninitialized would name correct lines.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HOLDFAST_SANITIZE}> -fno-omit-frame-pointer
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  add_link_options(-fsanitize=${HOLDFAST_SANITIZE})
+endif()

@@ -1,0 +1,96 @@
+// Env: the one door to the operating system. Everything that touches files, clocks, processes or shared memory goes
+// through it, so that tests can put a failing, slow or recording world behind it (tests/support/faulty_env.h).
+//
+// Threads: every method may be called from any thread. Errors: Result with a sentence that names the path and the
+// operating system's reason; the exit code is ExitCode::data for reads and ExitCode::checkpoint for writes (callers
+// that know better replace it).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the destructor.
+class File {
+ public:
+  virtual ~File() = default;
+  // Reads exactly `target.size()` bytes at `offset`; reaching the end of the file first is an error.
+  virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) = 0;
+  virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) = 0;
+  // Reserves the blocks of [0, bytes) now, so that a full disk is an error before the first write.
+  virtual Result<void> allocate(std::uint64_t bytes) = 0;
+  // Data and metadata are durable when this returns ok. After an error the file must be abandoned, never retried.
+  virtual Result<void> sync() = 0;
+  virtual Result<std::uint64_t> size() = 0;
+  virtual const std::string& path() const = 0;
+};
+
+enum class OpenMode {
+  read,        // must exist
+  create,      // must not exist: nothing is ever overwritten by accident
+  append,      // created when missing; write_at is not used, append_line is
+};
+
+struct FileStatus {
+  bool exists = false;
+  bool directory = false;
+  std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;
+};
+
+// Held for as long as the object lives; the kernel releases it when the process dies.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+class Env {
+ public:
+  virtual ~Env() = default;
+
+  // Files
+  virtual Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) = 0;
+  virtual Result<FileStatus> status(const std::string& path) = 0;  // a missing path is ok with exists = false
+  virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;  // names, sorted, no . and ..
+  virtual Result<void> make_directories(const std::string& path) = 0;
+  virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
+  virtual Result<void> remove(const std::string& path) = 0;       // a file; missing is ok
+  virtual Result<void> remove_tree(const std::string& path) = 0;  // a directory and what is in it; missing is ok
+  virtual Result<void> sync_directory(const std::string& path) = 0;
+  virtual Result<std::string> read_text(const std::string& path) = 0;
+  // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new text.
+  virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
+  // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix.
+  virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
+  // Exclusive advisory lock (flock) on `path`, created when missing, tried for `timeout_ms`. On failure the error
+  // holds the text that the holder wrote with replace_text/lock content: `content` is written into the file on success.
+  virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                                 std::int64_t timeout_ms) = 0;
+  virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
+
+  // Clock
+  virtual std::int64_t monotonic_ns() = 0;
+  virtual std::int64_t wall_time_us() = 0;
+  virtual void sleep_us(std::int64_t microseconds) = 0;
+
+  // Process
+  virtual std::int64_t process_id() = 0;
+  virtual std::string host_name() = 0;
+  virtual std::string variable(const std::string& name) = 0;  // empty when unset
+  virtual std::uint64_t random_u64() = 0;                     // from the kernel; never for anything that decides bits
+  // SIGKILL to this process when its parent dies; checks that the parent has not died already.
+  virtual Result<void> die_with_parent() = 0;
+  [[noreturn]] virtual void kill_self() = 0;  // SIGKILL: how a rank leaves a run that goes on
+  virtual int processor_count() = 0;          // processors this process may run on (affinity and cgroup quota)
+};
+
+// The real operating system. Lives as long as the process; stateless.
+Env& posix_env();
+
+}  // namespace holdfast

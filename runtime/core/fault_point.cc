@@ -1,0 +1,128 @@
+#include "runtime/core/fault_point.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+// One entry of the specification, and where it starts in the text (for the error).
+struct Entry {
+  std::string_view text;
+  std::size_t position = 0;
+
+  Error bad(std::string_view reason) const {
+    return fail(ExitCode::config,
+                "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
+                "action of kill, "
+                "stop, sleep:MILLISECONDS, exit:CODE, abort or segv",
+                position + 1, text, reason);
+  }
+};
+
+constexpr std::int64_t largest_number = 1'000'000'000;
+
+bool to_number(std::string_view text, std::int64_t& number) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && rest == text.data() + text.size() && number >= 0 && number <= largest_number;
+}
+
+// Removes `mark` and what follows it from `text` and returns what followed; false when there is no mark.
+bool cut(std::string_view& text, char mark, std::string_view& after) {
+  const std::size_t at = text.rfind(mark);
+  if (at == std::string_view::npos) return false;
+  after = text.substr(at + 1);
+  text = text.substr(0, at);
+  return true;
+}
+
+std::string unknown_name(std::string_view name) {
+  const std::vector<std::string_view>& names = FaultPoints::names();
+  const std::string near = closest(name, names);
+  if (!near.empty()) return fmt::format("there is no fault point '{}', did you mean '{}'?", name, near);
+  return fmt::format("there is no fault point '{}'; there are {}", name, fmt::join(names, ", "));
+}
+
+Result<void> parse_action(const Entry& entry, std::string_view text, std::string& action,
+                          std::int64_t& argument) {
+  std::string_view number;
+  const bool has_argument = cut(text, ':', number);
+  const bool takes_argument = text == "sleep" || text == "exit";
+  const bool known = takes_argument || text == "kill" || text == "stop" || text == "abort" || text == "segv";
+  if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
+  if (has_argument != takes_argument) {
+    return entry.bad(fmt::format("'{}' {}", text, takes_argument ? "needs a number" : "takes no number"));
+  }
+  if (has_argument && !to_number(number, argument))
+    return entry.bad(fmt::format("'{}' is not a number", number));
+  action = text;
+  return {};
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& FaultPoints::names() {
+  static const std::vector<std::string_view> list = {
+      "evaluation.begin",     "load.before_read",   "save.after_rename",    "save.after_shard",
+      "save.before_manifest", "save.before_rename", "save.before_shard",    "start.after_join",
+      "start.before_join",    "step.after_vote",    "step.before_backward", "step.before_gather",
+      "step.before_reduce",   "step.before_vote",   "step.begin",           "step.end"};
+  return list;
+}
+
+Result<std::unique_ptr<FaultPoints>> FaultPoints::parse(std::string_view specification, int rank, Env& env) {
+  auto faults = std::make_unique<FaultPoints>();
+  faults->env_ = &env;
+  if (specification.empty()) return faults;
+  std::size_t position = 0;
+  while (position <= specification.size()) {
+    const std::size_t end = std::min(specification.find(',', position), specification.size());
+    const Entry entry{.text = specification.substr(position, end - position), .position = position};
+    position = end + 1;
+
+    const std::size_t equals = entry.text.find('=');
+    if (equals == std::string_view::npos) return entry.bad("there is no '='");
+    auto rule = std::make_unique<Rule>();
+    HF_TRY_VOID(parse_action(entry, entry.text.substr(equals + 1), rule->action, rule->argument));
+    std::string_view name = entry.text.substr(0, equals);
+    std::string_view part;
+    std::int64_t only_rank = rank;
+    if (cut(name, ':', part) && !to_number(part, only_rank)) {
+      return entry.bad(fmt::format("'{}' is not a rank", part));
+    }
+    std::int64_t hit = 1;
+    if (cut(name, '@', part) && (!to_number(part, hit) || hit < 1)) {
+      return entry.bad(fmt::format("'{}' is not a hit count (the first hit is 1)", part));
+    }
+    if (!std::ranges::binary_search(names(), name)) return entry.bad(unknown_name(name));
+    rule->name = name;
+    rule->at_hit = static_cast<std::uint64_t>(hit);
+    if (only_rank == rank) faults->rules_.push_back(std::move(rule));
+  }
+  faults->armed_ = !faults->rules_.empty();
+  return faults;
+}
+
+void FaultPoints::hit(std::string_view name) {
+  HF_CHECK(std::ranges::binary_search(names(), name), "fault point '{}' is not in FaultPoints::names()",
+           name);
+  for (const std::unique_ptr<Rule>& rule : rules_) {
+    if (rule->name != name) continue;
+    if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 != rule->at_hit) continue;
+    if (rule->action == "kill") env_->kill_self();
+    if (rule->action == "stop") kill(getpid(), SIGSTOP);
+    if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);
+    if (rule->action == "exit") std::_Exit(static_cast<int>(rule->argument));
+    if (rule->action == "abort") std::abort();
+    if (rule->action == "segv") raise(SIGSEGV);
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,101 @@
+#include "runtime/core/memory_plan.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::array<MemoryClass, 7> all_classes = {
+    MemoryClass::weights,   MemoryClass::gradients,     MemoryClass::optimizer, MemoryClass::activations,
+    MemoryClass::workspace, MemoryClass::communication, MemoryClass::data};
+
+// A plan of absurd sizes saturates here, where no system can grant it, instead of wrapping around to a small
+// one.
+constexpr std::uint64_t largest_bytes = std::uint64_t{1} << 62;
+
+std::string table_of(const MemoryPlan& plan) {
+  std::string table;
+  for (const MemoryClass memory_class : all_classes) {
+    const std::uint64_t bytes = plan.total_bytes(memory_class);
+    if (bytes > 0) table += fmt::format("\n  {:<14}{:>12}", name_of(memory_class), format_bytes(bytes));
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryClass memory_class) {
+  switch (memory_class) {
+    case MemoryClass::weights:
+      return "weights";
+    case MemoryClass::gradients:
+      return "gradients";
+    case MemoryClass::optimizer:
+      return "optimizer";
+    case MemoryClass::activations:
+      return "activations";
+    case MemoryClass::workspace:
+      return "workspace";
+    case MemoryClass::communication:
+      return "communication";
+    case MemoryClass::data:
+      return "data";
+  }
+  return "unknown";
+}
+
+MemoryPlan::Slot MemoryPlan::reserve(std::string name, MemoryClass memory_class, std::uint64_t bytes) {
+  const Slot slot{.offset_bytes = total_bytes_, .bytes = std::min(bytes, largest_bytes)};
+  const std::uint64_t padded = (slot.bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+  total_bytes_ = std::min(total_bytes_ + padded, largest_bytes);
+  entries_.push_back(Entry{.name = std::move(name), .memory_class = memory_class, .slot = slot});
+  return slot;
+}
+
+std::uint64_t MemoryPlan::total_bytes(MemoryClass memory_class) const {
+  std::uint64_t total = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.memory_class == memory_class) total = std::min(total + entry.slot.bytes, largest_bytes);
+  }
+  return total;
+}
+
+Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {
+  MemoryArena arena;
+  const std::uint64_t bytes = plan.total_bytes();
+  if (bytes == 0) return arena;
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return fail(
+        ExitCode::does_not_fit,
+        "the memory plan of {} does not fit: the system refused the allocation; reduce the model, the "
+        "microbatch or the sequence length, or use more ranks. The plan:{}",
+        format_bytes(bytes), table_of(plan));
+  }
+  madvise(base, bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
+  arena.base_ = static_cast<std::byte*>(base);
+  arena.size_bytes_ = bytes;
+  return arena;
+}
+
+MemoryArena::MemoryArena(MemoryArena&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MemoryArena& MemoryArena::operator=(MemoryArena&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+MemoryArena::~MemoryArena() {
+  if (base_ != nullptr) munmap(base_, size_bytes_);
+}
+
+}  // namespace holdfast

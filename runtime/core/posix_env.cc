@@ -1,0 +1,270 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+#include <thread>
+
+#include "runtime/core/env.h"
+#include "runtime/core/posix_file.h"
+#include "runtime/core/processor_count.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t lock_retry_us = 50'000;
+constexpr std::int64_t longest_wait_ms = std::int64_t{1} << 40;  // keeps the deadline inside int64
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+class HeldLock final : public FileLock {
+ public:
+  explicit HeldLock(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
+
+ private:
+  Descriptor descriptor_;  // the lock goes with the open file
+};
+
+Result<std::string> read_all(int descriptor, const std::string& path) {
+  std::string text;
+  std::array<char, 16384> buffer{};
+  while (true) {
+    const ssize_t got = read(descriptor, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return read_error("read", path, errno);
+    if (got == 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+// The content is changed in place: a rename would leave the lock on a file without a name.
+Result<void> write_lock_content(int descriptor, const std::string& path, std::string_view content) {
+  if (ftruncate(descriptor, 0) != 0) return write_error("write", path, errno);
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t put =
+        pwrite(descriptor, content.data() + done, content.size() - done, static_cast<off_t>(done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return write_error("write", path, errno);
+    done += static_cast<std::size_t>(put);
+  }
+  return {};
+}
+
+class PosixEnv final : public Env {
+ public:
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    return open_posix_file(path, mode);
+  }
+
+  Result<FileStatus> status(const std::string& path) override {
+    struct stat info {};
+    if (stat(path.c_str(), &info) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) return FileStatus{};
+      return read_error("look at", path, errno);
+    }
+    return FileStatus{
+        .exists = true,
+        .directory = S_ISDIR(info.st_mode),
+        .bytes = static_cast<std::uint64_t>(info.st_size),
+        .modified_ns = info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
+  }
+
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
+    if (stream == nullptr) return read_error("list", directory, errno);
+    std::vector<std::string> names;
+    while (true) {
+      errno = 0;
+      const dirent* entry = readdir(stream.get());
+      if (entry == nullptr && errno != 0) return read_error("list", directory, errno);
+      if (entry == nullptr) break;
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+
+  Result<void> make_directories(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) return write_error("create the directory", path, error.value());
+    return {};
+  }
+
+  Result<void> rename(const std::string& source, const std::string& target) override {
+    if (::rename(source.c_str(), target.c_str()) == 0) return {};
+    return write_error("rename", fmt::format("{} to {}", source, target), errno);
+  }
+
+  Result<void> remove(const std::string& path) override {
+    if (unlink(path.c_str()) == 0 || errno == ENOENT) return {};
+    return write_error("remove", path, errno);
+  }
+
+  Result<void> remove_tree(const std::string& path) override {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) return write_error("remove", path, error.value());
+    return {};
+  }
+
+  Result<void> sync_directory(const std::string& path) override {
+    const Descriptor descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY);
+    if (descriptor.value() < 0) return write_error("open the directory", path, errno);
+    int result = 0;
+    do {
+      result = fsync(descriptor.value());
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) return write_error("make durable", path, errno);
+    return {};
+  }
+
+  Result<std::string> read_text(const std::string& path) override {
+    const Descriptor descriptor = open_descriptor(path, O_RDONLY);
+    if (descriptor.value() < 0) return read_error("open", path, errno);
+    return read_all(descriptor.value(), path);
+  }
+
+  Result<void> replace_text(const std::string& path, const std::string& text) override {
+    const std::string temporary = fmt::format("{}.tmp.{}.{:016x}", path, process_id(), random_u64());
+    Result<void> written = write_new_file(temporary, text);
+    if (written.ok()) written = rename(temporary, path);
+    if (!written.ok()) {
+      unlink(temporary.c_str());
+      return written;
+    }
+    return sync_directory(parent_of(path));
+  }
+
+  Result<void> append_line(const std::string& path, std::string_view line) override {
+    const Descriptor descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
+    if (descriptor.value() < 0) return write_error("append to", path, errno);
+    // iovec has no const; writev does not write to it.
+    std::array<iovec, 2> parts = {{{.iov_base = const_cast<char*>(line.data()), .iov_len = line.size()},
+                                   {.iov_base = const_cast<char*>("\n"), .iov_len = 1}}};
+    ssize_t put = 0;
+    do {
+      put = writev(descriptor.value(), parts.data(), parts.size());
+    } while (put < 0 && errno == EINTR);
+    if (put < 0) return write_error("append to", path, errno);
+    // Only a disk that fills up stops a write to a regular file half-way.
+    if (static_cast<std::size_t>(put) != line.size() + 1) return write_error("append to", path, ENOSPC);
+    return {};
+  }
+
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                         std::int64_t timeout_ms) override {
+    Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT);
+    if (descriptor.value() < 0) return write_error("open the lock file", path, errno);
+    const std::int64_t deadline_ns = monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
+    while (flock(descriptor.value(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) return write_error("lock", path, errno);
+      const std::int64_t left_us = (deadline_ns - monotonic_ns()) / 1000;
+      if (left_us <= 0) {
+        HF_TRY(const std::string holder, read_all(descriptor.value(), path));
+        return fail(
+            ExitCode::communication,
+            "{} is locked by another process ('{}') and was not released within {} ms; wait for that process "
+            "or end it, then start again",
+            path, holder, timeout_ms);
+      }
+      sleep_us(std::min(left_us, lock_retry_us));
+    }
+    HF_TRY_VOID(write_lock_content(descriptor.value(), path, content));
+    return std::unique_ptr<FileLock>(std::make_unique<HeldLock>(std::move(descriptor)));
+  }
+
+  Result<std::uint64_t> free_bytes(const std::string& path) override {
+    struct statvfs space {};
+    if (statvfs(path.c_str(), &space) != 0) return read_error("get the free space of", path, errno);
+    return static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  }
+
+  std::int64_t monotonic_ns() override {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  std::int64_t wall_time_us() override {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  }
+
+  void sleep_us(std::int64_t microseconds) override {
+    std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+  }
+
+  std::int64_t process_id() override { return getpid(); }
+
+  std::string host_name() override {
+    std::array<char, 256> buffer{};
+    if (gethostname(buffer.data(), buffer.size() - 1) != 0) return "unknown";
+    return buffer.data();
+  }
+
+  std::string variable(const std::string& name) override {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? "" : value;
+  }
+
+  std::uint64_t random_u64() override {
+    std::uint64_t value = 0;
+    // Up to 256 bytes come whole or not at all, once the kernel's pool is ready.
+    while (getrandom(&value, sizeof(value), 0) != static_cast<ssize_t>(sizeof(value))) {
+      HF_CHECK(errno == EINTR, "getrandom failed with errno {}", errno);
+    }
+    return value;
+  }
+
+  Result<void> die_with_parent() override {
+    const pid_t parent = getppid();
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+      return fail(ExitCode::communication,
+                  "the kernel refused to end this process with its parent (prctl, errno {})", errno);
+    }
+    // A parent that died between the two calls sends no signal any more.
+    if (getppid() != parent) return fail(ExitCode::communication, "the parent process {} has died", parent);
+    return {};
+  }
+
+  [[noreturn]] void kill_self() override {
+    kill(getpid(), SIGKILL);
+    while (true) pause();
+  }
+
+  int processor_count() override { return available_processors(); }
+
+ private:
+  Result<void> write_new_file(const std::string& path, const std::string& text) {
+    HF_TRY(const std::unique_ptr<File> file, open(path, OpenMode::create));
+    HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
+    return file->sync();
+  }
+};
+
+}  // namespace
+
+Env& posix_env() {
+  static PosixEnv env;  // stateless
+  return env;
+}
+
+}  // namespace holdfast

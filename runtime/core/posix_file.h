@@ -1,0 +1,36 @@
+// The File of posix_env, and how an errno becomes a sentence. For posix_env.cc and test twins of Env; the rest of the
+// tree sees runtime/core/env.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+// "cannot <action> <path>: <reason>" for the errno `reason`, with what to do where that is known (a full
+// disk).
+Error read_error(std::string_view action, const std::string& path, int reason);   // ExitCode::data
+Error write_error(std::string_view action, const std::string& path, int reason);  // ExitCode::checkpoint
+
+// Closes on destruction; -1 is no descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(Descriptor&& other) noexcept : value_(other.value_) { other.value_ = -1; }
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor();
+  int value() const { return value_; }
+
+ private:
+  int value_;
+};
+
+// open(2), retried when interrupted; errno is set when the result is -1.
+Descriptor open_descriptor(const std::string& path, int flags);
+
+Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode);
+
+}  // namespace holdfast

@@ -1,0 +1,106 @@
+// Result<T>: how operating errors travel. A function that can fail because of input, files, peers or devices returns
+// Result<T>; bugs are HF_CHECK. Exceptions do not cross layers.
+//
+//   Result<Manifest> read_manifest(...);
+//   HF_TRY(Manifest manifest, read_manifest(...));   // returns the error to the caller
+//   HF_TRY_VOID(write_shard(...));
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "runtime/core/check.h"
+
+namespace holdfast {
+
+// The process exit codes of docs/errors.md. An Error carries the code that the program ends with if nobody handles it.
+enum class ExitCode : int {
+  done = 0,
+  config = 2,
+  does_not_fit = 3,
+  data = 4,
+  checkpoint = 5,
+  numerics = 20,
+  saved = 75,
+  communication = 76,
+};
+
+// One sentence for a person: what happened, where, what was expected, what to do.
+struct Error {
+  ExitCode code = ExitCode::config;
+  std::string message;
+};
+
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : content_(std::in_place_index<1>, std::move(error)) {}
+
+  bool ok() const { return content_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & {
+    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    return std::get<0>(content_);
+  }
+  const T& value() const& {
+    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    return std::get<0>(content_);
+  }
+  T&& value() && {
+    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    return std::get<0>(std::move(content_));
+  }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  const Error& error() const {
+    HF_CHECK(content_.index() == 1);
+    return std::get<1>(content_);
+  }
+
+ private:
+  std::variant<T, Error> content_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}
+
+  bool ok() const { return !error_.has_value(); }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const {
+    HF_CHECK(error_.has_value());
+    return *error_;
+  }
+
+ private:
+  std::optional<Error> error_;
+};
+
+// fail(ExitCode::data, "{}: ...", path) reads as the sentence it makes.
+template <typename... Values>
+Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... values) {
+  return Error{code, fmt::format(format, std::forward<Values>(values)...)};
+}
+
+}  // namespace holdfast
+
+#define HF_CONCAT_(a, b) a##b
+#define HF_CONCAT(a, b) HF_CONCAT_(a, b)
+#define HF_TRY_(temporary, declaration, expression) \
+  auto temporary = (expression);                    \
+  if (!temporary.ok()) return temporary.error();    \
+  declaration = std::move(temporary).value()
+#define HF_TRY(declaration, ...) HF_TRY_(HF_CONCAT(hf_result_, __LINE__), declaration, (__VA_ARGS__))
+#define HF_TRY_VOID(...)                                            \
+  do {                                                              \
+    if (auto hf_status = (__VA_ARGS__); !hf_status.ok()) return hf_status.error(); \
+  } while (false)

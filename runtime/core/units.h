@@ -1,0 +1,25 @@
+// Bytes and durations as people write and read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+std::string format_bytes(std::uint64_t bytes);  // "512 B", "1.50 GiB"
+
+// Exact and readable by parse_duration: "3h50m", "1m30s", "500ms", "0s"; negative values have a leading '-'.
+std::string format_duration(std::int64_t milliseconds);
+
+// "3h50m", "1.5h", "30s", "500ms", "2d" in milliseconds; a plain number is seconds. Units go from large to
+// small, each at most once. ExitCode::config with what is accepted.
+Result<std::int64_t> parse_duration(std::string_view text);
+
+// "64MiB", "1.5 GiB", "2GB"; a plain number is bytes. KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB
+// of 1000.
+Result<std::uint64_t> parse_bytes(std::string_view text);
+
+}  // namespace holdfast

@@ -1,0 +1,112 @@
+#include "runtime/core/events.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/random.h"
+#include "tests/support/faulty_env.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+namespace {
+
+TEST(EventLine, IsOneJsonObject) {
+  EventLine line;
+  line.begin("step", 123).field("step", 7).field("loss", 2.5).field("tokens", std::uint64_t{1} << 63);
+  line.field("host", "a\"b\\c\nd\x01").null_field("nothing");
+  const std::string_view text = line.end();
+  EXPECT_EQ(text.find('\n'), std::string_view::npos);
+  const auto json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["event"], "step");
+  EXPECT_EQ(json["time_us"], 123);
+  EXPECT_EQ(json["step"], 7);
+  EXPECT_EQ(json["tokens"].get<std::uint64_t>(), std::uint64_t{1} << 63);
+  EXPECT_EQ(json["host"], "a\"b\\c\nd\x01");
+  EXPECT_TRUE(json["nothing"].is_null());
+}
+
+TEST(EventLine, BeginStartsAFreshLine) {
+  EventLine line;
+  line.begin("first", 1).field("only_first", 1).end();
+  EXPECT_EQ(line.begin("second", 2).end(), R"({"event":"second","time_us":2})");
+}
+
+TEST(EventLine, DoublesReadBackToTheSameBits) {
+  const RandomStream stream(9, 9);
+  std::vector<double> values = {0.0,
+                                -0.0,
+                                1.0,
+                                -3.0,
+                                0.1,
+                                1e22,
+                                1e300,
+                                std::numeric_limits<double>::denorm_min(),
+                                std::numeric_limits<double>::max(),
+                                9007199254740993.0,
+                                123456789012345678.0};
+  for (std::uint64_t i = 0; i < 2000; ++i) values.push_back(std::bit_cast<double>(stream.bits(i)));
+  EventLine line;
+  for (const double value : values) {
+    const auto json = nlohmann::json::parse(line.begin("e", 0).field("v", value).end());
+    if (!std::isfinite(value)) {
+      EXPECT_TRUE(json["v"].is_null());
+      continue;
+    }
+    ASSERT_TRUE(json["v"].is_number_float()) << json.dump();
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(json["v"].get<double>()), std::bit_cast<std::uint64_t>(value));
+  }
+}
+
+TEST(EventLine, BytesThatAreNotUtf8AreReplaced) {
+  EventLine line;
+  const std::vector<std::string> bad = {"\xff",    "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                                        "\xe2\x82"};
+  for (const std::string& text : bad) {
+    const auto json = nlohmann::json::parse(line.begin("e", 0).field("text", text).end());
+    EXPECT_THAT(json["text"].get<std::string>(), testing::HasSubstr("\xef\xbf\xbd"));
+  }
+  const std::string good = "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80";
+  EXPECT_EQ(nlohmann::json::parse(line.begin("e", 0).field("text", good).end())["text"], good);
+}
+
+TEST(EventLog, AppendsLines) {
+  const TemporaryDirectory directory;
+  EventLog log(posix_env(), directory / "events.jsonl");
+  ASSERT_TRUE(log.open().ok());
+  ASSERT_TRUE(log.write(log.line().begin("a", 1)).ok());
+  ASSERT_TRUE(log.write(log.line().begin("b", 2)).ok());
+  EXPECT_EQ(posix_env().read_text(directory / "events.jsonl").value(),
+            "{\"event\":\"a\",\"time_us\":1}\n{\"event\":\"b\",\"time_us\":2}\n");
+}
+
+TEST(EventLog, ContinuesAfterATornLineOnALineOfItsOwn) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "events.jsonl";
+  ASSERT_TRUE(posix_env().replace_text(path, "{\"event\":\"a\"}\n{\"eve").ok());
+  for (const char* event : {"b", "c"}) {  // the second open finds a whole last line and adds nothing
+    EventLog log(posix_env(), path);
+    ASSERT_TRUE(log.open().ok());
+    ASSERT_TRUE(log.write(log.line().begin(event, 2)).ok());
+  }
+  EXPECT_EQ(posix_env().read_text(path).value(),
+            "{\"event\":\"a\"}\n{\"eve\n{\"event\":\"b\",\"time_us\":2}\n{\"event\":\"c\",\"time_us\":2}\n");
+}
+
+TEST(EventLog, FullDiskIsAnError) {
+  const TemporaryDirectory directory;
+  FaultyEnv env(posix_env());
+  EventLog log(env, directory / "events.jsonl");
+  ASSERT_TRUE(log.open().ok());
+  env.inject({.operation = Operation::append_line, .reason = ENOSPC});
+  const Result<void> written = log.write(log.line().begin("a", 1));
+  ASSERT_FALSE(written.ok());
+  EXPECT_THAT(written.error().message, testing::HasSubstr("the disk is full"));
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,114 @@
+#include "runtime/core/fault_point.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+std::unique_ptr<FaultPoints> faults_of(std::string_view specification, int rank = 0) {
+  auto parsed = FaultPoints::parse(specification, rank, posix_env());
+  EXPECT_TRUE(parsed.ok()) << parsed.error().message;
+  return std::move(parsed).value();
+}
+
+std::string error_of(std::string_view specification) {
+  const auto parsed = FaultPoints::parse(specification, 0, posix_env());
+  EXPECT_FALSE(parsed.ok()) << specification;
+  return parsed.ok() ? "" : parsed.error().message;
+}
+
+TEST(FaultPoints, UnarmedDoesNothing) {
+  FaultPoints none;
+  EXPECT_FALSE(none.armed());
+  HF_FAULT_POINT(none, "step.begin");
+  EXPECT_FALSE(faults_of("")->armed());
+}
+
+TEST(FaultPoints, NamesAreSortedAndUnique) {
+  const auto& names = FaultPoints::names();
+  EXPECT_TRUE(std::ranges::is_sorted(names));
+  EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+  for (const std::string_view name : names) EXPECT_TRUE(faults_of(fmt::format("{}=kill", name))->armed());
+}
+
+TEST(FaultPoints, OtherRanksAreNotArmed) {
+  EXPECT_FALSE(faults_of("step.begin:1=kill", 0)->armed());
+  EXPECT_TRUE(faults_of("step.begin:1=kill", 1)->armed());
+  EXPECT_TRUE(faults_of("step.begin@3:1=kill,step.end=stop", 0)->armed());
+}
+
+TEST(FaultPoints, ErrorsNamePositionAndReason) {
+  EXPECT_THAT(error_of("step.begin"), HasSubstr("there is no '='"));
+  EXPECT_THAT(error_of("step.begim=kill"), HasSubstr("did you mean 'step.begin'?"));
+  EXPECT_THAT(error_of("zzz=kill"), HasSubstr("save.before_rename"));
+  EXPECT_THAT(error_of("step.begin=kill,step.end=die"), HasSubstr("character 17"));
+  EXPECT_THAT(error_of("step.begin=kill,step.end=die"), HasSubstr("'die' is not an action"));
+  EXPECT_THAT(error_of("step.begin=kill,"), HasSubstr("character 17"));
+  EXPECT_THAT(error_of("step.begin@0=kill"), HasSubstr("'0' is not a hit count"));
+  EXPECT_THAT(error_of("step.begin@x=kill"), HasSubstr("'x' is not a hit count"));
+  EXPECT_THAT(error_of("step.begin:-1=kill"), HasSubstr("'-1' is not a rank"));
+  EXPECT_THAT(error_of("step.begin=sleep"), HasSubstr("needs a number"));
+  EXPECT_THAT(error_of("step.begin=sleep:1s"), HasSubstr("'1s' is not a number"));
+  EXPECT_THAT(error_of("step.begin=sleep:9000000000000000000"), HasSubstr("is not a number"));
+  EXPECT_THAT(error_of("step.begin=kill:1"), HasSubstr("takes no number"));
+}
+
+TEST(FaultPoints, SleepHappensOnlyAtItsHit) {
+  const auto faults = faults_of("step.end@2=sleep:30");
+  const auto elapsed_ms = [&] {
+    const std::int64_t begin = posix_env().monotonic_ns();
+    HF_FAULT_POINT(*faults, "step.end");
+    return (posix_env().monotonic_ns() - begin) / 1'000'000;
+  };
+  EXPECT_LT(elapsed_ms(), 30);
+  HF_FAULT_POINT(*faults, "step.begin");  // another name does not count
+  EXPECT_GE(elapsed_ms(), 30);
+  EXPECT_LT(elapsed_ms(), 30);
+}
+
+TEST(FaultPointsDeathTest, UnlistedNameIsABug) {
+  const auto faults = faults_of("step.end=kill");
+  EXPECT_DEATH(faults->hit("no.such_point"), "fault point 'no.such_point' is not in");
+}
+
+TEST(FaultPointsDeathTest, ActionsEndTheProcess) {
+  const auto passes_twice = [](std::string_view specification) {
+    const auto faults = faults_of(specification);
+    HF_FAULT_POINT(*faults, "step.end");
+    HF_FAULT_POINT(*faults, "step.end");
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(passes_twice("step.end@2=kill"), testing::KilledBySignal(SIGKILL), "");
+  EXPECT_EXIT(passes_twice("step.end@2=exit:37"), testing::ExitedWithCode(37), "");
+  EXPECT_EXIT(passes_twice("step.end@2=abort"), testing::KilledBySignal(SIGABRT), "");
+  EXPECT_EXIT(
+      passes_twice("step.end@2=segv"), [](int state) { return state != 0; }, "");
+  EXPECT_EXIT(passes_twice("step.end@3=kill"), testing::ExitedWithCode(0), "");
+}
+
+TEST(FaultPoints, StopStopsTheProcess) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto faults = faults_of("step.begin=stop");
+    HF_FAULT_POINT(*faults, "step.begin");
+    std::_Exit(5);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, WUNTRACED), child);
+  EXPECT_TRUE(WIFSTOPPED(state));
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(WEXITSTATUS(state), 5);
+}
+
+}  // namespace
+}  // namespace holdfast

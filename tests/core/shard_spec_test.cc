@@ -1,0 +1,129 @@
+#include "runtime/core/shard_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/core/random.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+ShardSpec piece(std::string tensor, std::uint64_t elements, std::uint64_t first_block,
+                std::uint64_t block_count) {
+  return {.tensor = std::move(tensor),
+          .kind = "weight",
+          .dtype = DType::fp32,
+          .global_shape = {elements},
+          .first_block = first_block,
+          .block_count = block_count};
+}
+
+TEST(ShardSpec, CountsWithAShortLastBlock) {
+  const ShardSpec whole = piece("t", 10'000, 0, 3);
+  EXPECT_EQ(whole.tensor_blocks(), 3u);
+  EXPECT_EQ(whole.element_count(), 10'000u);
+  EXPECT_EQ(whole.byte_count(), 40'000u);
+  EXPECT_EQ(piece("t", 10'000, 2, 1).element_count(), 10'000u - 8192u);
+  EXPECT_EQ(piece("t", 10'000, 1, 1).element_count(), 4096u);
+  EXPECT_EQ(piece("t", 10'000, 3, 0).element_count(), 0u);
+  EXPECT_EQ(piece("t", 8192, 1, 1).element_count(), 4096u);
+}
+
+TEST(ShardSpec, ScalarsEmptyAndAbsurdShapes) {
+  ShardSpec spec = piece("t", 1, 0, 1);
+  spec.global_shape = {};
+  EXPECT_EQ(spec.element_count(), 1u);
+  spec.global_shape = {5, 0};
+  EXPECT_EQ(spec.tensor_blocks(), 0u);
+  EXPECT_EQ(spec.element_count(), 0u);
+  spec.global_shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  EXPECT_EQ(spec.tensor_elements(), ~std::uint64_t{0});
+}
+
+TEST(PlanCopies, OneToManyAndBack) {
+  const std::vector<ShardSpec> whole = {piece("t", 10'000, 0, 3)};
+  const std::vector<ShardSpec> split = {piece("t", 10'000, 0, 1), piece("t", 10'000, 1, 2)};
+  const auto down = plan_copies(whole, split).value();
+  ASSERT_EQ(down.size(), 2u);
+  EXPECT_EQ(down[1].wanted_index, 1u);
+  EXPECT_EQ(down[1].existing_offset, 4096u);
+  EXPECT_EQ(down[1].wanted_offset, 0u);
+  EXPECT_EQ(down[1].element_count, 10'000u - 4096u);
+  const auto up = plan_copies(split, whole).value();
+  ASSERT_EQ(up.size(), 2u);
+  EXPECT_EQ(up[1].existing_index, 1u);
+  EXPECT_EQ(up[1].wanted_offset, 4096u);
+}
+
+TEST(PlanCopies, EmptyWantsNothing) {
+  EXPECT_TRUE(plan_copies({}, {}).value().empty());
+  EXPECT_TRUE(plan_copies({}, {piece("t", 100, 0, 0)}).value().empty());
+}
+
+TEST(PlanCopies, ErrorsNameTheTensor) {
+  const auto missing = plan_copies({piece("t", 9000, 0, 1)}, {piece("t", 9000, 0, 3)});
+  EXPECT_EQ(missing.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(missing.error().message, HasSubstr("'t' (weight)"));
+  EXPECT_THAT(missing.error().message, HasSubstr("no piece holds element 4096"));
+
+  const auto hole = plan_copies({piece("t", 9000, 0, 1), piece("t", 9000, 2, 1)}, {piece("t", 9000, 0, 3)});
+  EXPECT_THAT(hole.error().message, HasSubstr("no piece holds element 4096"));
+
+  EXPECT_THAT(plan_copies({}, {piece("u", 5, 0, 1)}).error().message, HasSubstr("'u'"));
+
+  ShardSpec moment = piece("t", 5, 0, 1);
+  moment.kind = "moment1";
+  EXPECT_FALSE(plan_copies({moment}, {piece("t", 5, 0, 1)}).ok()) << "another kind is another tensor";
+
+  ShardSpec other = piece("t", 5, 0, 1);
+  other.dtype = DType::bf16;
+  EXPECT_THAT(plan_copies({other}, {piece("t", 5, 0, 1)}).error().message,
+              HasSubstr("exists as bf16 of shape [5]"));
+  EXPECT_THAT(plan_copies({piece("t", 6, 0, 1)}, {piece("t", 5, 0, 1)}).error().message,
+              HasSubstr("shape [6]"));
+
+  EXPECT_THAT(plan_copies({piece("t", 5, 0, 2)}, {}).error().message, HasSubstr("damaged"));
+  EXPECT_THAT(plan_copies({piece("t", 5, ~std::uint64_t{0}, 2)}, {}).error().message, HasSubstr("damaged"));
+}
+
+// Random pieces with overlaps: every wanted element is written exactly once, from the same global element.
+TEST(PlanCopies, EveryWantedElementComesOnceFromItself) {
+  const RandomStream stream(2, 3);
+  std::uint64_t element = 0;
+  const auto below = [&](std::uint64_t bound) { return stream.bits(element++) % bound; };
+  for (int trial = 0; trial < 300; ++trial) {
+    const std::uint64_t blocks = 1 + below(12);
+    const std::uint64_t elements = (blocks - 1) * block_elements + 1 + below(block_elements);
+    const auto random_pieces = [&](bool cover) {
+      std::vector<ShardSpec> pieces;
+      for (std::uint64_t block = 0; block < blocks;) {
+        const std::uint64_t count = 1 + below(blocks - block);
+        const std::uint64_t start = cover ? block - below(block + 1) : block;
+        pieces.push_back(piece("t", elements, start, block + count - start));
+        block += count;
+      }
+      if (below(2) == 0) std::ranges::reverse(pieces);
+      return pieces;
+    };
+    const std::vector<ShardSpec> existing = random_pieces(true);
+    const std::vector<ShardSpec> wanted = random_pieces(false);
+    const auto plan = plan_copies(existing, wanted);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    std::vector<int> written(elements);
+    for (const ShardCopy& copy : *plan) {
+      const ShardSpec& source = existing[copy.existing_index];
+      const ShardSpec& target = wanted[copy.wanted_index];
+      ASSERT_EQ(source.first_element() + copy.existing_offset, target.first_element() + copy.wanted_offset);
+      ASSERT_LE(copy.existing_offset + copy.element_count, source.element_count());
+      ASSERT_LE(copy.wanted_offset + copy.element_count, target.element_count());
+      for (std::uint64_t i = 0; i < copy.element_count; ++i)
+        ++written[target.first_element() + copy.wanted_offset + i];
+    }
+    ASSERT_TRUE(std::ranges::all_of(written, [](int times) { return times == 1; }));
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,246 @@
+// FaultyEnv: an Env in front of another one that counts the file operations and lets chosen ones fail, as a
+// bad disk, a full disk or a crash would.
+//
+//   FaultyEnv env(posix_env());
+//   env.inject({.operation = Operation::sync, .at = 2, .reason = EIO});   // the second sync fails, once
+//   env.inject({.at = n, .for_ever = true});                              // everything from the n-th
+//   operation on
+//
+// Walking `at` from 1 until nothing fails any more tries a protocol at every one of its steps. Clock and
+// process calls pass through. Thread-safe.
+#pragma once
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/posix_file.h"
+
+namespace holdfast {
+
+enum class Operation : std::size_t {
+  open,
+  read,
+  write,
+  allocate,
+  sync,
+  size,
+  status,
+  list,
+  make_directories,
+  rename,
+  remove,
+  remove_tree,
+  sync_directory,
+  read_text,
+  append_line,
+  lock,
+  free_bytes
+};
+inline constexpr std::size_t operation_count = 17;
+
+struct InjectedFault {
+  std::optional<Operation> operation = {};  // any operation when empty
+  std::string path_contains = {};           // any path when empty
+  std::uint64_t at = 1;                     // the at-th matching operation after inject()
+  bool for_ever = false;                    // and every matching one after it
+  bool short_write = false;                 // a write first writes half of its bytes
+  int reason = EIO;                         // the errno whose sentence the error has
+};
+
+class FaultyEnv final : public Env {
+ public:
+  explicit FaultyEnv(Env& inner) : inner_(&inner) {}
+
+  void inject(InjectedFault fault) {
+    const std::lock_guard guard(mutex_);
+    faults_.push_back({.fault = std::move(fault), .seen = 0});
+  }
+  void clear_faults() {
+    const std::lock_guard guard(mutex_);
+    faults_.clear();
+  }
+  std::uint64_t count(Operation operation) const {
+    const std::lock_guard guard(mutex_);
+    return counts_[static_cast<std::size_t>(operation)];
+  }
+  std::uint64_t count() const {
+    const std::lock_guard guard(mutex_);
+    std::uint64_t total = 0;
+    for (const std::uint64_t one : counts_) total += one;
+    return total;
+  }
+  std::uint64_t failure_count() const {
+    const std::lock_guard guard(mutex_);
+    return failures_;
+  }
+
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    if (const auto fault = next(Operation::open, path)) {
+      return mode == OpenMode::read ? read_error("open", path, fault->reason)
+                                    : write_error("create", path, fault->reason);
+    }
+    HF_TRY(std::unique_ptr<File> file, inner_->open(path, mode));
+    return std::unique_ptr<File>(std::make_unique<FaultyFile>(*this, std::move(file)));
+  }
+  Result<FileStatus> status(const std::string& path) override {
+    if (const auto fault = next(Operation::status, path)) return read_error("look at", path, fault->reason);
+    return inner_->status(path);
+  }
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    if (const auto fault = next(Operation::list, directory))
+      return read_error("list", directory, fault->reason);
+    return inner_->list(directory);
+  }
+  Result<void> make_directories(const std::string& path) override {
+    if (const auto fault = next(Operation::make_directories, path)) {
+      return write_error("create the directory", path, fault->reason);
+    }
+    return inner_->make_directories(path);
+  }
+  Result<void> rename(const std::string& source, const std::string& target) override {
+    if (const auto fault = next(Operation::rename, target))
+      return write_error("rename to", target, fault->reason);
+    return inner_->rename(source, target);
+  }
+  Result<void> remove(const std::string& path) override {
+    if (const auto fault = next(Operation::remove, path)) return write_error("remove", path, fault->reason);
+    return inner_->remove(path);
+  }
+  Result<void> remove_tree(const std::string& path) override {
+    if (const auto fault = next(Operation::remove_tree, path))
+      return write_error("remove", path, fault->reason);
+    return inner_->remove_tree(path);
+  }
+  Result<void> sync_directory(const std::string& path) override {
+    if (const auto fault = next(Operation::sync_directory, path)) {
+      return write_error("make durable", path, fault->reason);
+    }
+    return inner_->sync_directory(path);
+  }
+  Result<std::string> read_text(const std::string& path) override {
+    if (const auto fault = next(Operation::read_text, path)) return read_error("read", path, fault->reason);
+    return inner_->read_text(path);
+  }
+  // Made of this class's own operations, so that each of its steps can fail.
+  Result<void> replace_text(const std::string& path, const std::string& text) override {
+    const std::string temporary = fmt::format("{}.tmp.{:016x}", path, inner_->random_u64());
+    {
+      HF_TRY(const std::unique_ptr<File> file, open(temporary, OpenMode::create));
+      HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
+      HF_TRY_VOID(file->sync());
+    }
+    HF_TRY_VOID(rename(temporary, path));
+    const std::size_t slash = path.rfind('/');
+    return sync_directory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  }
+  Result<void> append_line(const std::string& path, std::string_view line) override {
+    if (const auto fault = next(Operation::append_line, path))
+      return write_error("append to", path, fault->reason);
+    return inner_->append_line(path, line);
+  }
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                         std::int64_t timeout_ms) override {
+    if (const auto fault = next(Operation::lock, path)) return write_error("lock", path, fault->reason);
+    return inner_->lock(path, content, timeout_ms);
+  }
+  Result<std::uint64_t> free_bytes(const std::string& path) override {
+    if (const auto fault = next(Operation::free_bytes, path)) {
+      return read_error("get the free space of", path, fault->reason);
+    }
+    return inner_->free_bytes(path);
+  }
+
+  std::int64_t monotonic_ns() override { return inner_->monotonic_ns(); }
+  std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
+  void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
+  std::int64_t process_id() override { return inner_->process_id(); }
+  std::string host_name() override { return inner_->host_name(); }
+  std::string variable(const std::string& name) override { return inner_->variable(name); }
+  std::uint64_t random_u64() override { return inner_->random_u64(); }
+  Result<void> die_with_parent() override { return inner_->die_with_parent(); }
+  [[noreturn]] void kill_self() override {
+    inner_->kill_self();
+    std::abort();  // virtual calls do not carry [[noreturn]]
+  }
+  int processor_count() override { return inner_->processor_count(); }
+
+ private:
+  struct Armed {
+    InjectedFault fault;
+    std::uint64_t seen = 0;
+  };
+
+  class FaultyFile final : public File {
+   public:
+    FaultyFile(FaultyEnv& env, std::unique_ptr<File> inner) : env_(&env), inner_(std::move(inner)) {}
+
+    Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
+      if (const auto fault = env_->next(Operation::read, path()))
+        return read_error("read", path(), fault->reason);
+      return inner_->read_at(offset, target);
+    }
+    Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
+      if (const auto fault = env_->next(Operation::write, path())) {
+        if (fault->short_write) HF_TRY_VOID(inner_->write_at(offset, source.first(source.size() / 2)));
+        return write_error("write", path(), fault->reason);
+      }
+      return inner_->write_at(offset, source);
+    }
+    Result<void> allocate(std::uint64_t bytes) override {
+      if (const auto fault = env_->next(Operation::allocate, path())) {
+        return write_error("reserve space for", path(), fault->reason);
+      }
+      return inner_->allocate(bytes);
+    }
+    Result<void> sync() override {
+      if (const auto fault = env_->next(Operation::sync, path())) {
+        return write_error("make durable", path(), fault->reason);
+      }
+      return inner_->sync();
+    }
+    Result<std::uint64_t> size() override {
+      if (const auto fault = env_->next(Operation::size, path())) {
+        return read_error("get the size of", path(), fault->reason);
+      }
+      return inner_->size();
+    }
+    const std::string& path() const override { return inner_->path(); }
+
+   private:
+    FaultyEnv* env_;
+    std::unique_ptr<File> inner_;
+  };
+
+  // Counts one operation; the fault that hits it, if any.
+  std::optional<InjectedFault> next(Operation operation, const std::string& path) {
+    const std::lock_guard guard(mutex_);
+    ++counts_[static_cast<std::size_t>(operation)];
+    std::optional<InjectedFault> result;
+    for (Armed& armed : faults_) {
+      const InjectedFault& fault = armed.fault;
+      if (fault.operation.has_value() && *fault.operation != operation) continue;
+      if (path.find(fault.path_contains) == std::string::npos) continue;
+      ++armed.seen;
+      const bool hit = armed.seen == fault.at || (fault.for_ever && armed.seen > fault.at);
+      if (hit && !result.has_value()) result = fault;
+    }
+    if (result.has_value()) ++failures_;
+    return result;
+  }
+
+  Env* inner_;
+  mutable std::mutex mutex_;
+  std::array<std::uint64_t, operation_count> counts_{};
+  std::uint64_t failures_ = 0;
+  std::vector<Armed> faults_;
+};
+
+}  // namespace holdfast
