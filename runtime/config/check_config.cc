@@ -1,0 +1,207 @@
+// Rules between keys. Each names every key involved with its value and where that was set.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/config/loader.h"
+#include "runtime/config/option_value.h"
+#include "runtime/config/presets.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t kLargestHead = 256;
+
+using Origin = std::map<std::string, std::string>;
+
+class Checker {
+ public:
+  Checker(const Config& config, const Origin& origin) : config_(config), origin_(origin) {}
+
+  std::vector<ConfigProblem> check() {
+    if (config_.run.directory.empty()) {
+      problem({"run.directory"}, "run.directory is empty: name the directory where the run keeps its files");
+    }
+    if (apply_preset()) check_shapes();
+    check_positions();
+    check_sources("data.sources", config_.data.sources);
+    check_sources("evaluation.sources", config_.evaluation.sources);
+    check_steps();
+    check_lanes();
+    return std::move(problems_);
+  }
+
+ private:
+  std::string origin_of(const std::string& key) const {
+    const auto found = origin_.find(key);
+    return found == origin_.end() ? std::string() : found->second;
+  }
+
+  bool was_set(const std::string& key) const {
+    const std::string origin = origin_of(key);
+    return !origin.empty() && origin != "default";
+  }
+
+  // "model.heads = 5 (run.toml:3:9)"
+  std::string shown(const std::string& key) const {
+    const std::string value = value_text(*find_option(key), config_);
+    const std::string origin = origin_of(key);
+    return origin.empty() ? fmt::format("{} = {}", key, value)
+                          : fmt::format("{} = {} ({})", key, value, origin);
+  }
+
+  void problem(std::initializer_list<std::string> keys, std::string message) {
+    std::string place;
+    for (const std::string& key : keys) {
+      if (place.empty() && was_set(key) && !from_preset(key)) place = origin_of(key);
+    }
+    problems_.push_back({place, std::move(message)});
+  }
+
+  bool from_preset(const std::string& key) const { return origin_of(key).starts_with("preset "); }
+
+  bool apply_preset();
+  void check_shapes();
+  void check_positions();
+  void check_sources(const std::string& key, const SourceList& sources);
+  void check_steps();
+  void check_lanes();
+
+  Config config_;  // with the preset's shapes
+  Origin origin_;
+  std::vector<ConfigProblem> problems_;
+};
+
+// False when the shapes are in contradiction, or not all there.
+bool Checker::apply_preset() {
+  if (config_.model.preset.empty()) {
+    bool complete = true;
+    for (const char* key : {"model.layers", "model.heads", "model.width"}) {
+      if (value_text(*find_option(key), config_) != "0") continue;
+      problem({key}, fmt::format("{} is missing: give it, or take all shapes from a model.preset", key));
+      complete = false;
+    }
+    return complete;
+  }
+  const ModelPreset* preset = find_preset(config_.model.preset);
+  if (preset == nullptr) {
+    problem({"model.preset"}, fmt::format("{}: there is no such preset", shown("model.preset")));
+    return false;
+  }
+  Config fixed;
+  fixed.model = preset->model;
+  bool agrees = true;
+  for (const Option& option : option_registry()) {
+    const std::string key(option.key);
+    if (section_of(key) != "model" || key == "model.preset") continue;
+    const std::string value = value_text(option, config_);
+    const bool left_out =
+        value == "0" || value == "\"auto\"" || (value == default_text(option) && !was_set(key));
+    if (left_out || value == value_text(option, fixed)) continue;
+    problem(
+        {key},
+        fmt::format("{} contradicts {}, which fixes it to {}: leave out {}, or leave out the preset and give "
+                    "every shape",
+                    shown(key), shown("model.preset"), value_text(option, fixed), key));
+    agrees = false;
+  }
+  config_.model = preset->model;
+  if (!origin_.empty()) {
+    for (const Option& option : option_registry()) {
+      const std::string key(option.key);
+      if (section_of(key) == "model" && !was_set(key)) origin_[key] = fmt::format("preset {}", preset->name);
+    }
+  }
+  return agrees;
+}
+
+void Checker::check_shapes() {
+  const ModelConfig& model = config_.model;
+  const std::string heads = shown("model.heads");
+  if (model.width % model.heads != 0) {
+    problem({"model.heads", "model.width"},
+            fmt::format("{} does not divide {}: every head needs the same number of channels", heads,
+                        shown("model.width")));
+  } else if (const std::int64_t head_size = model.width / model.heads; head_size > kLargestHead) {
+    problem({"model.heads", "model.width"},
+            fmt::format("{} with {} makes heads of {} channels: at most {} are supported, use more heads",
+                        heads, shown("model.width"), head_size, kLargestHead));
+  } else if (model.style == "llama" && head_size % 2 != 0) {
+    problem({"model.heads", "model.width"},
+            fmt::format("{} with {} makes heads of {} channels: rotary positions need an even number", heads,
+                        shown("model.width"), head_size));
+  }
+  if (model.kv_heads != 0 && model.heads % model.kv_heads != 0) {
+    problem({"model.kv_heads", "model.heads"},
+            fmt::format("{} does not divide {}: every key/value head serves the same number of heads",
+                        shown("model.kv_heads"), heads));
+  }
+}
+
+void Checker::check_positions() {
+  const std::int64_t positions = config_.model.positions;
+  if (positions == 0) return;
+  if (config_.model.style != "gpt2") {
+    problem(
+        {"model.positions", "model.style"},
+        fmt::format("{} does not go with {}: only gpt2 has a table of positions; leave model.positions out",
+                    shown("model.positions"), shown("model.style")));
+  } else if (config_.training.sequence_length > positions) {
+    problem({"training.sequence_length", "model.positions"},
+            fmt::format("{} is larger than {}: the model has no positions beyond that",
+                        shown("training.sequence_length"), shown("model.positions")));
+  }
+}
+
+void Checker::check_sources(const std::string& key, const SourceList& sources) {
+  if (sources.empty()) {
+    if (key == "data.sources") {
+      problem({key}, "data.sources is empty: give at least one source, like [{ path = \"corpus.txt\" }]");
+    } else if (config_.evaluation.every_steps > 0) {
+      problem({"evaluation.every_steps", key},
+              fmt::format("{} needs evaluation.sources, which is empty: give held-out data, or leave "
+                          "evaluation.every_steps out",
+                          shown("evaluation.every_steps")));
+    }
+    return;
+  }
+  const auto weighted =
+      std::ranges::count_if(sources, [](const SourceConfig& source) { return source.weight > 0.0; });
+  if (weighted == 0 || weighted == std::ssize(sources)) return;
+  const auto bare =
+      std::ranges::find_if(sources, [](const SourceConfig& source) { return !(source.weight > 0.0); });
+  problem(
+      {key},
+      fmt::format("{}[{}] has no weight, but {} of the {} sources have one: give every source a weight above "
+                  "0, or none",
+                  key, bare - sources.begin(), weighted, sources.size()));
+}
+
+void Checker::check_steps() {
+  if (config_.optimizer.warmup_steps > config_.training.steps) {
+    problem({"optimizer.warmup_steps", "training.steps"},
+            fmt::format("{} is more than {}: the learning rate would never reach its peak",
+                        shown("optimizer.warmup_steps"), shown("training.steps")));
+  }
+}
+
+void Checker::check_lanes() {
+  const ParallelConfig& parallel = config_.parallel;
+  if (parallel.lanes != 0 && parallel.lanes < parallel.data) {
+    problem(
+        {"parallel.data", "parallel.lanes"},
+        fmt::format(
+            "{} is more than {}: every rank needs a lane; lower parallel.data, or start a new run with more "
+            "lanes",
+            shown("parallel.data"), shown("parallel.lanes")));
+  }
+}
+
+}  // namespace
+
+std::vector<ConfigProblem> check_config(const Config& config,
+                                        const std::map<std::string, std::string>& origin) {
+  return Checker(config, origin).check();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,106 @@
+// The resolved configuration of a run: plain data with defaults. Every field has one entry in the option
+// registry (options.cc), from which the loader, --help, the reference, the schema and the resume diff are
+// generated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace holdfast {
+
+struct SourceConfig {
+  std::string path;             // a file; relative to the directory the program was started in
+  std::string format = "text";  // "text" (bytes), "llmc" (llm.c token shard, v1 or v7)
+  double weight = 0.0;          // share of the samples; 0 everywhere = in proportion to size
+};
+
+struct RunConfig {
+  std::string directory;
+  std::uint64_t seed = 1;
+  std::string resume = "auto";     // "auto", "never", "must", or the path of a run directory or checkpoint
+  std::int64_t stop_after_ms = 0;  // 0 = never
+  std::string initialize_from;     // weights only, from a run directory or checkpoint; empty = random
+};
+
+struct ModelConfig {
+  std::string preset;           // empty = every shape below is given
+  std::string style = "llama";  // "llama", "gpt2"
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;  // 0 = heads
+  std::int64_t width = 0;
+  std::int64_t feed_forward = 0;  // 0 = 4 x width (gpt2), 8/3 x width rounded up to a multiple of 64 (llama)
+  std::int64_t vocabulary = 0;    // 0 = follows from the data (bytes: 256) or the preset
+  std::string head = "auto";      // "tied", "untied", "auto" = tied for gpt2, untied for llama
+  std::int64_t positions = 0;     // gpt2: rows of the learned position table; 0 = training.sequence_length
+  double rope_theta = 10000.0;
+  double norm_epsilon = 1e-5;
+};
+
+struct DataConfig {
+  std::vector<SourceConfig> sources;
+  std::int64_t prefetch_microbatches = 4;
+  bool ledger = false;  // write the id of every sample used to RUN/ledger-<rank>.jsonl
+};
+
+struct TrainingConfig {
+  std::int64_t steps = 0;
+  std::int64_t sequence_length = 256;
+  std::int64_t microbatch_size = 4;
+  std::int64_t microbatches_per_lane = 1;
+  std::string precision = "fp32";  // "fp32", "bf16"
+};
+
+struct ParallelConfig {
+  std::int64_t lanes = 0;            // 0 = `data` if set, else 8
+  std::int64_t tensor_lanes = 0;     // 0 = `tensor` if set, else 1
+  std::int64_t data = 0;             // 0 = ranks / (tensor x pipeline)
+  std::int64_t tensor = 0;           // 0 = 1
+  std::int64_t pipeline = 0;         // 0 = 1
+  std::int64_t timeout_ms = 300000;  // longest wait for a peer
+};
+
+struct OptimizerConfig {
+  double learning_rate = 6e-4;
+  std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd"
+  std::int64_t warmup_steps = 0;
+  double final_fraction = 0.1;  // learning rate at the end / peak
+  double decay_fraction = 0.2;  // wsd: share of the steps that decays
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double gradient_clip = 1.0;  // largest global norm; 0 = off
+};
+
+struct CheckpointConfig {
+  std::int64_t every_steps = 0;  // 0 = only at the end and on request
+  std::int64_t keep = 3;
+};
+
+struct EvaluationConfig {
+  std::int64_t every_steps = 0;  // 0 = never
+  std::vector<SourceConfig> sources;
+  std::int64_t batches = 8;  // microbatches of the fixed held-out set
+};
+
+struct LogConfig {
+  std::int64_t every_steps = 10;  // console line interval
+};
+
+struct Config {
+  std::string device = "auto";  // "auto", "cpu", "cuda"
+  std::int64_t threads = 0;     // per rank; 0 = processors / ranks on this host
+  RunConfig run;
+  ModelConfig model;
+  DataConfig data;
+  TrainingConfig training;
+  ParallelConfig parallel;
+  OptimizerConfig optimizer;
+  CheckpointConfig checkpoint;
+  EvaluationConfig evaluation;
+  LogConfig log;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,85 @@
+#include "runtime/config/document.h"
+
+#include <fmt/format.h>
+
+#include "runtime/config/option_value.h"
+#include "runtime/core/digest.h"
+
+namespace holdfast {
+namespace {
+
+// A comment may hold no control characters and must be UTF-8; an origin comes from file names.
+std::string comment_text(const std::string& origin) {
+  std::string text = origin;
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+std::string dumped_value(const Option& option, const Config& config) {
+  if (option.type != OptionType::sources) return value_text(option, config);
+  const SourceList& sources = *static_cast<const SourceList*>(option.field(const_cast<Config&>(config)));
+  if (sources.empty()) return "[]";
+  std::string text = "[\n";
+  for (const SourceConfig& source : sources) text += fmt::format("  {},\n", source_text(source));
+  return text + "]";
+}
+
+// What decides the order of the samples: everything of a source but where its file lies.
+std::string sources_without_paths(const SourceList& sources) {
+  SourceList bare = sources;
+  for (SourceConfig& source : bare) source.path.clear();
+  std::string text;
+  for (const SourceConfig& source : bare) text += source_text(source);
+  return text;
+}
+
+constexpr std::string_view kTrainingSources = "data.sources";
+
+}  // namespace
+
+std::string dump_config(const Config& config, const std::map<std::string, std::string>& origin) {
+  std::string text;
+  std::string_view section;
+  for (const Option& option : option_registry()) {
+    if (const std::string_view own = section_of(option.key); own != section) {
+      section = own;
+      text += fmt::format("\n[{}]\n", section);
+    }
+    const std::string_view name = section.empty() ? option.key : option.key.substr(section.size() + 1);
+    text += fmt::format("{} = {}", name, dumped_value(option, config));
+    const auto found = origin.find(std::string(option.key));
+    if (found != origin.end()) text += fmt::format("  # {}", comment_text(found->second));
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<ConfigChange> diff_config(const Config& before, const Config& after) {
+  std::vector<ConfigChange> changes;
+  for (const Option& option : option_registry()) {
+    ConfigChange change{std::string(option.key), value_text(option, before), value_text(option, after),
+                        option.effect};
+    if (change.before == change.after) continue;
+    if (option.key == kTrainingSources &&
+        sources_without_paths(before.data.sources) == sources_without_paths(after.data.sources)) {
+      change.effect = ResumeEffect::safe;
+    }
+    changes.push_back(std::move(change));
+  }
+  return changes;
+}
+
+std::string config_identity(const Config& config) {
+  std::string text;
+  for (const Option& option : option_registry()) {
+    if (option.effect != ResumeEffect::forbidden) continue;
+    const std::string value = option.key == kTrainingSources ? sources_without_paths(config.data.sources)
+                                                             : value_text(option, config);
+    text += fmt::format("{} = {}\n", option.key, value);
+  }
+  return to_hex(digest_of(text));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,320 @@
+#include "runtime/config/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "runtime/config/option_value.h"
+#include "runtime/config/toml_tree.h"
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t kDeepestInclude = 32;
+
+// A component that is not a plain word is shown quoted, so that "a.b" = 1 is not taken for b in [a].
+std::string join_key(const std::string& prefix, const std::string& component) {
+  const bool plain = !component.empty() && std::ranges::all_of(component, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+  const std::string shown = plain ? component : toml_quote(component);
+  return prefix.empty() ? shown : prefix + "." + shown;
+}
+
+bool is_section(std::string_view path) {
+  return std::ranges::any_of(option_registry(),
+                             [&](const Option& option) { return section_of(option.key) == path; });
+}
+
+// The key that was probably meant: the nearest in its section, else one of the same name in another section,
+// else the nearest of all. Empty when nothing is near.
+std::string suggest_key(std::string_view key) {
+  const std::string_view section = section_of(key);
+  const std::string_view name = section.empty() ? key : key.substr(section.size() + 1);
+  std::vector<std::string_view> in_section, all;
+  std::string same_name;
+  for (const Option& option : option_registry()) {
+    const std::string_view other_section = section_of(option.key);
+    const std::string_view other_name =
+        other_section.empty() ? option.key : option.key.substr(other_section.size() + 1);
+    all.push_back(option.key);
+    if (other_section == section) in_section.push_back(other_name);
+    if (other_name == name && same_name.empty()) same_name = option.key;
+  }
+  const std::string near = closest(name, in_section);
+  if (!near.empty()) return section.empty() ? near : fmt::format("{}.{}", section, near);
+  if (!same_name.empty()) return same_name;
+  return !section.empty() && is_section(section) ? std::string() : closest(key, all);
+}
+
+std::string place_in(const std::string& name, TomlPosition position) {
+  if (position.line == 0) return name;
+  return fmt::format("{}:{}:{}", name, position.line, position.column);
+}
+
+class Loader {
+ public:
+  explicit Loader(Env& env) : env_(env) {}
+
+  // Adds what `text` says over what is there. Problems of a file come before those of what it includes.
+  void load_text(const std::string& text, const std::string& name, std::vector<std::string> chain);
+  void load_environment();
+  void load_override(const Override& given);
+  void check_required(const std::string& name);
+
+  Result<LoadedConfig> finish(const std::string& name) &&;
+
+ private:
+  struct Assignment {
+    const Option* option;
+    const TomlValue* value;
+  };
+  // The assignments and problems of one document.
+  struct Scan {
+    std::vector<Assignment> assignments;
+    std::vector<ValueProblem> problems;
+    const TomlMember* include = nullptr;
+  };
+
+  void scan_table(const TomlValue& table, const std::string& prefix, Scan& scan);
+  void load_includes(const TomlMember& include, const std::string& name,
+                     const std::vector<std::string>& chain, Scan& scan);
+  void include_file(const TomlValue& value, const std::string& name, const std::vector<std::string>& chain,
+                    Scan& scan);
+  void assign_text(const Option& option, const std::string& text, const std::string& place,
+                   const std::string& origin);
+  std::string unknown_key(const std::string& key);
+
+  Env& env_;
+  LoadedConfig loaded_;
+  std::vector<ConfigProblem> problems_;
+  bool unreadable_ = false;          // a file is not TOML: what it would have said is not reported as missing
+  std::set<std::string> suggested_;  // keys that an unknown one probably meant: not reported as missing too
+};
+
+std::string Loader::unknown_key(const std::string& key) {
+  const std::string near = suggest_key(key);
+  if (near.empty()) return fmt::format("unknown key {}: `holdfast config docs` lists every key", key);
+  suggested_.insert(near);
+  return fmt::format("unknown key {}, did you mean {}?", key, near);
+}
+
+void Loader::scan_table(const TomlValue& table, const std::string& prefix, Scan& scan) {
+  for (const TomlMember& member : table.members) {
+    const std::string path = join_key(prefix, member.key);
+    const bool is_table = member.value.kind == TomlValue::Kind::table;
+    if (path == "include") {
+      scan.include = &member;
+    } else if (const Option* option = find_option(path)) {
+      scan.assignments.push_back({option, &member.value});
+    } else if (is_table && (is_section(path) || !member.value.members.empty())) {
+      scan_table(member.value, path, scan);
+    } else if (is_section(path)) {
+      scan.problems.push_back(
+          {member.value.position, fmt::format("{0} is a section, got {1}: write [{0}] and its keys "
+                                              "below it",
+                                              path, describe(member.value))});
+    } else {
+      scan.problems.push_back({member.position, unknown_key(path)});
+    }
+  }
+}
+
+void Loader::include_file(const TomlValue& value, const std::string& name,
+                          const std::vector<std::string>& chain, Scan& scan) {
+  if (value.kind != TomlValue::Kind::text) {
+    scan.problems.push_back(
+        {value.position,
+         fmt::format("include must be a file name or a list of them, got {}", describe(value))});
+    return;
+  }
+  const std::filesystem::path base = std::filesystem::path(name).parent_path();
+  const std::string path = (base / value.text).lexically_normal().string();
+  if (std::ranges::find(chain, path) != chain.end()) {
+    scan.problems.push_back(
+        {value.position,
+         fmt::format("{} includes itself (by way of {}): take one include out", path, chain.back())});
+    return;
+  }
+  if (chain.size() >= kDeepestInclude) {
+    scan.problems.push_back(
+        {value.position, fmt::format("include is nested more than {} deep", kDeepestInclude)});
+    return;
+  }
+  const Result<std::string> text = env_.read_text(path);
+  if (!text) {
+    scan.problems.push_back({value.position, fmt::format("include: {}", text.error().message)});
+    return;
+  }
+  load_text(*text, path, chain);
+}
+
+void Loader::load_includes(const TomlMember& include, const std::string& name,
+                           const std::vector<std::string>& chain, Scan& scan) {
+  if (include.value.kind == TomlValue::Kind::list) {
+    for (const TomlValue& element : include.value.elements) include_file(element, name, chain, scan);
+  } else {
+    include_file(include.value, name, chain, scan);
+  }
+}
+
+void Loader::load_text(const std::string& text, const std::string& name, std::vector<std::string> chain) {
+  const std::variant<TomlValue, TomlError> parsed = parse_toml(text);
+  if (const auto* error = std::get_if<TomlError>(&parsed)) {
+    problems_.push_back({place_in(name, error->position), fmt::format("not valid TOML: {}", error->message)});
+    unreadable_ = true;
+    return;
+  }
+  chain.push_back(std::filesystem::path(name).lexically_normal().string());
+  Scan scan;
+  scan_table(std::get<TomlValue>(parsed), "", scan);
+  // What a file includes is read first, because its own values win; its own problems are shown first.
+  const std::vector<ConfigProblem> before = std::exchange(problems_, {});
+  if (scan.include != nullptr) load_includes(*scan.include, name, chain, scan);
+  for (const Assignment& assignment : scan.assignments) {
+    assign_value(*assignment.option, *assignment.value, loaded_.config, scan.problems);
+    loaded_.origin[std::string(assignment.option->key)] = place_in(name, assignment.value->position);
+  }
+  std::ranges::stable_sort(scan.problems, [](const ValueProblem& a, const ValueProblem& b) {
+    return std::tie(a.position.line, a.position.column) < std::tie(b.position.line, b.position.column);
+  });
+  const std::vector<ConfigProblem> included = std::exchange(problems_, before);
+  for (const ValueProblem& found : scan.problems)
+    problems_.push_back({place_in(name, found.position), found.message});
+  problems_.insert(problems_.end(), included.begin(), included.end());
+}
+
+// The value of "value = TEXT" when that is one TOML value.
+std::optional<TomlValue> parse_single(const std::string& text) {
+  std::variant<TomlValue, TomlError> parsed = parse_toml("value = " + text);
+  auto* table = std::get_if<TomlValue>(&parsed);
+  if (table == nullptr || table->members.size() != 1) return std::nullopt;
+  return std::move(table->members.front().value);
+}
+
+// A value as typed on a command line: TOML syntax, or a bare word, which is a string. Keys that hold text
+// take everything but a quoted string literally. Empty when the text is not UTF-8.
+std::optional<TomlValue> parse_typed(const Option& option, const std::string& text) {
+  const bool holds_text = option.type == OptionType::text || option.type == OptionType::choice;
+  const bool quoted = text.starts_with('"') || text.starts_with('\'');
+  if (!holds_text || quoted) {
+    if (auto value = parse_single(text)) return value;
+  }
+  return parse_single(toml_quote(text));
+}
+
+void Loader::assign_text(const Option& option, const std::string& text, const std::string& place,
+                         const std::string& origin) {
+  loaded_.origin[std::string(option.key)] = origin;
+  const std::optional<TomlValue> value = parse_typed(option, text);
+  if (!value) {
+    problems_.push_back({place, fmt::format("{} must be UTF-8 text", option.key)});
+    return;
+  }
+  std::vector<ValueProblem> found;
+  assign_value(option, *value, loaded_.config, found);
+  for (ValueProblem& problem : found) problems_.push_back({place, std::move(problem.message)});
+}
+
+void Loader::load_environment() {
+  for (const Option& option : option_registry()) {
+    std::string name = fmt::format("HOLDFAST_{}", option.key);
+    for (char& c : name) {
+      if (c == '.') c = '_';
+      if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+    }
+    const std::string text = env_.variable(name);
+    if (!text.empty()) assign_text(option, text, name, fmt::format("environment {}", name));
+  }
+}
+
+void Loader::load_override(const Override& given) {
+  const std::string place = fmt::format("--{}", given.key);
+  if (const Option* option = find_option(given.key)) {
+    assign_text(*option, given.value, place, "command line");
+  } else if (is_section(given.key)) {
+    problems_.push_back({place, fmt::format("{0} is a section: write --{0}.key=value", given.key)});
+  } else {
+    problems_.push_back({place, unknown_key(given.key)});
+  }
+}
+
+void Loader::check_required(const std::string& name) {
+  for (const Option& option : option_registry()) {
+    const std::string key(option.key);
+    if (!option.required || loaded_.origin.contains(key) || suggested_.contains(key)) continue;
+    problems_.push_back({name, fmt::format("{} is missing: {}", key, option.help)});
+  }
+}
+
+Result<LoadedConfig> Loader::finish(const std::string& name) && {
+  if (!unreadable_) check_required(name);
+  for (const Option& option : option_registry())
+    loaded_.origin.try_emplace(std::string(option.key), "default");
+  if (problems_.empty()) {
+    problems_ = check_config(loaded_.config, loaded_.origin);
+    for (ConfigProblem& problem : problems_) {
+      if (problem.place.empty()) problem.place = name;
+    }
+  }
+  if (!problems_.empty()) return Error{ExitCode::config, format_problems(problems_)};
+  return std::move(loaded_);
+}
+
+}  // namespace
+
+std::string format_problems(const std::vector<ConfigProblem>& problems) {
+  std::size_t width = 0;
+  for (const ConfigProblem& problem : problems) width = std::max(width, problem.place.size());
+  std::string text;
+  for (const ConfigProblem& problem : problems) {
+    text += fmt::format("{:<{}}  error  {}\n", problem.place, width, problem.message);
+  }
+  return text + fmt::format("{} {}", problems.size(), problems.size() == 1 ? "error" : "errors");
+}
+
+Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const std::string& name,
+                                      const std::vector<Override>& overrides) {
+  Loader loader(env);
+  loader.load_text(text, name, {});
+  loader.load_environment();
+  for (const Override& given : overrides) loader.load_override(given);
+  return std::move(loader).finish(name);
+}
+
+Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {
+  const Result<std::string> text = env.read_text(path);
+  if (!text) {
+    return fail(ExitCode::config, "the config cannot be read: {}; give the path of a TOML file",
+                text.error().message);
+  }
+  return load_config_text(env, *text, path, overrides);
+}
+
+Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments) {
+  std::vector<Override> overrides;
+  std::vector<ConfigProblem> problems;
+  for (const std::string& argument : arguments) {
+    const std::size_t equals = argument.find('=');
+    if (!argument.starts_with("--") || argument.size() == 2) {
+      problems.push_back({argument, "is not an option: options are written --section.key=value"});
+    } else if (equals == std::string::npos) {
+      problems.push_back({argument, fmt::format("has no value: write {}=VALUE", argument)});
+    } else if (equals == 2) {
+      problems.push_back({argument, "names no key: options are written --section.key=value"});
+    } else {
+      overrides.push_back({argument.substr(2, equals - 2), argument.substr(equals + 1)});
+    }
+  }
+  if (!problems.empty()) return Error{ExitCode::config, format_problems(problems)};
+  return overrides;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,63 @@
+// From TOML text, environment and command line to a checked Config, with the origin of every value.
+//
+// Precedence: default < include < file < environment (HOLDFAST_SECTION_KEY) < command line
+// (--section.key=value). `include = "base.toml"` (or a list) is relative to the file that says it. Arrays
+// replace, never merge. Unknown keys are errors with a suggestion. All errors are collected; each has
+// file:line:column (or the flag).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/config/config.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct Override {
+  std::string key;    // "training.steps"
+  std::string value;  // as typed; TOML value syntax, bare words are strings
+};
+
+struct LoadedConfig {
+  Config config;
+  std::map<std::string, std::string>
+      origin;  // key -> "run.toml:3:6", "command line", "environment ...", "default"
+};
+
+// One problem per entry, in file order; printed one a line with a count at the end by format_problems.
+struct ConfigProblem {
+  std::string place;
+  std::string message;
+};
+std::string format_problems(const std::vector<ConfigProblem>& problems);
+
+// On failure the error (ExitCode::config) holds all problems of single keys and, when there are none of
+// those, all cross-field ones.
+Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides);
+Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const std::string& name,
+                                      const std::vector<Override>& overrides);
+
+// Splits "--section.key=value" arguments; anything else is an error with a sentence.
+Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);
+
+// Rules between fields (heads divide width, lanes >= data, ...); messages name both keys. Pure. A problem's
+// place is the origin of a key that it names, empty when none was set.
+std::vector<ConfigProblem> check_config(const Config& config,
+                                        const std::map<std::string, std::string>& origin);
+
+// Fills in what follows from other values, for a known number of ranks: preset shapes, kv_heads,
+// feed_forward, head, positions, lanes, tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest
+// vocabulary that fits the data (0 = unknown) and the value of model.vocabulary when that is left out.
+// parallel.data stays as it was given, because the number of ranks at hand is no choice: the degree of this
+// start is ranks / (tensor x pipeline).
+Result<void> resolve_config(Config& config, int ranks, std::int64_t vocabulary_of_data);
+
+// What the first start of a run resolved wins over what a later start leaves out: for each key of the logical
+// shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), takes the
+// value of `stored`. Call before resolve_config when a run is resumed.
+void inherit_resolved(Config& config, const Config& stored);
+
+}  // namespace holdfast

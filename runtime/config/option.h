@@ -1,0 +1,48 @@
+// The option registry: the single source of every key's type, unit, default, range, help and effect on
+// resume.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/config/config.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// What a changed value means for a run that is resumed.
+enum class ResumeEffect : std::uint8_t {
+  safe,       // no bit of the training changes (paths, layout, intervals)
+  numeric,    // the future differs from what it would have been; announced
+  forbidden,  // not the same run any more: exit 2
+};
+
+using SourceList = std::vector<SourceConfig>;
+
+enum class OptionType : std::uint8_t { text, choice, integer, real, boolean, duration, sources };
+
+struct Option {
+  std::string_view key;  // "training.steps"
+  OptionType type;
+  std::string_view unit;  // "steps", "tokens", "" ...
+  std::string_view help;  // one line
+  ResumeEffect effect;
+  bool required = false;
+  double minimum = 0, maximum = 0;  // integer, real, duration (ms); inclusive
+  std::string_view beyond;          // what a value above the maximum means, where that says more; or empty
+  std::vector<std::string_view> choices;  // choice
+  // The field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
+  // integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
+  // SourceList).
+  std::function<void*(Config&)> field;
+};
+
+// Every option, in the order of the reference. Built once per call site that needs it; a constant table.
+std::span<const Option> option_registry();
+
+}  // namespace holdfast

@@ -1,0 +1,113 @@
+#include "runtime/config/option_value.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+template <typename Value>
+const Value& field_of(const Option& option, const Config& config) {
+  // Option::field finds the field and changes nothing.
+  return *static_cast<const Value*>(option.field(const_cast<Config&>(config)));
+}
+
+std::string sources_text(const SourceList& sources) {
+  std::string text = "[";
+  for (const SourceConfig& source : sources) {
+    if (text.size() > 1) text += ", ";
+    text += source_text(source);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+const Option* find_option(std::string_view key) {
+  for (const Option& option : option_registry()) {
+    if (option.key == key) return &option;
+  }
+  return nullptr;
+}
+
+std::string_view section_of(std::string_view key) {
+  const std::size_t dot = key.find('.');
+  return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+
+std::span<const std::string_view> source_formats() {
+  static constexpr std::array<std::string_view, 2> formats = {"text", "llmc"};
+  return formats;
+}
+
+std::string source_text(const SourceConfig& source) {
+  return fmt::format("{{ path = {}, format = {}, weight = {} }}", toml_quote(source.path),
+                     toml_quote(source.format), toml_real(source.weight));
+}
+
+std::string value_text(const Option& option, const Config& config) {
+  switch (option.type) {
+    case OptionType::text:
+    case OptionType::choice:
+      return toml_quote(field_of<std::string>(option, config));
+    case OptionType::integer:
+      // run.seed is unsigned and never above what a signed integer holds, so both read the same.
+      return fmt::format("{}", field_of<std::int64_t>(option, config));
+    case OptionType::real:
+      return toml_real(field_of<double>(option, config));
+    case OptionType::boolean:
+      return field_of<bool>(option, config) ? "true" : "false";
+    case OptionType::duration:
+      return toml_quote(format_duration(field_of<std::int64_t>(option, config)));
+    case OptionType::sources:
+      return sources_text(field_of<SourceList>(option, config));
+  }
+  return {};
+}
+
+std::string default_text(const Option& option) {
+  return value_text(option, Config{});
+}
+
+std::string type_text(const Option& option) {
+  switch (option.type) {
+    case OptionType::text:
+      return "text";
+    case OptionType::choice:
+      return fmt::format("one of {}", fmt::join(option.choices, ", "));
+    case OptionType::integer:
+      return "integer";
+    case OptionType::real:
+      return "number";
+    case OptionType::boolean:
+      return "true or false";
+    case OptionType::duration:
+      return "duration";
+    case OptionType::sources:
+      return "list of {path, format, weight}";
+  }
+  return {};
+}
+
+std::string range_text(const Option& option) {
+  switch (option.type) {
+    case OptionType::integer: {
+      constexpr double int64_end = 9223372036854775807.0;  // rounds up to 2^63
+      if (option.maximum >= int64_end) return fmt::format("{:.0f} to 2^63 - 1", option.minimum);
+      return fmt::format("{:.0f} to {:.0f}", option.minimum, option.maximum);
+    }
+    case OptionType::real:
+      return fmt::format("{} to {}", option.minimum, option.maximum);
+    case OptionType::duration:
+      return fmt::format("{} to {}", format_duration(static_cast<std::int64_t>(option.minimum)),
+                         format_duration(static_cast<std::int64_t>(option.maximum)));
+    default:
+      return {};
+  }
+}
+
+}  // namespace holdfast

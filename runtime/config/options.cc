@@ -1,0 +1,193 @@
+// The registry: one entry per key, in the order of the reference.
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/config/option_builders.h"
+#include "runtime/config/presets.h"
+
+namespace holdfast {
+namespace {
+
+using namespace builders;
+
+constexpr ResumeEffect kSafe = ResumeEffect::safe;
+constexpr ResumeEffect kNumeric = ResumeEffect::numeric;
+constexpr ResumeEffect kForbidden = ResumeEffect::forbidden;
+
+constexpr double kMany = 1e12;     // steps and intervals: no limit that a run meets
+constexpr double kWide = 1 << 20;  // a side of a matrix
+constexpr double kInt64Max = 9223372036854775807.0;
+constexpr double kDay_ms = 86'400'000;
+
+std::vector<Option> general_options() {
+  return {
+      choice("device", HF_FIELD(device), {"auto", "cpu", "cuda"}, kForbidden,
+             "Where the model computes; auto takes the best that the machine and this build offer"),
+      integer("threads", HF_FIELD(threads), "threads per rank", {0, 4096}, kSafe,
+              "Threads that compute; 0 = processors / ranks on this host. Never changes a bit"),
+  };
+}
+
+std::vector<Option> run_options() {
+  return {
+      required(text("run.directory", HF_FIELD(run.directory), kSafe,
+                    "Where the run keeps its events, status, report and checkpoints; one writer at a time")),
+      integer<std::uint64_t>("run.seed", HF_FIELD(run.seed), "", {0, kInt64Max}, kForbidden,
+                             "Decides the initial weights and the order of the data"),
+      text("run.resume", HF_FIELD(run.resume), kSafe,
+           "auto = go on where the run directory stands, never = it must be new, must = it must hold a "
+           "checkpoint, "
+           "or the path of a run directory or checkpoint to go on from"),
+      duration("run.stop_after", HF_FIELD(run.stop_after_ms), {0, 3650 * kDay_ms}, kSafe,
+               "Save and exit 75 when the program has run for this long, such as \"3h50m\"; 0 = never"),
+      text("run.initialize_from", HF_FIELD(run.initialize_from), kSafe,
+           "Take the first weights from this run directory or checkpoint; empty = random weights"),
+  };
+}
+
+std::vector<Option> model_options() {
+  std::vector<std::string_view> presets;
+  for (const ModelPreset& preset : model_presets()) presets.push_back(preset.name);
+  return {
+      choice("model.preset", HF_FIELD(model.preset), presets, kForbidden,
+             "A published shape, which fixes every other model key; empty = the shapes are given"),
+      choice("model.style", HF_FIELD(model.style), {"llama", "gpt2"}, kForbidden,
+             "llama = rotary positions, RMSNorm, SwiGLU; gpt2 = learned positions, LayerNorm, GELU, biases"),
+      integer("model.layers", HF_FIELD(model.layers), "layers", {0, 4096}, kForbidden,
+              "Transformer blocks; needed without a preset"),
+      integer("model.heads", HF_FIELD(model.heads), "heads", {0, 4096}, kForbidden,
+              "Query heads of an attention; divides the width; needed without a preset"),
+      integer("model.kv_heads", HF_FIELD(model.kv_heads), "heads", {0, 4096}, kForbidden,
+              "Key and value heads (grouped-query attention); divides the heads; 0 = as many as heads"),
+      integer("model.width", HF_FIELD(model.width), "channels", {0, kWide}, kForbidden,
+              "Channels of the residual stream; needed without a preset"),
+      integer("model.feed_forward", HF_FIELD(model.feed_forward), "channels", {0, kWide}, kForbidden,
+              "Hidden channels of the feed-forward layer; 0 = 4 x width (gpt2), 8/3 x width rounded up to a "
+              "multiple "
+              "of 64 (llama)"),
+      integer("model.vocabulary", HF_FIELD(model.vocabulary), "tokens", {0, 2147483647}, kForbidden,
+              "Size of the vocabulary; 0 = follows from the preset or the data (bytes = 256)"),
+      choice(
+          "model.head", HF_FIELD(model.head), {"auto", "tied", "untied"}, kForbidden,
+          "Whether the output head shares the embedding's weights; auto = tied for gpt2, untied for llama"),
+      integer("model.positions", HF_FIELD(model.positions), "tokens", {0, kWide}, kForbidden,
+              "Rows of the learned position table of gpt2; 0 = training.sequence_length"),
+      real("model.rope_theta", HF_FIELD(model.rope_theta), "", {1, 1e12}, kForbidden,
+           "Base of the rotary frequencies of llama"),
+      real("model.norm_epsilon", HF_FIELD(model.norm_epsilon), "", {1e-12, 1}, kForbidden,
+           "Added to the variance inside every norm"),
+  };
+}
+
+std::vector<Option> data_options() {
+  return {
+      required(sources(
+          "data.sources", HF_FIELD(data.sources), kForbidden,
+          "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
+          "and weights may not")),
+      integer("data.prefetch_microbatches", HF_FIELD(data.prefetch_microbatches), "microbatches", {1, 4096},
+              kSafe, "Read ahead of the training by a thread of its own"),
+      boolean("data.ledger", HF_FIELD(data.ledger), kSafe,
+              "Write the id of every sample used to ledger-<rank>.jsonl in the run directory"),
+  };
+}
+
+std::vector<Option> training_options() {
+  return {
+      required(integer(
+          "training.steps", HF_FIELD(training.steps), "steps", {1, kMany}, kSafe,
+          "Optimizer steps of the whole run; a later value also stretches the learning-rate schedule")),
+      integer("training.sequence_length", HF_FIELD(training.sequence_length), "tokens", {1, kWide},
+              kForbidden, "Tokens of one sample"),
+      integer("training.microbatch_size", HF_FIELD(training.microbatch_size), "samples", {1, 65536},
+              kForbidden, "Samples that one forward and backward computes together"),
+      integer("training.microbatches_per_lane", HF_FIELD(training.microbatches_per_lane), "microbatches",
+              {1, 65536}, kForbidden,
+              "Microbatches that a lane accumulates in a step; the global batch is lanes x this x "
+              "microbatch_size"),
+      choice("training.precision", HF_FIELD(training.precision), {"fp32", "bf16"}, kForbidden,
+             "Type of weights and activations in forward and backward; master weights and sums are fp32"),
+  };
+}
+
+std::vector<Option> parallel_options() {
+  return {
+      integer("parallel.lanes", HF_FIELD(parallel.lanes), "lanes", {0, 65536}, kForbidden,
+              "Logical data-parallel shape, which decides the bits and bounds the ranks; 0 = parallel.data, "
+              "else 8"),
+      with_beyond(integer("parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 1},
+                          kForbidden, "Logical tensor-parallel shape; 0 = parallel.tensor, else 1"),
+                  "tensor parallelism is not part of this version"),
+      integer("parallel.data", HF_FIELD(parallel.data), "ranks", {0, 65536}, kSafe,
+              "Data-parallel degree; 0 = ranks / (tensor x pipeline). Never changes a bit"),
+      with_beyond(integer("parallel.tensor", HF_FIELD(parallel.tensor), "ranks", {0, 1}, kSafe,
+                          "Tensor-parallel degree; 0 = 1"),
+                  "tensor parallelism is not part of this version"),
+      with_beyond(integer("parallel.pipeline", HF_FIELD(parallel.pipeline), "ranks", {0, 1}, kSafe,
+                          "Pipeline-parallel degree; 0 = 1"),
+                  "pipeline parallelism is not part of this version"),
+      duration("parallel.timeout", HF_FIELD(parallel.timeout_ms), {100, kDay_ms}, kSafe,
+               "Longest wait for a peer before it counts as failed"),
+  };
+}
+
+std::vector<Option> optimizer_options() {
+  return {
+      real("optimizer.learning_rate", HF_FIELD(optimizer.learning_rate), "", {0, 100}, kNumeric,
+           "Peak learning rate of AdamW"),
+      choice("optimizer.schedule", HF_FIELD(optimizer.schedule), {"constant", "linear", "cosine", "wsd"},
+             kNumeric,
+             "Course of the learning rate after the warm-up; wsd = stable, then a linear decay at the end"),
+      integer("optimizer.warmup_steps", HF_FIELD(optimizer.warmup_steps), "steps", {0, kMany}, kNumeric,
+              "Steps over which the learning rate rises to its peak"),
+      real("optimizer.final_fraction", HF_FIELD(optimizer.final_fraction), "", {0, 1}, kNumeric,
+           "Learning rate at the last step / peak"),
+      real("optimizer.decay_fraction", HF_FIELD(optimizer.decay_fraction), "", {0, 1}, kNumeric,
+           "Share of the steps in which wsd decays"),
+      real("optimizer.beta1", HF_FIELD(optimizer.beta1), "", {0, 0.999999}, kNumeric,
+           "Decay of the running mean of the gradient"),
+      real("optimizer.beta2", HF_FIELD(optimizer.beta2), "", {0, 0.9999999}, kNumeric,
+           "Decay of the running mean of the squared gradient"),
+      real("optimizer.epsilon", HF_FIELD(optimizer.epsilon), "", {1e-30, 1}, kNumeric,
+           "Added to the root of the squared-gradient mean"),
+      real("optimizer.weight_decay", HF_FIELD(optimizer.weight_decay), "", {0, 100}, kNumeric,
+           "Decoupled weight decay; never on norms and biases"),
+      real("optimizer.gradient_clip", HF_FIELD(optimizer.gradient_clip), "", {0, 1e12}, kNumeric,
+           "Largest global gradient norm, larger ones are scaled down to it; 0 = off"),
+  };
+}
+
+std::vector<Option> interval_options() {
+  return {
+      integer("checkpoint.every_steps", HF_FIELD(checkpoint.every_steps), "steps", {0, kMany}, kSafe,
+              "Save this often; 0 = only at the end and when asked to stop"),
+      integer("checkpoint.keep", HF_FIELD(checkpoint.keep), "checkpoints", {1, 1e6}, kSafe,
+              "Newest checkpoints that are kept; older ones are removed after a newer one is whole"),
+      integer("evaluation.every_steps", HF_FIELD(evaluation.every_steps), "steps", {0, kMany}, kSafe,
+              "Compute the held-out loss this often; 0 = never"),
+      sources("evaluation.sources", HF_FIELD(evaluation.sources), kSafe,
+              "Held-out data, as data.sources; never trained on"),
+      integer("evaluation.batches", HF_FIELD(evaluation.batches), "microbatches", {1, 1e6}, kSafe,
+              "Size of the fixed held-out set"),
+      integer("log.every_steps", HF_FIELD(log.every_steps), "steps", {1, kMany}, kSafe,
+              "Print a line on the console this often; events.jsonl always has every step"),
+  };
+}
+
+std::vector<Option> build_registry() {
+  std::vector<Option> registry;
+  for (auto section : {general_options, run_options, model_options, data_options, training_options,
+                       parallel_options, optimizer_options, interval_options}) {
+    std::ranges::move(section(), std::back_inserter(registry));
+  }
+  return registry;
+}
+
+}  // namespace
+
+std::span<const Option> option_registry() {
+  static const std::vector<Option> registry = build_registry();
+  return registry;
+}
+
+}  // namespace holdfast

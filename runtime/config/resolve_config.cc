@@ -1,0 +1,90 @@
+#include <fmt/format.h>
+
+#include "runtime/config/loader.h"
+#include "runtime/config/presets.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t kDefaultLanes = 8;
+
+void fill(std::int64_t& value, std::int64_t if_left_out) {
+  if (value == 0) value = if_left_out;
+}
+
+void resolve_shapes(ModelConfig& model, std::int64_t sequence_length) {
+  if (const ModelPreset* preset = find_preset(model.preset)) model = preset->model;
+  const bool gpt2 = model.style == "gpt2";
+  fill(model.kv_heads, model.heads);
+  constexpr std::int64_t multiple = 64;
+  const std::int64_t two_thirds = (8 * model.width + 3 * multiple - 1) / (3 * multiple) * multiple;
+  fill(model.feed_forward, gpt2 ? 4 * model.width : two_thirds);
+  if (gpt2) fill(model.positions, sequence_length);
+  if (model.head == "auto") model.head = gpt2 ? "tied" : "untied";
+}
+
+Result<void> resolve_vocabulary(ModelConfig& model, std::int64_t vocabulary_of_data) {
+  fill(model.vocabulary, vocabulary_of_data);
+  if (model.vocabulary == 0) {
+    return fail(ExitCode::config, "model.vocabulary is missing and does not follow from the data: give it");
+  }
+  if (model.vocabulary < vocabulary_of_data) {
+    return fail(ExitCode::config,
+                "model.vocabulary = {} is smaller than the {} tokens that data.sources can hold (text has "
+                "256): raise "
+                "it to {} or leave it out",
+                model.vocabulary, vocabulary_of_data, vocabulary_of_data);
+  }
+  return {};
+}
+
+Result<void> resolve_layout(ParallelConfig& parallel, std::int64_t ranks) {
+  fill(parallel.lanes, parallel.data != 0 ? parallel.data : kDefaultLanes);
+  fill(parallel.tensor_lanes, parallel.tensor != 0 ? parallel.tensor : 1);
+  fill(parallel.tensor, 1);
+  fill(parallel.pipeline, 1);
+  const std::int64_t replica = parallel.tensor * parallel.pipeline;  // ranks that hold one copy of the model
+  if (parallel.data != 0 && parallel.data * replica != ranks) {
+    return fail(
+        ExitCode::config,
+        "{} ranks were started, but parallel.data x tensor x pipeline = {} x {} x {} = {}: start with mpirun "
+        "-np {}, or leave parallel.data out",
+        ranks, parallel.data, parallel.tensor, parallel.pipeline, parallel.data * replica,
+        parallel.data * replica);
+  }
+  if (ranks % replica != 0) {
+    return fail(ExitCode::config,
+                "{} ranks were started, which is no multiple of parallel.tensor x pipeline = {} x {} = {}: "
+                "start with "
+                "mpirun -np and a multiple of {}",
+                ranks, parallel.tensor, parallel.pipeline, replica, replica);
+  }
+  if (ranks / replica > parallel.lanes) {
+    return fail(ExitCode::config,
+                "{} ranks were started, but parallel.lanes = {}: every data-parallel rank needs a lane; "
+                "start at most {} "
+                "ranks (mpirun -np {}), or start a new run with more lanes",
+                ranks, parallel.lanes, parallel.lanes * replica, parallel.lanes * replica);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> resolve_config(Config& config, int ranks, std::int64_t vocabulary_of_data) {
+  resolve_shapes(config.model, config.training.sequence_length);
+  HF_TRY_VOID(resolve_vocabulary(config.model, vocabulary_of_data));
+  return resolve_layout(config.parallel, ranks);
+}
+
+void inherit_resolved(Config& config, const Config& stored) {
+  fill(config.parallel.lanes, stored.parallel.lanes);
+  fill(config.parallel.tensor_lanes, stored.parallel.tensor_lanes);
+  fill(config.model.kv_heads, stored.model.kv_heads);
+  fill(config.model.feed_forward, stored.model.feed_forward);
+  fill(config.model.vocabulary, stored.model.vocabulary);
+  fill(config.model.positions, stored.model.positions);
+  if (config.model.head == "auto") config.model.head = stored.model.head;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,109 @@
+#include "runtime/config/toml_tree.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace holdfast {
+namespace {
+
+TomlPosition position_of(const toml::source_region& region) {
+  return {static_cast<std::uint32_t>(region.begin.line), static_cast<std::uint32_t>(region.begin.column)};
+}
+
+TomlValue convert(const toml::node& node);
+
+void convert_table(const toml::table& source, TomlValue& target) {
+  target.kind = TomlValue::Kind::table;
+  for (const auto& [key, node] : source) {
+    target.members.push_back({std::string(key.str()), position_of(key.source()), convert(node)});
+  }
+  std::stable_sort(
+      target.members.begin(), target.members.end(), [](const TomlMember& a, const TomlMember& b) {
+        return std::tie(a.position.line, a.position.column) < std::tie(b.position.line, b.position.column);
+      });
+}
+
+TomlValue convert(const toml::node& node) {
+  TomlValue value;
+  value.position = position_of(node.source());
+  if (const auto* table = node.as_table()) {
+    convert_table(*table, value);
+  } else if (const auto* array = node.as_array()) {
+    value.kind = TomlValue::Kind::list;
+    for (const auto& element : *array) value.elements.push_back(convert(element));
+  } else if (const auto* text = node.as_string()) {
+    value.kind = TomlValue::Kind::text;
+    value.text = text->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.kind = TomlValue::Kind::integer;
+    value.integer = integer->get();
+  } else if (const auto* real = node.as_floating_point()) {
+    value.kind = TomlValue::Kind::real;
+    value.real = real->get();
+  } else if (const auto* boolean = node.as_boolean()) {
+    value.kind = TomlValue::Kind::boolean;
+    value.boolean = boolean->get();
+  } else {
+    value.kind = TomlValue::Kind::date;
+  }
+  return value;
+}
+
+}  // namespace
+
+std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
+  // The library may be a shared object that was built with exceptions; they end here.
+  try {
+    const toml::table table = toml::parse(text);
+    return convert(table);
+  } catch (const toml::parse_error& error) {
+    return TomlError{position_of(error.source()), std::string(error.description())};
+  }
+}
+
+std::string toml_quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\u{:04X}", static_cast<unsigned>(byte));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string toml_real(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string describe(const TomlValue& value) {
+  switch (value.kind) {
+    case TomlValue::Kind::text:
+      return fmt::format("string {}", toml_quote(value.text));
+    case TomlValue::Kind::integer:
+      return fmt::format("integer {}", value.integer);
+    case TomlValue::Kind::real:
+      return fmt::format("number {}", toml_real(value.real));
+    case TomlValue::Kind::boolean:
+      return value.boolean ? "true" : "false";
+    case TomlValue::Kind::date:
+      return "a date";
+    case TomlValue::Kind::list:
+      return "a list";
+    case TomlValue::Kind::table:
+      return "a table";
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,170 @@
+// Rules between keys: each problem names every key involved with its value and place.
+#include "tests/config/config_fixture.h"
+
+namespace holdfast::config_tests {
+namespace {
+
+struct BadPair {
+  const char* text;
+  std::vector<Override> overrides;
+  const char* expected;
+};
+
+constexpr const char* kRest =
+    "run = { directory = \"runs/a\" }\n"
+    "data = { sources = [{ path = \"corpus.txt\" }] }\n"
+    "training = { steps = 100 }\n";
+
+// Each text stands below the three lines of kRest: its first line is line 4.
+std::vector<BadPair> shape_table() {
+  return {
+      {"model = { layers = 2, heads = 5, width = 64 }\n",
+       {},
+       "run.toml:4:31  error  model.heads = 5 (run.toml:4:31) does not divide model.width = 64 "
+       "(run.toml:4:42): every "
+       "head needs the same number of channels"},
+      {"model = { layers = 2, heads = 2, width = 6 }\n",
+       {},
+       "run.toml:4:31  error  model.heads = 2 (run.toml:4:31) with model.width = 6 (run.toml:4:42) makes "
+       "heads of 3 "
+       "channels: rotary positions need an even number"},
+      {"model = { layers = 2, heads = 1 }\n",
+       {{"model.width", "512"}},
+       "run.toml:4:31  error  model.heads = 1 (run.toml:4:31) with model.width = 512 (command line) makes "
+       "heads of 512 "
+       "channels: at most 256 are supported, use more heads"},
+      {"model = { layers = 2, heads = 6, width = 96, kv_heads = 4 }\n",
+       {},
+       "run.toml:4:57  error  model.kv_heads = 4 (run.toml:4:57) does not divide model.heads = 6 "
+       "(run.toml:4:31): "
+       "every key/value head serves the same number of heads"},
+      {"model = { layers = 2, heads = 4 }\n",
+       {},
+       "run.toml  error  model.width is missing: give it, or take all shapes from a model.preset"},
+      {"model = { preset = \"gpt2-124m\", layers = 3 }\n",
+       {},
+       "run.toml:4:42  error  model.layers = 3 (run.toml:4:42) contradicts model.preset = \"gpt2-124m\" "
+       "(run.toml:4:20), which fixes it to 12: leave out model.layers, or leave out the preset and give "
+       "every shape"},
+      {"model = { preset = \"gpt2-124m\", style = \"llama\" }\n",
+       {},
+       "run.toml:4:41  error  model.style = \"llama\" (run.toml:4:41) contradicts model.preset = "
+       "\"gpt2-124m\" "
+       "(run.toml:4:20), which fixes it to \"gpt2\": leave out model.style, or leave out the preset and give "
+       "every "
+       "shape"},
+      {"model = { preset = \"llama-1b\", rope_theta = 10000.0 }\n",
+       {},
+       "run.toml:4:45  error  model.rope_theta = 10000.0 (run.toml:4:45) contradicts model.preset = "
+       "\"llama-1b\" "
+       "(run.toml:4:20), which fixes it to 500000.0: leave out model.rope_theta, or leave out the preset and "
+       "give "
+       "every shape"},
+      {"model = { preset = \"gpt2-124m\" }\n",
+       {{"training.sequence_length", "2048"}},
+       "command line  error  training.sequence_length = 2048 (command line) is larger than model.positions = "
+       "1024 "
+       "(preset gpt2-124m): the model has no positions beyond that"},
+      {"model = { layers = 2, heads = 4, width = 64, style = \"gpt2\", positions = 128 }\n",
+       {},
+       "run.toml:4:74  error  training.sequence_length = 256 (default) is larger than model.positions = 128 "
+       "(run.toml:4:74): the model has no positions beyond that"},
+      {"model = { layers = 2, heads = 4, width = 64, positions = 1024 }\n",
+       {},
+       "run.toml:4:58  error  model.positions = 1024 (run.toml:4:58) does not go with model.style = "
+       "\"llama\" "
+       "(default): only gpt2 has a table of positions; leave model.positions out"},
+  };
+}
+
+// Each text stands below kRest and a good model on line 4: its first line is line 5.
+std::vector<BadPair> run_table() {
+  return {
+      {"optimizer = { warmup_steps = 101 }\n",
+       {},
+       "run.toml:5:30  error  optimizer.warmup_steps = 101 (run.toml:5:30) is more than training.steps = 100 "
+       "(run.toml:3:22): the learning rate would never reach its peak"},
+      {"parallel = { lanes = 2, data = 4 }\n",
+       {},
+       "run.toml:5:32  error  parallel.data = 4 (run.toml:5:32) is more than parallel.lanes = 2 "
+       "(run.toml:5:22): every "
+       "rank needs a lane; lower parallel.data, or start a new run with more lanes"},
+      {"evaluation = { every_steps = 10 }\n",
+       {},
+       "run.toml:5:30  error  evaluation.every_steps = 10 (run.toml:5:30) needs evaluation.sources, which is "
+       "empty: "
+       "give held-out data, or leave evaluation.every_steps out"},
+      {"",
+       {{"data.sources", "[]"}},
+       "command line  error  data.sources is empty: give at least one source, like [{ path = \"corpus.txt\" "
+       "}]"},
+      {"",
+       {{"data.sources", "[{ path = \"a\", weight = 1 }, { path = \"b\" }]"}},
+       "command line  error  data.sources[1] has no weight, but 1 of the 2 sources have one: give every "
+       "source a "
+       "weight above 0, or none"},
+      {"",
+       {{"run.directory", ""}},
+       "command line  error  run.directory is empty: name the directory where the run keeps its files"},
+      {"",
+       {{"evaluation.sources", "[{ path = \"a\", weight = 0 }, { path = \"b\", weight = 1 }]"}},
+       "command line  error  evaluation.sources[0] has no weight, but 1 of the 2 sources have one: give "
+       "every source a "
+       "weight above 0, or none"},
+  };
+}
+
+void expect_problems(const std::vector<BadPair>& table, const std::string& before) {
+  for (const BadPair& bad : table) {
+    EXPECT_EQ(failure(load(before + bad.text, bad.overrides)), std::string(bad.expected) + "\n1 error")
+        << bad.text;
+  }
+}
+
+TEST(CheckConfig, ShapesNameBothKeys) {
+  expect_problems(shape_table(), kRest);
+}
+
+TEST(CheckConfig, RunRulesNameBothKeys) {
+  expect_problems(run_table(), std::string(kRest) + "model = { layers = 2, heads = 4, width = 64 }\n");
+}
+
+TEST(CheckConfig, SeveralRulesAreReportedTogether) {
+  EXPECT_EQ(
+      failure(load(std::string(kRest) + "model = { layers = 2, heads = 5, width = 64 }\n",
+                   {{"optimizer.warmup_steps", "101"}})),
+      "run.toml:4:31  error  model.heads = 5 (run.toml:4:31) does not divide model.width = 64 "
+      "(run.toml:4:42): "
+      "every head needs the same number of channels\n"
+      "command line   error  optimizer.warmup_steps = 101 (command line) is more than training.steps = 100 "
+      "(run.toml:3:22): the learning rate would never reach its peak\n"
+      "2 errors");
+}
+
+TEST(CheckConfig, GoodConfigsPass) {
+  for (const char* model : {"preset = \"gpt2-124m\"", "preset = \"gpt2-124m\", layers = 12, head = \"auto\"",
+                            "preset = \"llama-3b\", vocabulary = 128256",
+                            "layers = 2, heads = 2, width = 6, style = "
+                            "\"gpt2\""}) {
+    const auto result = load(std::string(kRest) + "model = { " + model + " }\n", {});
+    EXPECT_TRUE(result.ok()) << result.error().message;
+  }
+}
+
+TEST(CheckConfig, WithoutOriginsKeysAreNamedAlone) {
+  Config config;
+  config.run.directory = "r";
+  config.data.sources = {{"a", "text", 0.0}};
+  config.training.steps = 10;
+  config.model.layers = 1;
+  config.model.heads = 3;
+  config.model.width = 8;
+  const auto problems = check_config(config, {});
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].place, "");
+  EXPECT_EQ(problems[0].message,
+            "model.heads = 3 does not divide model.width = 8: every head needs the same number of channels");
+}
+
+}  // namespace
+}  // namespace holdfast::config_tests

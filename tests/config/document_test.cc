@@ -1,0 +1,188 @@
+#include "runtime/config/document.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/option_value.h"
+#include "tests/config/config_fixture.h"
+
+namespace holdfast::config_tests {
+namespace {
+
+// Every key has another value than its default, but for model.preset, which would fix the rest.
+Config all_changed() {
+  Config config;
+  config.device = "cpu";
+  config.threads = 3;
+  config.run = {"runs/\"a\"\\b\n\tä", 9223372036854775807u, "must", 13'800'001, "runs/b"};
+  config.model = {.preset = "",
+                  .style = "gpt2",
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .width = 64,
+                  .feed_forward = 96,
+                  .vocabulary = 512,
+                  .head = "untied",
+                  .positions = 512,
+                  .rope_theta = 12345.678,
+                  .norm_epsilon = 1e-6};
+  config.data = {{{"a.txt", "text", 0.1}, {"b # \"]\".bin", "llmc", 1e9}}, 7, true};
+  config.training = {1'000'000'000'000, 128, 2, 3, "bf16"};
+  config.parallel = {5, 1, 3, 1, 1, 90'500};
+  config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12};
+  config.checkpoint = {11, 4};
+  config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
+  config.log = {1};
+  return config;
+}
+
+TEST(DumpConfig, LoadsBackToTheSameConfig) {
+  const Config config = all_changed();
+  for (const Option& option : option_registry()) {
+    if (option.key == "model.preset") continue;
+    EXPECT_NE(value_text(option, config), default_text(option))
+        << option.key << " is not covered by this test";
+  }
+  const auto loaded = load(dump_config(config), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message << dump_config(config);
+  for (const Option& option : option_registry()) {
+    EXPECT_EQ(value_text(option, loaded->config), value_text(option, config)) << option.key;
+  }
+  EXPECT_EQ(loaded->config.run.directory, config.run.directory);
+  EXPECT_DOUBLE_EQ(loaded->config.optimizer.learning_rate, 1.0 / 3.0);
+  EXPECT_EQ(loaded->config.data.sources[1].path, config.data.sources[1].path);
+  EXPECT_EQ(dump_config(loaded->config), dump_config(config));
+}
+
+TEST(DumpConfig, ResolvedPresetLoadsBack) {
+  Config config = all_changed();
+  config.model = {};
+  config.model.preset = "llama-1b";
+  ASSERT_TRUE(resolve_config(config, 3, 256).ok());
+  const auto loaded = load(dump_config(config), {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ(dump_config(loaded->config), dump_config(config));
+}
+
+TEST(DumpConfig, OriginsAreComments) {
+  const auto loaded = load(kCompleteText, {{"threads", "2"}});
+  ASSERT_TRUE(loaded.ok());
+  auto origin = loaded->origin;
+  origin["device"] = "bad\nname\xff";
+  const std::string text = dump_config(loaded->config, origin);
+  EXPECT_THAT(text,
+              testing::StartsWith("device = \"auto\"  # bad?name?\nthreads = 2  # command line\n\n[run]\n"
+                                  "directory = \"runs/a\"  # run.toml:1:21\n"));
+  EXPECT_THAT(text, testing::HasSubstr(
+                        "sources = [\n  { path = \"corpus.txt\", format = \"text\", weight = 0.0 },\n]  # "
+                        "run.toml:2:"));
+  EXPECT_THAT(text, testing::HasSubstr("timeout = \"5m\"  # default\n"));
+  EXPECT_TRUE(load(text, {}).ok());
+}
+
+TEST(DiffConfig, NamesChangesWithTheirEffect) {
+  const Config before = all_changed();
+  Config after = before;
+  after.training.steps = 5;
+  after.optimizer.learning_rate = 0.5;
+  after.parallel.lanes = 6;
+  const auto changes = diff_config(before, after);
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_EQ(changes[0].key, "training.steps");
+  EXPECT_EQ(changes[0].before, "1000000000000");
+  EXPECT_EQ(changes[0].after, "5");
+  EXPECT_EQ(changes[0].effect, ResumeEffect::safe);
+  EXPECT_EQ(changes[1].key, "parallel.lanes");
+  EXPECT_EQ(changes[1].effect, ResumeEffect::forbidden);
+  EXPECT_EQ(changes[2].key, "optimizer.learning_rate");
+  EXPECT_EQ(changes[2].effect, ResumeEffect::numeric);
+  EXPECT_TRUE(diff_config(before, before).empty());
+}
+
+TEST(DiffConfig, OfASourceOnlyThePathMayChange) {
+  const Config before = all_changed();
+  const auto effect_of = [&](auto change) {
+    Config after = before;
+    change(after.data.sources);
+    const auto changes = diff_config(before, after);
+    EXPECT_EQ(changes.size(), 1u);
+    const bool same_run = config_identity(before) == config_identity(after);
+    EXPECT_EQ(same_run, changes.at(0).effect == ResumeEffect::safe);
+    return changes.at(0).effect;
+  };
+  EXPECT_EQ(effect_of([](SourceList& sources) { sources[0].path = "moved/a.txt"; }), ResumeEffect::safe);
+  EXPECT_EQ(effect_of([](SourceList& sources) { sources[0].weight = 0.2; }), ResumeEffect::forbidden);
+  EXPECT_EQ(effect_of([](SourceList& sources) { sources[0].format = "llmc"; }), ResumeEffect::forbidden);
+  EXPECT_EQ(effect_of([](SourceList& sources) { sources.pop_back(); }), ResumeEffect::forbidden);
+}
+
+TEST(ConfigIdentity, FollowsExactlyTheForbiddenKeys) {
+  const Config changed = all_changed();
+  const Config initial;
+  for (const Option& option : option_registry()) {
+    if (option.type == OptionType::sources || option.key == "model.preset") continue;
+    Config one = initial;
+    const auto tree = std::get<TomlValue>(parse_toml("value = " + value_text(option, changed)));
+    std::vector<ValueProblem> problems;
+    assign_value(option, tree.members.at(0).value, one, problems);
+    ASSERT_TRUE(problems.empty()) << option.key;
+    EXPECT_EQ(config_identity(one) == config_identity(initial), option.effect != ResumeEffect::forbidden)
+        << option.key;
+  }
+  EXPECT_EQ(config_identity(initial).size(), 32u);
+}
+
+TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
+  const std::string section = options_help("checkpoint");
+  EXPECT_EQ(section,
+            "checkpoint\n"
+            "  --checkpoint.every_steps=  integer (steps), 0 to 1000000000000, default 0; on resume: safe\n"
+            "      Save this often; 0 = only at the end and when asked to stop\n"
+            "  --checkpoint.keep=  integer (checkpoints), 1 to 1000000, default 3; on resume: safe\n"
+            "      Newest checkpoints that are kept; older ones are removed after a newer one is whole\n");
+  EXPECT_THAT(options_help("checkpoint.keep"), testing::StartsWith("  --checkpoint.keep=  integer"));
+  EXPECT_EQ(options_help("nothing"),
+            "there is no section nothing; the sections are general, run, model, data, training, parallel, "
+            "optimizer, "
+            "checkpoint, evaluation, log\n");
+  const std::string all = options_help("");
+  for (const Option& option : option_registry()) {
+    EXPECT_THAT(all, testing::HasSubstr("--" + std::string(option.key) + "="));
+  }
+}
+
+TEST(OptionsReference, HasARowForEveryKeyAndPreset) {
+  const std::string text = options_reference();
+  for (const Option& option : option_registry()) {
+    EXPECT_THAT(text, testing::HasSubstr("\n| `" + std::string(option.key) + "` | "));
+  }
+  EXPECT_THAT(text,
+              testing::HasSubstr("\n| `gpt2-124m` | gpt2 | 12 | 12 | 12 | 768 | 3072 | 50257 | tied | "));
+  EXPECT_THAT(text, testing::HasSubstr("`text`, `llmc`"));
+}
+
+TEST(OptionsSchema, DescribesEveryKey) {
+  const auto schema = nlohmann::json::parse(options_schema());
+  EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+  EXPECT_EQ(schema["additionalProperties"], false);
+  for (const Option& option : option_registry()) {
+    const std::string section(section_of(option.key));
+    const std::string name(section.empty() ? option.key : option.key.substr(section.size() + 1));
+    const auto& table = section.empty() ? schema : schema["properties"][section];
+    ASSERT_TRUE(table["properties"].contains(name)) << option.key;
+    EXPECT_EQ(table["properties"][name]["description"], std::string(option.help));
+    EXPECT_EQ(table["additionalProperties"], false);
+  }
+  const auto& training = schema["properties"]["training"]["properties"];
+  EXPECT_EQ(training["steps"]["type"], "integer");
+  EXPECT_EQ(training["steps"]["minimum"], 1);
+  EXPECT_EQ(training["precision"]["enum"], nlohmann::json({"fp32", "bf16"}));
+  const auto& preset = schema["properties"]["model"]["properties"]["preset"];
+  EXPECT_THAT(preset["enum"], testing::Contains(nlohmann::json("")));
+  EXPECT_EQ(schema["properties"]["run"]["properties"]["seed"]["maximum"], 9223372036854775807);
+}
+
+}  // namespace
+}  // namespace holdfast::config_tests
