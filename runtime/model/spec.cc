@@ -1,0 +1,139 @@
+#include "runtime/model/spec.h"
+
+#include <cmath>
+
+namespace holdfast {
+namespace {
+
+std::uint64_t u64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+std::string layer_name(std::int64_t layer, const char* part) { return fmt::format("layers.{}.{}", layer, part); }
+
+// Collects the tensors of a model in forward order.
+class ParameterList {
+ public:
+  explicit ParameterList(const ModelSpec& spec) : spec_(spec) {}
+
+  void matrix(std::string name, std::int64_t rows, std::int64_t columns, float deviation) {
+    specs_.push_back({.name = std::move(name), .shape = {u64(rows), u64(columns)}, .deviation = deviation});
+  }
+  void vocabulary_matrix(std::string name) {
+    matrix(std::move(name), spec_.padded_vocabulary, spec_.width, base_deviation);
+    specs_.back().padding_elements = u64((spec_.padded_vocabulary - spec_.vocabulary) * spec_.width);
+  }
+  void vector(std::string name, std::int64_t elements, float constant) {
+    specs_.push_back({.name = std::move(name), .shape = {u64(elements)}, .constant = constant});
+  }
+  void linear(const std::string& name, std::int64_t rows, std::int64_t columns, float deviation) {
+    matrix(name + ".weight", rows, columns, deviation);
+    if (spec_.biases) vector(name + ".bias", rows, 0.0F);
+  }
+  void norm(const std::string& name) {
+    vector(name + ".weight", spec_.width, 1.0F);
+    if (spec_.norm == NormKind::layer_norm) vector(name + ".bias", spec_.width, 0.0F);
+  }
+  std::vector<ParameterSpec> take() { return std::move(specs_); }
+
+  static constexpr float base_deviation = 0.02F;
+
+ private:
+  const ModelSpec& spec_;
+  std::vector<ParameterSpec> specs_;
+};
+
+}  // namespace
+
+std::uint64_t ParameterSpec::elements() const {
+  std::uint64_t count = 1;
+  for (const std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+ModelSpec make_model_spec(const Config& config) {
+  const ModelConfig& model = config.model;
+  ModelSpec spec;
+  const bool llama = model.style == "llama";
+  spec.layers = model.layers;
+  spec.heads = model.heads;
+  spec.kv_heads = model.kv_heads;
+  spec.width = model.width;
+  spec.head_size = model.width / model.heads;
+  spec.feed_forward = model.feed_forward;
+  spec.vocabulary = model.vocabulary;
+  const std::int64_t multiple = ModelSpec::vocabulary_multiple;
+  spec.padded_vocabulary = (model.vocabulary + multiple - 1) / multiple * multiple;
+  spec.positions = llama ? 0 : (model.positions > 0 ? model.positions : config.training.sequence_length);
+  spec.norm = llama ? NormKind::rms_norm : NormKind::layer_norm;
+  spec.activation = llama ? ActivationKind::swiglu : ActivationKind::gelu;
+  spec.biases = !llama;
+  spec.tied_head = model.head == "tied";
+  spec.rope_theta = model.rope_theta;
+  spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
+  spec.dtype = config.training.precision == "bf16" ? DType::bf16 : DType::fp32;
+  return spec;
+}
+
+std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
+  ParameterList list(spec);
+  // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
+  const float base = ParameterList::base_deviation;
+  const float residual = base / std::sqrt(2.0F * static_cast<float>(spec.layers));
+  list.vocabulary_matrix("embedding.token.weight");
+  if (spec.positions > 0) list.matrix("embedding.position.weight", spec.positions, spec.width, base);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    list.norm(layer_name(layer, "attention_norm"));
+    list.linear(layer_name(layer, "attention.qkv"), spec.qkv_width(), spec.width, base);
+    list.linear(layer_name(layer, "attention.output"), spec.width, spec.attention_width(), residual);
+    list.norm(layer_name(layer, "feed_forward_norm"));
+    list.linear(layer_name(layer, "feed_forward.up"), spec.up_width(), spec.width, base);
+    list.linear(layer_name(layer, "feed_forward.down"), spec.width, spec.feed_forward, residual);
+  }
+  list.norm("final_norm");
+  if (!spec.tied_head) list.vocabulary_matrix("head.weight");
+  return list.take();
+}
+
+std::uint64_t parameter_count(const ModelSpec& spec) {
+  std::uint64_t count = 0;
+  for (const ParameterSpec& parameter : parameter_specs(spec)) count += parameter.elements() - parameter.padding_elements;
+  return count;
+}
+
+std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
+  // Forward order first: every half layer is a bucket, the ends are buckets of their own.
+  std::vector<Bucket> forward;
+  std::string current;
+  for (const ParameterSpec& parameter : parameter_specs(spec)) {
+    const bool ends = !parameter.name.starts_with("layers.");
+    std::string group = parameter.name.substr(0, parameter.name.find(".weight"));
+    if (!ends) {
+      const bool attention = parameter.name.find(".attention") != std::string::npos;
+      group = parameter.name.substr(0, parameter.name.find('.', 7)) + (attention ? ".attention" : ".feed_forward");
+    } else if (parameter.name.starts_with("final_norm") || parameter.name == "head.weight") {
+      group = "head";
+    }
+    if (group != current) forward.emplace_back();
+    current = group;
+    // No decay on norms and biases, which are exactly the vectors.
+    forward.back().tensors.push_back(
+        {.name = parameter.name, .shape = parameter.shape, .weight_decay = parameter.shape.size() > 1});
+  }
+  std::vector<Bucket> backward(forward.rbegin(), forward.rend());
+  if (spec.tied_head) {
+    Bucket shadow = backward.back();
+    backward.insert(backward.begin(), shadow);
+    for (std::size_t i = 1; i < backward.size(); ++i) {
+      if (backward[i].tensors.front().name == "embedding.token.weight") backward.front().shadow_of = static_cast<int>(i);
+    }
+  }
+  return backward;
+}
+
+double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
+  const std::int64_t per_layer = spec.width * (spec.qkv_width() + spec.attention_width() + spec.up_width() + spec.feed_forward);
+  const std::int64_t weights = spec.layers * per_layer + spec.vocabulary * spec.width;
+  return 6.0 * static_cast<double>(weights) +
+         6.0 * static_cast<double>(spec.layers * spec.attention_width() * sequence_length);
+}
+
+}  // namespace holdfast

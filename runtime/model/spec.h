@@ -1,0 +1,62 @@
+// ModelSpec: the shapes of one decoder-only transformer, GPT-2 style or Llama style, and the list of its tensors.
+// Pure data; everything that depends on the model (memory, buckets, names on disk, FLOPs) follows from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/buckets.h"
+#include "runtime/config/config.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+enum class NormKind { layer_norm, rms_norm };
+enum class ActivationKind { gelu, swiglu };
+
+struct ModelSpec {
+  std::int64_t layers = 0, heads = 0, kv_heads = 0, head_size = 0, width = 0, feed_forward = 0;
+  std::int64_t vocabulary = 0;         // token ids are below this
+  std::int64_t padded_vocabulary = 0;  // rows of the embedding and head: a multiple of vocabulary_multiple
+  std::int64_t positions = 0;          // rows of the learned position table; 0 = rotary
+  NormKind norm = NormKind::rms_norm;
+  ActivationKind activation = ActivationKind::swiglu;
+  bool biases = false;
+  bool tied_head = false;
+  double rope_theta = 10000.0;
+  float norm_epsilon = 1e-5F;
+  DType dtype = DType::fp32;  // of the working weights and activations
+
+  static constexpr std::int64_t vocabulary_multiple = 64;
+  std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
+  std::int64_t attention_width() const { return heads * head_size; }
+  std::int64_t up_width() const { return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward; }
+};
+
+// From a resolved config (resolve_config has filled in every shape).
+ModelSpec make_model_spec(const Config& config);
+
+// How a tensor starts: normal with this deviation, or the constant when the deviation is 0.
+struct ParameterSpec {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  float deviation = 0.0F;
+  float constant = 0.0F;
+  std::uint64_t padding_elements = 0;  // trailing elements that belong to vocabulary padding: always zero
+  std::uint64_t elements() const;
+};
+
+// In forward order. A layer's tensors are named "layers.<i>.<part>"; see spec.cc for the whole list.
+std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
+std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
+
+// Buckets in the order in which backward finishes them: head, then for each layer from the last its feed-forward half and
+// its attention half, then the embedding. A tied head is a shadow of the embedding's bucket.
+std::vector<Bucket> backward_buckets(const ModelSpec& spec);
+
+// FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal attention once
+// (6 * layers * attention_width * T), the convention of llm.c.
+double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
+
+}  // namespace holdfast

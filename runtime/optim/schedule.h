@@ -1,0 +1,17 @@
+// Learning-rate schedules: pure functions of the step. Warm-up is linear from peak / warmup to peak; then
+//   constant  peak
+//   linear    straight down to final_fraction * peak at the last step
+//   cosine    half a cosine down to final_fraction * peak (Loshchilov & Hutter 2017)
+//   wsd       peak, then straight down over the last decay_fraction of the steps (Hu et al. 2024)
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/config/config.h"
+
+namespace holdfast {
+
+// For the update that makes step `step` (counted from 1) of `steps`. Computed in double with own arithmetic order.
+double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std::int64_t steps);
+
+}  // namespace holdfast

@@ -1,0 +1,94 @@
+#include "runtime/optim/sharded_optimizer.h"
+
+#include <cmath>
+
+#include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
+
+namespace holdfast {
+
+ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
+                                   MemoryPlan& plan)
+    : config_(config), dtype_(dtype), segments_(buckets.segments(rank)), specs_(buckets.shard_specs(rank, "weight")) {
+  const std::uint64_t shard_bytes = buckets.shard_elements(rank) * sizeof(float);
+  if (dtype == DType::bf16) master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer, shard_bytes);
+  moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, shard_bytes);
+  moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, shard_bytes);
+  for (const Segment& segment : segments_) {
+    const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
+    weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
+    square_sum_count_ += segment.block_count;
+  }
+  square_sums_slot_ = plan.reserve("optimizer.square_sums", MemoryClass::workspace, square_sum_count_ * sizeof(double));
+}
+
+void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters) {
+  parameters_ = parameters;
+  if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
+  moment1_ = arena.at<float>(moment1_slot_);
+  moment2_ = arena.at<float>(moment2_slot_);
+  square_sums_ = arena.at<double>(square_sums_slot_);
+}
+
+float* ShardedOptimizer::master(const Segment& segment) const {
+  if (dtype_ == DType::bf16) return master_ + segment.shard_offset;
+  return reinterpret_cast<float*>(parameters_) + segment.parameter_offset;
+}
+
+void ShardedOptimizer::launch_square_sums(Device& device, const float* accumulator) {
+  double* sums = square_sums_;
+  for (const Segment& segment : segments_) {
+    device.launch(SquareSum{.values = accumulator + segment.shard_offset,
+                            .count = static_cast<std::int64_t>(segment.elements), .sums = sums});
+    sums += segment.block_count;
+  }
+}
+
+void ShardedOptimizer::launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars) {
+  const auto step = static_cast<double>(scalars.step);
+  AdamW update{.learning_rate = static_cast<float>(scalars.learning_rate),
+               .beta1 = static_cast<float>(config_.beta1),
+               .beta2 = static_cast<float>(config_.beta2),
+               .epsilon = static_cast<float>(config_.epsilon),
+               .correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, step)),
+               .correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, step)),
+               .gradient_scale = static_cast<float>(scalars.gradient_scale)};
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    update.weight = master(segment);
+    update.moment1 = moment1_ + segment.shard_offset;
+    update.moment2 = moment2_ + segment.shard_offset;
+    update.gradient = accumulator + segment.shard_offset;
+    update.copy = dtype_ == DType::bf16 ? reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset : nullptr;
+    update.count = static_cast<std::int64_t>(segment.elements);
+    update.weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F;
+    device.launch(update);
+  }
+}
+
+void ShardedOptimizer::launch_publish(Device& device) {
+  if (dtype_ != DType::bf16) return;
+  for (const Segment& segment : segments_) {
+    device.launch(Cast{.source = master(segment),
+                       .target = reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset,
+                       .count = static_cast<std::int64_t>(segment.elements)});
+  }
+}
+
+std::vector<OwnedState> ShardedOptimizer::state() {
+  std::vector<OwnedState> pieces;
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    for (std::size_t i = 0; i < segments_.size(); ++i) {
+      const Segment& segment = segments_[i];
+      OwnedState piece{.spec = specs_[i], .data = nullptr};
+      piece.spec.kind = kind;
+      piece.data = piece.spec.kind == "weight"    ? master(segment)
+                   : piece.spec.kind == "moment1" ? moment1_ + segment.shard_offset
+                                                  : moment2_ + segment.shard_offset;
+      pieces.push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,65 @@
+// AdamW on the blocks this rank owns: moments and, in bf16 runs, fp32 master weights exist only at their owner.
+//
+// In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master is a shard
+// and the update writes the rounded copy into the parameter buffer. After the update gather_parameters() sends the owned
+// ranges to everybody.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/buckets.h"
+#include "runtime/config/config.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct UpdateScalars {
+  std::int64_t step = 1;       // counted from 1: decides the bias correction
+  double learning_rate = 0.0;
+  double gradient_scale = 1.0; // of clipping
+};
+
+// One owned segment of one kind of state, as memory: what checkpoints read and write.
+struct OwnedState {
+  ShardSpec spec;  // kind: "weight", "moment1", "moment2"
+  float* data = nullptr;
+};
+
+class ShardedOptimizer {
+ public:
+  ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config, MemoryPlan& plan);
+  void bind(const MemoryArena& arena, std::byte* parameters);
+
+  // Block sums of squares of the reduced gradients (accumulator of LaneReduction) into square_sums().
+  void launch_square_sums(Device& device, const float* accumulator);
+  const std::vector<Segment>& segments() const { return segments_; }
+  std::span<const double> square_sums() const { return {square_sums_, square_sum_count_}; }
+
+  void launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars);
+  // bf16 runs: rounds the owned master weights into the parameter buffer (after a start or a load). fp32: nothing.
+  void launch_publish(Device& device);
+
+  std::vector<OwnedState> state();  // all segments of all kinds, in segment order per kind
+
+ private:
+  float* master(const Segment& segment) const;
+
+  OptimizerConfig config_;
+  DType dtype_;
+  std::vector<Segment> segments_;
+  std::vector<ShardSpec> specs_;     // of kind "weight", one per segment
+  std::vector<bool> weight_decay_;   // one per segment
+  std::size_t square_sum_count_ = 0;
+  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, square_sums_slot_;
+  float* master_ = nullptr;
+  float* moment1_ = nullptr;
+  float* moment2_ = nullptr;
+  double* square_sums_ = nullptr;
+  std::byte* parameters_ = nullptr;
+};
+
+}  // namespace holdfast
