@@ -1,0 +1,51 @@
+// GELU (tanh form, Hendrycks & Gimpel 2016, as GPT-2) and SwiGLU (Shazeer 2020). Elementwise; computed in
+// fp32.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct GeluForward {
+  static constexpr OpId id = OpId::gelu_forward;
+  const void* x = nullptr;
+  void* y = nullptr;
+  std::int64_t count = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const GeluForward& op);
+
+struct GeluBackward {
+  static constexpr OpId id = OpId::gelu_backward;
+  const void* x = nullptr;
+  const void* dy = nullptr;
+  void* dx = nullptr;  // may be dy
+  std::int64_t count = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const GeluBackward& op);
+
+// y_NF = silu(gate) * up, with gate = x[:, :F] and up = x[:, F:] of x_N(2F).
+struct SwigluForward {
+  static constexpr OpId id = OpId::swiglu_forward;
+  const void* x = nullptr;  // dtype; (rows, 2 * feed_forward)
+  void* y = nullptr;        // dtype; (rows, feed_forward)
+  std::int64_t rows = 0, feed_forward = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const SwigluForward& op);
+
+struct SwigluBackward {
+  static constexpr OpId id = OpId::swiglu_backward;
+  const void* x = nullptr;
+  const void* dy = nullptr;
+  void* dx = nullptr;  // dtype; (rows, 2 * feed_forward)
+  std::int64_t rows = 0, feed_forward = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const SwigluBackward& op);
+
+}  // namespace holdfast

@@ -1,0 +1,117 @@
+// What a CPU kernel runs in: the device's team of threads and its scratch memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/op.h"
+
+namespace holdfast::cpu {
+
+class Team;         // kernels/cpu/team.h: the threads
+class MatmulCache;  // kernels/cpu/matmul_cache.h: oneDNN primitives by shape
+
+// A function reference that does not allocate: parallel_for's body.
+class TaskRef {
+ public:
+  template <typename F>
+  TaskRef(const F& body)  // NOLINT(google-explicit-constructor): call sites pass lambdas
+      : object_(&body), call_([](const void* object, std::int64_t index, int thread) {
+          (*static_cast<const F*>(object))(index, thread);
+        }) {}
+  void operator()(std::int64_t index, int thread) const { call_(object_, index, thread); }
+
+ private:
+  const void* object_;
+  void (*call_)(const void*, std::int64_t, int);
+};
+
+// Working memory of the kernels: one block per thread and one that all threads share. Sizes only grow.
+class Scratch {
+ public:
+  explicit Scratch(int threads) : threads_(threads) {}
+
+  void request(std::size_t bytes_per_thread);
+  void request_shared(std::size_t bytes);
+  bool enough() const {
+    return per_thread_.allocated_bytes >= per_thread_.bytes && shared_.allocated_bytes >= shared_.bytes;
+  }
+  bool allocate();  // what was requested; touches every page; false when there is no memory
+
+  std::byte* of_thread(int thread) const;
+  std::byte* shared() const { return shared_.memory.get(); }
+  std::uint64_t bytes() const;  // allocated
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  struct Block {
+    std::size_t bytes = 0;            // requested
+    std::size_t allocated_bytes = 0;  // of one thread
+    std::unique_ptr<std::byte, Free> memory;
+    bool allocate(std::size_t copies);
+  };
+
+  int threads_;
+  Block per_thread_;
+  Block shared_;
+};
+
+class Context {
+ public:
+  Context(Team& team, Scratch& scratch, MatmulCache& matmuls)
+      : team_(&team), scratch_(&scratch), matmuls_(&matmuls) {}
+
+  // Runs body(index, thread) for every index in [0, count) on the team, in any order and on any thread;
+  // returns when all are done. The cut into indices must follow from shapes alone.
+  void parallel_for(std::int64_t count, TaskRef body) const;
+
+  // Scratch of one thread, at least the largest request_scratch() made so far; 64-byte aligned. Its content
+  // does not outlive the kernel.
+  std::byte* scratch(int thread) const { return scratch_->of_thread(thread); }
+  void request_scratch(std::size_t bytes_per_thread) const {
+    scratch_->request(bytes_per_thread);
+  }  // in prepare only
+
+  // The same, one block for all threads: partial results that are combined in a fixed order.
+  std::byte* shared_scratch() const { return scratch_->shared(); }
+  void request_shared_scratch(std::size_t bytes) const {
+    scratch_->request_shared(bytes);
+  }  // in prepare only
+
+  MatmulCache& matmuls() const { return *matmuls_; }
+  Team& team() const { return *team_; }
+
+ private:
+  Team* team_;
+  Scratch* scratch_;
+  MatmulCache* matmuls_;
+};
+
+// One implementation of one op. `prepare` may be null. It runs on the queue thread: in planning mode alone,
+// and before every run, so it must be cheap when there is nothing new to make. It reads shapes only, never
+// the memory of the op.
+struct Kernel {
+  const char* name = nullptr;
+  void (*run)(const Context& context, const void* arguments) = nullptr;
+  void (*prepare)(const Context& context, const void* arguments) = nullptr;
+};
+
+struct KernelTable {
+  Kernel kernels[static_cast<std::size_t>(OpId::count)];
+};
+
+// One table per instruction set; each is defined by kernels/cpu/ops/table.cc compiled with HF_ISA.
+namespace portable {
+const KernelTable& kernel_table();
+}
+namespace avx2 {
+const KernelTable& kernel_table();
+}
+namespace avx512 {
+const KernelTable& kernel_table();
+}
+
+}  // namespace holdfast::cpu

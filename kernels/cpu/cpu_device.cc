@@ -1,0 +1,228 @@
+// The CPU device: a ring of launches, one thread that runs them in order, and its team.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/matmul_cache.h"
+#include "kernels/cpu/team.h"
+#include "kernels/device.h"
+
+namespace holdfast {
+
+namespace {
+
+const cpu::KernelTable& table_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::portable:
+      return cpu::portable::kernel_table();
+    case CpuIsa::avx2:
+      return cpu::avx2::kernel_table();
+    case CpuIsa::avx512:
+      return cpu::avx512::kernel_table();
+  }
+  return cpu::portable::kernel_table();
+}
+
+// What the queue thread does with a slot.
+enum class Action : std::uint8_t { run, prepare, allocate, stop };
+
+struct Slot {
+  OpId id = OpId::count;
+  Action action = Action::run;
+  alignas(16) std::byte arguments[op_bytes_max];
+};
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuDeviceOptions& options)
+      : isa_(options.isa),
+        observer_(options.observer),
+        table_(table_of(options.isa)),
+        slots_(options.queue_capacity),
+        team_(options.threads, cpu::use_one_thread_per_primitive),
+        scratch_(options.threads),
+        matmuls_(options.threads),
+        context_(team_, scratch_, matmuls_),
+        queue_thread_([this] { serve(); }) {}
+
+  ~CpuDevice() override {
+    push(OpId::count, Action::stop, nullptr, 0);
+    queue_thread_.join();
+  }
+
+  Ticket ticket() const override { return submitted_.load(std::memory_order_relaxed); }
+  bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
+  bool wait(Ticket ticket, std::int64_t timeout_us) override;
+
+  void begin_planning() override { planning_ = true; }
+  Result<void> end_planning() override;
+  std::uint64_t workspace_bytes() const override { return workspace_bytes_.load(std::memory_order_relaxed); }
+
+  std::string description() const override {
+    return fmt::format("cpu, {}, {}", name_of(isa_), cpu::matmul_library());
+  }
+  int threads() const override { return team_.threads(); }
+
+ private:
+  void submit(OpId id, const void* arguments, std::size_t bytes) override {
+    push(id, planning_ ? Action::prepare : Action::run, arguments, bytes);
+  }
+  void push(OpId id, Action action, const void* arguments, std::size_t bytes);
+
+  // The queue thread.
+  void serve();
+  void await_submission(std::uint64_t done);
+  void execute(const Slot& slot);
+  void complete(std::uint64_t done);
+  bool allocate_scratch();
+
+  const CpuIsa isa_;
+  const std::function<void(OpId)> observer_;
+  const cpu::KernelTable& table_;
+  std::vector<Slot> slots_;
+  cpu::Team team_;
+  cpu::Scratch scratch_;
+  cpu::MatmulCache matmuls_;
+  cpu::Context context_;
+  bool planning_ = false;  // of the launching thread
+
+  // Sequentially consistent against sleeping_ and waiters_: who publishes looks for sleepers afterwards, who
+  // goes to sleep looks for news afterwards, so one of them sees the other.
+  alignas(64) std::atomic<std::uint64_t> submitted_{0};
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  alignas(64) std::atomic<bool> sleeping_{false};  // the queue thread
+  std::atomic<int> waiters_{0};                    // threads inside wait()
+  std::atomic<bool> allocated_{true};              // whether the last allocation of scratch worked
+  std::atomic<std::uint64_t> workspace_bytes_{0};
+  std::mutex mutex_;
+  std::condition_variable work_arrived_;
+  std::condition_variable work_done_;
+  std::thread queue_thread_;  // last: it uses all of the above
+};
+
+void CpuDevice::push(OpId id, Action action, const void* arguments, std::size_t bytes) {
+  const std::uint64_t position = submitted_.load(std::memory_order_relaxed);
+  if (position >= slots_.size()) {
+    while (!wait(position - slots_.size() + 1, 1'000'000)) {
+    }
+  }
+  Slot& slot = slots_[position % slots_.size()];
+  slot.id = id;
+  slot.action = action;
+  if (bytes > 0) std::memcpy(slot.arguments, arguments, bytes);
+  submitted_.store(position + 1);
+  if (sleeping_.load()) {
+    const std::lock_guard lock(mutex_);
+    work_arrived_.notify_one();
+  }
+}
+
+bool CpuDevice::wait(Ticket ticket, std::int64_t timeout_us) {
+  if (reached(ticket)) return true;
+  if (timeout_us <= 0) return false;
+  waiters_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  const bool done = work_done_.wait_for(lock, std::chrono::microseconds(timeout_us),
+                                        [&] { return completed_.load() >= ticket; });
+  lock.unlock();
+  waiters_.fetch_sub(1);
+  return done;
+}
+
+Result<void> CpuDevice::end_planning() {
+  planning_ = false;
+  push(OpId::count, Action::allocate, nullptr, 0);
+  synchronize();
+  if (!allocated_.load(std::memory_order_relaxed)) {
+    return fail(
+        ExitCode::does_not_fit,
+        "the CPU device could not allocate its workspace of {} threads: expected enough free memory; use "
+        "fewer threads, a smaller microbatch or a shorter sequence",
+        threads());
+  }
+  return {};
+}
+
+void CpuDevice::await_submission(std::uint64_t done) {
+  const auto submitted = [&] { return submitted_.load() > done; };
+  if (cpu::spin_until(submitted)) return;
+  std::unique_lock lock(mutex_);
+  sleeping_.store(true);
+  work_arrived_.wait(lock, submitted);
+  sleeping_.store(false);
+}
+
+void CpuDevice::serve() {
+  cpu::use_one_thread_per_primitive();
+  for (std::uint64_t done = 0;; ++done) {
+    await_submission(done);
+    const Slot& slot = slots_[done % slots_.size()];
+    if (slot.action == Action::stop) return;
+    execute(slot);
+    complete(done + 1);
+  }
+}
+
+bool CpuDevice::allocate_scratch() {
+  if (scratch_.enough()) return true;
+  const bool allocated = scratch_.allocate();
+  workspace_bytes_.store(scratch_.bytes(), std::memory_order_relaxed);
+  return allocated;
+}
+
+void CpuDevice::execute(const Slot& slot) {
+  if (slot.action == Action::allocate) {
+    allocated_.store(allocate_scratch(), std::memory_order_relaxed);
+    return;
+  }
+  HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
+  const cpu::Kernel& kernel = table_.kernels[static_cast<std::size_t>(slot.id)];
+  if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
+  if (slot.action == Action::prepare) return;
+  HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
+  if (observer_) observer_(slot.id);
+  kernel.run(context_, slot.arguments);
+}
+
+void CpuDevice::complete(std::uint64_t done) {
+  completed_.store(done);
+  if (waiters_.load() > 0) {
+    const std::lock_guard lock(mutex_);
+    work_done_.notify_all();
+  }
+}
+
+}  // namespace
+
+const char* name_of(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::portable:
+      return "portable";
+    case CpuIsa::avx2:
+      return "avx2";
+    case CpuIsa::avx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+CpuIsa best_cpu_isa() {
+  if (__builtin_cpu_supports("x86-64-v4") != 0) return CpuIsa::avx512;
+  if (__builtin_cpu_supports("x86-64-v3") != 0) return CpuIsa::avx2;
+  return CpuIsa::portable;
+}
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
+  HF_CHECK(options.threads >= 1, "a CPU device needs at least one thread, not {}", options.threads);
+  HF_CHECK(options.queue_capacity >= 1, "a CPU device needs room for at least one launch");
+  HF_CHECK(options.isa <= best_cpu_isa(), "this processor has no {}", name_of(options.isa));
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace holdfast

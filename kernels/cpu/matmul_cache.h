@@ -1,0 +1,72 @@
+// oneDNN matmul primitives by shape, each of which runs on the calling thread alone. oneDNN's own threading
+// is never used: it cuts sums by the number of threads, and so the bits would follow the threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "kernels/matmul.h"
+
+namespace holdfast::cpu {
+
+// To be called first on every thread that creates or runs products: each primitive then uses that thread
+// only.
+void use_one_thread_per_primitive();
+
+// "oneDNN 2.6.3 avx512_core_bf16": the library and the instruction set it chose.
+std::string matmul_library();
+
+// All that a product's primitive depends on. Meaning of the fields as in Matmul.
+struct ProductShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;  // C += A x B; fp32 only
+  bool bias = false;        // in dtype
+  DType dtype = DType::fp32;
+  DType dtype_c = DType::fp32;
+  bool operator==(const ProductShape&) const = default;
+};
+
+// One matrix product of one thread. Different threads may run it at once.
+class Product {
+ public:
+  virtual ~Product() = default;
+  // `scratch` has scratch_bytes() and belongs to `thread`.
+  virtual void run(int thread, const void* a, const void* b, const void* bias, void* c,
+                   std::byte* scratch) const = 0;
+  virtual std::size_t scratch_bytes() const = 0;
+};
+
+// Aborts when the sizes, leading dimensions and types of a call do not fit together.
+void check_matmul(const Matmul& op);
+
+// How bf16 is multiplied: by the library where the processor allows, or always by widening to fp32.
+enum class Bf16Products { native, widened };
+
+// Used by the queue thread only; the products it hands out are used by the team.
+class MatmulCache {
+ public:
+  explicit MatmulCache(int threads, Bf16Products bf16 = Bf16Products::native);
+  ~MatmulCache();
+
+  // Whether the library multiplies this type itself (bf16 needs a processor with AVX-512); where it does not,
+  // callers widen to fp32.
+  bool supports(DType dtype) const;
+
+  // Made when first asked for; lives as long as the cache. m, n and k are positive.
+  const Product& product(const ProductShape& shape);
+
+ private:
+  struct Library;
+  struct Hash {
+    std::size_t operator()(const ProductShape& shape) const;
+  };
+  std::unique_ptr<Library> library_;
+  std::unordered_map<ProductShape, std::unique_ptr<Product>, Hash> products_;
+};
+
+}  // namespace holdfast::cpu

@@ -1,0 +1,225 @@
+#include "kernels/attention.h"
+
+#include "kernels/cpu/ops/attention_tiles.h"
+#include "kernels/cpu/ops/ops.h"
+#include "kernels/cpu/simd.h"
+
+namespace holdfast::cpu::HF_ISA {
+
+namespace {
+
+constexpr std::int64_t tile_panels = 4;  // panels of queries that share packed keys and values
+constexpr std::int64_t tile_queries = tile_panels * panel_width;
+constexpr std::int64_t tile_keys = 2 * panel_width;
+
+// State of one panel of queries; scores are in units of log 2.
+struct Panel {
+  std::int64_t first_query = 0;
+  std::int64_t vectors = 0;  // of queries; fewer than panel_vectors at the end of the sequence
+  float* queries = nullptr;  // (padded, panel_width), scaled
+  float* out = nullptr;      // (padded, panel_width), relative to `largest`
+  float* largest = nullptr;  // (panel_width) largest score so far
+  float* sum = nullptr;      // (panel_width) sum of 2^(score - largest)
+};
+
+// Scratch of one thread.
+struct Workspace {
+  Panel panels[tile_panels];
+  float* keys = nullptr;    // (tile_keys, padded)
+  float* values = nullptr;  // (tile_keys, padded)
+  float* scores = nullptr;  // (tile_keys, panel_width)
+  float* alpha = nullptr;   // (panel_width)
+  float* rows = nullptr;    // (panel_width, padded)
+  std::size_t bytes = 0;
+
+  Workspace(const AttentionShape& shape, std::byte* block) {
+    Pieces pieces(block);
+    const std::int64_t padded = shape.padded();
+    for (Panel& panel : panels) {
+      panel.queries = pieces.take(padded * panel_width);
+      panel.out = pieces.take(padded * panel_width);
+      panel.largest = pieces.take(panel_width);
+      panel.sum = pieces.take(panel_width);
+    }
+    keys = pieces.take(tile_keys * padded);
+    values = pieces.take(tile_keys * padded);
+    scores = pieces.take(tile_keys * panel_width);
+    alpha = pieces.take(panel_width);
+    rows = pieces.take(panel_width * padded);
+    bytes = pieces.bytes();
+  }
+};
+
+// Consecutive keys of the packed tile that the vectors of a panel from `first_vector` on see; on the diagonal
+// the lanes of the first of them see only the keys up to their own query.
+struct KeySpan {
+  std::int64_t first = 0;  // in the tile
+  std::int64_t count = 0;
+  std::int64_t first_vector = 0;
+  bool diagonal = false;
+};
+
+// One step of the online softmax for one vector of queries: scores (count, panel_width) become 2^(score -
+// largest).
+HF_INLINE void soften(float* scores, std::int64_t count, float* largest, float* sum, float* alpha) {
+  const f32x16 before = load(largest);
+  f32x16 chains[4] = {before, before, before, before};
+  for (std::int64_t key = 0; key < count; key += 4) {  // count is a multiple of 8
+    const float* score = scores + key * panel_width;
+    unroll<4>([&](auto i) __attribute__((always_inline)) {
+      chains[i] = max(load(score + i * panel_width), chains[i]);
+    });
+  }
+  const f32x16 now = max(max(chains[0], chains[1]), max(chains[2], chains[3]));
+  const f32x16 shrink = exp2(before - now);
+  f32x16 total = load(sum) * shrink;
+  for (std::int64_t key = 0; key < count; ++key) {
+    const f32x16 p = exp2(load(scores + key * panel_width) - now);
+    store(scores + key * panel_width, p);
+    total = total + p;
+  }
+  store(alpha, shrink);
+  store(largest, now);
+  store(sum, total);
+}
+
+void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std::int64_t head_size) {
+  const std::int64_t padded = round_up(head_size, vector_lanes);
+  const std::int64_t column = span.first_vector * vector_lanes;
+  const std::int64_t vectors = panel.vectors - span.first_vector;
+  multiply<Start::zero, false>({.a = space.keys + span.first * padded,
+                                .a_stride = padded,
+                                .b = panel.queries + column,
+                                .b_stride = panel_width,
+                                .c = space.scores + column,
+                                .c_stride = panel_width,
+                                .rows = span.count,
+                                .vectors = vectors,
+                                .depth = head_size});
+  if (span.diagonal) {
+    const f32x16 hidden = broadcast(-std::numeric_limits<float>::infinity());
+    for (std::int64_t key = 0; key < span.count; ++key) {
+      float* score = space.scores + key * panel_width + column;
+      store(score, if_less(lane_index(), broadcast(static_cast<float>(key)), hidden, load(score)));
+    }
+  }
+  for (std::int64_t i = column; i < column + vectors * vector_lanes; i += vector_lanes) {
+    soften(space.scores + i, span.count, panel.largest + i, panel.sum + i, space.alpha + i);
+  }
+  multiply<Start::scale, true>({.a = space.values + span.first * padded,
+                                .a_stride = padded,
+                                .b = space.scores + column,
+                                .b_stride = panel_width,
+                                .c = panel.out + column,
+                                .c_stride = panel_width,
+                                .rows = round_up(head_size, 8),
+                                .vectors = vectors,
+                                .depth = span.count,
+                                .column_scale = space.alpha + column});
+}
+
+// All that a panel sees of the packed keys [first_key, end_key).
+void attend_tile(const Workspace& space, const Panel& panel, std::int64_t first_key, std::int64_t end_key,
+                 std::int64_t head_size) {
+  const std::int64_t seen_by_all = smaller(end_key, panel.first_query) - first_key;
+  if (seen_by_all > 0) attend(space, panel, {.count = seen_by_all}, head_size);
+  for (std::int64_t vector = 0; vector < panel.vectors; ++vector) {
+    const std::int64_t key = panel.first_query + vector * vector_lanes;
+    if (key < first_key || key >= end_key) continue;
+    attend(space, panel,
+           {.first = key - first_key, .count = vector_lanes, .first_vector = vector, .diagonal = true},
+           head_size);
+  }
+}
+
+template <typename T>
+void begin_panel(const AttentionForward& op, const T* queries, std::int64_t first_query,
+                 const Workspace& space, Panel& panel) {
+  const AttentionShape shape = shape_of(op);
+  const std::int64_t padded = shape.padded();
+  const std::int64_t count = smaller(panel_width, shape.length - first_query);
+  panel.first_query = first_query;
+  panel.vectors = ceil_divide(count, vector_lanes);
+  const float scale = log2_e / __builtin_sqrtf(static_cast<float>(shape.head_size));
+  pack_rows(queries + first_query * shape.qkv_stride(), shape.qkv_stride(), count, panel_width,
+            shape.head_size, scale, space.rows);
+  transpose(space.rows, padded, panel_width, padded, panel.queries, panel_width);
+  for (std::int64_t i = 0; i < padded * panel_width; i += vector_lanes) store(panel.out + i, zero());
+  for (std::int64_t i = 0; i < panel_width; i += vector_lanes) {
+    store(panel.largest + i, broadcast(-std::numeric_limits<float>::infinity()));
+    store(panel.sum + i, zero());
+  }
+}
+
+template <typename T>
+void finish_panel(const AttentionForward& op, const Workspace& space, const Panel& panel, T* out,
+                  float* lse) {
+  const AttentionShape shape = shape_of(op);
+  const std::int64_t padded = shape.padded();
+  const std::int64_t count = smaller(panel_width, shape.length - panel.first_query);
+  for_lanes(count, [&](std::int64_t i, auto lanes) {
+    const f32x16 sum = load(panel.sum + i);
+    store(lse + panel.first_query + i, fma(load(panel.largest + i), ln_2, log(sum)), lanes);
+    const f32x16 inverse = broadcast(1.0F) / sum;
+    for (std::int64_t d = 0; d < padded; ++d) {
+      float* value = panel.out + d * panel_width + i;
+      store(value, load(value) * inverse);
+    }
+  });
+  transpose(panel.out, panel_width, padded, panel.vectors * vector_lanes, space.rows, padded);
+  unpack_rows(space.rows, count, shape.head_size, 1.0F, out + panel.first_query * shape.out_stride(),
+              shape.out_stride());
+}
+
+// One tile of queries of one head.
+template <typename T>
+void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t head, std::int64_t first_query,
+                  std::byte* scratch) {
+  const AttentionShape shape = shape_of(op);
+  Workspace space(shape, scratch);
+  const T* qkv = static_cast<const T*>(op.qkv);
+  const std::int64_t end_query = smaller(first_query + tile_queries, shape.length);
+  const std::int64_t panels = ceil_divide(end_query - first_query, panel_width);
+  for (std::int64_t i = 0; i < panels; ++i) {
+    begin_panel(op, qkv + shape.query_offset(b, head), first_query + i * panel_width, space, space.panels[i]);
+  }
+  const T* keys = qkv + shape.key_offset(b, head / shape.group());
+  const T* values = qkv + shape.value_offset(b, head / shape.group());
+  const std::int64_t stride = shape.qkv_stride();
+  for (std::int64_t first_key = 0; first_key < end_query; first_key += tile_keys) {
+    const std::int64_t count = smaller(tile_keys, end_query - first_key);
+    const std::int64_t padded_count = round_up(count, vector_lanes);
+    pack_rows(keys + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.keys);
+    pack_rows(values + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.values);
+    for (std::int64_t i = 0; i < panels; ++i) {
+      attend_tile(space, space.panels[i], first_key, first_key + padded_count, shape.head_size);
+    }
+  }
+  T* out = static_cast<T*>(op.out) + shape.out_offset(b, head);
+  float* lse = op.lse + (b * shape.heads + head) * shape.length;
+  for (std::int64_t i = 0; i < panels; ++i) finish_panel(op, space, space.panels[i], out, lse);
+}
+
+}  // namespace
+
+void prepare_attention_forward(const Context& context, const void* arguments) {
+  const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
+  context.request_scratch(Workspace(shape_of(op), nullptr).bytes);
+}
+
+void run_attention_forward(const Context& context, const void* arguments) {
+  const AttentionForward& op = *static_cast<const AttentionForward*>(arguments);
+  const std::int64_t tiles = ceil_divide(op.sequence_length, tile_queries);
+  const std::int64_t heads = op.batch * op.heads;
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    context.parallel_for(heads * tiles, [&](std::int64_t index, int thread) {
+      const std::int64_t tile =
+          tiles - 1 - index / heads;  // the last tiles see most keys: first, for balance
+      const std::int64_t head = index % heads;
+      forward_tile<T>(op, head / op.heads, head % op.heads, tile * tile_queries, context.scratch(thread));
+    });
+  });
+}
+
+}  // namespace holdfast::cpu::HF_ISA

@@ -1,0 +1,48 @@
+// Every CPU kernel, once per instruction set. Files in this folder are compiled three times (HF_ISA =
+// portable, avx2, avx512). Inline functions and templates of theirs must live in namespace HF_ISA or be
+// anonymous: the linker may keep any one copy of an inline function, and a copy with wider instructions would
+// crash an older processor. So no std:: algorithms and no formatted HF_CHECK here either.
+#pragma once
+
+#include "kernels/cpu/context.h"
+
+namespace holdfast::cpu::HF_ISA {
+
+#define HF_DECLARE_RUN(op) void run_##op(const Context& context, const void* arguments)
+#define HF_DECLARE_PREPARE(op) void prepare_##op(const Context& context, const void* arguments)
+
+HF_DECLARE_RUN(matmul);
+HF_DECLARE_RUN(bias_gradient);
+HF_DECLARE_RUN(embedding_forward);
+HF_DECLARE_RUN(embedding_backward);
+HF_DECLARE_RUN(layer_norm_forward);
+HF_DECLARE_RUN(layer_norm_backward);
+HF_DECLARE_RUN(rms_norm_forward);
+HF_DECLARE_RUN(rms_norm_backward);
+HF_DECLARE_RUN(rotary);
+HF_DECLARE_RUN(attention_forward);
+HF_DECLARE_RUN(attention_backward);
+HF_DECLARE_RUN(gelu_forward);
+HF_DECLARE_RUN(gelu_backward);
+HF_DECLARE_RUN(swiglu_forward);
+HF_DECLARE_RUN(swiglu_backward);
+HF_DECLARE_RUN(cross_entropy);
+HF_DECLARE_RUN(loss_sum);
+HF_DECLARE_RUN(adamw);
+HF_DECLARE_RUN(square_sum);
+HF_DECLARE_RUN(add);
+HF_DECLARE_RUN(accumulate);
+HF_DECLARE_RUN(cast);
+HF_DECLARE_RUN(fill_zero);
+HF_DECLARE_RUN(copy);
+
+HF_DECLARE_PREPARE(matmul);
+HF_DECLARE_PREPARE(layer_norm_backward);
+HF_DECLARE_PREPARE(rms_norm_backward);
+HF_DECLARE_PREPARE(attention_forward);
+HF_DECLARE_PREPARE(attention_backward);
+
+#undef HF_DECLARE_RUN
+#undef HF_DECLARE_PREPARE
+
+}  // namespace holdfast::cpu::HF_ISA

@@ -1,0 +1,80 @@
+// Device: an in-order asynchronous queue, a workspace and a table of kernels. What a GPU stream is; the CPU
+// device has a thread of its own behind the queue, and a fixed team of threads that the kernels share.
+//
+//   device->launch(RmsNormForward{...});          // returns at once
+//   Device::Ticket done = device->ticket();       // everything launched so far
+//   while (!device->reached(done)) communicator.progress();
+//
+// Threads: one thread launches; any thread may poll. Arguments are copied; the memory they point to must stay
+// valid until the op is reached. launch() waits when the queue is full. An op that was planned (see
+// begin_planning) allocates nothing when it runs; one that was not makes what it needs then, which is what
+// tests and sampling rely on. Destroying a device first runs everything launched. Bits: every kernel gives
+// the same bits for any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "kernels/op.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+class Device {
+ public:
+  using Ticket = std::uint64_t;  // number of ops launched up to a point of the queue
+
+  virtual ~Device() = default;
+
+  template <typename Op>
+  void launch(const Op& op) {
+    static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) <= op_bytes_max);
+    submit(Op::id, &op, sizeof(Op));
+  }
+
+  virtual Ticket ticket() const = 0;
+  virtual bool reached(Ticket ticket) const = 0;
+  // Waits at most `timeout_us` (0 = poll); true when reached.
+  virtual bool wait(Ticket ticket, std::int64_t timeout_us) = 0;
+  void synchronize() {
+    while (!wait(ticket(), 1'000'000)) {
+    }
+  }
+
+  // Between begin_planning() and end_planning() launch() runs nothing: it only creates what the op will need
+  // (primitives, workspace), so that the same calls later allocate nothing; pointers are not looked at and
+  // may be null. end_planning() allocates the workspace; its error is that there is not enough memory.
+  // Tickets count planned ops too.
+  virtual void begin_planning() = 0;
+  virtual Result<void> end_planning() = 0;
+  virtual std::uint64_t workspace_bytes() const = 0;
+
+  // "cpu, avx512, oneDNN 2.6.3 avx512_core_bf16": what decides bits (so not the number of threads); part of a
+  // run's identity.
+  virtual std::string description() const = 0;
+  virtual int threads() const = 0;
+
+ private:
+  virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
+};
+
+// Instruction sets of the CPU kernels. Non-matmul kernels give the same bits on all of them; matmul (oneDNN)
+// does not, and oneDNN picks its own instruction set from the processor whatever is chosen here (its limit is
+// process-wide).
+enum class CpuIsa { portable, avx2, avx512 };
+const char* name_of(CpuIsa isa);
+CpuIsa best_cpu_isa();  // what this processor supports
+
+struct CpuDeviceOptions {
+  int threads = 1;
+  CpuIsa isa = best_cpu_isa();
+  std::size_t queue_capacity = 16384;  // launches in flight; launch() waits when it is full
+  std::function<void(OpId)> observer =
+      {};  // called on the queue thread before each op runs; for tests and profilers
+};
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+}  // namespace holdfast

@@ -1,0 +1,35 @@
+// Token (and learned position) embedding. x_NC[row] = table[tokens[row]] (+ positions[row mod T]).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct EmbeddingForward {
+  static constexpr OpId id = OpId::embedding_forward;
+  const std::int32_t* tokens = nullptr;  // (rows), each in [0, vocabulary)
+  const void* table = nullptr;           // dtype; (vocabulary, width)
+  const void* positions = nullptr;       // dtype; (>= sequence_length, width), or null
+  void* x = nullptr;                     // dtype; (rows, width)
+  std::int64_t rows = 0, width = 0, sequence_length = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const EmbeddingForward& op);
+
+// Adds dx to the rows of the gradients, each row's contributions in row order. The caller zeroes the
+// gradients before the first microbatch of a lane.
+struct EmbeddingBackward {
+  static constexpr OpId id = OpId::embedding_backward;
+  const std::int32_t* tokens = nullptr;
+  const void* dx = nullptr;             // dtype; (rows, width)
+  float* table_gradient = nullptr;      // (vocabulary, width), added to
+  float* positions_gradient = nullptr;  // (>= sequence_length, width), added to; or null
+  std::int64_t rows = 0, width = 0, sequence_length = 0;
+  DType dtype = DType::fp32;
+};
+void reference(const EmbeddingBackward& op);
+
+}  // namespace holdfast

@@ -1,0 +1,47 @@
+// C[m,n] = op(A)[m,k] x op(B)[k,n] (+ bias[n]) (+ C if accumulate). Row-major with leading dimensions in
+// elements.
+//
+// The three products of a linear layer y_NO = x_NI W_OI^T:
+//   forward          A = x (N,I), B = W transposed, C = y in the activation dtype, bias optional
+//   input gradient   A = dy (N,O), B = W, C = dx
+//   weight gradient  A = dy transposed, B = x, C = dW in fp32, accumulate over microbatches
+// Products and sums are fp32 (bf16 inputs are exact in fp32); C is rounded once. Every call is cut into tiles
+// that follow from the shape alone, each computed by one thread, so the number of threads cannot change a
+// bit. The bits do depend on the library and on the processor's instruction set (Device::description names
+// both).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct Matmul {
+  static constexpr OpId id = OpId::matmul;
+  const void* a = nullptr;     // dtype; (m,k), or (k,m) when transpose_a
+  const void* b = nullptr;     // dtype; (k,n), or (n,k) when transpose_b
+  void* c = nullptr;           // dtype_c; (m,n)
+  const void* bias = nullptr;  // dtype; (n), or null
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;      // requires dtype_c == fp32
+  DType dtype = DType::fp32;    // of a, b, bias: fp32 or bf16
+  DType dtype_c = DType::fp32;  // fp32, or bf16 when dtype is
+};
+void reference(const Matmul& op);
+
+// gradient[o] (+)= sum over rows of dy_NO[row, o], in row order.
+struct BiasGradient {
+  static constexpr OpId id = OpId::bias_gradient;
+  const void* dy = nullptr;   // dtype; (rows, columns)
+  float* gradient = nullptr;  // (columns)
+  std::int64_t rows = 0, columns = 0;
+  bool accumulate = false;
+  DType dtype = DType::fp32;
+};
+void reference(const BiasGradient& op);
+
+}  // namespace holdfast

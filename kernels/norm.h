@@ -1,0 +1,72 @@
+// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension; statistics in fp32.
+//   LayerNorm: y = (x - mean) * rstd * weight + bias      RMSNorm: y = x * rstd * weight
+// Backward: dx (rounded once to dtype; plus dresidual when given: the gradient that flows around the norm),
+// and weight gradients summed over rows in a fixed order.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct LayerNormForward {
+  static constexpr OpId id = OpId::layer_norm_forward;
+  const void* x = nullptr;       // dtype; (rows, width)
+  const void* weight = nullptr;  // dtype; (width)
+  const void* bias = nullptr;    // dtype; (width)
+  void* y = nullptr;             // dtype; (rows, width)
+  float* mean = nullptr;         // (rows), kept for backward
+  float* rstd = nullptr;         // (rows), kept for backward
+  std::int64_t rows = 0, width = 0;
+  float epsilon = 1e-5F;
+  DType dtype = DType::fp32;
+};
+void reference(const LayerNormForward& op);
+
+struct LayerNormBackward {
+  static constexpr OpId id = OpId::layer_norm_backward;
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const void* dy = nullptr;
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  const void* dresidual = nullptr;   // dtype; (rows, width), or null; may be the same memory as dx
+  void* dx = nullptr;                // dtype; (rows, width)
+  float* weight_gradient = nullptr;  // (width)
+  float* bias_gradient = nullptr;    // (width)
+  std::int64_t rows = 0, width = 0;
+  bool accumulate = false;  // of the weight gradients
+  DType dtype = DType::fp32;
+};
+void reference(const LayerNormBackward& op);
+
+struct RmsNormForward {
+  static constexpr OpId id = OpId::rms_norm_forward;
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  void* y = nullptr;
+  float* rstd = nullptr;
+  std::int64_t rows = 0, width = 0;
+  float epsilon = 1e-5F;
+  DType dtype = DType::fp32;
+};
+void reference(const RmsNormForward& op);
+
+struct RmsNormBackward {
+  static constexpr OpId id = OpId::rms_norm_backward;
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  const void* dy = nullptr;
+  const float* rstd = nullptr;
+  const void* dresidual = nullptr;  // or null; may be the same memory as dx
+  void* dx = nullptr;
+  float* weight_gradient = nullptr;
+  std::int64_t rows = 0, width = 0;
+  bool accumulate = false;
+  DType dtype = DType::fp32;
+};
+void reference(const RmsNormBackward& op);
+
+}  // namespace holdfast

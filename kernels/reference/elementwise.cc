@@ -1,0 +1,33 @@
+#include "kernels/elementwise.h"
+
+#include "kernels/reference/element.h"
+
+namespace holdfast {
+
+void reference(const Add& op) {
+  for (std::int64_t i = 0; i < op.count; ++i) {
+    set_element(op.y, i, op.dtype, element(op.a, i, op.dtype) + element(op.b, i, op.dtype));
+  }
+}
+
+void reference(const Accumulate& op) {
+  for (std::int64_t i = 0; i < op.count; ++i) {
+    op.target[i] = static_cast<float>(static_cast<double>(op.target[i]) + static_cast<double>(op.source[i]));
+  }
+}
+
+void reference(const Cast& op) {
+  for (std::int64_t i = 0; i < op.count; ++i) op.target[i] = to_bfloat16(op.source[i]);
+}
+
+void reference(const FillZero& op) {
+  for (std::int64_t i = 0; i < op.bytes; ++i) static_cast<std::byte*>(op.target)[i] = std::byte{0};
+}
+
+void reference(const Copy& op) {
+  for (std::int64_t i = 0; i < op.bytes; ++i) {
+    static_cast<std::byte*>(op.target)[i] = static_cast<const std::byte*>(op.source)[i];
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,23 @@
+// Rotary position embedding (Su et al. 2021), in place on the first `heads` heads of each row; rotates halves
+// (i, i + D/2) as Hugging Face's Llama does. inverse = true is the backward pass.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct Rotary {
+  static constexpr OpId id = OpId::rotary;
+  void* x = nullptr;              // dtype; (rows, row_stride), the rotated heads come first in a row
+  const float* cosine = nullptr;  // (sequence_length, head_size / 2)
+  const float* sine = nullptr;
+  std::int64_t rows = 0, row_stride = 0, heads = 0, head_size = 0, sequence_length = 0;
+  bool inverse = false;
+  DType dtype = DType::fp32;
+};
+void reference(const Rotary& op);
+
+}  // namespace holdfast

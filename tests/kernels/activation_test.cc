@@ -1,0 +1,121 @@
+#include "kernels/activation.h"
+
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+constexpr std::int64_t counts[] = {1, 15, 16, 33, 50001};
+
+// Tensors: x, y (or dy), dx.
+GeluForward gelu_forward(Tensors& t, DType dtype) {
+  return {.x = t[0].data(), .y = t[1].data(), .count = t[0].count(), .dtype = dtype};
+}
+GeluBackward gelu_backward(Tensors& t, DType dtype, std::size_t target = 2) {
+  return {.x = t[0].data(), .dy = t[1].data(), .dx = t[target].data(), .count = t[0].count(), .dtype = dtype};
+}
+
+struct Shape {
+  std::int64_t rows, feed_forward;
+};
+constexpr Shape shapes[] = {{1, 1}, {7, 15}, {3, 16}, {61, 130}, {5, 9001}};
+
+SwigluForward swiglu_forward(Tensors& t, const Shape& shape, DType dtype) {
+  return {.x = t[0].data(),
+          .y = t[1].data(),
+          .rows = shape.rows,
+          .feed_forward = shape.feed_forward,
+          .dtype = dtype};
+}
+SwigluBackward swiglu_backward(Tensors& t, const Shape& shape, DType dtype) {
+  return {.x = t[0].data(),
+          .dy = t[1].data(),
+          .dx = t[2].data(),
+          .rows = shape.rows,
+          .feed_forward = shape.feed_forward,
+          .dtype = dtype};
+}
+
+TEST(Gelu, MatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const std::int64_t count : counts) {
+      SCOPED_TRACE(count);
+      const Values x = random_values(count, dtype, 1, 4.0);
+      const Values dy = random_values(count, dtype, 2);
+      expect_op({x, Values(count, dtype)}, [&](Tensors& t) { return gelu_forward(t, dtype); });
+      expect_op({x, dy, Values(count, dtype)}, [&](Tensors& t) { return gelu_backward(t, dtype); });
+      expect_op({x, dy}, [&](Tensors& t) { return gelu_backward(t, dtype, 1); });
+    }
+  }
+}
+
+TEST(Gelu, IsAccurateWhereItIsSmall) {
+  const std::int64_t count = 2000;
+  Tensors tensors = {Values(count, DType::fp32), Values(count, DType::fp32)};
+  for (std::int64_t i = 0; i < count; ++i) tensors[0].set(i, -5.0 + static_cast<double>(i) / 400.0);  // to 0
+  const auto bind = [&](Tensors& t) { return gelu_forward(t, DType::fp32); };
+  const Tensors actual = run_op(tensors, bind, 2, best_cpu_isa());
+  const Tensors expected = run_reference(tensors, bind);
+  for (std::int64_t i = 0; i < count; ++i) {
+    EXPECT_NEAR(actual[1][i], expected[1][i], 5e-6 * std::abs(expected[1][i])) << tensors[0][i];
+  }
+}
+
+TEST(Gelu, LargeArgumentsSaturate) {
+  Tensors tensors = {Values(4, DType::fp32), Values(4, DType::fp32), Values(4, DType::fp32)};
+  const double x[] = {-1e15, -100, 100, 1e15};
+  for (std::int64_t i = 0; i < 4; ++i) {
+    tensors[0].set(i, x[i]);
+    tensors[1].set(i, 1);
+  }
+  for (const CpuIsa isa : available_isas()) {
+    const Tensors forward = run_op(
+        tensors, [&](Tensors& t) { return gelu_forward(t, DType::fp32); }, 1, isa);
+    const Tensors backward = run_op(
+        tensors, [&](Tensors& t) { return gelu_backward(t, DType::fp32); }, 1, isa);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(forward[1][i], i < 2 ? 0.0 : tensors[0][i]);
+      EXPECT_EQ(backward[2][i], i < 2 ? 0.0 : 1.0);
+    }
+  }
+}
+
+TEST(Gelu, BackwardMatchesFiniteDifferences) {
+  const std::int64_t count = 60;
+  Tensors forward = {random_values(count, DType::fp32, 1, 3.0), Values(count, DType::fp32)};
+  const Values dy = random_values(count, DType::fp32, 2);
+  const Tensors gradient = run_reference(Tensors{forward[0], dy, Values(count, DType::fp32)},
+                                         [&](Tensors& t) { return gelu_backward(t, DType::fp32); });
+  expect_gradient(forward[0], gradient[2], [&] {
+    return dot(run_reference(forward, [&](Tensors& t) { return gelu_forward(t, DType::fp32); })[1], dy);
+  });
+}
+
+TEST(Swiglu, MatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(shape.feed_forward);
+      const std::int64_t count = shape.rows * shape.feed_forward;
+      const Values x = random_values(2 * count, dtype, 1, 6.0);
+      expect_op({x, Values(count, dtype)}, [&](Tensors& t) { return swiglu_forward(t, shape, dtype); });
+      expect_op({x, random_values(count, dtype, 2), Values(2 * count, dtype)},
+                [&](Tensors& t) { return swiglu_backward(t, shape, dtype); });
+    }
+  }
+}
+
+TEST(Swiglu, BackwardMatchesFiniteDifferences) {
+  const Shape shape{4, 9};
+  const std::int64_t count = shape.rows * shape.feed_forward;
+  Tensors forward = {random_values(2 * count, DType::fp32, 1, 3.0), Values(count, DType::fp32)};
+  const Values dy = random_values(count, DType::fp32, 2);
+  const Tensors gradient = run_reference(Tensors{forward[0], dy, Values(2 * count, DType::fp32)},
+                                         [&](Tensors& t) { return swiglu_backward(t, shape, DType::fp32); });
+  expect_gradient(forward[0], gradient[2], [&] {
+    return dot(run_reference(forward, [&](Tensors& t) { return swiglu_forward(t, shape, DType::fp32); })[1],
+               dy);
+  });
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,158 @@
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+
+namespace {
+
+struct Case {
+  std::int64_t batch, length, heads, kv_heads, head_size;
+  std::int64_t qkv_count() const { return batch * length * (heads + 2 * kv_heads) * head_size; }
+  std::int64_t out_count() const { return batch * length * heads * head_size; }
+  std::int64_t row_count() const { return batch * length * heads; }
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << "B" << c.batch << " T" << c.length << " H" << c.heads << " K" << c.kv_heads << " D"
+             << c.head_size;
+}
+
+template <typename Op>
+void set_shape(Op& op, const Case& c, DType dtype) {
+  op.batch = c.batch;
+  op.sequence_length = c.length;
+  op.heads = c.heads;
+  op.kv_heads = c.kv_heads;
+  op.head_size = c.head_size;
+  op.dtype = dtype;
+}
+
+// Tensors: qkv, out, lse.
+AttentionForward forward_of(Tensors& tensors, const Case& c) {
+  AttentionForward op{.qkv = tensors[0].data(), .out = tensors[1].data(), .lse = tensors[2].as<float>()};
+  set_shape(op, c, tensors[0].dtype());
+  return op;
+}
+
+// Tensors: qkv, out, lse, dout, delta, dqkv.
+AttentionBackward backward_of(Tensors& tensors, const Case& c) {
+  AttentionBackward op{.qkv = tensors[0].data(),
+                       .out = tensors[1].data(),
+                       .dout = tensors[3].data(),
+                       .lse = tensors[2].as<float>(),
+                       .delta = tensors[4].as<float>(),
+                       .dqkv = tensors[5].data()};
+  set_shape(op, c, tensors[0].dtype());
+  return op;
+}
+
+Tensors forward_tensors(const Case& c, const Values& qkv) {
+  return {qkv, Values(c.out_count(), qkv.dtype()), Values(c.row_count(), DType::fp32)};
+}
+
+// What backward starts from; dqkv holds values that it has to overwrite.
+Tensors backward_tensors(const Case& c, const Values& qkv) {
+  Tensors tensors = run_reference(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); });
+  tensors.push_back(random_values(c.out_count(), qkv.dtype(), 2));
+  tensors.push_back(random_values(c.row_count(), DType::fp32, 3));
+  tensors.push_back(random_values(c.qkv_count(), qkv.dtype(), 4));
+  return tensors;
+}
+
+void expect_both(const Case& c, const Values& qkv, const OpLimits& limits) {
+  expect_op(
+      forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); }, limits);
+  expect_op(
+      backward_tensors(c, qkv), [&](Tensors& t) { return backward_of(t, c); }, limits);
+}
+
+class AttentionCases : public testing::TestWithParam<Case> {};
+
+// Panels are 48 wide, vectors 16, tiles 96 and 192: lengths just below, at and above; one and several heads
+// per key head; one task per key head and several (fewer than 8 key heads in the batch).
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases,
+                         testing::Values(Case{1, 1, 1, 1, 2}, Case{2, 17, 2, 1, 6}, Case{1, 48, 3, 3, 16},
+                                         Case{2, 49, 4, 2, 10}, Case{3, 50, 3, 3, 34}, Case{4, 64, 4, 2, 8},
+                                         Case{1, 97, 2, 1, 64}, Case{1, 33, 1, 1, 256},
+                                         Case{1, 193, 2, 1, 18}, Case{2, 150, 8, 4, 12},
+                                         Case{1, 401, 1, 1, 4}, Case{1, 16, 6, 1, 80}));
+
+TEST_P(AttentionCases, Fp32) {
+  const Case c = GetParam();
+  expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), {.tolerance = 4e-6});
+}
+
+TEST_P(AttentionCases, Bf16) {
+  const Case c = GetParam();
+  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), {.tolerance = 4e-6});
+}
+
+// Score differences of 1e4, where softmax is one-hot but for near ties; fp32 scores are good to 1e-3 there.
+TEST(Attention, LargeScores) {
+  const Case c{2, 70, 2, 2, 16};
+  expect_both(c, random_values(c.qkv_count(), DType::fp32, 5, 90.0), {.tolerance = 5e-3});
+}
+
+// Keys opposite to their queries: the log-sum-exp of the first rows is about -1e4. Nothing may overflow on
+// the way, in the padding behind the last key neither.
+TEST(Attention, VeryNegativeScores) {
+  const Case c{1, 21, 1, 1, 8};
+  Values qkv = random_values(c.qkv_count(), DType::fp32, 6, 100.0);
+  for (std::int64_t t = 0; t < c.length; ++t) {
+    for (std::int64_t d = 0; d < c.head_size; ++d) {
+      const std::int64_t row = t * 3 * c.head_size + d;
+      qkv.set(row, 60.0 + random_at(7, row));
+      qkv.set(row + c.head_size, -qkv[row]);
+    }
+  }
+  const Tensors tensors =
+      run_reference(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); });
+  ASSERT_LT(tensors[2][0], -9e3);
+  expect_both(c, qkv, {.tolerance = 5e-3});
+}
+
+TEST(Attention, NotANumberReachesTheOutput) {
+  const Case c{1, 60, 1, 1, 16};
+  Values qkv = random_values(c.qkv_count(), DType::fp32, 8);
+  qkv.set((20 * 3 + 1) * c.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 20
+  for (const CpuIsa isa : available_isas()) {
+    const Tensors result = run_op(
+        forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); }, 1, isa);
+    EXPECT_FALSE(std::isnan(result[1][19 * c.head_size]));  // earlier queries do not see it
+    EXPECT_TRUE(std::isnan(result[1][20 * c.head_size]));
+    EXPECT_TRUE(std::isnan(result[1][59 * c.head_size]));
+    EXPECT_TRUE(std::isnan(result[2][59]));
+  }
+}
+
+void expect_gradients(const Case& c) {
+  const Values qkv = random_values(c.qkv_count(), DType::fp32, 9);
+  const Tensors tensors = backward_tensors(c, qkv);
+  const Values& dout = tensors[3];
+  for (const int threads : {1, 2}) {
+    const Tensors result = run_op(
+        tensors, [&](Tensors& t) { return backward_of(t, c); }, threads, best_cpu_isa());
+    Tensors forward = forward_tensors(c, qkv);
+    const auto loss = [&] {
+      reference(forward_of(forward, c));
+      return dot(forward[1], dout);
+    };
+    expect_gradient(forward[0], result[5], loss);
+  }
+}
+
+TEST(Attention, GradientMatchesFiniteDifferences) {
+  expect_gradients({2, 9, 4, 2, 6});
+}
+TEST(Attention, GradientMatchesFiniteDifferencesOverSeveralPanels) {
+  expect_gradients({1, 53, 2, 1, 4});
+}
+
+}  // namespace
+
+}  // namespace holdfast::test

@@ -1,0 +1,237 @@
+#include "kernels/device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/team.h"
+#include "kernels/matmul.h"
+
+namespace holdfast {
+namespace {
+
+// sums[i] += values[i]: an op that is small, and shows in which order and how often it ran.
+BiasGradient accumulate_row(const std::vector<float>& values, std::vector<float>& sums) {
+  BiasGradient op;
+  op.dy = values.data();
+  op.gradient = sums.data();
+  op.rows = 1;
+  op.columns = static_cast<std::int64_t>(values.size());
+  op.accumulate = true;
+  return op;
+}
+
+Matmul square_product(const std::vector<float>& a, const std::vector<float>& b, std::vector<float>& c,
+                      std::int64_t n) {
+  Matmul op;
+  op.a = a.data();
+  op.b = b.data();
+  op.c = c.data();
+  op.m = op.n = op.k = op.lda = op.ldb = op.ldc = n;
+  return op;
+}
+
+// Holds every op back until opened.
+class Gate {
+ public:
+  std::function<void(OpId)> observer() {
+    return [opened = opened_, this](OpId) {
+      arrived_.fetch_add(1);
+      opened.wait();
+    };
+  }
+  void open() { promise_.set_value(); }
+  int arrived() const { return arrived_.load(); }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> opened_ = promise_.get_future().share();
+  std::atomic<int> arrived_{0};
+};
+
+TEST(CpuDevice, TheCallerGoesOnWhileAnOpIsBlocked) {
+  Gate gate;
+  CpuDeviceOptions options;
+  options.observer = gate.observer();
+  const std::unique_ptr<Device> device = make_cpu_device(options);
+  const std::vector<float> ones(40, 1.0F);
+  std::vector<float> sums(40, 0.0F);
+  for (int i = 0; i < 100; ++i) device->launch(accumulate_row(ones, sums));
+  const Device::Ticket ticket = device->ticket();
+  EXPECT_EQ(ticket, 100U);
+  EXPECT_FALSE(device->reached(1));
+  EXPECT_FALSE(device->wait(ticket, 0));
+  EXPECT_FALSE(device->wait(ticket, 20'000));
+  EXPECT_EQ(sums[0], 0.0F);
+  gate.open();
+  device->synchronize();
+  EXPECT_TRUE(device->reached(ticket));
+  EXPECT_THAT(sums, testing::Each(100.0F));
+}
+
+TEST(CpuDevice, LaunchWaitsWhenTheQueueIsFull) {
+  Gate gate;
+  CpuDeviceOptions options;
+  options.queue_capacity = 4;
+  options.observer = gate.observer();
+  const std::unique_ptr<Device> device = make_cpu_device(options);
+  const std::vector<float> ones(8, 1.0F);
+  std::vector<float> sums(8, 0.0F);
+  std::atomic<int> launched{0};
+  std::thread launcher([&] {
+    for (int i = 0; i < 50; ++i) {
+      device->launch(accumulate_row(ones, sums));
+      launched.fetch_add(1);
+    }
+  });
+  while (launched.load() < 4 || gate.arrived() == 0) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(launched.load(), 4);
+  gate.open();
+  launcher.join();
+  device->synchronize();
+  EXPECT_THAT(sums, testing::Each(50.0F));
+}
+
+TEST(CpuDevice, PlanningRunsNothingAndMakesTheWorkspace) {
+  std::vector<OpId> ran;
+  CpuDeviceOptions options;
+  options.threads = 2;
+  options.observer = [&ran](OpId id) { ran.push_back(id); };
+  const std::unique_ptr<Device> device = make_cpu_device(options);
+  // Few outputs and a long sum: needs room for partial sums.
+  constexpr std::int64_t k = 8192;
+  const std::vector<float> a(8 * k, 1.0F);
+  const std::vector<float> b(8 * k, 1.0F);
+  std::vector<float> c(64, -1.0F);
+  Matmul op = square_product(a, b, c, 8);
+  op.k = op.lda = k;
+  Matmul unbound = op;
+  unbound.a = unbound.b = nullptr;
+  unbound.c = nullptr;
+
+  device->begin_planning();
+  device->launch(unbound);
+  EXPECT_TRUE(device->end_planning().ok());
+  EXPECT_TRUE(ran.empty());
+  EXPECT_THAT(c, testing::Each(-1.0F));
+  const std::uint64_t planned_bytes = device->workspace_bytes();
+  EXPECT_GE(planned_bytes, 2 * 64 * sizeof(float));
+
+  device->launch(op);
+  device->synchronize();
+  EXPECT_THAT(ran, testing::ElementsAre(OpId::matmul));
+  EXPECT_THAT(c, testing::Each(static_cast<float>(k)));
+  EXPECT_EQ(device->workspace_bytes(), planned_bytes);
+}
+
+TEST(CpuDevice, DestroyingItRunsEverythingLaunched) {
+  const std::vector<float> ones(16, 1.0F);
+  std::vector<float> sums(16, 0.0F);
+  {
+    const std::unique_ptr<Device> device = make_cpu_device({});
+    for (int i = 0; i < 1000; ++i) device->launch(accumulate_row(ones, sums));
+  }
+  EXPECT_THAT(sums, testing::Each(1000.0F));
+}
+
+TEST(CpuDevice, OpsRunInOrderAcrossIdleTimes) {
+  const std::unique_ptr<Device> device = make_cpu_device({.threads = 3});
+  constexpr std::int64_t n = 48;
+  std::vector<float> identity(n * n, 0.0F);
+  for (std::size_t i = 0; i < n; ++i) identity[i * n + i] = 2.0F;
+  std::vector<float> left(n * n, 1.0F);
+  std::vector<float> right(n * n, 0.0F);
+  for (int round = 0; round < 10; ++round) {
+    device->launch(square_product(left, identity, right, n));
+    device->launch(square_product(right, identity, left, n));
+    if (round % 3 == 0) {
+      device->synchronize();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  device->synchronize();
+  EXPECT_THAT(left, testing::Each(1048576.0F));
+}
+
+TEST(CpuDevice, SeveralLiveInOneProcess) {
+  std::vector<std::thread> ranks;
+  std::vector<std::vector<float>> results(4, std::vector<float>(64 * 64, 0.0F));
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    ranks.emplace_back([&results, rank] {
+      const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+      const std::vector<float> a(64 * 64, 1.0F);
+      const std::vector<float> b(64 * 64, static_cast<float>(rank));
+      for (int i = 0; i < 20; ++i) device->launch(square_product(a, b, results[rank], 64));
+      device->synchronize();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    EXPECT_THAT(results[rank], testing::Each(64.0F * static_cast<float>(rank)));
+  }
+}
+
+TEST(CpuDevice, DescriptionNamesWhatDecidesBits) {
+  const std::string one = make_cpu_device({.threads = 1, .isa = CpuIsa::portable})->description();
+  const std::string three = make_cpu_device({.threads = 3, .isa = CpuIsa::portable})->description();
+  EXPECT_EQ(one, three);
+  EXPECT_THAT(one, testing::MatchesRegex("cpu, portable, oneDNN [0-9]+\\.[0-9]+\\.[0-9]+ [a-z0-9_]+"));
+}
+
+TEST(CpuDevice, EveryTableHasEveryOpUnderItsName) {
+  std::vector<const cpu::KernelTable*> tables = {&cpu::portable::kernel_table()};
+  if (best_cpu_isa() >= CpuIsa::avx2) tables.push_back(&cpu::avx2::kernel_table());
+  if (best_cpu_isa() >= CpuIsa::avx512) tables.push_back(&cpu::avx512::kernel_table());
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(OpId::count); ++i) {
+    const std::string name = name_of(static_cast<OpId>(i));
+    EXPECT_NE(name, "unknown");
+    names.insert(name);
+    for (const cpu::KernelTable* table : tables) {
+      EXPECT_EQ(table->kernels[i].name, name);
+      EXPECT_NE(table->kernels[i].run, nullptr) << name;
+    }
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(OpId::count));
+}
+
+TEST(Team, EveryIndexRunsOnceWhateverTheThreads) {
+  for (const int threads : {1, 2, 3, 5, 16}) {
+    cpu::Team team(threads, [] {});
+    for (const std::int64_t count : {0, 1, 2, 3, 17, 1000}) {
+      for (int repeat = 0; repeat < 50; ++repeat) {
+        std::vector<int> times(static_cast<std::size_t>(count), 0);
+        std::vector<int> by_member(static_cast<std::size_t>(threads), 0);
+        const auto body = [&](std::int64_t index, int member) {
+          ++times[static_cast<std::size_t>(index)];
+          ++by_member[static_cast<std::size_t>(member)];
+        };
+        team.run(count, body);
+        ASSERT_THAT(times, testing::Each(1));
+      }
+    }
+  }
+}
+
+TEST(Team, MembersWorkAtTheSameTime) {
+  cpu::Team team(3, [] {});
+  // Three indices that each wait for the other two end only if three members run them.
+  std::atomic<int> arrived{0};
+  const auto body = [&](std::int64_t, int) {
+    arrived.fetch_add(1);
+    while (arrived.load() < 3) std::this_thread::yield();
+  };
+  team.run(3, body);
+  EXPECT_EQ(arrived.load(), 3);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,88 @@
+#include "kernels/elementwise.h"
+
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+constexpr std::int64_t counts[] = {0, 1, 15, 16, 17, 1000, 70003};
+
+TEST(Elementwise, AddMatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const std::int64_t count : counts) {
+      SCOPED_TRACE(count);
+      const Tensors tensors = {random_values(count, dtype, 1), random_values(count, dtype, 2),
+                               Values(count, dtype)};
+      expect_op(tensors, [&](Tensors& t) {
+        return Add{.a = t[0].data(), .b = t[1].data(), .y = t[2].data(), .count = count, .dtype = dtype};
+      });
+    }
+  }
+}
+
+TEST(Elementwise, AddWorksInPlace) {
+  const std::int64_t count = 40001;
+  const Tensors tensors = {random_values(count, DType::bf16, 1), random_values(count, DType::bf16, 2)};
+  for (const std::size_t target : {0U, 1U}) {
+    expect_op(tensors, [&](Tensors& t) {
+      return Add{
+          .a = t[0].data(), .b = t[1].data(), .y = t[target].data(), .count = count, .dtype = DType::bf16};
+    });
+  }
+}
+
+TEST(Elementwise, AccumulateMatchesReference) {
+  for (const std::int64_t count : counts) {
+    SCOPED_TRACE(count);
+    const Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2)};
+    expect_op(tensors, [&](Tensors& t) {
+      return Accumulate{.target = t[0].as<float>(), .source = t[1].as<float>(), .count = count};
+    });
+  }
+}
+
+TEST(Elementwise, CastIsExactlyTheScalarConversion) {
+  for (const std::int64_t count : counts) {
+    SCOPED_TRACE(count);
+    const Tensors tensors = {random_values(count, DType::fp32, 1, 1e3), Values(count, DType::bf16)};
+    const auto bind = [&](Tensors& t) {
+      return Cast{.source = t[0].as<float>(), .target = t[1].as<BFloat16>(), .count = count};
+    };
+    expect_op(tensors, bind);
+    for (const CpuIsa isa : available_isas()) {
+      EXPECT_TRUE(run_op(tensors, bind, 2, isa)[1].same_bits(run_reference(tensors, bind)[1]));
+    }
+  }
+}
+
+TEST(Elementwise, CastKeepsInfinitiesAndNans) {
+  const double special[] = {INFINITY, -INFINITY, NAN, 3.4e38, -3.4e38, 1e-40, -0.0, 1.00390625};
+  const std::int64_t count = 24;  // a whole vector and a tail
+  Tensors tensors = {Values(count, DType::fp32), Values(count, DType::bf16)};
+  for (std::int64_t i = 0; i < count; ++i) tensors[0].set(i, special[i % 8]);
+  const auto bind = [&](Tensors& t) {
+    return Cast{.source = t[0].as<float>(), .target = t[1].as<BFloat16>(), .count = count};
+  };
+  const Tensors expected = run_reference(tensors, bind);
+  for (const CpuIsa isa : available_isas())
+    EXPECT_TRUE(run_op(tensors, bind, 1, isa)[1].same_bits(expected[1]));
+}
+
+TEST(Elementwise, FillZeroAndCopyTouchExactlyTheirBytes) {
+  const std::int64_t count = 50000;
+  for (const std::int64_t bytes : {0, 1, 63, 65536, 65537, 199999}) {
+    SCOPED_TRACE(bytes);
+    const Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2)};
+    expect_op(tensors, [&](Tensors& t) { return FillZero{.target = t[0].data(), .bytes = bytes}; });
+    expect_op(tensors,
+              [&](Tensors& t) { return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes}; });
+    const Tensors copied = run_op(
+        tensors,
+        [&](Tensors& t) { return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes}; }, 3,
+        best_cpu_isa());
+    EXPECT_EQ(std::memcmp(copied[1].data(), tensors[0].data(), static_cast<std::size_t>(bytes)), 0);
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,97 @@
+#include "kernels/embedding.h"
+
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+struct Shape {
+  std::int64_t rows, width, sequence_length, vocabulary;
+};
+constexpr Shape shapes[] = {
+    {1, 1, 1, 1}, {6, 15, 3, 5}, {35, 64, 7, 11}, {130, 201, 65, 17}, {300, 130, 300, 40}};
+
+// Tensors: tokens, table, positions, x.
+Tensors forward_tensors(const Shape& shape, DType dtype) {
+  return {
+      random_tokens(shape.rows, shape.vocabulary, 1), random_values(shape.vocabulary * shape.width, dtype, 2),
+      random_values(shape.sequence_length * shape.width, dtype, 3), Values(shape.rows * shape.width, dtype)};
+}
+EmbeddingForward forward_op(Tensors& t, const Shape& shape, DType dtype, bool positions) {
+  return {.tokens = t[0].as<std::int32_t>(),
+          .table = t[1].data(),
+          .positions = positions ? t[2].data() : nullptr,
+          .x = t[3].data(),
+          .rows = shape.rows,
+          .width = shape.width,
+          .sequence_length = shape.sequence_length,
+          .dtype = dtype};
+}
+
+// Tensors: tokens, dx, gradient of the table, gradient of the positions (both with something in them).
+Tensors backward_tensors(const Shape& shape, DType dtype, double gradient_before) {
+  return {random_tokens(shape.rows, shape.vocabulary, 1), random_values(shape.rows * shape.width, dtype, 4),
+          random_values(shape.vocabulary * shape.width, DType::fp32, 5, gradient_before),
+          random_values(shape.sequence_length * shape.width, DType::fp32, 6, gradient_before)};
+}
+EmbeddingBackward backward_op(Tensors& t, const Shape& shape, DType dtype, bool positions) {
+  return {.tokens = t[0].as<std::int32_t>(),
+          .dx = t[1].data(),
+          .table_gradient = t[2].as<float>(),
+          .positions_gradient = positions ? t[3].as<float>() : nullptr,
+          .rows = shape.rows,
+          .width = shape.width,
+          .sequence_length = shape.sequence_length,
+          .dtype = dtype};
+}
+
+TEST(Embedding, MatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& shape : shapes) {
+      for (const bool positions : {false, true}) {
+        SCOPED_TRACE(shape.width);
+        expect_op(forward_tensors(shape, dtype),
+                  [&](Tensors& t) { return forward_op(t, shape, dtype, positions); });
+        expect_op(backward_tensors(shape, dtype, 1.0),
+                  [&](Tensors& t) { return backward_op(t, shape, dtype, positions); });
+      }
+    }
+  }
+}
+
+TEST(Embedding, GradientsOfEqualTokensAreAddedInRowOrder) {
+  const std::int64_t rows = 3;
+  Tensors tensors = {Values(rows, DType::int32), Values(rows, DType::fp32), Values(1, DType::fp32)};
+  const double dx[] = {1e8, -1e8, 1.0};  // 1 in this order; 0 if the last two were added first
+  for (std::int64_t row = 0; row < rows; ++row) tensors[1].set(row, dx[row]);
+  const Tensors result = run_op(
+      tensors,
+      [&](Tensors& t) {
+        return EmbeddingBackward{.tokens = t[0].as<std::int32_t>(),
+                                 .dx = t[1].data(),
+                                 .table_gradient = t[2].as<float>(),
+                                 .rows = rows,
+                                 .width = 1,
+                                 .sequence_length = rows};
+      },
+      3, best_cpu_isa());
+  EXPECT_EQ(result[2][0], 1.0);
+}
+
+TEST(Embedding, BackwardMatchesFiniteDifferences) {
+  const Shape shape{12, 5, 4, 3};
+  Tensors forward = forward_tensors(shape, DType::fp32);
+  const Tensors backward = run_reference(backward_tensors(shape, DType::fp32, 0.0), [&](Tensors& t) {
+    return backward_op(t, shape, DType::fp32, true);
+  });
+  const auto loss = [&] {
+    const Tensors result =
+        run_reference(forward, [&](Tensors& t) { return forward_op(t, shape, DType::fp32, true); });
+    return dot(result[3], backward[1]);
+  };
+  expect_gradient(forward[1], backward[2], loss);
+  expect_gradient(forward[2], backward[3], loss);
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,170 @@
+#include "kernels/norm.h"
+
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+struct Shape {
+  std::int64_t rows, width;
+};
+constexpr Shape shapes[] = {{1, 5}, {3, 15}, {33, 16}, {70, 33}, {131, 300}, {4, 1025}};
+
+// Tensors of the forward pass: x, weight, bias, y, mean, rstd. RMSNorm leaves bias and mean alone.
+Tensors forward_tensors(const Shape& shape, DType dtype) {
+  const std::int64_t count = shape.rows * shape.width;
+  Tensors tensors = {random_values(count, dtype, 1, 2.0),  random_values(shape.width, dtype, 2),
+                     random_values(shape.width, dtype, 3), Values(count, dtype),
+                     Values(shape.rows, DType::fp32),      Values(shape.rows, DType::fp32)};
+  for (std::int64_t i = 0; i < count; ++i) tensors[0].set(i, tensors[0][i] + 0.5);
+  return tensors;
+}
+LayerNormForward layer_forward(Tensors& t, const Shape& shape, DType dtype) {
+  return {.x = t[0].data(),
+          .weight = t[1].data(),
+          .bias = t[2].data(),
+          .y = t[3].data(),
+          .mean = t[4].as<float>(),
+          .rstd = t[5].as<float>(),
+          .rows = shape.rows,
+          .width = shape.width,
+          .dtype = dtype};
+}
+RmsNormForward rms_forward(Tensors& t, const Shape& shape, DType dtype) {
+  return {.x = t[0].data(),
+          .weight = t[1].data(),
+          .y = t[3].data(),
+          .rstd = t[5].as<float>(),
+          .rows = shape.rows,
+          .width = shape.width,
+          .dtype = dtype};
+}
+
+enum class Residual { none, other, in_place };
+struct BackwardCase {
+  Residual residual = Residual::none;
+  bool accumulate = false;
+};
+constexpr BackwardCase backward_cases[] = {{}, {Residual::other, true}, {Residual::in_place, false}};
+
+// Tensors of the backward pass: x, weight, dy, mean, rstd, dresidual, dx, gradients of weight and bias.
+// `forward` is the result of the forward pass.
+Tensors backward_tensors(const Tensors& forward, const Shape& shape, DType dtype) {
+  const std::int64_t count = shape.rows * shape.width;
+  return {forward[0],
+          forward[1],
+          random_values(count, dtype, 4),
+          forward[4],
+          forward[5],
+          random_values(count, dtype, 5),
+          random_values(count, dtype, 6),
+          random_values(shape.width, DType::fp32, 7),
+          random_values(shape.width, DType::fp32, 8)};
+}
+void* residual_of(Tensors& t, Residual residual) {
+  return residual == Residual::none ? nullptr : t[residual == Residual::in_place ? 6 : 5].data();
+}
+LayerNormBackward layer_backward(Tensors& t, const Shape& shape, DType dtype, const BackwardCase& of = {}) {
+  return {.x = t[0].data(),
+          .weight = t[1].data(),
+          .dy = t[2].data(),
+          .mean = t[3].as<float>(),
+          .rstd = t[4].as<float>(),
+          .dresidual = residual_of(t, of.residual),
+          .dx = t[6].data(),
+          .weight_gradient = t[7].as<float>(),
+          .bias_gradient = t[8].as<float>(),
+          .rows = shape.rows,
+          .width = shape.width,
+          .accumulate = of.accumulate,
+          .dtype = dtype};
+}
+RmsNormBackward rms_backward(Tensors& t, const Shape& shape, DType dtype, const BackwardCase& of = {}) {
+  return {.x = t[0].data(),
+          .weight = t[1].data(),
+          .dy = t[2].data(),
+          .rstd = t[4].as<float>(),
+          .dresidual = residual_of(t, of.residual),
+          .dx = t[6].data(),
+          .weight_gradient = t[7].as<float>(),
+          .rows = shape.rows,
+          .width = shape.width,
+          .accumulate = of.accumulate,
+          .dtype = dtype};
+}
+
+TEST(LayerNorm, MatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(shape.width);
+      const auto forward = [&](Tensors& t) { return layer_forward(t, shape, dtype); };
+      const Tensors tensors = forward_tensors(shape, dtype);
+      expect_op(tensors, forward, {.tolerance = 4e-6});
+      const Tensors backward = backward_tensors(run_reference(tensors, forward), shape, dtype);
+      for (const BackwardCase& of : backward_cases) {
+        expect_op(backward, [&](Tensors& t) { return layer_backward(t, shape, dtype, of); },
+                  {.tolerance = 4e-6});
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, MatchesReference) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& shape : shapes) {
+      SCOPED_TRACE(shape.width);
+      const auto forward = [&](Tensors& t) { return rms_forward(t, shape, dtype); };
+      const Tensors tensors = forward_tensors(shape, dtype);
+      expect_op(tensors, forward, {.tolerance = 4e-6});
+      const Tensors backward = backward_tensors(run_reference(tensors, forward), shape, dtype);
+      for (const BackwardCase& of : backward_cases) {
+        expect_op(backward, [&](Tensors& t) { return rms_backward(t, shape, dtype, of); },
+                  {.tolerance = 4e-6});
+      }
+    }
+  }
+}
+
+// A row far from zero: the variance must not come from a difference of large sums.
+TEST(LayerNorm, KeepsItsAccuracyWithALargeMean) {
+  const Shape shape{3, 257};
+  Tensors tensors = forward_tensors(shape, DType::fp32);
+  for (std::int64_t i = 0; i < tensors[0].count(); ++i) tensors[0].set(i, tensors[0][i] + 1000.0);
+  expect_op(tensors, [&](Tensors& t) { return layer_forward(t, shape, DType::fp32); }, {.tolerance = 1e-4});
+}
+
+TEST(Norm, ConstantRowsStayFinite) {
+  const Shape shape{2, 40};
+  Tensors tensors = forward_tensors(shape, DType::fp32);
+  for (std::int64_t i = 0; i < tensors[0].count(); ++i) tensors[0].set(i, 0);
+  expect_op(tensors, [&](Tensors& t) { return layer_forward(t, shape, DType::fp32); });
+  expect_op(tensors, [&](Tensors& t) { return rms_forward(t, shape, DType::fp32); });
+}
+
+TEST(LayerNorm, BackwardMatchesFiniteDifferences) {
+  const Shape shape{5, 12};
+  const auto forward_op = [&](Tensors& t) { return layer_forward(t, shape, DType::fp32); };
+  Tensors forward = forward_tensors(shape, DType::fp32);
+  const Tensors gradient =
+      run_reference(backward_tensors(run_reference(forward, forward_op), shape, DType::fp32),
+                    [&](Tensors& t) { return layer_backward(t, shape, DType::fp32); });
+  const auto loss = [&] { return dot(run_reference(forward, forward_op)[3], gradient[2]); };
+  expect_gradient(forward[0], gradient[6], loss);
+  expect_gradient(forward[1], gradient[7], loss);
+  expect_gradient(forward[2], gradient[8], loss);
+}
+
+TEST(RmsNorm, BackwardMatchesFiniteDifferences) {
+  const Shape shape{5, 12};
+  const auto forward_op = [&](Tensors& t) { return rms_forward(t, shape, DType::fp32); };
+  Tensors forward = forward_tensors(shape, DType::fp32);
+  const Tensors gradient =
+      run_reference(backward_tensors(run_reference(forward, forward_op), shape, DType::fp32),
+                    [&](Tensors& t) { return rms_backward(t, shape, DType::fp32); });
+  const auto loss = [&] { return dot(run_reference(forward, forward_op)[3], gradient[2]); };
+  expect_gradient(forward[0], gradient[6], loss);
+  expect_gradient(forward[1], gradient[7], loss);
+}
+
+}  // namespace
+}  // namespace holdfast::test

@@ -1,0 +1,238 @@
+// Harness of the kernel tests: runs an op on the CPU device and compares it with its reference, with itself
+// on other numbers of threads and other instruction sets (bit for bit), and its gradients with finite
+// differences.
+//
+//   std::vector<Values> tensors = {random_values(x_count, dtype, 1), Values(y_count, dtype)};
+//   expect_op(tensors, [&](std::vector<Values>& t) {
+//     return GeluForward{.x = t[0].data(), .y = t[1].data(), .count = x_count, .dtype = dtype};
+//   });
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/device.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast::test {
+
+// Memory of one tensor with its type. Guarded: elements past the end must still be as made when the op is
+// done.
+class Values {
+ public:
+  Values(std::int64_t count, DType dtype)
+      : count_(count),
+        dtype_(dtype),
+        bytes_(static_cast<std::size_t>(count) * bytes_of(dtype) + guard_bytes, guard) {
+    std::fill_n(bytes_.begin(), byte_count(), std::byte{0});
+  }
+
+  std::int64_t count() const { return count_; }
+  DType dtype() const { return dtype_; }
+  std::size_t byte_count() const { return static_cast<std::size_t>(count_) * bytes_of(dtype_); }
+  void* data() { return bytes_.data(); }
+  const void* data() const { return bytes_.data(); }
+  template <typename T>
+  T* as() {
+    return static_cast<T*>(data());
+  }
+
+  double operator[](std::int64_t i) const {
+    switch (dtype_) {
+      case DType::fp32:
+        return static_cast<double>(element<float>(i));
+      case DType::bf16:
+        return static_cast<double>(to_float(element<BFloat16>(i)));
+      case DType::int32:
+        return static_cast<double>(element<std::int32_t>(i));
+      case DType::fp64:
+        return element<double>(i);
+    }
+    return 0;
+  }
+  void set(std::int64_t i, double value) {
+    switch (dtype_) {
+      case DType::fp32:
+        put(i, static_cast<float>(value));
+        break;
+      case DType::bf16:
+        put(i, to_bfloat16(static_cast<float>(value)));
+        break;
+      case DType::int32:
+        put(i, static_cast<std::int32_t>(value));
+        break;
+      case DType::fp64:
+        put(i, value);
+        break;
+    }
+  }
+  bool same_bits(const Values& other) const {
+    return byte_count() == other.byte_count() && std::memcmp(data(), other.data(), byte_count()) == 0;
+  }
+  bool guard_intact() const {
+    return std::all_of(bytes_.end() - guard_bytes, bytes_.end(), [](std::byte b) { return b == guard; });
+  }
+
+ private:
+  static constexpr std::ptrdiff_t guard_bytes = 64;
+  static constexpr std::byte guard{0xa5};
+
+  template <typename T>
+  T element(std::int64_t i) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <typename T>
+  void put(std::int64_t i, T value) {
+    std::memcpy(bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
+  }
+
+  std::int64_t count_;
+  DType dtype_;
+  std::vector<std::byte> bytes_;
+};
+
+using Tensors = std::vector<Values>;
+
+// Uniform in [-scale, scale) from (seed, index).
+inline double random_at(std::uint64_t seed, std::int64_t index) {
+  std::uint64_t z = seed * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(index) + 1;  // splitmix64
+  for (const std::uint64_t factor : {0xbf58476d1ce4e5b9U, 0x94d049bb133111ebU, 0x9e3779b97f4a7c15U}) {
+    z = (z ^ (z >> 30)) * factor;
+  }
+  return static_cast<double>(z >> 11) * 0x1p-52 - 1.0;
+}
+inline Values random_values(std::int64_t count, DType dtype, std::uint64_t seed, double scale = 1.0) {
+  Values values(count, dtype);
+  for (std::int64_t i = 0; i < count; ++i) values.set(i, scale * random_at(seed, i));
+  return values;
+}
+// Integers in [0, limit).
+inline Values random_tokens(std::int64_t count, std::int64_t limit, std::uint64_t seed) {
+  Values values(count, DType::int32);
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.set(i, std::floor((random_at(seed, i) + 1.0) / 2.0 * static_cast<double>(limit)));
+  }
+  return values;
+}
+
+inline std::vector<CpuIsa> available_isas() {
+  std::vector<CpuIsa> isas;
+  for (const CpuIsa isa : {CpuIsa::portable, CpuIsa::avx2, CpuIsa::avx512}) {
+    if (isa <= best_cpu_isa()) isas.push_back(isa);
+  }
+  return isas;
+}
+
+// Devices are made once per test program: several tests then also share one device's scratch memory.
+inline Device& device_of(int threads, CpuIsa isa) {
+  static std::map<std::pair<int, CpuIsa>, std::unique_ptr<Device>> devices;
+  std::unique_ptr<Device>& device = devices[{threads, isa}];
+  if (device == nullptr) device = make_cpu_device({.threads = threads, .isa = isa});
+  return *device;
+}
+
+template <typename Bind>
+Tensors run_op(const Tensors& tensors, const Bind& bind, int threads, CpuIsa isa) {
+  Tensors result = tensors;
+  Device& device = device_of(threads, isa);
+  device.launch(bind(result));
+  device.synchronize();
+  return result;
+}
+
+template <typename Bind>
+Tensors run_reference(const Tensors& tensors, const Bind& bind) {
+  Tensors result = tensors;
+  reference(bind(result));
+  return result;
+}
+
+// Every element within `tolerance` (1/256, one rounding, at least for bf16) times the largest value of the
+// tensor.
+inline void expect_close(const Values& actual, const Values& expected, double tolerance,
+                         const std::string& what) {
+  ASSERT_EQ(actual.count(), expected.count()) << what;
+  double largest = 0;
+  for (std::int64_t i = 0; i < expected.count(); ++i) largest = std::max(largest, std::abs(expected[i]));
+  const double limit =
+      largest * (expected.dtype() == DType::bf16 ? std::max(tolerance, 1.0 / 256) : tolerance);
+  for (std::int64_t i = 0; i < expected.count(); ++i) {
+    ASSERT_LE(std::abs(actual[i] - expected[i]), limit)
+        << what << ", element " << i << ": " << actual[i] << ", expected " << expected[i];
+  }
+}
+
+struct OpLimits {
+  double tolerance = 2e-6;  // relative to the largest value of a tensor; bf16 tensors: at least 1/256
+  bool same_bits_on_every_isa = true;  // false: only on every number of threads (matmul)
+};
+
+// Runs the op on every instruction set and on 1, 2, 3, 5 and 16 threads: close to the reference (tensors the
+// reference does not write must not change), and the same bits each time. `bind(tensors)` makes the op from a
+// set of tensors.
+template <typename Bind>
+void expect_op(const Tensors& tensors, const Bind& bind, const OpLimits& limits = {}) {
+  const Tensors expected = run_reference(tensors, bind);
+  Tensors first;
+  for (const CpuIsa isa : available_isas()) {
+    if (!limits.same_bits_on_every_isa) first.clear();
+    for (const int threads : {1, 2, 3, 5, 16}) {
+      const std::string where = std::string(name_of(isa)) + ", " + std::to_string(threads) + " threads";
+      const Tensors actual = run_op(tensors, bind, threads, isa);
+      for (std::size_t t = 0; t < actual.size(); ++t) {
+        const std::string what = where + ", tensor " + std::to_string(t);
+        ASSERT_TRUE(actual[t].guard_intact()) << what << ": written past the end";
+        if (!first.empty()) {
+          ASSERT_TRUE(actual[t].same_bits(first[t])) << what << ": other bits";
+        } else {
+          expect_close(actual[t], expected[t], limits.tolerance, what);
+        }
+      }
+      if (testing::Test::HasFatalFailure()) return;
+      if (first.empty()) first = actual;
+    }
+  }
+}
+
+// Sum of a[i] * b[i].
+inline double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < a.count(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// `gradient` is d loss / d input: compared with central differences at about `samples` elements. `loss`
+// evaluates a forward reference that reads `input`; fp32 storage limits the accuracy, so steps are large.
+inline void expect_gradient(Values& input, const Values& gradient, const std::function<double()>& loss,
+                            double step = 1e-2, double tolerance = 2e-3, std::int64_t samples = 64) {
+  ASSERT_EQ(input.count(), gradient.count());
+  double largest = 0;
+  for (std::int64_t i = 0; i < gradient.count(); ++i) largest = std::max(largest, std::abs(gradient[i]));
+  ASSERT_GT(largest, 0) << "a gradient of zeros shows nothing";
+  const std::int64_t stride = std::max<std::int64_t>(1, input.count() / samples);
+  for (std::int64_t i = 0; i < input.count(); i += stride) {
+    const double middle = input[i];
+    input.set(i, middle + step);
+    const double high = input[i];
+    const double loss_high = loss();
+    input.set(i, middle - step);
+    const double low = input[i];
+    const double loss_low = loss();
+    input.set(i, middle);
+    EXPECT_NEAR(gradient[i], (loss_high - loss_low) / (high - low), tolerance * largest) << "element " << i;
+  }
+}
+
+}  // namespace holdfast::test
