@@ -1,0 +1,86 @@
+#include "checkpoint/candidates.h"
+
+#include <algorithm>
+
+#include "checkpoint/names.h"
+
+namespace holdfast {
+namespace {
+
+namespace names = checkpoint_names;
+
+std::string last_part(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+Error as_checkpoint_error(const Error& error) {
+  return Error{ExitCode::checkpoint, error.message};
+}
+
+// Names in a directory; none when it does not exist.
+Result<std::vector<std::string>> list_if_there(Env& env, const std::string& directory) {
+  Result<FileStatus> status = env.status(directory);
+  if (!status.ok()) return as_checkpoint_error(status.error());
+  if (!status->exists) return std::vector<std::string>{};
+  Result<std::vector<std::string>> list = env.list(directory);
+  if (!list.ok()) return as_checkpoint_error(list.error());
+  return list;
+}
+
+}  // namespace
+
+Result<Manifest> read_manifest(Env& env, const std::string& directory) {
+  const std::string path = directory + "/" + names::manifest;
+  Result<std::string> text = env.read_text(path);
+  if (!text.ok()) return as_checkpoint_error(text.error());
+  HF_TRY(Manifest manifest, decode_manifest(*text, path));
+  const std::optional<std::uint64_t> named_step = names::step_of(last_part(directory));
+  if (named_step.has_value() && *named_step != manifest.step) {
+    return fail(ExitCode::checkpoint,
+                "{} is of step {}, but its directory says step {}; use another checkpoint", path,
+                manifest.step, *named_step);
+  }
+  return manifest;
+}
+
+Result<Checkpoint> open_verified(Env& env, const std::string& directory) {
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));
+  HF_TRY_VOID(checkpoint.verify());
+  return checkpoint;
+}
+
+Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory) {
+  std::vector<CheckpointCandidate> candidates;
+  const auto add = [&](std::uint64_t step, std::string directory) {
+    Result<Manifest> manifest = read_manifest(env, directory);
+    candidates.push_back({.step = step, .directory = std::move(directory), .manifest = std::move(manifest)});
+  };
+  const std::string visible = names::checkpoints(run_directory);
+  HF_TRY(const std::vector<std::string> entries, list_if_there(env, visible));
+  for (const std::string& name : entries) {
+    if (const auto step = names::step_of(name)) add(*step, visible + "/" + name);
+  }
+  const std::string pending = names::pending(run_directory);
+  HF_TRY(const std::vector<std::string> leftovers, list_if_there(env, pending));
+  for (const std::string& name : leftovers) {
+    if (!name.starts_with(names::replaced_prefix)) continue;
+    const std::string step_name = name.substr(names::replaced_prefix.size());
+    const auto step = names::step_of(step_name);
+    const bool in_place = std::ranges::find(entries, step_name) != entries.end();
+    if (step.has_value() && !in_place) add(*step, pending + "/" + name);
+  }
+  std::uint64_t newest_generation = 0;
+  for (const CheckpointCandidate& candidate : candidates) {
+    if (candidate.manifest.ok()) {
+      newest_generation = std::max(newest_generation, candidate.manifest.value().generation);
+    }
+  }
+  std::ranges::stable_sort(candidates, std::greater<>(), [&](const CheckpointCandidate& candidate) {
+    const std::uint64_t generation =
+        candidate.manifest.ok() ? candidate.manifest.value().generation : newest_generation;
+    return std::pair(generation, candidate.step);
+  });
+  return candidates;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,31 @@
+// The checkpoint directories of a run in the order in which they are to be used: what find_checkpoint and
+// retention share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+
+namespace holdfast {
+
+struct CheckpointCandidate {
+  std::uint64_t step = 0;  // of its name
+  std::string directory;
+  Result<Manifest> manifest;  // read and verified; the error says why it cannot be used
+};
+
+// Newest first, by (generation, step) of the manifest; one without a usable manifest stands at its step among
+// those of the newest generation. Includes a checkpoint that a dead writer was about to replace. Empty when
+// there are none.
+Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory);
+
+// Manifest of one checkpoint directory; the step of a directory called step-%08d must be the manifest's.
+Result<Manifest> read_manifest(Env& env, const std::string& directory);
+
+// Checkpoint::open and Checkpoint::verify.
+Result<Checkpoint> open_verified(Env& env, const std::string& directory);
+
+}  // namespace holdfast

@@ -1,0 +1,156 @@
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/crc32c.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;  // keeps the magic key in front
+
+constexpr std::string_view magic_key = "holdfast_manifest";
+constexpr std::string_view checksum_word = "crc32c ";
+constexpr std::size_t checksum_line_bytes = 7 + 8 + 1;  // "crc32c xxxxxxxx\n"
+
+std::string checksum_line(std::string_view body) {
+  return fmt::format("{}{:08x}\n", checksum_word, crc32c(std::as_bytes(std::span(body.data(), body.size()))));
+}
+
+// Reads members one after another and remembers the first one that is missing or of another type.
+class MemberReader {
+ public:
+  explicit MemberReader(const Json& object) : object_(object) {}
+
+  void read(const char* key, std::string& target) {
+    const Json* value = find(key, &Json::is_string);
+    if (value != nullptr) target = value->get_ref<const std::string&>();
+  }
+  template <typename Integer>
+  void read(const char* key, Integer& target) {
+    const Json* value = find(key, &Json::is_number_unsigned);
+    if (value == nullptr) return;
+    const auto number = value->get<std::uint64_t>();
+    target = static_cast<Integer>(number);
+    if (target != number) note(key);
+  }
+  const Json* find(const char* key, bool (Json::*is_type)() const noexcept) {
+    const auto found = object_.find(key);
+    if (found != object_.end() && ((*found).*is_type)()) return &*found;
+    note(key);
+    return nullptr;
+  }
+  const std::string& problem() const { return problem_; }
+
+ private:
+  void note(const char* key) {
+    if (problem_.empty()) problem_ = key;
+  }
+  const Json& object_;
+  std::string problem_;
+};
+
+Error bad_member(const std::string& place, const std::string& key) {
+  return fail(ExitCode::checkpoint,
+              "{}: '{}' is missing or has another type than expected; use another checkpoint", place, key);
+}
+
+Result<ShardFile> decode_shard(const Json& object, const std::string& place) {
+  if (!object.is_object()) return bad_member(place, "shards");
+  ShardFile shard;
+  MemberReader members(object);
+  members.read("name", shard.name);
+  members.read("bytes", shard.bytes);
+  members.read("index_crc32c", shard.index_crc32c);
+  members.read("piece_count", shard.piece_count);
+  if (!members.problem().empty()) return bad_member(place, "shards: " + members.problem());
+  // A name is a file beside the manifest and nothing else, whoever wrote the manifest.
+  if (shard.name.empty() || shard.name.find('/') != std::string::npos || shard.name.starts_with('.')) {
+    return fail(ExitCode::checkpoint, "{}: '{}' is no name for a shard file; use another checkpoint", place,
+                shard.name);
+  }
+  return shard;
+}
+
+// The body without its checksum line, or why it cannot be used.
+Result<std::string_view> checked_body(std::string_view text, const std::string& place) {
+  const std::string opening = fmt::format("{{\n \"{}\":", magic_key);
+  if (!text.starts_with(opening)) {
+    return fail(
+        ExitCode::checkpoint,
+        "{} is not a Holdfast manifest (it does not start with the key \"{}\"); name a checkpoint directory "
+        "or a run directory",
+        place, magic_key);
+  }
+  if (text.size() > checksum_line_bytes) {
+    const std::string_view body = text.substr(0, text.size() - checksum_line_bytes);
+    if (text.substr(body.size()) == checksum_line(body)) return body;
+  }
+  return fail(ExitCode::checkpoint,
+              "{} is damaged: its checksum does not fit its {} bytes; use another checkpoint", place,
+              text.size());
+}
+
+}  // namespace
+
+std::string encode_manifest(const Manifest& manifest) {
+  Json body;
+  body[std::string(magic_key)] = Manifest::format_version;
+  body["run_id"] = manifest.run_id;
+  body["generation"] = manifest.generation;
+  body["step"] = manifest.step;
+  body["identity"] = manifest.identity;
+  body["config"] = manifest.config;
+  body["values"] = Json::object();
+  for (const auto& [key, value] : manifest.values) body["values"][key] = value;
+  body["shards"] = Json::array();
+  for (const ShardFile& shard : manifest.shards) {
+    body["shards"].push_back(Json{{"name", shard.name},
+                                  {"bytes", shard.bytes},
+                                  {"index_crc32c", shard.index_crc32c},
+                                  {"piece_count", shard.piece_count}});
+  }
+  // Bytes that are not UTF-8 become U+FFFD: the alternative of this library is to throw.
+  const std::string text = body.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text + checksum_line(text);
+}
+
+Result<Manifest> decode_manifest(std::string_view text, const std::string& place) {
+  HF_TRY(const std::string_view body_text, checked_body(text, place));
+  const Json body = Json::parse(body_text, nullptr, /*allow_exceptions=*/false);
+  if (!body.is_object()) {
+    return fail(ExitCode::checkpoint, "{} is damaged: it is not a JSON object; use another checkpoint",
+                place);
+  }
+  MemberReader members(body);
+  std::uint32_t version = 0;
+  members.read(magic_key.data(), version);
+  if (!members.problem().empty()) return bad_member(place, members.problem());
+  if (version != Manifest::format_version) {
+    return fail(
+        ExitCode::checkpoint,
+        "{} has manifest format version {}, this program reads version {}; use the program that wrote it",
+        place, version, Manifest::format_version);
+  }
+  Manifest manifest;
+  members.read("run_id", manifest.run_id);
+  members.read("generation", manifest.generation);
+  members.read("step", manifest.step);
+  members.read("identity", manifest.identity);
+  members.read("config", manifest.config);
+  const Json* values = members.find("values", &Json::is_object);
+  const Json* shards = members.find("shards", &Json::is_array);
+  if (!members.problem().empty()) return bad_member(place, members.problem());
+  for (const auto& [key, value] : values->items()) {
+    if (!value.is_string()) return bad_member(place, "values: " + key);
+    manifest.values[key] = value.get_ref<const std::string&>();
+  }
+  for (const Json& object : *shards) {
+    HF_TRY(ShardFile shard, decode_shard(object, place));
+    manifest.shards.push_back(std::move(shard));
+  }
+  return manifest;
+}
+
+}  // namespace holdfast

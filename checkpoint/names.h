@@ -1,0 +1,41 @@
+// The names of files and directories below a run directory. FORMAT.md lists them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace holdfast::checkpoint_names {
+
+inline constexpr const char* manifest = "manifest.json";
+// A whole checkpoint on its way out because another one of the same step takes its place. Until that one is
+// there, it counts.
+inline constexpr std::string_view replaced_prefix = "replaced-";
+
+inline std::string checkpoints(const std::string& run_directory) {
+  return run_directory + "/checkpoints";
+}
+inline std::string pending(const std::string& run_directory) {
+  return run_directory + "/.pending";
+}
+inline std::string step_name(std::uint64_t step) {
+  return fmt::format("step-{:08}", step);
+}
+
+// The step of "step-%08d"; nothing for any other text.
+inline std::optional<std::uint64_t> step_of(std::string_view name) {
+  constexpr std::string_view prefix = "step-";
+  std::uint64_t step = 0;
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(prefix.size());
+  const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || rest != digits.data() + digits.size() || step_name(step) != name)
+    return std::nullopt;
+  return step;
+}
+
+}  // namespace holdfast::checkpoint_names

@@ -1,0 +1,162 @@
+#include "checkpoint/store.h"
+
+#include <algorithm>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/names.h"
+
+namespace holdfast {
+namespace {
+
+namespace names = checkpoint_names;
+
+Result<void> write_manifest(Env& env, const std::string& directory, const std::string& text) {
+  HF_TRY(const std::unique_ptr<File> file, env.open(directory + "/" + names::manifest, OpenMode::create));
+  HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
+  HF_TRY_VOID(file->sync());
+  return env.sync_directory(directory);
+}
+
+// A writer that died between moving a whole checkpoint away and putting its successor there: the old one
+// comes back.
+Result<void> restore_replaced(Env& env, const std::string& run_directory) {
+  const std::string pending = names::pending(run_directory);
+  HF_TRY(const FileStatus status, env.status(pending));
+  if (!status.exists) return {};
+  HF_TRY(const std::vector<std::string> entries, env.list(pending));
+  for (const std::string& name : entries) {
+    if (!name.starts_with(names::replaced_prefix)) continue;
+    const std::string visible = names::checkpoints(run_directory);
+    const std::string target = visible + "/" + name.substr(names::replaced_prefix.size());
+    HF_TRY(const FileStatus in_place, env.status(target));
+    if (in_place.exists) continue;
+    HF_TRY_VOID(env.rename(pending + "/" + name, target));
+    HF_TRY_VOID(env.sync_directory(visible));
+  }
+  return {};
+}
+
+// Whether a whole checkpoint with exactly this manifest, and so with exactly these bytes, stands there
+// already.
+bool is_already_there(Env& env, const std::string& target, const std::string& manifest_text) {
+  const Result<Checkpoint> existing = open_verified(env, target);
+  return existing.ok() && encode_manifest(existing.value().manifest()) == manifest_text;
+}
+
+// Whatever the system calls it, what goes wrong here is a checkpoint's problem.
+Result<void> as_checkpoint_result(Result<void> result) {
+  if (!result.ok()) return Error{ExitCode::checkpoint, result.error().message};
+  return {};
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory)
+    : env_(&env), faults_(&faults), run_directory_(std::move(run_directory)) {}
+
+std::string CheckpointStore::pending_directory(std::uint64_t step) const {
+  return names::pending(run_directory_) + "/" + names::step_name(step);
+}
+
+std::string CheckpointStore::checkpoint_directory(std::uint64_t step) const {
+  return names::checkpoints(run_directory_) + "/" + names::step_name(step);
+}
+
+std::string CheckpointStore::shard_name(int rank) {
+  return fmt::format("shard-{:05}.hfs", rank);
+}
+
+Result<void> CheckpointStore::begin_save(std::uint64_t step) {
+  HF_TRY_VOID(as_checkpoint_result(restore_replaced(*env_, run_directory_)));
+  HF_TRY_VOID(env_->remove_tree(names::pending(run_directory_)));
+  return env_->make_directories(pending_directory(step));
+}
+
+Result<void> CheckpointStore::abandon_save(std::uint64_t step) {
+  return env_->remove_tree(pending_directory(step));
+}
+
+Result<void> CheckpointStore::publish(const Manifest& manifest) {
+  Result<void> published = publish_pending(manifest);
+  if (!published.ok()) {
+    // Gives the disk its space back; if that fails too, the next writer removes it, and the first error is
+    // the one to tell.
+    static_cast<void>(abandon_save(manifest.step).ok());
+    return fail(ExitCode::checkpoint, "the checkpoint of step {} could not be published: {}", manifest.step,
+                published.error().message);
+  }
+  return {};
+}
+
+Result<void> CheckpointStore::publish_pending(const Manifest& manifest) {
+  const std::string source = pending_directory(manifest.step);
+  const std::string target = checkpoint_directory(manifest.step);
+  const std::string text = encode_manifest(manifest);
+  HF_FAULT_POINT(*faults_, "save.before_manifest");
+  HF_TRY_VOID(write_manifest(*env_, source, text));
+  HF_TRY_VOID(env_->make_directories(names::checkpoints(run_directory_)));
+  HF_TRY(const FileStatus occupied, env_->status(target));
+  if (occupied.exists && is_already_there(*env_, target, text)) return abandon_save(manifest.step);
+
+  const std::string aside = fmt::format("{}/{}{}", names::pending(run_directory_), names::replaced_prefix,
+                                        names::step_name(manifest.step));
+  if (occupied.exists) HF_TRY_VOID(env_->rename(target, aside));
+  HF_FAULT_POINT(*faults_, "save.before_rename");
+  if (Result<void> renamed = env_->rename(source, target); !renamed.ok()) {
+    // It would be found where it is, too; but nothing should look odd after a mere error.
+    if (occupied.exists) static_cast<void>(env_->rename(aside, target).ok());
+    return renamed;
+  }
+  HF_FAULT_POINT(*faults_, "save.after_rename");
+  HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
+  HF_TRY_VOID(env_->sync_directory(run_directory_));
+  // The save is done; what cannot be removed now is removed by the next writer.
+  if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());
+  return {};
+}
+
+Result<void> CheckpointStore::retain(std::int64_t keep) {
+  HF_CHECK(keep >= 1);
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
+  if (std::ssize(candidates) <= keep) return {};
+  std::int64_t whole = 0;
+  for (const CheckpointCandidate& candidate : candidates) {
+    if (whole >= keep) {
+      HF_TRY_VOID(as_checkpoint_result(remove_checkpoint(candidate.directory)));
+      continue;
+    }
+    if (!candidate.manifest.ok()) continue;
+    // The newest whole one must be known to the last bit before anything older goes. For those behind it,
+    // that their files are there and have the right lengths and indices is enough.
+    const bool counts = whole == 0 ? open_verified(*env_, candidate.directory).ok()
+                                   : Checkpoint::open(*env_, candidate.directory).ok();
+    if (counts) ++whole;
+  }
+  return {};
+}
+
+// The rename makes it disappear at once: a half-removed checkpoint is never visible.
+Result<void> CheckpointStore::remove_checkpoint(const std::string& directory) {
+  const std::string pending = names::pending(run_directory_);
+  const std::string aside = pending + "/removed-" + directory.substr(directory.find_last_of('/') + 1);
+  HF_TRY_VOID(env_->make_directories(pending));
+  HF_TRY_VOID(env_->remove_tree(aside));
+  HF_TRY_VOID(env_->rename(directory, aside));
+  HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
+  return env_->remove_tree(aside);
+}
+
+Result<std::vector<std::uint64_t>> CheckpointStore::steps() const {
+  const std::string visible = names::checkpoints(run_directory_);
+  HF_TRY(const FileStatus status, env_->status(visible));
+  std::vector<std::uint64_t> steps;
+  if (!status.exists) return steps;
+  HF_TRY(const std::vector<std::string> entries, env_->list(visible));
+  for (const std::string& name : entries) {
+    if (const auto step = names::step_of(name)) steps.push_back(*step);
+  }
+  std::ranges::sort(steps, std::greater<>());
+  return steps;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,88 @@
+// The store: the checkpoints of one run directory. A checkpoint is whole when RUN/checkpoints/step-%08d/
+// holds a manifest that verifies; it gets there by one rename, after everything in it is durable. Nothing
+// else is visible in RUN/checkpoints: work in progress lives in RUN/.pending and is removed by the next
+// writer.
+//
+// Saving, on R ranks that share the directory:
+//   rank 0   begin_save(step)                      (then a barrier)
+//   each     write_shard_file(pending_directory(step), shard_name(rank), ...)
+//            -> the ShardFiles travel to rank 0, after all ranks agreed that theirs is durable
+//   rank 0   publish(manifest); retain(keep)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/shard_file.h"
+#include "runtime/core/env.h"
+#include "runtime/core/fault_point.h"
+
+namespace holdfast {
+
+class CheckpointStore {
+ public:
+  CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory);
+
+  std::string pending_directory(std::uint64_t step) const;
+  std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
+  static std::string shard_name(int rank);                     // "shard-%05d.hfs"
+
+  Result<void> begin_save(
+      std::uint64_t step);  // empty pending directory; leftovers of dead writers are removed
+  // Manifest durable, directory durable, rename, parents durable. A whole checkpoint of the same step and
+  // content stays; one of other content counts until the new one is in its place. On error the pending
+  // directory is removed.
+  Result<void> publish(const Manifest& manifest);
+  Result<void> abandon_save(
+      std::uint64_t step);  // after a shard could not be written: gives the disk its space back
+  // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
+  // file. The newest whole one is read to the last byte before anything older goes.
+  Result<void> retain(std::int64_t keep);
+  Result<std::vector<std::uint64_t>> steps() const;  // that have a directory, newest first (not verified)
+
+ private:
+  Result<void> publish_pending(const Manifest& manifest);
+  Result<void> remove_checkpoint(const std::string& directory);
+  Env* env_;
+  FaultPoints* faults_;
+  std::string run_directory_;
+};
+
+// A verified manifest and its opened shards.
+class Checkpoint {
+ public:
+  // `directory` is one checkpoint directory. Verifies manifest and every shard's length and index, not yet
+  // the chunks.
+  static Result<Checkpoint> open(Env& env, const std::string& directory);
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& directory() const { return directory_; }
+  std::vector<ShardSpec> pieces() const;  // of all shards, concatenated
+  // Fills `target` (spec.byte_count() bytes each) for every wanted spec, from whatever layout wrote it.
+  struct Wanted {
+    ShardSpec spec;
+    std::span<std::byte> target;
+  };
+  Result<void> read(std::span<const Wanted> wanted);
+  // Every byte of every chunk against its checksum, and the completeness of every tensor and kind.
+  Result<void> verify();
+
+ private:
+  Manifest manifest_;
+  std::string directory_;
+  std::vector<ShardReader> shards_;
+};
+
+struct FoundCheckpoint {
+  Checkpoint checkpoint;
+  std::vector<std::string> skipped;  // one sentence for each newer one that is damaged
+};
+
+// `path` is a run directory or one checkpoint directory. The newest one that verifies completely; damaged
+// ones are named and skipped. std::nullopt when there is none at all; an error (ExitCode::checkpoint) when
+// there are some but none is whole or when `path` is a checkpoint directory that is damaged.
+Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
+
+}  // namespace holdfast

@@ -1,0 +1,140 @@
+#include "checkpoint/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/core/crc32c.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+Manifest full_manifest() {
+  Manifest manifest;
+  manifest.run_id = "00112233445566778899aabbccddeeff";
+  manifest.generation = 3;
+  manifest.step = 18446744073709551615u;
+  manifest.identity = "a5";
+  manifest.config = "# comment\n[run]\ndirectory = \"r\xc3\xa4ume \\\"x\\\"\"\n";
+  manifest.values = {{"data_cursor", "123"}, {"loss_digest", ""}, {"with\nnewline", "tab\t"}};
+  manifest.shards = {
+      {.name = "shard-00000.hfs", .bytes = 1u << 31, .index_crc32c = 0xffffffffu, .piece_count = 7},
+      {.name = "shard-00001.hfs", .bytes = 8192, .index_crc32c = 0, .piece_count = 0}};
+  return manifest;
+}
+
+// The text with `from` replaced by `to` and a checksum line that fits again.
+std::string forged(const Manifest& manifest, const std::string& from, const std::string& to) {
+  std::string body = encode_manifest(manifest);
+  body.resize(body.size() - 16);
+  const std::size_t at = body.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  body.replace(at, from.size(), to);
+  return body + fmt::format("crc32c {:08x}\n", crc32c(std::as_bytes(std::span(body.data(), body.size()))));
+}
+
+TEST(ManifestTest, EverythingComesBack) {
+  const Manifest manifest = full_manifest();
+  const Result<Manifest> decoded = decode_manifest(encode_manifest(manifest), "here");
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  EXPECT_EQ(decoded.value().run_id, manifest.run_id);
+  EXPECT_EQ(decoded.value().generation, manifest.generation);
+  EXPECT_EQ(decoded.value().step, manifest.step);
+  EXPECT_EQ(decoded.value().identity, manifest.identity);
+  EXPECT_EQ(decoded.value().config, manifest.config);
+  EXPECT_EQ(decoded.value().values, manifest.values);
+  ASSERT_EQ(decoded.value().shards.size(), 2u);
+  EXPECT_EQ(decoded.value().shards[0].name, "shard-00000.hfs");
+  EXPECT_EQ(decoded.value().shards[0].bytes, 1u << 31);
+  EXPECT_EQ(decoded.value().shards[0].index_crc32c, 0xffffffffu);
+  EXPECT_EQ(decoded.value().shards[0].piece_count, 7u);
+  EXPECT_EQ(encode_manifest(decoded.value()), encode_manifest(manifest));
+}
+
+TEST(ManifestTest, EveryTruncationIsRefusedByName) {
+  const std::string text = encode_manifest(full_manifest());
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    const Result<Manifest> decoded =
+        decode_manifest(std::string_view(text).substr(0, length), "run/manifest.json");
+    ASSERT_FALSE(decoded.ok()) << length;
+    ASSERT_EQ(decoded.error().code, ExitCode::checkpoint);
+    ASSERT_THAT(decoded.error().message, HasSubstr("run/manifest.json"));
+  }
+}
+
+TEST(ManifestTest, EveryFlippedBitIsRefused) {
+  std::string text = encode_manifest(full_manifest());
+  for (std::size_t bit = 0; bit < 8 * text.size(); ++bit) {
+    const char original = text[bit / 8];
+    text[bit / 8] = static_cast<char>(original ^ (1 << (bit % 8)));
+    ASSERT_FALSE(decode_manifest(text, "here").ok()) << "bit " << bit;
+    text[bit / 8] = original;
+  }
+}
+
+TEST(ManifestTest, AppendedTextIsRefused) {
+  const std::string text = encode_manifest(full_manifest());
+  for (const char* tail : {"\n", " ", "x", "crc32c 00000000\n"})
+    EXPECT_FALSE(decode_manifest(text + tail, "here").ok());
+  EXPECT_FALSE(decode_manifest(text + text, "here").ok());
+}
+
+TEST(ManifestTest, ForeignFilesAreNotCalledDamaged) {
+  for (const char* text : {"", "{}", "[1, 2]\n", "{\"weight_map\": {}}",
+                           "\x7f"
+                           "ELF",
+                           "crc32c 00000000\n"}) {
+    const Result<Manifest> decoded = decode_manifest(text, "dir/manifest.json");
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_THAT(decoded.error().message, HasSubstr("dir/manifest.json is not a Holdfast manifest"));
+  }
+}
+
+TEST(ManifestTest, LaterVersionIsNamed) {
+  const Result<Manifest> decoded = decode_manifest(
+      forged(full_manifest(), "\"holdfast_manifest\": 1,", "\"holdfast_manifest\": 9,"), "here");
+  ASSERT_FALSE(decoded.ok());
+  EXPECT_THAT(decoded.error().message,
+              HasSubstr("here has manifest format version 9, this program reads version 1"));
+}
+
+TEST(ManifestTest, MissingAndMistypedMembersAreNamed) {
+  const Manifest manifest = full_manifest();
+  const std::vector<std::array<std::string, 3>> forgeries = {
+      {"\"run_id\"", "\"run\"", "'run_id'"},
+      {"\"generation\": 3", "\"generation\": -3", "'generation'"},
+      {"\"values\": {", "\"other\": {", "'values'"},
+      {"\"bytes\": 8192", "\"bytes\": \"x\"", "'shards: bytes'"},
+      {"\"piece_count\": 7", "\"piece_count\": 4294967296", "'shards: piece_count'"},
+      {"\"123\"", "123", "'values: data_cursor'"}};
+  for (const auto& [from, to, expected] : forgeries) {
+    const Result<Manifest> decoded = decode_manifest(forged(manifest, from, to), "here");
+    ASSERT_FALSE(decoded.ok()) << from;
+    EXPECT_THAT(decoded.error().message, HasSubstr(expected));
+  }
+}
+
+TEST(ManifestTest, ShardNamesStayInTheDirectory) {
+  for (const char* name : {"../shard-00000.hfs", "/etc/passwd", "", ".."}) {
+    const Result<Manifest> decoded =
+        decode_manifest(forged(full_manifest(), "shard-00000.hfs", name), "here");
+    ASSERT_FALSE(decoded.ok()) << name;
+    EXPECT_THAT(decoded.error().message, HasSubstr("no name for a shard file"));
+  }
+}
+
+TEST(ManifestTest, BytesThatAreNoUtf8AreReplaced) {
+  Manifest manifest = full_manifest();
+  manifest.values["path"] =
+      "a\xff"
+      "b";
+  const Result<Manifest> decoded = decode_manifest(encode_manifest(manifest), "here");
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value().values.at("path"),
+            "a\xef\xbf\xbd"
+            "b");
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,241 @@
+#include "checkpoint/store.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/checkpoint/saved_state.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class StoreTest : public testing::Test {
+ protected:
+  StoreTest() : store(posix_env(), faults, directory / "run") {}
+
+  void save_step(std::uint64_t step, std::uint64_t seed = 0) {
+    HF_ASSERT_OK(save(posix_env(), store, tiny_state(seed == 0 ? step : seed), manifest_of_step(step), 1));
+  }
+  void damage(std::uint64_t step) {
+    flip_bit(store.checkpoint_directory(step) + "/shard-00000.hfs", 4100, 0);
+  }
+  std::string run() const { return directory / "run"; }
+
+  TemporaryDirectory directory;
+  FaultPoints faults;
+  CheckpointStore store;
+};
+
+TEST_F(StoreTest, AnyLayoutReadsWhatAnyLayoutWrote) {
+  const std::vector<StateTensor> state = mixed_state(5);
+  std::uint64_t step = 0;
+  for (const std::uint64_t writers : {1u, 2u, 3u, 5u}) {
+    ++step;
+    HF_ASSERT_OK(save(posix_env(), store, state, manifest_of_step(step), writers));
+    Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), store.checkpoint_directory(step));
+    HF_ASSERT_OK(checkpoint);
+    HF_ASSERT_OK(checkpoint.value().verify());
+    EXPECT_EQ(checkpoint.value().pieces().size(), state.size() * writers);
+    for (const std::uint64_t readers : {1u, 2u, 4u, 7u}) expect_holds(checkpoint.value(), state, readers);
+  }
+}
+
+TEST_F(StoreTest, WhatIsNotThereIsNamed) {
+  save_step(1);
+  Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), store.checkpoint_directory(1));
+  HF_ASSERT_OK(checkpoint);
+  StateTensor other = make_tensor("head.weight", "weight", DType::fp32, {3}, 1);
+  const Checkpoint::Wanted wanted{.spec = other.spec, .target = other.bytes};
+  const Result<void> read = checkpoint.value().read(std::span(&wanted, 1));
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(read.error().message, HasSubstr("head.weight"));
+  EXPECT_THAT(read.error().message, HasSubstr(store.checkpoint_directory(1)));
+}
+
+TEST_F(StoreTest, NothingIsVisibleBeforeItIsPublished) {
+  HF_ASSERT_OK(store.begin_save(7));
+  HF_ASSERT_OK(write_shard_file(posix_env(), store.pending_directory(7), "shard-00000.hfs", 7, "x",
+                                pieces_of(tiny_state(1), 0, 1)));
+  EXPECT_EQ(found_step(run()), -1);
+  EXPECT_FALSE(fs::exists(run() + "/checkpoints"));
+  const auto steps = store.steps();
+  HF_ASSERT_OK(steps);
+  EXPECT_TRUE(steps.value().empty());
+  HF_ASSERT_OK(store.begin_save(8));
+  EXPECT_FALSE(fs::exists(store.pending_directory(7)));
+  EXPECT_TRUE(fs::is_empty(store.pending_directory(8)));
+  HF_ASSERT_OK(store.abandon_save(8));
+  EXPECT_FALSE(fs::exists(store.pending_directory(8)));
+}
+
+TEST_F(StoreTest, StepsAreNewestFirstAndIgnoreOtherNames) {
+  for (const std::uint64_t step : {20u, 100000000u, 5u}) save_step(step);
+  fs::create_directories(run() + "/checkpoints/step-7");
+  fs::create_directories(run() + "/checkpoints/notes");
+  const auto steps = store.steps();
+  HF_ASSERT_OK(steps);
+  EXPECT_THAT(steps.value(), ElementsAre(100000000u, 20u, 5u));
+  EXPECT_EQ(found_step(run()), 100000000);
+  EXPECT_EQ(fs::path(store.checkpoint_directory(5)).filename(), "step-00000005");
+}
+
+TEST_F(StoreTest, SameCheckpointAgainKeepsTheOldFiles) {
+  save_step(3);
+  const auto before = fs::last_write_time(store.checkpoint_directory(3) + "/manifest.json");
+  save_step(3);
+  EXPECT_EQ(fs::last_write_time(store.checkpoint_directory(3) + "/manifest.json"), before);
+  EXPECT_FALSE(fs::exists(store.pending_directory(3)));
+}
+
+TEST_F(StoreTest, OtherContentOfTheSameStepTakesItsPlace) {
+  save_step(3, 100);
+  save_step(3, 200);
+  auto found = find_checkpoint(posix_env(), run());
+  HF_ASSERT_OK(found);
+  ASSERT_TRUE(found.value().has_value());
+  expect_holds(found.value()->checkpoint, tiny_state(200), 1);
+  EXPECT_TRUE(fs::is_empty(run() + "/.pending"));
+}
+
+TEST_F(StoreTest, DamagedOneOfTheSameStepIsReplaced) {
+  save_step(2);
+  save_step(3);
+  damage(3);
+  EXPECT_EQ(found_step(run()), 2);
+  save_step(3);
+  EXPECT_EQ(found_step(run()), 3);
+  EXPECT_TRUE(fs::is_empty(run() + "/.pending"));
+}
+
+TEST_F(StoreTest, NoneAtAllIsNoError) {
+  for (const char* name : {"missing", "run", "run/checkpoints"}) {
+    if (std::string(name) != "missing") fs::create_directories(directory / name);
+    const auto found =
+        find_checkpoint(posix_env(), directory / (std::string(name) == "missing" ? name : "run"));
+    HF_ASSERT_OK(found);
+    EXPECT_FALSE(found.value().has_value());
+  }
+}
+
+TEST_F(StoreTest, DamagedOnesAreNamedAndSkipped) {
+  for (std::uint64_t step = 1; step <= 4; ++step) save_step(step);
+  damage(4);
+  write_file(store.checkpoint_directory(3) + "/manifest.json", "{}");
+  damage(1);
+  const auto found = find_checkpoint(posix_env(), run());
+  HF_ASSERT_OK(found);
+  ASSERT_TRUE(found.value().has_value());
+  EXPECT_EQ(found.value()->checkpoint.manifest().step, 2u);
+  ASSERT_EQ(found.value()->skipped.size(), 2u);
+  EXPECT_THAT(found.value()->skipped[0],
+              HasSubstr(store.checkpoint_directory(4) + "/shard-00000.hfs is damaged"));
+  EXPECT_THAT(found.value()->skipped[1], HasSubstr("step-00000003/manifest.json is not a Holdfast manifest"));
+}
+
+TEST_F(StoreTest, OnlyDamagedOnesIsAnErrorNotAFreshStart) {
+  for (std::uint64_t step = 1; step <= 2; ++step) {
+    save_step(step);
+    damage(step);
+  }
+  const auto found = find_checkpoint(posix_env(), run());
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(found.error().message, HasSubstr("holds 2 checkpoints, none of them whole"));
+  EXPECT_THAT(found.error().message, HasSubstr("step-00000001/shard-00000.hfs"));
+  EXPECT_THAT(found.error().message, HasSubstr("step-00000002/shard-00000.hfs"));
+}
+
+TEST_F(StoreTest, OneDirectoryCanBeNamed) {
+  save_step(1);
+  save_step(2);
+  EXPECT_EQ(found_step(store.checkpoint_directory(1)), 1);
+  EXPECT_EQ(found_step(store.checkpoint_directory(1) + "/"), 1);
+  fs::copy(store.checkpoint_directory(1), directory / "best");
+  EXPECT_EQ(found_step(directory / "best"), 1);
+  damage(1);
+  EXPECT_FALSE(find_checkpoint(posix_env(), store.checkpoint_directory(1)).ok());
+  fs::remove(store.checkpoint_directory(2) + "/manifest.json");
+  EXPECT_FALSE(find_checkpoint(posix_env(), store.checkpoint_directory(2)).ok());
+  const auto file = find_checkpoint(posix_env(), store.checkpoint_directory(1) + "/manifest.json");
+  ASSERT_FALSE(file.ok());
+  EXPECT_THAT(file.error().message, HasSubstr("is a file"));
+}
+
+TEST_F(StoreTest, ADirectoryUnderAnotherStepsNameIsNotTrusted) {
+  save_step(1);
+  fs::rename(store.checkpoint_directory(1), store.checkpoint_directory(9));
+  const auto found = find_checkpoint(posix_env(), run());
+  ASSERT_FALSE(found.ok());
+  EXPECT_THAT(found.error().message, HasSubstr("is of step 1, but its directory says step 9"));
+}
+
+TEST_F(StoreTest, AShardOfAnotherStepIsFoundOut) {
+  save_step(1);
+  save_step(2);
+  fs::copy_file(store.checkpoint_directory(1) + "/shard-00000.hfs",
+                store.checkpoint_directory(2) + "/shard-00000.hfs", fs::copy_options::overwrite_existing);
+  const auto found = find_checkpoint(posix_env(), run());
+  HF_ASSERT_OK(found);
+  EXPECT_EQ(found.value()->checkpoint.manifest().step, 1u);
+  ASSERT_EQ(found.value()->skipped.size(), 1u);
+  EXPECT_THAT(found.value()->skipped[0],
+              HasSubstr("was written at step 1, the manifest beside it is of step 2"));
+}
+
+TEST_F(StoreTest, ALaterGenerationIsNewerThanALaterStep) {
+  save_step(30);
+  Manifest manifest = manifest_of_step(20);
+  manifest.generation = 1;
+  HF_ASSERT_OK(save(posix_env(), store, tiny_state(9), manifest, 1));
+  EXPECT_EQ(found_step(run()), 20);
+}
+
+TEST_F(StoreTest, AMissingPieceIsNotWhole) {
+  Manifest manifest = manifest_of_step(1);
+  HF_ASSERT_OK(store.begin_save(1));
+  const std::vector<StateTensor> state = mixed_state(1);
+  Result<ShardFile> shard = write_shard_file(posix_env(), store.pending_directory(1), "shard-00000.hfs", 1,
+                                             manifest.run_id, pieces_of(state, 0, 2));
+  HF_ASSERT_OK(shard);
+  manifest.shards.push_back(std::move(shard).value());
+  HF_ASSERT_OK(store.publish(manifest));
+  const auto found = find_checkpoint(posix_env(), run());
+  ASSERT_FALSE(found.ok());
+  EXPECT_THAT(found.error().message, HasSubstr("embedding.weight"));
+}
+
+TEST_F(StoreTest, RetentionKeepsTheNewest) {
+  for (std::uint64_t step = 1; step <= 5; ++step) save_step(step);
+  HF_ASSERT_OK(store.retain(5));
+  EXPECT_EQ(store.steps().value().size(), 5u);
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u));
+  EXPECT_TRUE(fs::is_empty(run() + "/.pending"));
+}
+
+TEST_F(StoreTest, RetentionCountsOnlyWholeOnes) {
+  for (std::uint64_t step = 1; step <= 5; ++step) save_step(step);
+  damage(5);
+  fs::remove(store.checkpoint_directory(3) + "/shard-00000.hfs");
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u, 3u, 2u));
+  HF_ASSERT_OK(store.retain(1));
+  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u));
+  EXPECT_EQ(found_step(run()), 4);
+}
+
+TEST_F(StoreTest, RetentionNeverRemovesTheLastHope) {
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    save_step(step);
+    damage(step);
+  }
+  HF_ASSERT_OK(store.retain(1));
+  EXPECT_EQ(store.steps().value().size(), 3u);
+}
+
+}  // namespace
+}  // namespace holdfast
