@@ -1,0 +1,158 @@
+#include "runtime/data/loader.h"
+
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+namespace holdfast {
+namespace {
+
+// What the digest of a sample is taken of, in front of its tokens.
+struct DigestHead {
+  std::uint64_t position_in_step;
+  std::uint64_t source;
+  std::uint64_t sample;
+};
+static_assert(sizeof(DigestHead) == 24 && std::endian::native == std::endian::little);
+constexpr std::size_t digest_head_tokens = sizeof(DigestHead) / sizeof(std::int32_t);
+
+struct Slot {
+  std::vector<std::int32_t> inputs;
+  std::vector<std::int32_t> targets;
+  std::vector<SampleId> samples;
+  Digest digest;
+};
+
+}  // namespace
+
+// A ring of slots: the thread fills at `filled`, next() hands out at `taken`; the one handed out last belongs
+// to the caller until it asks again.
+struct DataLoader::State {
+  std::shared_ptr<DataSet> data;
+  SampleOrder order;
+  BatchShape shape;
+  std::vector<int> rank_lanes;
+  std::uint64_t cursor;
+  std::int64_t vocabulary;
+
+  std::vector<Slot> slots;
+  std::vector<std::int32_t> sample_buffer;  // DigestHead, then the tokens; of the prefetch thread
+
+  std::mutex mutex{};
+  std::condition_variable changed{};
+  std::uint64_t filled = 0;  // microbatches ever filled
+  std::uint64_t taken = 0;   // microbatches ever handed out
+  std::optional<Error> error{};
+  bool stopping = false;
+  std::thread thread{};
+
+  std::size_t microbatches_per_step() const {
+    return rank_lanes.size() * static_cast<std::size_t>(shape.microbatches_per_lane);
+  }
+  void run();
+  bool wait_for_room();
+  Result<void> fill(std::uint64_t microbatch, Slot& slot);
+  Result<void> fill_sample(std::uint64_t step, std::uint64_t position_in_step, std::size_t row, Slot& slot);
+};
+
+void DataLoader::State::run() {
+  for (std::uint64_t microbatch = 0; wait_for_room(); ++microbatch) {
+    Result<void> result = fill(microbatch, slots[microbatch % slots.size()]);
+    const std::scoped_lock guard(mutex);
+    if (result.ok()) {
+      ++filled;
+    } else {
+      error = result.error();
+    }
+    changed.notify_all();
+    if (error.has_value()) return;
+  }
+}
+
+bool DataLoader::State::wait_for_room() {
+  std::unique_lock guard(mutex);
+  // One slot stays with the caller, so one less than the ring may be waiting.
+  changed.wait(guard, [&] { return stopping || filled - taken < slots.size() - 1; });
+  return !stopping;
+}
+
+Result<void> DataLoader::State::fill(std::uint64_t microbatch, Slot& slot) {
+  const std::uint64_t step = microbatch / microbatches_per_step();
+  const std::uint64_t in_step = microbatch % microbatches_per_step();
+  const auto per_lane = static_cast<std::uint64_t>(shape.microbatches_per_lane);
+  const auto rows = static_cast<std::uint64_t>(shape.microbatch_size);
+  const auto lane = static_cast<std::uint64_t>(rank_lanes[in_step / per_lane]);
+  const std::uint64_t first = (lane * per_lane + in_step % per_lane) * rows;
+  slot.digest = Digest{};
+  for (std::uint64_t row = 0; row < rows; ++row) HF_TRY_VOID(fill_sample(step, first + row, row, slot));
+  return {};
+}
+
+Result<void> DataLoader::State::fill_sample(std::uint64_t step, std::uint64_t position_in_step,
+                                            std::size_t row, Slot& slot) {
+  const SampleId id = order.at(cursor + step * shape.samples_per_step() + position_in_step);
+  const std::span<std::int32_t> tokens = std::span(sample_buffer).subspan(digest_head_tokens);
+  HF_TRY_VOID(data->read(id, tokens, vocabulary));
+  const DigestHead head = {.position_in_step = position_in_step, .source = id.source, .sample = id.sample};
+  std::memcpy(sample_buffer.data(), &head, sizeof(head));
+  slot.digest += digest_of(std::as_bytes(std::span(sample_buffer)));
+  slot.samples[row] = id;
+  const auto length = static_cast<std::size_t>(shape.sequence_length);
+  std::ranges::copy(tokens.first(length), slot.inputs.begin() + static_cast<std::ptrdiff_t>(row * length));
+  std::ranges::copy(tokens.last(length), slot.targets.begin() + static_cast<std::ptrdiff_t>(row * length));
+  return {};
+}
+
+DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchShape shape,
+                       std::vector<int> rank_lanes, std::uint64_t cursor, std::int64_t vocabulary,
+                       std::int64_t prefetch_microbatches) {
+  HF_CHECK(!rank_lanes.empty() && prefetch_microbatches >= 1);
+  HF_CHECK(shape.sequence_length >= 1 && shape.microbatch_size >= 1 && shape.microbatches_per_lane >= 1);
+  for (const int lane : rank_lanes)
+    HF_CHECK(lane >= 0 && lane < shape.lanes, "lane {} of {}", lane, shape.lanes);
+  SampleOrder order = data->order(seed);
+  const auto rows = static_cast<std::size_t>(shape.microbatch_size);
+  const auto length = static_cast<std::size_t>(shape.sequence_length);
+  const Slot slot = {.inputs = std::vector<std::int32_t>(rows * length),
+                     .targets = std::vector<std::int32_t>(rows * length),
+                     .samples = std::vector<SampleId>(rows),
+                     .digest = {}};
+  state_.reset(
+      new State{.data = std::move(data),
+                .order = std::move(order),
+                .shape = shape,
+                .rank_lanes = std::move(rank_lanes),
+                .cursor = cursor,
+                .vocabulary = vocabulary,
+                .slots = std::vector<Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
+                .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1)});
+  state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+DataLoader::~DataLoader() {
+  {
+    const std::scoped_lock guard(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->changed.notify_all();
+  state_->thread.join();
+}
+
+Result<MicroBatch> DataLoader::next() {
+  State& state = *state_;
+  std::unique_lock guard(state.mutex);
+  state.changed.wait(guard, [&] { return state.filled > state.taken || state.error.has_value(); });
+  // What was filled before the error comes first, whatever the timing.
+  if (state.filled == state.taken) return *state.error;
+  const Slot& slot = state.slots[state.taken % state.slots.size()];
+  ++state.taken;
+  guard.unlock();
+  state.changed.notify_all();
+  return MicroBatch{
+      .inputs = slot.inputs, .targets = slot.targets, .samples = slot.samples, .digest = slot.digest};
+}
+
+}  // namespace holdfast
