@@ -1,0 +1,97 @@
+// Buckets: how the flat parameter and gradient buffers are cut for communication, and which blocks of the
+// optimizer state each rank owns. Pure functions of the tensor list and the number of ranks.
+//
+// Parameters lie one after another in one flat buffer (each tensor starts at a multiple of 16 elements),
+// gradients in another of the same order. A bucket is a run of neighbouring tensors whose gradients become
+// ready together; buckets are numbered in the order in which backward finishes them. Rank r of D owns a
+// contiguous run of each bucket's blocks: [n*r/D, n*(r+1)/D) of its n blocks.
+//
+// A tied weight has two gradients: the bucket of its first use and a *shadow* bucket with the same tensors
+// and the same ownership, whose reduced gradient is added once to the other's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/shard_spec.h"
+
+namespace holdfast {
+
+struct BucketTensor {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  bool weight_decay = false;
+  std::uint64_t parameter_offset =
+      0;  // elements into the flat parameter buffer (a shadow's: of the real tensor)
+  std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer
+  std::uint64_t elements() const;
+};
+
+struct Bucket {
+  std::vector<BucketTensor> tensors;
+  int shadow_of = -1;  // index of the bucket whose gradient this one is added to
+};
+
+// The part of one tensor that one rank owns: whole blocks, contiguous.
+struct Segment {
+  int bucket = 0;
+  int tensor = 0;                 // index into the bucket's tensors
+  std::uint64_t first_block = 0;  // inside the tensor
+  std::uint64_t block_count = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t parameter_offset = 0;  // flat
+  std::uint64_t gradient_offset = 0;   // flat
+  std::uint64_t shard_offset = 0;  // elements into the owner's shard buffers (master, moments, accumulator)
+};
+
+struct ElementRange {
+  std::uint64_t begin = 0, end = 0;
+  std::uint64_t size() const { return end - begin; }
+};
+
+class BucketPlan {
+ public:
+  // `buckets` in backward order with shapes, decay flags and shadow_of set; offsets are assigned here:
+  // parameters in reverse bucket order (so in forward order), gradients likewise, shadows after them.
+  BucketPlan(std::vector<Bucket> buckets, int ranks);
+
+  int ranks() const { return ranks_; }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  std::uint64_t parameter_elements() const {
+    return parameter_elements_;
+  }  // of the flat buffer, padding included
+  std::uint64_t gradient_elements() const { return gradient_elements_; }
+
+  // Contiguous flat ranges that hold rank's blocks of a bucket (padding between tensors included).
+  ElementRange parameter_range(int bucket, int rank) const;
+  ElementRange gradient_range(int bucket, int rank) const;
+  // Where that range starts in the rank's shard buffers (a multiple of 16). A shadow has a range of its own
+  // in the accumulator, after all others.
+  std::uint64_t shard_offset(int bucket, int rank) const;
+  std::uint64_t shard_elements(int rank) const;        // master, moments: without shadows
+  std::uint64_t accumulator_elements(int rank) const;  // with shadows
+
+  // Rank's segments of all buckets but shadows, in bucket then tensor order.
+  std::vector<Segment> segments(int rank) const;
+  // As ShardSpecs of `kind`, in the same order.
+  std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
+
+ private:
+  struct Place {  // of a rank's range, in elements from the start of the bucket's first tensor
+    ElementRange range;
+    std::uint64_t shard_offset = 0;
+  };
+  void assign_offsets();
+  void assign_places(int rank);
+  const Place& place(int bucket, int rank) const;
+
+  std::vector<Bucket> buckets_;
+  int ranks_;
+  std::vector<Place> places_;                                         // [rank * buckets + bucket]
+  std::vector<std::uint64_t> shard_elements_, accumulator_elements_;  // by rank
+  std::uint64_t parameter_elements_ = 0;
+  std::uint64_t gradient_elements_ = 0;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,192 @@
+#include "parallel/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstring>
+#include <thread>
+
+namespace holdfast {
+namespace {
+
+using Request = Communicator::Request;
+
+constexpr std::int64_t spin_ns = 30'000;
+constexpr std::int64_t yield_ns = 200'000;
+constexpr std::int64_t sleep_us_max = 1000;
+
+// One message and its wait.
+Result<void> send_to(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> source,
+                     int peer, const char* operation) {
+  HF_TRY(const Request request, communicator.send(source, peer, tag_collective));
+  return waiter.wait(communicator, request, operation, peer);
+}
+
+Result<void> receive_from(Communicator& communicator, const Waiter& waiter, std::span<std::byte> target,
+                          int peer, const char* operation) {
+  HF_TRY(const Request request, communicator.receive(target, peer, tag_collective));
+  return waiter.wait(communicator, request, operation, peer);
+}
+
+Result<void> broadcast_as(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
+                          int root, const char* operation) {
+  const int size = communicator.size();
+  const int place = (communicator.rank() - root + size) % size;  // in the tree, the root is 0
+  int step = 1;
+  while (step < size && (place & step) == 0) step *= 2;
+  if (place != 0) {
+    HF_TRY_VOID(receive_from(communicator, waiter, bytes, (place - step + root) % size, operation));
+  }
+  for (step /= 2; step > 0; step /= 2) {
+    if (place + step >= size) continue;
+    HF_TRY_VOID(send_to(communicator, waiter, bytes, (place + step + root) % size, operation));
+  }
+  return {};
+}
+
+Result<void> all_reduce_as(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words,
+                           const char* operation) {
+  const int rank = communicator.rank(), size = communicator.size();
+  std::array<std::int64_t, 1024> buffer;
+  HF_CHECK(words.size() <= buffer.size());
+  const std::span<std::int64_t> received(buffer.data(), words.size());
+  for (int step = 1; step < size; step *= 2) {
+    if ((rank & step) != 0) {
+      HF_TRY_VOID(send_to(communicator, waiter, std::as_bytes(words), rank - step, operation));
+      break;
+    }
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(receive_from(communicator, waiter, std::as_writable_bytes(received), rank + step, operation));
+    for (std::size_t i = 0; i < words.size(); ++i) {  // unsigned, because signed overflow is undefined
+      words[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(words[i]) +
+                                           static_cast<std::uint64_t>(received[i]));
+    }
+  }
+  return broadcast_as(communicator, waiter, std::as_writable_bytes(words), 0, operation);
+}
+
+}  // namespace
+
+Rest::Rest(Env& env, std::int64_t timeout_ms)
+    : env_(&env), timeout_ns_(timeout_ms * 1'000'000), last_move_ns_(env.monotonic_ns()) {}
+
+void Rest::moved() {
+  last_move_ns_ = env_->monotonic_ns();
+}
+
+bool Rest::rest() {
+  const std::int64_t idle_ns = env_->monotonic_ns() - last_move_ns_;
+  if (idle_ns > timeout_ns_) return false;
+  if (idle_ns < spin_ns) return true;
+  if (idle_ns < yield_ns) {
+    std::this_thread::yield();
+  } else {
+    env_->sleep_us(std::min(idle_ns / 16'000, sleep_us_max));
+  }
+  return true;
+}
+
+Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> requests,
+                          const char* operation, std::span<const int> peers) const {
+  HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
+  std::bitset<Communicator::request_count_max> done;
+  Rest pause(*env_, timeout_ms_);
+  std::size_t first = 0;  // everything before it is done
+  std::size_t other = 0;  // looks at the rest in turn, so that a failed peer is noticed behind a slow one
+  const auto test = [&](std::size_t i) -> Result<bool> {
+    if (done[i]) return false;
+    HF_TRY(const bool complete, communicator.test(requests[i]));
+    done[i] = complete;
+    return complete;
+  };
+  while (true) {
+    bool moved = false;
+    while (first < requests.size()) {
+      HF_TRY(const bool complete, test(first));
+      moved = moved || complete;
+      if (!done[first]) break;
+      ++first;
+    }
+    if (first == requests.size()) return {};
+    if (++other >= requests.size()) other = first;
+    HF_TRY(const bool complete, test(other));
+    if (moved || complete) {
+      pause.moved();
+    } else if (!pause.rest()) {
+      communicator.abandon();
+      return fail(ExitCode::communication,
+                  "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "
+                  "look at its output, then start the run again",
+                  communicator.rank(), timeout_ms_, peers[first], operation);
+    }
+  }
+}
+
+Result<void> Waiter::wait(Communicator& communicator, Request request, const char* operation,
+                          int peer) const {
+  return wait(communicator, std::span(&request, 1), operation, std::span(&peer, 1));
+}
+
+Result<void> barrier(Communicator& communicator, const Waiter& waiter) {
+  return all_reduce_as(communicator, waiter, {}, "a barrier");
+}
+
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
+                       int root) {
+  HF_CHECK(0 <= root && root < communicator.size());
+  return broadcast_as(communicator, waiter, bytes, root, "a broadcast");
+}
+
+Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
+  constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
+  for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
+    const auto part = words.subspan(offset, std::min(words_max, words.size() - offset));
+    HF_TRY_VOID(all_reduce_as(communicator, waiter, part, "an all-reduce"));
+  }
+  return {};
+}
+
+// A binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range of `all`.
+Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
+                        std::span<std::byte> all) {
+  const auto rank = static_cast<std::size_t>(communicator.rank()),
+             size = static_cast<std::size_t>(communicator.size());
+  const std::size_t bytes = mine.size();
+  HF_CHECK(all.size() == bytes * size);
+  const auto ranks = [&](std::size_t begin, std::size_t count) {
+    return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
+  };
+  if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
+  for (std::size_t step = 1; step < size; step *= 2) {
+    if ((rank & step) != 0) {
+      HF_TRY_VOID(
+          send_to(communicator, waiter, ranks(rank, step), static_cast<int>(rank - step), "an all-gather"));
+      break;
+    }
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(receive_from(communicator, waiter, ranks(rank + step, step), static_cast<int>(rank + step),
+                             "an all-gather"));
+  }
+  return broadcast_as(communicator, waiter, all, 0, "an all-gather");
+}
+
+Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
+                                                 const std::string& mine) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const auto length = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> lengths(size);
+  HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span(&length, 1)),
+                         std::as_writable_bytes(std::span(lengths))));
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded = mine, all(longest * size, '\0');
+  padded.resize(longest);
+  HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span<const char>(padded)),
+                         std::as_writable_bytes(std::span<char>(all))));
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(lengths[rank])));
+  }
+  return texts;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,43 @@
+// Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
+// else (collectives.h, lane_reduction.h) is built on it, so that no library reduction ever decides a bit.
+//
+// Implementations: local/ (ranks are threads of one process, for tests and the simulator) and mpi/.
+// Threads: one thread per rank calls it. Errors: ExitCode::communication, naming the peer. After an error the
+// communicator is unusable: it has abandoned its requests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+class Communicator {
+ public:
+  using Request = std::int32_t;  // a slot of a fixed pool; released by the test() that returns true
+  static constexpr int request_count_max = 4096;
+
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Messages of one (source, target, tag) arrive in order. Buffers stay valid and untouched until test() is
+  // true. `peer` may not be this rank. Lengths of both ends must be equal; 0 bytes are legal; over 2 GiB are
+  // legal.
+  virtual Result<Request> send(std::span<const std::byte> source, int peer, int tag) = 0;
+  virtual Result<Request> receive(std::span<std::byte> target, int peer, int tag) = 0;
+  virtual Result<bool> test(Request request) = 0;
+
+  // Gives up every pending request, so that their buffers may go; whoever stops waiting before test() is true
+  // calls it. From then on every call is an error.
+  virtual void abandon() = 0;
+  // Whether it was abandoned, by its owner or by an error: this rank cannot talk to its peers any more.
+  virtual bool abandoned() = 0;
+};
+
+// Tags: one space for the tree, so that two users of one communicator never meet.
+enum Tag : int { tag_collective = 1, tag_gradient = 1000, tag_parameter = 100000 };
+
+}  // namespace holdfast

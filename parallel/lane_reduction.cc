@@ -1,0 +1,387 @@
+#include "parallel/lane_reduction.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise.h"
+
+namespace holdfast {
+namespace {
+
+using Request = Communicator::Request;
+
+constexpr Request no_request = -1;                // of an empty range
+constexpr std::size_t requests_in_flight = 1536;  // of each direction, over all peers
+constexpr std::int64_t poll_interval_us =
+    200;  // while the device computes: MPI moves nothing unless it is polled
+constexpr std::uint64_t staging_alignment = 16;
+
+// Messages with one other rank. Receives are posted and complete in bucket order, sends in the order
+// launched; only the oldest of each is tested, so that a poll costs one test per peer and direction.
+struct Peer {
+  std::size_t receives_posted = 0, receives_done = 0;  // buckets
+  std::size_t sends_posted = 0, sends_done = 0;        // places in the order launched
+};
+
+}  // namespace
+
+struct LaneReduction::State {
+  State(const BucketPlan& plan, LaneSchedule lane_schedule, Communicator& group, Device& queue,
+        const Waiter& wait, MemoryPlan& memory);
+
+  // Index helpers: all tables are [rank][bucket].
+  std::size_t at(int rank_index, std::size_t bucket) const {
+    return static_cast<std::size_t>(rank_index) * bucket_count + bucket;
+  }
+  const ElementRange& owned(int rank_index, std::size_t bucket) const {
+    return ranges[at(rank_index, bucket)];
+  }
+  std::span<const std::byte> to_send(int target, std::size_t bucket) const {
+    const ElementRange& range = owned(target, bucket);
+    return std::as_bytes(std::span(gradients + range.begin, range.size()));
+  }
+  std::span<std::byte> to_receive(int source, std::size_t bucket) const {
+    const std::uint64_t offset = staging_offsets[at(source, bucket)];
+    return std::as_writable_bytes(std::span(staging + offset, owned(rank, bucket).size()));
+  }
+
+  Result<void> begin(int wave_index);
+  void launched(std::size_t bucket, Device::Ticket ticket);
+  void launch_adds(std::size_t bucket);
+  Result<bool> post_receives();
+  Result<bool> post_sends();
+  Result<bool> test_receives();
+  Result<bool> test_sends();
+  Result<bool> advance();
+  Result<void> poll_until_done();
+  Error timed_out() const;
+
+  const BucketPlan* buckets;
+  LaneSchedule schedule;
+  Communicator* communicator;
+  Device* device;
+  Waiter waiter;
+  int rank, ranks;
+  std::size_t bucket_count;
+  std::size_t window;  // messages in flight per peer and direction
+  std::vector<ElementRange> ranges;
+  std::vector<std::uint64_t> staging_offsets;  // elements
+  MemoryPlan::Slot staging_slot, accumulator_slot;
+  float* staging = nullptr;
+  float* accumulator = nullptr;
+  float* gradients = nullptr;
+  LaneReductionCounts counts;
+
+  int next_wave = 0;
+
+  // One wave.
+  bool in_wave = false;
+  int wave = 0;
+  int active = 0;  // ranks 0 .. active-1 have a lane
+  bool has_lane = false;
+  Device::Ticket backward_end = 0, last_add = 0;
+  std::vector<std::size_t> order;       // buckets as launched
+  std::vector<Device::Ticket> tickets;  // of order
+  std::size_t ready = 0;                // so many of order are reached
+  std::vector<bool> own_launched;       // by bucket
+  std::vector<int> next_add;            // by bucket: the rank whose lane is added next
+  std::vector<int> sends_left;          // by place in order: peers it has yet to be posted to
+  std::size_t adds_left = 0, messages_left = 0;
+  std::vector<Peer> peers;
+  std::vector<Request> receives, sends;  // sends: [rank][place in order]
+};
+
+LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Communicator& group,
+                            Device& queue, const Waiter& wait, MemoryPlan& memory)
+    : buckets(&plan),
+      schedule(lane_schedule),
+      communicator(&group),
+      device(&queue),
+      waiter(wait),
+      rank(group.rank()),
+      ranks(group.size()),
+      bucket_count(plan.buckets().size()) {
+  HF_CHECK(plan.ranks() == ranks && schedule.ranks() == ranks);
+  const auto size = static_cast<std::size_t>(ranks);
+  HF_CHECK(size <= requests_in_flight, "{} ranks in one group", ranks);
+  window = std::max<std::size_t>(1, requests_in_flight / size);
+  std::uint64_t staging_elements = 0;
+  for (int r = 0; r < ranks; ++r) {
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      ranges.push_back(plan.gradient_range(static_cast<int>(b), r));
+      staging_offsets.push_back(staging_elements);
+      if (r == rank) continue;
+      const std::uint64_t elements = plan.gradient_range(static_cast<int>(b), rank).size();
+      staging_elements += (elements + staging_alignment - 1) / staging_alignment * staging_alignment;
+    }
+  }
+  staging_slot =
+      memory.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
+  accumulator_slot = memory.reserve("lane_reduction.accumulator", MemoryClass::gradients,
+                                    plan.accumulator_elements(rank) * sizeof(float));
+  order.reserve(bucket_count);
+  tickets.reserve(bucket_count);
+  own_launched.resize(bucket_count);
+  next_add.resize(bucket_count);
+  sends_left.resize(bucket_count);
+  peers.resize(size);
+  receives.resize(size * bucket_count);
+  sends.resize(size * bucket_count);
+}
+
+Result<void> LaneReduction::State::begin(int wave_index) {
+  HF_CHECK(!in_wave && wave_index == next_wave && wave_index < schedule.waves() && gradients != nullptr,
+           "wave {} after {} waves of the step", wave_index, next_wave);
+  ++next_wave;
+  in_wave = true;
+  wave = wave_index;
+  active = schedule.lanes_in_wave(wave);
+  has_lane = schedule.lane_of(wave, rank) >= 0;
+  backward_end = last_add = device->ticket();
+  order.clear();
+  tickets.clear();
+  ready = 0;
+  own_launched.assign(bucket_count, false);
+  next_add.assign(bucket_count, 0);
+  peers.assign(peers.size(), Peer{});
+  adds_left = messages_left = 0;
+  for (std::size_t b = 0; b < bucket_count; ++b) {
+    if (owned(rank, b).size() > 0) adds_left += static_cast<std::size_t>(active);
+  }
+  const auto sources = static_cast<std::size_t>(active - (has_lane ? 1 : 0));
+  const std::size_t targets = has_lane ? peers.size() - 1 : 0;
+  messages_left = (sources + targets) * bucket_count;
+  HF_TRY_VOID(post_receives());
+  return {};
+}
+
+void LaneReduction::State::launched(std::size_t bucket, Device::Ticket ticket) {
+  HF_CHECK(in_wave && has_lane && bucket < bucket_count && !own_launched[bucket]);
+  sends_left[order.size()] = ranks - 1;
+  order.push_back(bucket);
+  tickets.push_back(ticket);
+  own_launched[bucket] = true;
+  launch_adds(bucket);
+}
+
+// Every add whose turn it is: the lanes of a wave in the order of their ranks, whatever arrived first.
+void LaneReduction::State::launch_adds(std::size_t bucket) {
+  const ElementRange& own = owned(rank, bucket);
+  if (own.size() == 0) return;
+  float* target = accumulator + buckets->shard_offset(static_cast<int>(bucket), rank);
+  for (int& source = next_add[bucket]; source < active; ++source) {
+    const bool here = source == rank ? bool{own_launched[bucket]}
+                                     : peers[static_cast<std::size_t>(source)].receives_done > bucket;
+    if (!here) return;
+    const float* lane =
+        source == rank ? gradients + own.begin : staging + staging_offsets[at(source, bucket)];
+    if (wave == 0 && source == 0) {
+      // 0 + x is not x for every x (-0), so the first lane is copied.
+      device->launch(Copy{
+          .source = lane, .target = target, .bytes = static_cast<std::int64_t>(own.size() * sizeof(float))});
+    } else {
+      device->launch(
+          Accumulate{.target = target, .source = lane, .count = static_cast<std::int64_t>(own.size())});
+    }
+    last_add = device->ticket();
+    --adds_left;
+  }
+}
+
+Result<bool> LaneReduction::State::post_receives() {
+  bool moved = false;
+  for (int source = 0; source < active; ++source) {
+    if (source == rank) continue;
+    Peer& peer = peers[static_cast<std::size_t>(source)];
+    for (; peer.receives_posted < bucket_count && peer.receives_posted - peer.receives_done < window;
+         ++peer.receives_posted) {
+      const std::size_t bucket = peer.receives_posted;
+      Request request = no_request;
+      if (owned(rank, bucket).size() > 0) {
+        HF_TRY(request, communicator->receive(to_receive(source, bucket), source,
+                                              tag_gradient + static_cast<int>(bucket)));
+      }
+      receives[at(source, bucket)] = request;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+Result<bool> LaneReduction::State::post_sends() {
+  bool moved = false;
+  while (ready < order.size() && device->reached(tickets[ready])) {
+    ++ready;
+    moved = true;
+  }
+  for (int step = 1; step < ranks; ++step) {  // every rank starts at another peer
+    const int target = (rank + step) % ranks;
+    Peer& peer = peers[static_cast<std::size_t>(target)];
+    for (; peer.sends_posted < ready && peer.sends_posted - peer.sends_done < window; ++peer.sends_posted) {
+      const std::size_t bucket = order[peer.sends_posted];
+      const std::span<const std::byte> bytes = to_send(target, bucket);
+      Request request = no_request;
+      if (!bytes.empty()) {
+        HF_TRY(request, communicator->send(bytes, target, tag_gradient + static_cast<int>(bucket)));
+        counts.bytes_sent += bytes.size();
+      }
+      sends[at(target, peer.sends_posted)] = request;
+      if (--sends_left[peer.sends_posted] == 0) {
+        ++counts.buckets_sent;
+        if (!device->reached(backward_end)) ++counts.buckets_sent_before_backward_ended;
+      }
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+Result<bool> LaneReduction::State::test_receives() {
+  bool moved = false;
+  for (int source = 0; source < active; ++source) {
+    if (source == rank) continue;
+    Peer& peer = peers[static_cast<std::size_t>(source)];
+    while (peer.receives_done < peer.receives_posted) {
+      const std::size_t bucket = peer.receives_done;
+      const Request request = receives[at(source, bucket)];
+      bool complete = true;
+      if (request != no_request) {
+        HF_TRY(complete, communicator->test(request));
+      }
+      if (!complete) break;
+      ++peer.receives_done;
+      --messages_left;
+      launch_adds(bucket);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+Result<bool> LaneReduction::State::test_sends() {
+  bool moved = false;
+  for (int target = 0; target < ranks; ++target) {
+    Peer& peer = peers[static_cast<std::size_t>(target)];
+    while (peer.sends_done < peer.sends_posted) {
+      const Request request = sends[at(target, peer.sends_done)];
+      bool complete = true;
+      if (request != no_request) {
+        HF_TRY(complete, communicator->test(request));
+      }
+      if (!complete) break;
+      ++peer.sends_done;
+      --messages_left;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+Result<bool> LaneReduction::State::advance() {
+  HF_TRY(const bool sent, post_sends());
+  HF_TRY(const bool arrived, test_receives());
+  HF_TRY(const bool posted, post_receives());
+  HF_TRY(const bool taken, test_sends());
+  return sent || arrived || posted || taken;
+}
+
+Result<void> LaneReduction::State::poll_until_done() {
+  HF_CHECK(in_wave && (!has_lane || order.size() == bucket_count),
+           "{} of {} buckets were launched in wave {}", order.size(), bucket_count, wave);
+  Rest pause(waiter.env(), waiter.timeout_ms());
+  std::int64_t exposed_from_ns = -1;
+  while (true) {
+    HF_TRY(const bool moved, advance());
+    const bool backward_ended = device->reached(backward_end);
+    if (backward_ended && exposed_from_ns < 0) exposed_from_ns = waiter.env().monotonic_ns();
+    if (messages_left == 0 && adds_left == 0 && device->reached(last_add)) break;
+    if (moved || !backward_ended) pause.moved();
+    if (ready < order.size()) {
+      device->wait(tickets[ready], poll_interval_us);
+    } else if (messages_left == 0) {
+      device->wait(last_add, 1000);
+      pause.moved();
+    } else if (!pause.rest()) {
+      return timed_out();
+    }
+  }
+  counts.exposed_us += (waiter.env().monotonic_ns() - exposed_from_ns) / 1000;
+  in_wave = false;
+  return {};
+}
+
+Error LaneReduction::State::timed_out() const {
+  for (int r = 0; r < ranks; ++r) {
+    const Peer& peer = peers[static_cast<std::size_t>(r)];
+    const bool receiving = peer.receives_done < peer.receives_posted;
+    if (!receiving && peer.sends_done == peer.sends_posted) continue;
+    return fail(ExitCode::communication,
+                "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} rank {}; "
+                "that rank or its host hangs or is out of reach; look at its output, then start the run again",
+                rank, waiter.timeout_ms(), wave, receiving ? peer.receives_done : order[peer.sends_done],
+                receiving ? "did not arrive from" : "was not taken by", r);
+  }
+  return fail(ExitCode::communication, "rank {} waits for nobody in wave {}", rank, wave);
+}
+
+LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator,
+                             Device& device, const Waiter& waiter, MemoryPlan& plan)
+    : state_(std::make_unique<State>(buckets, schedule, communicator, device, waiter, plan)) {}
+
+LaneReduction::~LaneReduction() {
+  if (state_->in_wave && state_->ranks > 1) state_->communicator->abandon();  // its buffers go
+}
+
+void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
+  state_->staging = arena.at<float>(state_->staging_slot);
+  state_->accumulator = arena.at<float>(state_->accumulator_slot);
+  state_->gradients = gradients;
+}
+
+void LaneReduction::begin_step() {
+  HF_CHECK(!state_->in_wave);
+  state_->next_wave = 0;
+}
+
+Result<void> LaneReduction::begin_wave(int wave) {
+  return state_->begin(wave);
+}
+
+void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
+  state_->launched(static_cast<std::size_t>(bucket), ticket);
+}
+
+void LaneReduction::backward_launched() {
+  state_->backward_end = state_->device->ticket();
+}
+
+Result<void> LaneReduction::finish_wave() {
+  Result<void> result = state_->poll_until_done();
+  if (!result.ok()) state_->communicator->abandon();
+  return result;
+}
+
+Result<void> LaneReduction::finish_step() {
+  HF_CHECK(!state_->in_wave && state_->next_wave == state_->schedule.waves());
+  const std::vector<Bucket>& buckets = state_->buckets->buckets();
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    const ElementRange& own = state_->owned(state_->rank, b);
+    if (buckets[b].shadow_of < 0 || own.size() == 0) continue;
+    const BucketPlan& plan = *state_->buckets;
+    state_->device->launch(
+        Accumulate{.target = accumulator() + plan.shard_offset(buckets[b].shadow_of, state_->rank),
+                   .source = accumulator() + plan.shard_offset(static_cast<int>(b), state_->rank),
+                   .count = static_cast<std::int64_t>(own.size())});
+  }
+  state_->device->synchronize();
+  return {};
+}
+
+float* LaneReduction::accumulator() const {
+  return state_->accumulator;
+}
+
+LaneReductionCounts LaneReduction::counts() const {
+  return state_->counts;
+}
+
+}  // namespace holdfast

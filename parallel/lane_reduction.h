@@ -1,0 +1,70 @@
+// LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
+// and adds them at the owner in lane order. The executor of lanes.h and buckets.h; bits do not depend on the
+// number of ranks.
+//
+// One step, on every rank:
+//   reduction.begin_step();
+//   for each wave:
+//     reduction.begin_wave(wave);                       // posts the receives
+//     ... launch the lane's microbatches; for its last microbatch, in bucket order as launched:
+//         reduction.bucket_launched(bucket, device.ticket());
+//     reduction.backward_launched();
+//     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
+//   HF_TRY_VOID(reduction.finish_step());               // accumulator is complete; shadows are added
+// A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
+// and the adds of the wave are done: the gradient buffer may be overwritten. After an error the communicator
+// is abandoned. Nothing is allocated after construction.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/buckets.h"
+#include "parallel/collectives.h"
+#include "parallel/lanes.h"
+#include "runtime/core/memory_plan.h"
+
+namespace holdfast {
+
+struct LaneReductionCounts {
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t buckets_sent = 0;
+  std::uint64_t buckets_sent_before_backward_ended =
+      0;                        // their sends were posted before the lane's last op was reached
+  std::int64_t exposed_us = 0;  // time in finish_wave after this rank's own backward had ended
+};
+
+class LaneReduction {
+ public:
+  // Reserves the receive staging (of D > 1) and the accumulator in `plan`. Everything passed by reference but
+  // `plan` and `waiter` outlives this object.
+  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator, Device& device,
+                const Waiter& waiter, MemoryPlan& plan);
+  ~LaneReduction();
+  // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
+  void bind(const MemoryArena& arena, float* gradients);
+
+  void begin_step();
+  Result<void> begin_wave(int wave);
+  void bucket_launched(int bucket, Device::Ticket ticket);
+  void backward_launched();
+  Result<void> finish_wave();
+  Result<void> finish_step();
+
+  float* accumulator() const;  // accumulator_elements(rank) of the BucketPlan
+  LaneReductionCounts counts() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// After the update: every rank sends its owned ranges of the flat parameter buffer to all others, bucket by
+// bucket in forward order. Returns when this rank's buffer is complete. dtype_bytes: bytes of one element of
+// the buffer.
+Result<void> gather_parameters(const BucketPlan& buckets, Communicator& communicator, const Waiter& waiter,
+                               std::byte* parameters, std::size_t dtype_bytes);
+
+}  // namespace holdfast

@@ -1,0 +1,225 @@
+#include "parallel/local/local_communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace holdfast {
+namespace {
+
+using Request = Communicator::Request;
+
+enum class State : std::uint8_t { pending, done, peer_left, length_differs };
+
+// One request. The state is what the owner's thread polls; all else is guarded by the mutex of the channel.
+struct Slot {
+  std::atomic<State> state{State::pending};
+  std::span<const std::byte> source;  // of a send
+  std::span<std::byte> target;        // of a receive
+  int peer = 0;
+  int tag = 0;
+};
+
+// The posted and unmatched requests of one (source, target); one of the two lists has no request of a given
+// tag.
+struct Channel {
+  std::mutex mutex;
+  std::vector<Slot*> sends, receives;  // in the order posted
+  bool source_left = false, target_left = false;
+};
+
+struct Hub {
+  explicit Hub(int ranks)
+      : size(ranks),
+        channels(
+            std::make_unique<Channel[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {
+    for (int source = 0; source < size; ++source) {
+      for (int target = 0; target < size; ++target) {
+        channel(source, target).sends.reserve(256);
+        channel(source, target).receives.reserve(256);
+      }
+    }
+  }
+  Channel& channel(int source, int target) {
+    return channels[static_cast<std::size_t>(source) * static_cast<std::size_t>(size) +
+                    static_cast<std::size_t>(target)];
+  }
+
+  int size;
+  std::unique_ptr<Channel[]> channels;
+};
+
+Slot* take(std::vector<Slot*>& posted, int tag) {
+  const auto found =
+      std::find_if(posted.begin(), posted.end(), [&](const Slot* slot) { return slot->tag == tag; });
+  if (found == posted.end()) return nullptr;
+  Slot* slot = *found;
+  posted.erase(found);
+  return slot;
+}
+
+// Done by whichever side comes second; the release store hands the bytes (and the sender's buffer) back.
+void transfer(Slot& send, Slot& receive) {
+  const bool fits = send.source.size() == receive.target.size();
+  if (fits && !send.source.empty())
+    std::memcpy(receive.target.data(), send.source.data(), send.source.size());
+  const State state = fits ? State::done : State::length_differs;
+  send.state.store(state, std::memory_order_release);
+  receive.state.store(state, std::memory_order_release);
+}
+
+void fail_all(std::vector<Slot*>& posted) {
+  for (Slot* slot : posted) slot->state.store(State::peer_left, std::memory_order_release);
+  posted.clear();
+}
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<Hub> hub, int rank)
+      : hub_(std::move(hub)), rank_(rank), slots_(std::make_unique<Slot[]>(request_count_max)) {
+    free_.reserve(request_count_max);
+    for (Request request = request_count_max; request-- > 0;) free_.push_back(request);
+  }
+  ~LocalCommunicator() override { abandon(); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return hub_->size; }
+
+  Result<Request> send(std::span<const std::byte> source, int peer, int tag) override {
+    HF_TRY(const Request request, new_request(peer, tag));
+    Slot& slot = slots_[static_cast<std::size_t>(request)];
+    slot.source = source;
+    Channel& channel = hub_->channel(rank_, peer);
+    const std::lock_guard guard(channel.mutex);
+    if (Slot* receive = take(channel.receives, tag)) {
+      transfer(slot, *receive);
+    } else if (channel.target_left) {
+      slot.state.store(State::peer_left, std::memory_order_relaxed);
+    } else {
+      channel.sends.push_back(&slot);
+    }
+    return request;
+  }
+
+  Result<Request> receive(std::span<std::byte> target, int peer, int tag) override {
+    HF_TRY(const Request request, new_request(peer, tag));
+    Slot& slot = slots_[static_cast<std::size_t>(request)];
+    slot.target = target;
+    Channel& channel = hub_->channel(peer, rank_);
+    const std::lock_guard guard(channel.mutex);
+    if (Slot* send = take(channel.sends, tag)) {
+      transfer(*send, slot);
+    } else if (channel.source_left) {
+      slot.state.store(State::peer_left, std::memory_order_relaxed);
+    } else {
+      channel.receives.push_back(&slot);
+    }
+    return request;
+  }
+
+  Result<bool> test(Request request) override {
+    HF_CHECK(0 <= request && request < request_count_max);
+    if (abandoned_) return gone();
+    const Slot& slot = slots_[static_cast<std::size_t>(request)];
+    switch (slot.state.load(std::memory_order_acquire)) {
+      case State::pending:
+        return false;
+      case State::done:
+        free_.push_back(request);
+        return true;
+      case State::peer_left:
+        abandon();
+        return fail(
+            ExitCode::communication,
+            "rank {} lost rank {} (message tag {}): its process or thread ended; its own output says why",
+            rank_, slot.peer, slot.tag);
+      case State::length_differs:
+        break;
+    }
+    abandon();
+    return fail(ExitCode::communication,
+                "ranks {} and {} disagree on the length of a message (tag {}): they run different programs "
+                "or configs",
+                rank_, slot.peer, slot.tag);
+  }
+
+  bool abandoned() override { return abandoned_; }
+
+  void abandon() override {
+    if (std::exchange(abandoned_, true)) return;
+    for (int peer = 0; peer < hub_->size; ++peer) {
+      if (peer == rank_) continue;
+      {
+        Channel& channel = hub_->channel(rank_, peer);
+        const std::lock_guard guard(channel.mutex);
+        channel.source_left = true;
+        channel.sends.clear();
+        fail_all(channel.receives);
+      }
+      Channel& channel = hub_->channel(peer, rank_);
+      const std::lock_guard guard(channel.mutex);
+      channel.target_left = true;
+      channel.receives.clear();
+      fail_all(channel.sends);
+    }
+  }
+
+ private:
+  Error gone() const {
+    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
+                rank_);
+  }
+
+  Result<Request> new_request(int peer, int tag) {
+    HF_CHECK(0 <= peer && peer < hub_->size && peer != rank_, "peer {} of rank {} in {}", peer, rank_,
+             hub_->size);
+    if (abandoned_) return gone();
+    HF_CHECK(!free_.empty(), "more than {} requests at once", request_count_max);
+    const Request request = free_.back();
+    free_.pop_back();
+    Slot& slot = slots_[static_cast<std::size_t>(request)];
+    slot.state.store(State::pending, std::memory_order_relaxed);
+    slot.peer = peer;
+    slot.tag = tag;
+    return request;
+  }
+
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  std::unique_ptr<Slot[]> slots_;
+  std::vector<Request> free_;
+  bool abandoned_ = false;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size) {
+  HF_CHECK(size >= 1);
+  const auto hub = std::make_shared<Hub>(size);
+  std::vector<std::unique_ptr<Communicator>> ends;
+  for (int rank = 0; rank < size; ++rank) ends.push_back(std::make_unique<LocalCommunicator>(hub, rank));
+  return ends;
+}
+
+Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body) {
+  std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(size);
+  std::vector<Result<void>> outcomes(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Communicator> end =
+          std::move(ends[rank]);  // gone with its thread, as a process would be
+      outcomes[rank] = body(*end);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (Result<void>& outcome : outcomes) {
+    if (!outcome.ok()) return outcome.error();
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,19 @@
+// Ranks as threads of one process: for tests and the simulator. Same contract as MPI's; a rank that goes away
+// (destroys its end) makes its peers' requests fail, as a dead process would.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/communicator.h"
+
+namespace holdfast {
+
+// `size` connected ends; each is used by one thread.
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
+
+// Runs body(communicator) on `size` threads and joins them; returns the first error by rank.
+Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body);
+
+}  // namespace holdfast

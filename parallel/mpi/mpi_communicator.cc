@@ -1,0 +1,151 @@
+#include "parallel/mpi/mpi_communicator.h"
+
+#include <mpi-ext.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace holdfast {
+namespace {
+
+#ifdef OMPI_HAVE_MPI_EXT_FTMPI
+bool is_failed_process(int error_class) {
+  return error_class == MPIX_ERR_PROC_FAILED || error_class == MPIX_ERR_PROC_FAILED_PENDING;
+}
+bool is_revoked(int error_class) {
+  return error_class == MPIX_ERR_REVOKED;
+}
+void revoke(MPI_Comm communicator) {
+  MPIX_Comm_revoke(communicator);
+}
+#else
+bool is_failed_process(int) {
+  return false;
+}
+bool is_revoked(int) {
+  return false;
+}
+void revoke(MPI_Comm) {}
+#endif
+
+}  // namespace
+
+MpiCommunicator::MpiCommunicator(MPI_Comm communicator, bool fault_tolerant)
+    : communicator_(communicator), fault_tolerant_(fault_tolerant), slots_(2 * request_count_max) {
+  MPI_Comm_rank(communicator_, &rank_);
+  MPI_Comm_size(communicator_, &size_);
+  for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
+}
+
+template <typename Post>
+Result<Communicator::Request> MpiCommunicator::post(std::size_t bytes, int peer, int tag, bool receiving,
+                                                    const Post& post_part) {
+  HF_CHECK(0 <= peer && peer < size_ && peer != rank_, "peer {} of rank {} in {}", peer, rank_, size_);
+  const std::lock_guard guard(mutex_);
+  if (abandoned_) {
+    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
+                rank_);
+  }
+  Request first = -1;
+  Request* link = &first;
+  std::size_t offset = 0;
+  do {  // an empty message is one empty part
+    HF_CHECK(!free_.empty(), "more than {} requests at once", slots_.size());
+    const Request index = free_.back();
+    free_.pop_back();
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    slot = Slot{.peer = peer, .tag = tag, .receiving = receiving};
+    const std::size_t part = std::min(part_bytes_max, bytes - offset);
+    const int code = post_part(offset, static_cast<int>(part), &slot.request);
+    if (code != MPI_SUCCESS) return error_of(code, slot);
+    *link = index;
+    link = &slot.next;
+    offset += part;
+  } while (offset < bytes);
+  return first;
+}
+
+Result<Communicator::Request> MpiCommunicator::send(std::span<const std::byte> source, int peer, int tag) {
+  return post(source.size(), peer, tag, false, [&](std::size_t offset, int count, MPI_Request* request) {
+    return MPI_Isend(source.data() + offset, count, MPI_BYTE, peer, tag, communicator_, request);
+  });
+}
+
+Result<Communicator::Request> MpiCommunicator::receive(std::span<std::byte> target, int peer, int tag) {
+  return post(target.size(), peer, tag, true, [&](std::size_t offset, int count, MPI_Request* request) {
+    return MPI_Irecv(target.data() + offset, count, MPI_BYTE, peer, tag, communicator_, request);
+  });
+}
+
+Result<bool> MpiCommunicator::test(Request request) {
+  HF_CHECK(0 <= request && static_cast<std::size_t>(request) < slots_.size());
+  const std::lock_guard guard(mutex_);
+  if (abandoned_) {
+    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
+                rank_);
+  }
+  // MPI_Test of a completed part is a null request, which is complete at once.
+  for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
+    Slot& slot = slots_[static_cast<std::size_t>(index)];
+    int complete = 0;
+    const int code = MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return error_of(code, slot);
+    if (complete == 0) return false;
+  }
+  for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
+    free_.push_back(index);
+  }
+  return true;
+}
+
+void MpiCommunicator::abandon() {
+  const std::lock_guard guard(mutex_);
+  give_up();
+}
+
+void MpiCommunicator::close() {
+  const std::lock_guard guard(mutex_);
+  abandoned_ = true;
+}
+
+void MpiCommunicator::give_up() {
+  if (!std::exchange(abandoned_, true) && fault_tolerant_) revoke(communicator_);
+}
+
+bool MpiCommunicator::abandoned() {
+  const std::lock_guard guard(mutex_);
+  return abandoned_;
+}
+
+Error MpiCommunicator::error_of(int code, const Slot& slot) {
+  give_up();
+  int error_class = MPI_ERR_OTHER;
+  MPI_Error_class(code, &error_class);
+  const char* doing = slot.receiving ? "receiving from" : "sending to";
+  if (is_failed_process(error_class)) {
+    return fail(ExitCode::communication,
+                "rank {} lost rank {} while {} it (message tag {}): its process or host died; its own output "
+                "says why",
+                rank_, slot.peer, doing, slot.tag);
+  }
+  if (is_revoked(error_class)) {
+    return fail(ExitCode::communication,
+                "rank {} ends because another rank ended the group (while {} rank {}, message tag {}): its "
+                "own output says why",
+                rank_, doing, slot.peer, slot.tag);
+  }
+  if (error_class == MPI_ERR_TRUNCATE) {
+    return fail(ExitCode::communication,
+                "ranks {} and {} disagree on the length of a message (tag {}): they run different programs "
+                "or configs",
+                rank_, slot.peer, slot.tag);
+  }
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return fail(ExitCode::communication, "MPI failed on rank {} while {} rank {} (message tag {}): {}", rank_,
+              doing, slot.peer, slot.tag, std::string_view(text, static_cast<std::size_t>(length)));
+}
+
+}  // namespace holdfast

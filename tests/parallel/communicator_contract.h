@@ -1,0 +1,172 @@
+// What every Communicator must do, for the tests of each implementation: all ranks of a group call the same
+// check. Failures are reported by EXPECT on the rank that sees them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "parallel/agreement.h"
+#include "parallel/collectives.h"
+
+namespace holdfast::test {
+
+inline std::span<const std::byte> bytes_of_values(const std::vector<std::int64_t>& values) {
+  return std::as_bytes(std::span(values));
+}
+inline std::span<std::byte> writable_bytes_of_values(std::vector<std::int64_t>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+#define HF_EXPECT_OK(...)                                       \
+  do {                                                          \
+    const auto hf_outcome = (__VA_ARGS__);                      \
+    EXPECT_TRUE(hf_outcome.ok()) << hf_outcome.error().message; \
+  } while (false)
+
+// Every rank sends to every other, several messages of several tags and lengths (0 too), receives posted late
+// and in another order of tags: each arrives where it belongs, in order.
+inline Result<void> check_messages(Communicator& communicator, const Waiter& waiter) {
+  constexpr int tags = 3, messages = 4;
+  const int rank = communicator.rank(), size = communicator.size();
+  const auto content = [](int source, int target, int tag, int message) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(message * 700),  // 0, 5.6 kB ... 16.8 kB
+                                     source * 1000 + target * 100 + tag * 10 + message);
+  };
+  std::vector<std::vector<std::int64_t>> sent, received, expected;
+  std::vector<Communicator::Request> requests;
+  std::vector<int> peers;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    for (int message = 0; message < messages; ++message) {
+      for (int tag = 0; tag < tags; ++tag) sent.push_back(content(rank, peer, tag, message));
+    }
+  }
+  std::size_t next = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    for (int message = 0; message < messages; ++message) {
+      for (int tag = 0; tag < tags; ++tag) {
+        HF_TRY(const auto request, communicator.send(bytes_of_values(sent[next++]), peer, 50 + tag));
+        requests.push_back(request);
+        peers.push_back(peer);
+      }
+    }
+  }
+  for (int peer = size; peer-- > 0;) {
+    if (peer == rank) continue;
+    for (int tag = tags; tag-- > 0;) {
+      for (int message = 0; message < messages; ++message) {
+        expected.push_back(content(peer, rank, tag, message));
+        received.emplace_back(expected.back().size());
+      }
+    }
+  }
+  next = 0;
+  for (int peer = size; peer-- > 0;) {
+    if (peer == rank) continue;
+    for (int tag = tags; tag-- > 0;) {
+      for (int message = 0; message < messages; ++message) {
+        HF_TRY(const auto request,
+               communicator.receive(writable_bytes_of_values(received[next++]), peer, 50 + tag));
+        requests.push_back(request);
+        peers.push_back(peer);
+      }
+    }
+  }
+  HF_TRY_VOID(waiter.wait(communicator, requests, "the test of messages", peers));
+  EXPECT_EQ(received, expected) << "rank " << rank;
+  return {};
+}
+
+// More requests in all than a pool has slots: slots are released.
+inline Result<void> check_slots_are_reused(Communicator& communicator, const Waiter& waiter) {
+  const int size = communicator.size();
+  if (size == 1) return {};
+  const int next = (communicator.rank() + 1) % size, previous = (communicator.rank() + size - 1) % size;
+  for (std::int64_t i = 0; i < 2 * Communicator::request_count_max; ++i) {
+    std::int64_t mine = i * size + communicator.rank(), theirs = -1;
+    HF_TRY(const auto receiving,
+           communicator.receive(std::as_writable_bytes(std::span(&theirs, 1)), previous, 60));
+    HF_TRY(const auto sending, communicator.send(std::as_bytes(std::span(&mine, 1)), next, 60));
+    HF_TRY_VOID(waiter.wait(communicator, receiving, "the test of slots", previous));
+    HF_TRY_VOID(waiter.wait(communicator, sending, "the test of slots", next));
+    if (theirs != i * size + previous) return fail(ExitCode::data, "message {} held {}", i, theirs);
+  }
+  return {};
+}
+
+inline Result<void> check_collectives(Communicator& communicator, const Waiter& waiter) {
+  const int rank = communicator.rank(), size = communicator.size();
+  HF_TRY_VOID(barrier(communicator, waiter));
+  for (int root = 0; root < size; ++root) {
+    std::vector<std::int64_t> values(500, rank == root ? 100 + root : -1);
+    HF_TRY_VOID(broadcast(communicator, waiter, writable_bytes_of_values(values), root));
+    EXPECT_EQ(values, std::vector<std::int64_t>(500, 100 + root)) << "rank " << rank;
+  }
+  for (const std::size_t count : {0U, 1U, 1024U, 2500U}) {
+    std::vector<std::int64_t> words(count), expected(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      words[i] = (rank + 1) * static_cast<std::int64_t>(i);
+      expected[i] = static_cast<std::int64_t>(i) * size * (size + 1) / 2;
+    }
+    HF_TRY_VOID(all_reduce_sum(communicator, waiter, words));
+    EXPECT_EQ(words, expected) << "rank " << rank;
+  }
+  std::vector<std::int64_t> wrapping = {std::numeric_limits<std::int64_t>::max()};
+  HF_TRY_VOID(all_reduce_sum(communicator, waiter, wrapping));
+  const std::uint64_t modulo = static_cast<std::uint64_t>(size) * 0x7fffffffffffffffU;
+  EXPECT_EQ(static_cast<std::uint64_t>(wrapping[0]), modulo);
+
+  const std::vector<std::int64_t> mine(3, rank);
+  std::vector<std::int64_t> all(3 * static_cast<std::size_t>(size)), expected;
+  for (int r = 0; r < size; ++r) expected.insert(expected.end(), 3, r);
+  HF_TRY_VOID(all_gather(communicator, waiter, bytes_of_values(mine), writable_bytes_of_values(all)));
+  EXPECT_EQ(all, expected) << "rank " << rank;
+
+  const auto text = [](int r) {
+    return r == 1 ? std::string() : std::string(static_cast<std::size_t>(r) * 999 + 1, 'x');
+  };
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, text(rank)));
+  EXPECT_EQ(texts.size(), static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) EXPECT_EQ(texts[static_cast<std::size_t>(r)], text(r)) << "on rank " << rank;
+  return {};
+}
+
+inline Result<void> check_agreement(Communicator& communicator, const Waiter& waiter) {
+  const int rank = communicator.rank(), last = communicator.size() - 1;
+  HF_TRY_VOID(agree_on_facts(communicator, waiter, {{"binary", "b1"}, {"config", "c1"}}));
+  HF_TRY_VOID(agree_on_outcome(communicator, waiter, {}, "h"));
+  const Result<void> alike = agree_on_outcome(communicator, waiter, fail(ExitCode::data, "no data"), "h");
+  EXPECT_FALSE(alike.ok());
+  if (!alike.ok()) {
+    EXPECT_EQ(alike.error().message, "no data");
+  }
+  if (last == 0) return {};
+  const Result<void> facts =
+      agree_on_facts(communicator, waiter, {{"binary", "b1"}, {"config", rank == last ? "c2" : "c1"}});
+  EXPECT_FALSE(facts.ok());
+  if (!facts.ok()) {
+    EXPECT_EQ(facts.error().code, ExitCode::config);
+    EXPECT_NE(facts.error().message.find(fmt::format("rank {} (host ", last)), std::string::npos)
+        << facts.error().message;
+    EXPECT_NE(facts.error().message.find("has another config than rank 0"), std::string::npos)
+        << facts.error().message;
+    EXPECT_NE(facts.error().message.find("c2 instead of c1"), std::string::npos) << facts.error().message;
+  }
+  Result<void> mine;
+  if (rank == last) mine = fail(ExitCode::data, "train.bin: not found");
+  const Result<void> outcome = agree_on_outcome(communicator, waiter, mine, fmt::format("node{}", rank));
+  EXPECT_FALSE(outcome.ok());
+  if (!outcome.ok()) {
+    EXPECT_EQ(outcome.error().code, ExitCode::data);
+    EXPECT_EQ(outcome.error().message, fmt::format("rank {} (node{}): train.bin: not found", last, last));
+  }
+  return {};
+}
+
+}  // namespace holdfast::test

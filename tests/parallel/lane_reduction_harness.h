@@ -1,0 +1,223 @@
+// Runs the lane reduction of made-up gradients, and says what a sequential sum gives; shared by the tests
+// over local ranks and over MPI.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/elementwise.h"
+#include "parallel/lane_reduction.h"
+
+namespace holdfast::test {
+
+// Buckets with tensors around the edges of blocks, one with fewer blocks than ranks, and a shadow.
+inline std::vector<Bucket> uneven_buckets() {
+  const auto tensor = [](const char* name, std::vector<std::uint64_t> shape) {
+    return BucketTensor{.name = name, .shape = std::move(shape)};
+  };
+  std::vector<Bucket> buckets(5);
+  buckets[0].tensors = {tensor("head", {3, 4099})};
+  buckets[1].tensors = {tensor("b.norm", {1}), tensor("b.weight", {5, 4096}), tensor("b.bias", {17})};
+  buckets[2].tensors = {tensor("a.weight", {4097}), tensor("a.bias", {4095})};
+  buckets[3].tensors = {tensor("scale", {1})};
+  buckets[4].tensors = {tensor("embedding", {3, 4099})};
+  buckets[4].shadow_of = 0;
+  return buckets;
+}
+
+// Gradients whose sums depend on the order: magnitudes over 2^48, both signs, exact cancellation, and zeros
+// of both signs.
+inline float lane_gradient(int step, int lane, std::uint64_t index) {
+  std::uint64_t z =
+      (static_cast<std::uint64_t>(step) * 64 + static_cast<std::uint64_t>(lane)) * 0x9e3779b97f4a7c15U +
+      index * 0xd1b54a32d192ed03U;
+  for (const std::uint64_t factor : {0xbf58476d1ce4e5b9U, 0x94d049bb133111ebU}) z = (z ^ (z >> 29)) * factor;
+  if (index % 97 == 5) return -0.0F;
+  if (index % 101 == 7) return lane % 2 == 0 ? 1e20F : -1e20F;
+  const float mantissa = 1.0F + static_cast<float>((z >> 8) & 0xffffff) * 0x1p-24F;
+  return std::ldexp((z & 1) != 0 ? mantissa : -mantissa, static_cast<int>((z >> 40) % 48) - 24);
+}
+
+// The gradients of one lane of a plan; padding is zero.
+inline std::vector<float> lane_gradients(const BucketPlan& plan, int step, int lane) {
+  std::vector<float> values(plan.gradient_elements());
+  for (const Bucket& bucket : plan.buckets()) {
+    for (const BucketTensor& tensor : bucket.tensors) {
+      for (std::uint64_t i = 0; i < tensor.elements(); ++i) {
+        const std::uint64_t index = tensor.gradient_offset + i;
+        values[index] = lane_gradient(step, lane, index);
+      }
+    }
+  }
+  return values;
+}
+
+// The sum over lanes in the given order, of every gradient element; shadows not yet added.
+inline std::vector<float> sequential_sum(const BucketPlan& plan, int step, const std::vector<int>& lanes) {
+  std::vector<float> sum = lane_gradients(plan, step, lanes.front());
+  for (std::size_t i = 1; i < lanes.size(); ++i) {
+    const std::vector<float> lane = lane_gradients(plan, step, lanes[i]);
+    for (std::size_t k = 0; k < sum.size(); ++k) sum[k] += lane[k];
+  }
+  return sum;
+}
+
+inline std::vector<int> lanes_in_order(int count) {
+  std::vector<int> lanes;
+  for (int lane = 0; lane < count; ++lane) lanes.push_back(lane);
+  return lanes;
+}
+
+// A rank with its device and buffers, to run whole steps of lane reduction.
+class ReducingRank {
+ public:
+  ReducingRank(Communicator& communicator, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
+               const CpuDeviceOptions& options = {})
+      : rank_(communicator.rank()),
+        schedule_(lanes, communicator.size()),
+        plan_(std::move(buckets), communicator.size()),
+        device_(make_cpu_device(options)),
+        reduction_(plan_, schedule_, communicator, *device_, waiter, memory_) {
+    gradients_slot_ =
+        memory_.reserve("gradients", MemoryClass::gradients, plan_.gradient_elements() * sizeof(float));
+    Result<MemoryArena> arena = MemoryArena::allocate(memory_);
+    HF_CHECK(arena.ok());
+    arena_ = std::move(arena).value();
+    gradients_ = arena_.at<float>(gradients_slot_);
+    reduction_.bind(arena_, gradients_);
+  }
+
+  const BucketPlan& plan() const { return plan_; }
+  LaneReduction& reduction() { return reduction_; }
+  Device& device() { return *device_; }
+
+  // Launches what a backward would: each bucket's gradients appear in the gradient buffer, in bucket order.
+  void launch_backward(const std::vector<float>& lane) {
+    for (std::size_t b = 0; b < plan_.buckets().size(); ++b) {
+      for (const BucketTensor& tensor : plan_.buckets()[b].tensors) {
+        device_->launch(Copy{.source = lane.data() + tensor.gradient_offset,
+                             .target = gradients_ + tensor.gradient_offset,
+                             .bytes = static_cast<std::int64_t>(tensor.elements() * sizeof(float))});
+      }
+      reduction_.bucket_launched(static_cast<int>(b), device_->ticket());
+    }
+    reduction_.backward_launched();
+  }
+
+  // lanes[w]: the gradients of this rank's lane in wave w, empty where it has none.
+  Result<void> step(const std::vector<std::vector<float>>& lanes) {
+    const Result<void> outcome = launch_step(lanes);
+    device_->synchronize();  // after an error, too: what was launched still reads `lanes`
+    return outcome;
+  }
+
+  std::vector<std::vector<float>> my_lanes(int step) const {
+    std::vector<std::vector<float>> lanes;
+    for (int wave = 0; wave < schedule_.waves(); ++wave) {
+      const int lane = schedule_.lane_of(wave, rank_);
+      lanes.push_back(lane < 0 ? std::vector<float>() : lane_gradients(plan_, step, lane));
+    }
+    return lanes;
+  }
+
+  // What this rank's accumulator must hold, from sums over all gradient elements.
+  std::vector<float> expected_accumulator(const std::vector<float>& sums) const {
+    std::vector<float> expected(plan_.accumulator_elements(rank_));
+    const int count = static_cast<int>(plan_.buckets().size());
+    for (int b = 0; b < count; ++b) {
+      const ElementRange range = plan_.gradient_range(b, rank_);
+      std::copy(sums.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                sums.begin() + static_cast<std::ptrdiff_t>(range.end),
+                expected.begin() + static_cast<std::ptrdiff_t>(plan_.shard_offset(b, rank_)));
+    }
+    for (int b = 0; b < count; ++b) {
+      const int real = plan_.buckets()[static_cast<std::size_t>(b)].shadow_of;
+      if (real < 0) continue;
+      for (std::uint64_t i = 0; i < plan_.gradient_range(b, rank_).size(); ++i) {
+        expected[plan_.shard_offset(real, rank_) + i] += expected[plan_.shard_offset(b, rank_) + i];
+      }
+    }
+    return expected;
+  }
+
+  bool accumulator_is(const std::vector<float>& expected) const {
+    return std::memcmp(reduction_.accumulator(), expected.data(), expected.size() * sizeof(float)) == 0;
+  }
+
+ private:
+  Result<void> launch_step(const std::vector<std::vector<float>>& lanes) {
+    reduction_.begin_step();
+    for (int wave = 0; wave < schedule_.waves(); ++wave) {
+      HF_TRY_VOID(reduction_.begin_wave(wave));
+      if (schedule_.lane_of(wave, rank_) >= 0) launch_backward(lanes[static_cast<std::size_t>(wave)]);
+      HF_TRY_VOID(reduction_.finish_wave());
+    }
+    return reduction_.finish_step();
+  }
+
+  int rank_;
+  LaneSchedule schedule_;
+  BucketPlan plan_;
+  MemoryPlan memory_;
+  std::unique_ptr<Device> device_;
+  LaneReduction reduction_;
+  MemoryPlan::Slot gradients_slot_;
+  MemoryArena arena_;
+  float* gradients_ = nullptr;
+};
+
+// Two steps with all bits compared, and the counts of bytes and buckets.
+inline Result<void> check_lane_reduction(Communicator& communicator, const Waiter& waiter, int lanes) {
+  const int rank = communicator.rank(), ranks = communicator.size();
+  ReducingRank reducing(communicator, waiter, lanes, uneven_buckets());
+  for (int step = 0; step < 2; ++step) {
+    HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
+    const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
+    EXPECT_TRUE(reducing.accumulator_is(reducing.expected_accumulator(sums)))
+        << "step " << step << ", " << lanes << " lanes, rank " << rank << " of " << ranks;
+  }
+  const LaneSchedule schedule(lanes, ranks);
+  const std::size_t bucket_count = reducing.plan().buckets().size();
+  std::uint64_t bytes = 0, buckets = 0;
+  for (int wave = 0; wave < schedule.waves(); ++wave) {
+    if (schedule.lane_of(wave, rank) < 0 || ranks == 1) continue;
+    buckets += bucket_count;
+    for (std::size_t b = 0; b < bucket_count; ++b) {
+      for (int peer = 0; peer < ranks; ++peer) {
+        if (peer != rank)
+          bytes += reducing.plan().gradient_range(static_cast<int>(b), peer).size() * sizeof(float);
+      }
+    }
+  }
+  EXPECT_EQ(reducing.reduction().counts().bytes_sent, 2 * bytes);
+  EXPECT_EQ(reducing.reduction().counts().buckets_sent, 2 * buckets);
+  return {};
+}
+
+// Every rank's own ranges reach all ranks, and nothing else is written.
+inline Result<void> check_gather_parameters(Communicator& communicator, const Waiter& waiter) {
+  const int rank = communicator.rank(), ranks = communicator.size();
+  const BucketPlan plan(uneven_buckets(), ranks);
+  std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
+  for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+    if (plan.buckets()[static_cast<std::size_t>(b)].shadow_of >= 0) continue;
+    for (int owner = 0; owner < ranks; ++owner) {
+      const ElementRange range = plan.parameter_range(b, owner);
+      for (std::uint64_t i = range.begin; i < range.end; ++i) {
+        expected[i] = static_cast<std::uint16_t>(i * 7 + static_cast<std::uint64_t>(owner));
+        if (owner == rank) parameters[i] = expected[i];
+      }
+    }
+  }
+  HF_TRY_VOID(gather_parameters(plan, communicator, waiter,
+                                std::as_writable_bytes(std::span(parameters)).data(), sizeof(std::uint16_t)));
+  EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks;
+  return {};
+}
+
+}  // namespace holdfast::test

@@ -1,0 +1,193 @@
+#include "parallel/lane_reduction.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include "allocation_counter.h"
+#include "communicator_contract.h"
+#include "lane_reduction_harness.h"
+#include "parallel/local/local_communicator.h"
+
+namespace holdfast {
+namespace {
+
+using test::ReducingRank;
+
+Waiter patient() {
+  return {posix_env(), 60'000};
+}
+
+TEST(LaneSchedule, WavesTakeLanesInIncreasingOrder) {
+  for (int lanes = 1; lanes <= 9; ++lanes) {
+    for (int ranks = 1; ranks <= lanes; ++ranks) {
+      const LaneSchedule schedule(lanes, ranks);
+      int next = 0;
+      for (int wave = 0; wave < schedule.waves(); ++wave) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          const int lane = schedule.lane_of(wave, rank);
+          EXPECT_EQ(lane, rank < schedule.lanes_in_wave(wave) ? next : -1);
+          if (lane >= 0) ++next;
+        }
+      }
+      EXPECT_EQ(next, lanes);
+    }
+  }
+}
+
+class LaneReductionBits : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, lanes
+
+TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
+  const auto [ranks, lanes] = GetParam();
+  if (ranks > lanes) GTEST_SKIP() << "more ranks than lanes";
+  HF_EXPECT_OK(run_local_ranks(
+      ranks, [lanes = lanes](Communicator& c) { return test::check_lane_reduction(c, patient(), lanes); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LaneReductionBits,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 8), testing::Values(5, 8)));
+
+// The gradients of these tests tell a sum in lane order from any other: what a reduction in order of arrival,
+// or a library's tree, would give has other bits.
+TEST(LaneReductionData, OtherOrdersGiveOtherBits) {
+  const BucketPlan plan(test::uneven_buckets(), 1);
+  const std::vector<float> in_order = test::sequential_sum(plan, 0, test::lanes_in_order(5));
+  const std::vector<std::vector<int>> orders = {
+      {4, 3, 2, 1, 0}, {0, 2, 1, 3, 4}, {0, 1, 2, 4, 3}, {1, 2, 3, 4, 0}};
+  for (const std::vector<int>& order : orders) {
+    const std::vector<float> other = test::sequential_sum(plan, 0, order);
+    EXPECT_NE(std::memcmp(in_order.data(), other.data(), in_order.size() * sizeof(float)), 0);
+  }
+  std::vector<float> tree = test::sequential_sum(plan, 0, {0, 1});
+  const std::vector<float> right = test::sequential_sum(plan, 0, {2, 3});
+  for (std::size_t i = 0; i < tree.size(); ++i) tree[i] += right[i];
+  const std::vector<float> four = test::sequential_sum(plan, 0, test::lanes_in_order(4));
+  EXPECT_NE(std::memcmp(four.data(), tree.data(), tree.size() * sizeof(float)), 0);
+  // Nor does it forgive 0 + x for the first lane: -0 would become +0.
+  EXPECT_TRUE(std::any_of(in_order.begin(), in_order.end(),
+                          [](float x) { return std::bit_cast<std::uint32_t>(x) == 0x80000000U; }));
+}
+
+// Passes everything on, and counts the sends.
+class CountingCommunicator final : public Communicator {
+ public:
+  CountingCommunicator(Communicator& inner, std::atomic<int>& sends) : inner_(&inner), sends_(&sends) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  Result<Request> send(std::span<const std::byte> source, int peer, int tag) override {
+    Result<Request> request = inner_->send(source, peer, tag);
+    sends_->fetch_add(1);
+    return request;
+  }
+  Result<Request> receive(std::span<std::byte> target, int peer, int tag) override {
+    return inner_->receive(target, peer, tag);
+  }
+  Result<bool> test(Request request) override { return inner_->test(request); }
+  void abandon() override { inner_->abandon(); }
+  bool abandoned() override { return inner_->abandoned(); }
+
+ private:
+  Communicator* inner_;
+  std::atomic<int>* sends_;
+};
+
+// The last op of the backward does not run before all other buckets were sent (or ten seconds have passed).
+TEST(LaneReduction, BucketsLeaveWhileTheBackwardRuns) {
+  constexpr int bucket_count = 10;
+  HF_EXPECT_OK(run_local_ranks(2, [](Communicator& inner) -> Result<void> {
+    std::atomic<int> sends{0};
+    CountingCommunicator communicator(inner, sends);
+    std::vector<Bucket> buckets(bucket_count);
+    for (Bucket& bucket : buckets) bucket.tensors = {{.name = "t", .shape = {3 * block_elements}}};
+    CpuDeviceOptions options;
+    options.observer = [&sends](OpId id) {
+      for (int i = 0; id == OpId::fill_zero && i < 10'000 && sends.load() < bucket_count - 1; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
+    ReducingRank reducing(communicator, patient(), 2, buckets, options);
+    const std::vector<float> lane = reducing.my_lanes(0).front();
+    LaneReduction& reduction = reducing.reduction();
+    std::vector<float> unused(1);
+    reduction.begin_step();
+    HF_TRY_VOID(reduction.begin_wave(0));
+    for (int b = 0; b + 1 < bucket_count; ++b) reduction.bucket_launched(b, reducing.device().ticket());
+    reducing.device().launch(FillZero{.target = unused.data(), .bytes = sizeof(float)});
+    reduction.bucket_launched(bucket_count - 1, reducing.device().ticket());
+    reduction.backward_launched();
+    HF_TRY_VOID(reduction.finish_wave());
+    HF_TRY_VOID(reduction.finish_step());
+    EXPECT_EQ(reduction.counts().buckets_sent, static_cast<std::uint64_t>(bucket_count));
+    EXPECT_GE(reduction.counts().buckets_sent_before_backward_ended,
+              static_cast<std::uint64_t>(bucket_count * 8 / 10));
+    return {};
+  }));
+}
+
+TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
+  std::atomic<bool> done{false};
+  HF_EXPECT_OK(run_local_ranks(2, [&done](Communicator& c) -> Result<void> {
+    if (c.rank() == 1) {  // alive, but it never sends
+      while (!done.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return {};
+    }
+    const Waiter impatient(posix_env(), 50);
+    ReducingRank reducing(c, impatient, 2, test::uneven_buckets());
+    const Result<void> outcome = reducing.step(reducing.my_lanes(0));
+    done.store(true);
+    EXPECT_FALSE(outcome.ok());
+    if (outcome.ok()) return {};
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    EXPECT_NE(
+        outcome.error().message.find("wave 0 of the lane reduction: bucket 0 did not arrive from rank 1"),
+        std::string::npos)
+        << outcome.error().message;
+    return {};
+  }));
+}
+
+TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
+  HF_EXPECT_OK(run_local_ranks(3, [](Communicator& c) -> Result<void> {
+    if (c.rank() == 1) return {};
+    ReducingRank reducing(c, patient(), 3, test::uneven_buckets());
+    const Result<void> outcome = reducing.step(reducing.my_lanes(0));
+    EXPECT_FALSE(outcome.ok());
+    if (outcome.ok()) return {};
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    return {};
+  }));
+}
+
+TEST(LaneReduction, StepsAllocateNothing) {
+  HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
+    ReducingRank reducing(c, patient(), 5, test::uneven_buckets());
+    const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
+    std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
+    std::uint64_t before = 0;
+    for (int step = 0; step < 3; ++step) {
+      HF_TRY_VOID(barrier(c, patient()));
+      if (step == 1) before = test::allocation_count();
+      HF_TRY_VOID(barrier(c, patient()));
+      HF_TRY_VOID(reducing.step(lanes));
+      HF_TRY_VOID(gather_parameters(reducing.plan(), c, patient(), parameters.data(), sizeof(float)));
+      HF_TRY_VOID(barrier(c, patient()));
+    }
+    EXPECT_EQ(test::allocation_count(), before);
+    return barrier(c, patient());
+  }));
+}
+
+class GatherParameters : public testing::TestWithParam<int> {};
+
+TEST_P(GatherParameters, EveryRankGetsEveryRange) {
+  HF_EXPECT_OK(run_local_ranks(GetParam(),
+                               [](Communicator& c) { return test::check_gather_parameters(c, patient()); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GatherParameters, testing::Values(1, 2, 3, 4, 5, 8));
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,151 @@
+#include "parallel/local/local_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "communicator_contract.h"
+
+namespace holdfast {
+namespace {
+
+Waiter patient() {
+  return {posix_env(), 60'000};
+}
+
+class LocalRanks : public testing::TestWithParam<int> {};
+
+TEST_P(LocalRanks, Messages) {
+  HF_EXPECT_OK(
+      run_local_ranks(GetParam(), [](Communicator& c) { return test::check_messages(c, patient()); }));
+}
+
+TEST_P(LocalRanks, Collectives) {
+  HF_EXPECT_OK(
+      run_local_ranks(GetParam(), [](Communicator& c) { return test::check_collectives(c, patient()); }));
+}
+
+TEST_P(LocalRanks, Agreement) {
+  HF_EXPECT_OK(
+      run_local_ranks(GetParam(), [](Communicator& c) { return test::check_agreement(c, patient()); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, LocalRanks, testing::Range(1, 10));
+
+TEST(LocalCommunicator, SlotsAreReused) {
+  HF_EXPECT_OK(
+      run_local_ranks(2, [](Communicator& c) { return test::check_slots_are_reused(c, patient()); }));
+}
+
+TEST(LocalCommunicator, PendingRequestsFailWhenThePeerLeaves) {
+  auto ends = make_local_communicators(2);
+  std::vector<std::byte> buffer(8);
+  const auto receiving = ends[0]->receive(buffer, 1, 3);
+  ASSERT_TRUE(receiving.ok());
+  EXPECT_FALSE(*ends[0]->test(*receiving));
+  ends[1].reset();
+  const Result<bool> outcome = ends[0]->test(*receiving);
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::communication);
+  EXPECT_NE(outcome.error().message.find("rank 0 lost rank 1"), std::string::npos) << outcome.error().message;
+  EXPECT_FALSE(ends[0]->send(buffer, 1, 3).ok()) << "unusable after an error";
+}
+
+TEST(LocalCommunicator, SendToAPeerThatLeftFails) {
+  auto ends = make_local_communicators(3);
+  ends[2].reset();
+  const std::vector<std::byte> buffer(8);
+  const auto sending = ends[0]->send(buffer, 2, 3);
+  ASSERT_TRUE(sending.ok());
+  const Result<bool> outcome = ends[0]->test(*sending);
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_NE(outcome.error().message.find("rank 2"), std::string::npos);
+}
+
+TEST(LocalCommunicator, AbandonedBuffersAreNotTouched) {
+  auto ends = make_local_communicators(2);
+  std::vector<std::byte> target(8, std::byte{1});
+  ASSERT_TRUE(ends[0]->receive(target, 1, 3).ok());
+  ends[0]->abandon();
+  const std::vector<std::byte> source(8, std::byte{2});
+  const auto sending = ends[1]->send(source, 0, 3);
+  ASSERT_TRUE(sending.ok());
+  EXPECT_FALSE(ends[1]->test(*sending).ok());
+  EXPECT_EQ(target, std::vector<std::byte>(8, std::byte{1}));
+}
+
+TEST(LocalCommunicator, DifferentLengthsAreAnErrorOnBothEnds) {
+  auto ends = make_local_communicators(2);
+  const std::vector<std::byte> source(8);
+  std::vector<std::byte> target(9);
+  const auto sending = ends[0]->send(source, 1, 3);
+  const auto receiving = ends[1]->receive(target, 0, 3);
+  for (const Result<bool>& outcome : {ends[0]->test(*sending), ends[1]->test(*receiving)}) {
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_NE(outcome.error().message.find("length"), std::string::npos);
+  }
+}
+
+TEST(RunLocalRanks, ReturnsTheErrorOfTheLowestRank) {
+  const Result<void> outcome = run_local_ranks(4, [](Communicator& c) -> Result<void> {
+    if (c.rank() == 0) return {};
+    return fail(ExitCode::data, "rank {} failed", c.rank());
+  });
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().message, "rank 1 failed");
+}
+
+TEST(Collectives, TimeoutNamesOperationAndPeer) {
+  auto ends = make_local_communicators(4);
+  const Waiter impatient(posix_env(), 30);
+  const Result<void> outcome = barrier(*ends[1], impatient);  // rank 1 of four first waits for rank 0
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::communication);
+  EXPECT_NE(outcome.error().message.find("rank 1 waited 30 ms for rank 0 in a barrier"), std::string::npos)
+      << outcome.error().message;
+}
+
+TEST(Collectives, ADeadPeerIsNoticedBehindASlowOne) {
+  auto ends = make_local_communicators(3);
+  std::vector<std::byte> slow(8), dead(8);
+  const std::vector<Communicator::Request> requests = {*ends[0]->receive(slow, 1, 3),
+                                                       *ends[0]->receive(dead, 2, 3)};
+  ends[2].reset();
+  const std::vector<int> peers = {1, 2};
+  const Result<void> outcome = patient().wait(*ends[0], requests, "a test", peers);
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_NE(outcome.error().message.find("lost rank 2"), std::string::npos) << outcome.error().message;
+}
+
+TEST(Agreement, NamesAllRanksThatDiffer) {
+  const Result<void> outcome = run_local_ranks(5, [](Communicator& c) {
+    return agree_on_facts(c, patient(), {{"binary", c.rank() % 2 == 0 ? "1.0" : "1.1"}, {"config", "c"}});
+  });
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_NE(outcome.error().message.find("ranks 1, 3 (host "), std::string::npos) << outcome.error().message;
+  EXPECT_NE(outcome.error().message.find("1.1 instead of 1.0"), std::string::npos) << outcome.error().message;
+}
+
+TEST(Agreement, OtherFactNamesAreADifference) {
+  const Result<void> outcome = run_local_ranks(2, [](Communicator& c) {
+    std::vector<Fact> facts = {{"binary", "1"}};
+    if (c.rank() == 1) facts.push_back({"more", "x"});
+    return agree_on_facts(c, patient(), facts);
+  });
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_NE(outcome.error().message.find("rank 1"), std::string::npos);
+}
+
+TEST(Agreement, LowestFailingRankWins) {
+  const Result<void> outcome = run_local_ranks(4, [](Communicator& c) {
+    Result<void> mine;
+    if (c.rank() >= 2) mine = fail(ExitCode::checkpoint, "disk {} is full: 100 %", c.rank());
+    return agree_on_outcome(c, patient(), mine, fmt::format("node{}", c.rank()));
+  });
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::checkpoint);
+  EXPECT_EQ(outcome.error().message, "rank 2 (node2): disk 2 is full: 100 %");
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,127 @@
+// Run under mpirun, on any number of ranks: the Communicator contract over MPI.
+//
+//   contract_main              every check of tests/parallel, and messages longer than one MPI call carries
+//   contract_main kill         the last rank dies by SIGKILL in a lane reduction: all others get an error
+//   that says so contract_main absent       rank 1 ends before it joins: all others end at the deadline, with
+//   a sentence contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
+//
+// Exit code 0: as expected on this rank.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string_view>
+
+#include "../parallel/communicator_contract.h"
+#include "../parallel/lane_reduction_harness.h"
+#include "parallel/mpi/mpi_communicator.h"
+#include "parallel/mpi/mpi_session.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t timeout_ms = 30'000;
+
+Waiter waiter() {
+  return {posix_env(), timeout_ms};
+}
+
+// Rank 0 to rank 1, in two parts of which the second is short.
+Result<void> check_long_message(Communicator& communicator) {
+  constexpr std::size_t bytes = MpiCommunicator::part_bytes_max + 12345;
+  const auto content = [](std::size_t i) { return static_cast<std::byte>((i * 2654435761U) >> 13); };
+  if (communicator.size() < 2 || communicator.rank() > 1) return {};
+  std::vector<std::byte> message(bytes), next(3, std::byte{7});
+  if (communicator.rank() == 0) {
+    for (std::size_t i = 0; i < bytes; ++i) message[i] = content(i);
+  }
+  const int peer = 1 - communicator.rank();
+  const auto start = [&](std::vector<std::byte>& buffer) {
+    return peer == 1 ? communicator.send(buffer, peer, 70) : communicator.receive(buffer, peer, 70);
+  };
+  HF_TRY(const auto first, start(message));
+  HF_TRY(const auto second, start(next));  // of the same tag: stays behind both parts
+  HF_TRY_VOID(waiter().wait(communicator, first, "the long message", peer));
+  HF_TRY_VOID(waiter().wait(communicator, second, "the short message", peer));
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < bytes; ++i) wrong += message[i] == content(i) ? 0 : 1;
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(next, std::vector<std::byte>(3, std::byte{7}));
+  return {};
+}
+
+Result<void> check_contract(MpiSession& session) {
+  Communicator& world = session.world();
+  EXPECT_EQ(world.size(), launched_ranks(posix_env()));
+  EXPECT_EQ(world.size(), launched_ranks_on_host(posix_env()));
+  EXPECT_EQ(session.facts().library.rfind("Open MPI ", 0), 0U) << session.facts().library;
+  EXPECT_TRUE(session.facts().fault_tolerant);
+  HF_TRY_VOID(test::check_messages(world, waiter()));
+  HF_TRY_VOID(test::check_slots_are_reused(world, waiter()));
+  HF_TRY_VOID(test::check_collectives(world, waiter()));
+  HF_TRY_VOID(test::check_agreement(world, waiter()));
+  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(world, waiter(), lanes));
+  HF_TRY_VOID(test::check_gather_parameters(world, waiter()));
+  HF_TRY_VOID(check_long_message(world));
+  Result<void> mine;
+  if (testing::UnitTest::GetInstance()->Failed()) mine = fail(ExitCode::data, "a check failed");
+  return agree_on_outcome(world, waiter(), mine, "here");
+}
+
+// The last rank dies when its first backward ran; what the others' lane reduction ends with.
+Result<void> reduce_until_a_death(Communicator& world) {
+  test::ReducingRank reducing(world, waiter(), world.size(), test::uneven_buckets());
+  for (int step = 0; step < 1000; ++step) {
+    if (step == 3 && world.rank() == world.size() - 1) posix_env().kill_self();
+    HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
+  }
+  return {};
+}
+
+// A rank sees the death itself, or that another one saw it first.
+int survive(Communicator& world) {
+  const Result<void> outcome = reduce_until_a_death(world);
+  const std::string message = outcome.ok() ? "no error" : outcome.error().message;
+  const bool expected =
+      !outcome.ok() && outcome.error().code == ExitCode::communication &&
+      (message.find(fmt::format("lost rank {} while", world.size() - 1)) != std::string::npos ||
+       message.find("another rank ended the group") != std::string::npos);
+  std::printf("%s: %s\n", expected ? "survived" : "FAILED", message.c_str());
+  std::fflush(stdout);
+  return expected ? 0 : 1;
+}
+
+int run(std::string_view mode) {
+  Env& env = posix_env();
+  if (!env.die_with_parent().ok()) return 1;
+  if (mode == "absent" && env.variable("OMPI_COMM_WORLD_RANK") == "1") return 3;
+  Result<std::unique_ptr<MpiSession>> session = MpiSession::start(env, mode == "absent" ? 2000 : timeout_ms);
+  if (!session.ok()) {
+    std::fprintf(stderr, "FAILED: %s\n", session.error().message.c_str());
+    return 1;
+  }
+  Communicator& world = (*session)->world();
+  if (mode == "kill") _exit(survive(world));
+  if (mode == "leave") {
+    if (world.rank() == 0)
+      env.sleep_us(300'000);  // slower than the others, and still the one whose words are heard
+    survive(world);
+    (*session)->leave_after_error(ExitCode::communication);
+  }
+  Result<void> outcome = check_contract(**session);
+  if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
+  if (!outcome.ok()) {
+    std::fprintf(stderr, "FAILED: %s\n", outcome.error().message.c_str());
+    _exit(1);
+  }
+  return testing::UnitTest::GetInstance()->Failed() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace holdfast
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc,
+                          argv);  // for EXPECT; there is no TEST, because all ranks must go the same way
+  return holdfast::run(argc > 1 ? argv[1] : "");
+}
