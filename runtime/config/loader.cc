@@ -289,6 +289,12 @@ Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const s
   return std::move(loader).finish(name);
 }
 
+Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name) {
+  Loader loader(env);
+  loader.load_text(text, name, {});
+  return std::move(loader).finish(name);
+}
+
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {
   const Result<std::string> text = env.read_text(path);
   if (!text) {

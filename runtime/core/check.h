@@ -1,5 +1,6 @@
-// HF_CHECK: an assertion that is always compiled in. It states what only a bug can break; input never reaches it
-// (bad input is a Result with a sentence). A failed check prints the file, the line and the message, and aborts.
+// HF_CHECK: an assertion that is always compiled in. It states what only a bug can break; input never reaches
+// it (bad input is a Result with a sentence). A failed check prints the file, the line and the message, and
+// aborts.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,9 +15,10 @@ namespace holdfast {
 }  // namespace holdfast
 
 // HF_CHECK(condition) or HF_CHECK(condition, "format {}", values...).
-#define HF_CHECK(condition, ...)                                                                        \
-  do {                                                                                                  \
-    if (!(condition)) [[unlikely]] {                                                                    \
-      ::holdfast::check_failed(__FILE__, __LINE__, #condition, std::string(__VA_OPT__(fmt::format(__VA_ARGS__)))); \
-    }                                                                                                   \
+#define HF_CHECK(condition, ...)                                                   \
+  do {                                                                             \
+    if (!(condition)) [[unlikely]] {                                               \
+      ::holdfast::check_failed(__FILE__, __LINE__, #condition,                     \
+                               std::string(__VA_OPT__(fmt::format(__VA_ARGS__)))); \
+    }                                                                              \
   } while (false)

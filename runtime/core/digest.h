@@ -14,7 +14,8 @@ struct Digest {
   std::uint64_t high = 0;
   std::uint64_t low = 0;
   bool operator==(const Digest&) const = default;
-  // Sum modulo 2^128 in two independent halves: an order-free combination of digests that already contain their place.
+  // Sum modulo 2^128 in two independent halves: an order-free combination of digests that already contain
+  // their place.
   Digest& operator+=(const Digest& other);
 };
 
@@ -22,7 +23,9 @@ std::string to_hex(const Digest& digest);  // 32 lower-case digits
 bool from_hex(std::string_view text, Digest& digest);
 
 Digest digest_of(std::span<const std::byte> bytes, std::uint64_t seed = 0);
-inline Digest digest_of(std::string_view text) { return digest_of(std::as_bytes(std::span(text.data(), text.size()))); }
+inline Digest digest_of(std::string_view text) {
+  return digest_of(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 // Streaming form, for content that is not in one piece.
 class DigestStream {
@@ -39,7 +42,8 @@ class DigestStream {
   std::unique_ptr<State> state_;
 };
 
-// The next link of a running digest: H(previous, value). Used for the data digest and the loss digest of a run.
+// The next link of a running digest: H(previous, value). Used for the data digest and the loss digest of a
+// run.
 Digest chain(const Digest& previous, const Digest& value);
 
 }  // namespace holdfast

@@ -1,9 +1,10 @@
-// Env: the one door to the operating system. Everything that touches files, clocks, processes or shared memory goes
-// through it, so that tests can put a failing, slow or recording world behind it (tests/support/faulty_env.h).
+// Env: the one door to the operating system. Everything that touches files, clocks, processes or shared
+// memory goes through it, so that tests can put a failing, slow or recording world behind it
+// (tests/support/faulty_env.h).
 //
-// Threads: every method may be called from any thread. Errors: Result with a sentence that names the path and the
-// operating system's reason; the exit code is ExitCode::data for reads and ExitCode::checkpoint for writes (callers
-// that know better replace it).
+// Threads: every method may be called from any thread. Errors: Result with a sentence that names the path and
+// the operating system's reason; the exit code is ExitCode::data for reads and ExitCode::checkpoint for
+// writes (callers that know better replace it).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@
 
 namespace holdfast {
 
-// An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the destructor.
+// An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the
+// destructor.
 class File {
  public:
   virtual ~File() = default;
@@ -25,16 +27,17 @@ class File {
   virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) = 0;
   // Reserves the blocks of [0, bytes) now, so that a full disk is an error before the first write.
   virtual Result<void> allocate(std::uint64_t bytes) = 0;
-  // Data and metadata are durable when this returns ok. After an error the file must be abandoned, never retried.
+  // Data and metadata are durable when this returns ok. After an error the file must be abandoned, never
+  // retried.
   virtual Result<void> sync() = 0;
   virtual Result<std::uint64_t> size() = 0;
   virtual const std::string& path() const = 0;
 };
 
 enum class OpenMode {
-  read,        // must exist
-  create,      // must not exist: nothing is ever overwritten by accident
-  append,      // created when missing; write_at is not used, append_line is
+  read,    // must exist
+  create,  // must not exist: nothing is ever overwritten by accident
+  append,  // created when missing; write_at is not used, append_line is
 };
 
 struct FileStatus {
@@ -57,19 +60,23 @@ class Env {
   // Files
   virtual Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) = 0;
   virtual Result<FileStatus> status(const std::string& path) = 0;  // a missing path is ok with exists = false
-  virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;  // names, sorted, no . and ..
+  virtual Result<std::vector<std::string>> list(
+      const std::string& directory) = 0;  // names, sorted, no . and ..
   virtual Result<void> make_directories(const std::string& path) = 0;
   virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
-  virtual Result<void> remove(const std::string& path) = 0;       // a file; missing is ok
-  virtual Result<void> remove_tree(const std::string& path) = 0;  // a directory and what is in it; missing is ok
+  virtual Result<void> remove(const std::string& path) = 0;  // a file; missing is ok
+  virtual Result<void> remove_tree(
+      const std::string& path) = 0;  // a directory and what is in it; missing is ok
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
-  // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new text.
+  // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new
+  // text.
   virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
   // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix.
   virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
-  // Exclusive advisory lock (flock) on `path`, created when missing, tried for `timeout_ms`. On failure the error
-  // holds the text that the holder wrote with replace_text/lock content: `content` is written into the file on success.
+  // Exclusive advisory lock (flock) on `path`, created when missing, tried for `timeout_ms`. On failure the
+  // error holds the text that the holder wrote with replace_text/lock content: `content` is written into the
+  // file on success.
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
@@ -83,11 +90,11 @@ class Env {
   virtual std::int64_t process_id() = 0;
   virtual std::string host_name() = 0;
   virtual std::string variable(const std::string& name) = 0;  // empty when unset
-  virtual std::uint64_t random_u64() = 0;                     // from the kernel; never for anything that decides bits
+  virtual std::uint64_t random_u64() = 0;  // from the kernel; never for anything that decides bits
   // SIGKILL to this process when its parent dies; checks that the parent has not died already.
   virtual Result<void> die_with_parent() = 0;
   [[noreturn]] virtual void kill_self() = 0;  // SIGKILL: how a rank leaves a run that goes on
-  virtual int processor_count() = 0;          // processors this process may run on (affinity and cgroup quota)
+  virtual int processor_count() = 0;  // processors this process may run on (affinity and cgroup quota)
 };
 
 // The real operating system. Lives as long as the process; stateless.

@@ -1,6 +1,7 @@
-// The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report and all
-// metrics derive. Only rank 0 writes. A line is written by one append, so a killed run leaves whole lines, but for
-// the last; readers skip a torn last line, and a writer that continues such a file starts a new line first.
+// The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report
+// and all metrics derive. Only rank 0 writes. A line is written by one append, so a killed run leaves whole
+// lines, but for the last; readers skip a torn last line, and a writer that continues such a file starts a
+// new line first.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace holdfast {
 
-// Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are written with 17
-// significant digits (they read back to the same bits); NaN and infinities as null.
+// Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are
+// written with 17 significant digits (they read back to the same bits); NaN and infinities as null.
 class EventLine {
  public:
   EventLine();
@@ -22,7 +23,8 @@ class EventLine {
   EventLine& field(std::string_view name, int value) { return field(name, std::int64_t{value}); }
   EventLine& field(std::string_view name, std::int64_t value);
   EventLine& field(std::string_view name, std::uint64_t value);
-  EventLine& field(std::string_view name, std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
+  EventLine& field(std::string_view name,
+                   std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
   EventLine& null_field(std::string_view name);
   std::string_view end();  // closes the object; valid until the next begin()
 

@@ -1,7 +1,7 @@
-// ExactSum: adds doubles without rounding, so that the order of addition (and so the number of ranks and threads)
-// cannot matter. A fixed-point accumulator over the whole range of double in 32-bit digits held in 64-bit words:
-// 2^31 additions or merges fit before a carry is forced; carries are also propagated by normalise().
-// Source: Kulisch's long accumulator.
+// ExactSum: adds doubles without rounding, so that the order of addition (and so the number of ranks and
+// threads) cannot matter. A fixed-point accumulator over the whole range of double in 32-bit digits held in
+// 64-bit words: 2^31 additions or merges fit before a carry is forced; carries are also propagated by
+// normalise(). Source: Kulisch's long accumulator.
 //
 // Merging is element-wise integer addition: words of several ranks may be summed by any reduction.
 #pragma once
@@ -14,14 +14,16 @@ namespace holdfast {
 
 class ExactSum {
  public:
-  // 2100 bits of range (2^-1074 .. 2^1024) in 32-bit digits, plus head room, plus one word that counts NaN, +inf, -inf.
+  // 2100 bits of range (2^-1074 .. 2^1024) in 32-bit digits, plus head room, plus one word that counts NaN,
+  // +inf, -inf.
   static constexpr std::size_t word_count = 72;
 
   void add(double value);
   void merge(const ExactSum& other);
   double value() const;  // correctly rounded to nearest even; NaN or an infinity if one was added
 
-  // For transport: digits in ascending significance, normalised; word_count words. Sums of up to 2^20 ranks' words fit.
+  // For transport: digits in ascending significance, normalised; word_count words. Sums of up to 2^20 ranks'
+  // words fit.
   void normalise();
   std::span<std::int64_t, word_count> words() { return words_; }
   std::span<const std::int64_t, word_count> words() const { return words_; }

@@ -1,5 +1,5 @@
-// Named places where a test (or `holdfast chaos`) can make a fault happen. Always compiled in; an unarmed point costs
-// one relaxed load and a branch.
+// Named places where a test (or `holdfast chaos`) can make a fault happen. Always compiled in; an unarmed
+// point costs one relaxed load and a branch.
 //
 //   HF_FAULT_POINT(faults, "save.before_rename");
 //
@@ -46,7 +46,8 @@ class FaultPoints {
 
 }  // namespace holdfast
 
-#define HF_FAULT_POINT(faults, name)                          \
-  do {                                                        \
-    if ((faults).armed()) [[unlikely]] (faults).hit(name);    \
+#define HF_FAULT_POINT(faults, name)   \
+  do {                                 \
+    if ((faults).armed()) [[unlikely]] \
+      (faults).hit(name);              \
   } while (false)

@@ -67,6 +67,18 @@ std::uint64_t MemoryPlan::total_bytes(MemoryClass memory_class) const {
   return total;
 }
 
+Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks) {
+  HF_CHECK(ranks >= 1);
+  if (!available_bytes.has_value()) return {};
+  const std::uint64_t share = *available_bytes / static_cast<std::uint64_t>(ranks);
+  if (plan.total_bytes() <= share) return {};
+  const std::string each = ranks == 1 ? "" : fmt::format(", {} for each of the {} ranks on it", format_bytes(share), ranks);
+  return fail(ExitCode::does_not_fit,
+              "the memory plan of {} does not fit: this host has {} available{}; reduce the model, "
+              "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
+              format_bytes(plan.total_bytes()), format_bytes(*available_bytes), each, table_of(plan));
+}
+
 Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {
   MemoryArena arena;
   const std::uint64_t bytes = plan.total_bytes();
@@ -75,8 +87,8 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {
   if (base == MAP_FAILED) {
     return fail(
         ExitCode::does_not_fit,
-        "the memory plan of {} does not fit: the system refused the allocation; reduce the model, the "
-        "microbatch or the sequence length, or use more ranks. The plan:{}",
+        "the memory plan of {} does not fit: the system refused the allocation; reduce the model, "
+        "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
         format_bytes(bytes), table_of(plan));
   }
   madvise(base, bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages

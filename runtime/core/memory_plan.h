@@ -1,4 +1,5 @@
-// MemoryPlan: all device memory of a run is named and summed before the first step, allocated once, and never again.
+// MemoryPlan: all device memory of a run is named and summed before the first step, allocated once, and never
+// again.
 //
 //   MemoryPlan plan;
 //   MemoryPlan::Slot logits = plan.reserve("head.logits", MemoryClass::activations, bytes);
@@ -8,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,7 +19,13 @@
 namespace holdfast {
 
 enum class MemoryClass : std::uint8_t {
-  weights, gradients, optimizer, activations, workspace, communication, data
+  weights,
+  gradients,
+  optimizer,
+  activations,
+  workspace,
+  communication,
+  data
 };
 std::string_view name_of(MemoryClass memory_class);
 
@@ -43,6 +51,11 @@ class MemoryPlan {
   std::vector<Entry> entries_;
   std::uint64_t total_bytes_ = 0;
 };
+
+// ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on this host, is more than
+// the host has: the system would grant it, and kill the process when it is touched. Nothing is checked when
+// `available_bytes` is not known.
+Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks);
 
 // The one allocation. Zero-filled, page-aligned, movable, freed by the destructor.
 class MemoryArena {

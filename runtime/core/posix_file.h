@@ -1,5 +1,5 @@
-// The File of posix_env, and how an errno becomes a sentence. For posix_env.cc and test twins of Env; the rest of the
-// tree sees runtime/core/env.h.
+// The File of posix_env, and how an errno becomes a sentence. For posix_env.cc and test twins of Env; the
+// rest of the tree sees runtime/core/env.h.
 #pragma once
 
 #include <memory>

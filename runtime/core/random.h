@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox4x32-10, Salmon et al., SC'11): a value is a pure function of its key and
-// counter, so there is no state to save and any rank can make any element.
+// Counter-based random numbers (Philox4x32-10, Salmon et al., SC'11): a value is a pure function of its key
+// and counter, so there is no state to save and any rank can make any element.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@ class RandomStream {
   RandomStream(std::uint64_t seed, std::uint64_t stream) : key_(mix64(seed, stream)) {}
   std::uint64_t bits(std::uint64_t element) const;
   double uniform(std::uint64_t element) const;  // in [0, 1), 53 bits
-  float normal(std::uint64_t element) const;    // mean 0, deviation 1; Box-Muller in double, same bits everywhere
+  float normal(
+      std::uint64_t element) const;  // mean 0, deviation 1; Box-Muller in double, same bits everywhere
 
  private:
   std::uint64_t key_;

@@ -1,5 +1,5 @@
-// Result<T>: how operating errors travel. A function that can fail because of input, files, peers or devices returns
-// Result<T>; bugs are HF_CHECK. Exceptions do not cross layers.
+// Result<T>: how operating errors travel. A function that can fail because of input, files, peers or devices
+// returns Result<T>; bugs are HF_CHECK. Exceptions do not cross layers.
 //
 //   Result<Manifest> read_manifest(...);
 //   HF_TRY(Manifest manifest, read_manifest(...));   // returns the error to the caller
@@ -15,7 +15,8 @@
 
 namespace holdfast {
 
-// The process exit codes of docs/errors.md. An Error carries the code that the program ends with if nobody handles it.
+// The process exit codes of docs/errors.md. An Error carries the code that the program ends with if nobody
+// handles it.
 enum class ExitCode : int {
   done = 0,
   config = 2,
@@ -85,6 +86,12 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
+// What happened, without the value.
+template <typename T>
+Result<void> outcome_of(const Result<T>& result) {
+  return result.ok() ? Result<void>() : Result<void>(result.error());
+}
+
 // fail(ExitCode::data, "{}: ...", path) reads as the sentence it makes.
 template <typename... Values>
 Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... values) {
@@ -100,7 +107,7 @@ Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... valu
   if (!temporary.ok()) return temporary.error();    \
   declaration = std::move(temporary).value()
 #define HF_TRY(declaration, ...) HF_TRY_(HF_CONCAT(hf_result_, __LINE__), declaration, (__VA_ARGS__))
-#define HF_TRY_VOID(...)                                            \
-  do {                                                              \
+#define HF_TRY_VOID(...)                                                           \
+  do {                                                                             \
     if (auto hf_status = (__VA_ARGS__); !hf_status.ok()) return hf_status.error(); \
   } while (false)

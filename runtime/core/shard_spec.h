@@ -1,6 +1,6 @@
-// ShardSpec: how every piece of saved or live state says what it is. Tensors have global names; a piece is a range of
-// blocks of one tensor. RAM snapshots, files and live state all describe themselves as lists of ShardSpecs, so that
-// "what exists where" and "what is wanted where" are the same kind of list.
+// ShardSpec: how every piece of saved or live state says what it is. Tensors have global names; a piece is a
+// range of blocks of one tensor. RAM snapshots, files and live state all describe themselves as lists of
+// ShardSpecs, so that "what exists where" and "what is wanted where" are the same kind of list.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 
 namespace holdfast {
 
-// Block = at most 4,096 consecutive elements inside one tensor: the unit of sharding, checksums and scalar sums.
+// Block = at most 4,096 consecutive elements inside one tensor: the unit of sharding, checksums and scalar
+// sums.
 inline constexpr std::uint64_t block_elements = 4096;
 
 struct ShardSpec {
-  std::string tensor;                      // e.g. "layers.3.attention.qkv.weight"
-  std::string kind;                        // "weight", "moment1", "moment2"
+  std::string tensor;  // e.g. "layers.3.attention.qkv.weight"
+  std::string kind;    // "weight", "moment1", "moment2"
   DType dtype = DType::fp32;
   std::vector<std::uint64_t> global_shape;
   std::uint64_t first_block = 0;
-  std::uint64_t block_count = 0;           // blocks [first_block, first_block + block_count)
+  std::uint64_t block_count = 0;  // blocks [first_block, first_block + block_count)
 
   std::uint64_t tensor_elements() const;
   std::uint64_t tensor_blocks() const;
@@ -31,8 +32,8 @@ struct ShardSpec {
   bool operator==(const ShardSpec&) const = default;
 };
 
-// One copy of a reshard plan: `element_count` elements of `wanted[wanted_index]`, starting `wanted_offset` elements into
-// it, come from `existing[existing_index]` at `existing_offset`.
+// One copy of a reshard plan: `element_count` elements of `wanted[wanted_index]`, starting `wanted_offset`
+// elements into it, come from `existing[existing_index]` at `existing_offset`.
 struct ShardCopy {
   std::size_t wanted_index = 0;
   std::uint64_t wanted_offset = 0;
@@ -41,8 +42,9 @@ struct ShardCopy {
   std::uint64_t element_count = 0;
 };
 
-// plan(what exists where, what is wanted where) -> copies. Pure. Fails (ExitCode::checkpoint) naming the first tensor
-// whose wanted elements do not all exist, or whose dtype or shape differ.
-Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing, const std::vector<ShardSpec>& wanted);
+// plan(what exists where, what is wanted where) -> copies. Pure. Fails (ExitCode::checkpoint) naming the
+// first tensor whose wanted elements do not all exist, or whose dtype or shape differ.
+Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
+                                           const std::vector<ShardSpec>& wanted);
 
 }  // namespace holdfast

@@ -16,12 +16,16 @@ void* address(const MemoryArena& arena, MemoryPlan::Slot slot) {
   return slot.bytes == 0 ? nullptr : arena.at<std::byte>(slot);
 }
 
-float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) { return static_cast<float*>(address(arena, slot)); }
+float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
+  return static_cast<float*>(address(arena, slot));
+}
 
 }  // namespace
 
 ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, MemoryPlan& plan)
-    : spec_(spec), largest_(largest), train_(train),
+    : spec_(spec),
+      largest_(largest),
+      train_(train),
       head_rows_(rows_of_head_chunk(largest.rows(), spec.padded_vocabulary)) {
   const std::int64_t rows = largest.rows();
   const std::size_t element = bytes_of(spec.dtype);
@@ -29,7 +33,8 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   for (std::int64_t i = 0; i < (train ? spec.layers + 1 : 1); ++i) {
     residual_.push_back(reserve(plan, fmt::format("residual.{}", i), rows * spec.width, element));
   }
-  for (std::int64_t layer = 0; layer < distinct_layers; ++layer) blocks_.push_back(reserve_block(layer, plan));
+  for (std::int64_t layer = 0; layer < distinct_layers; ++layer)
+    blocks_.push_back(reserve_block(layer, plan));
   const std::int64_t rotary_elements = spec.positions > 0 ? 0 : largest.sequence_length * spec.head_size / 2;
   branch_ = reserve(plan, "branch", rows * spec.width, element);
   cosine_ = reserve(plan, "rotary.cosine", rotary_elements, sizeof(float));
@@ -50,7 +55,8 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
 MemoryPlan::Slot ActivationMemory::reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
                                            std::size_t element_bytes) const {
   if (count == 0) return {};
-  return plan.reserve("activations." + name, MemoryClass::activations, static_cast<std::uint64_t>(count) * element_bytes);
+  return plan.reserve("activations." + name, MemoryClass::activations,
+                      static_cast<std::uint64_t>(count) * element_bytes);
 }
 
 ActivationMemory::BlockSlots ActivationMemory::reserve_block(std::int64_t layer, MemoryPlan& plan) const {
@@ -92,9 +98,12 @@ Activations ActivationMemory::bind(const MemoryArena& arena) const {
                              .up = address(arena, s.up),
                              .active = address(arena, s.active)});
   }
-  result.scratch = {.branch_NC = address(arena, branch_), .dwide = address(arena, dwide_),
-                    .dinner = address(arena, dinner_), .delta = floats(arena, delta_),
-                    .cosine = floats(arena, cosine_), .sine = floats(arena, sine_)};
+  result.scratch = {.branch_NC = address(arena, branch_),
+                    .dwide = address(arena, dwide_),
+                    .dinner = address(arena, dinner_),
+                    .delta = floats(arena, delta_),
+                    .cosine = floats(arena, cosine_),
+                    .sine = floats(arena, sine_)};
   result.final_statistics = {floats(arena, final_mean_), floats(arena, final_rstd_)};
   result.final_NC = address(arena, final_);
   result.logits = address(arena, logits_);

@@ -1,7 +1,7 @@
 // Where everything a microbatch computes lies in memory: planned once, then plain pointers.
 //
-// In training every block keeps its own activations for backward. A forward-only model shares one set between all blocks,
-// and one residual stream.
+// In training every block keeps its own activations for backward. A forward-only model shares one set between
+// all blocks, and one residual stream.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct Activations {
   BlockScratch scratch;
   Norm::Statistics final_statistics;
   void* final_NC = nullptr;
-  void* logits = nullptr;     // (head_rows, padded_vocabulary)
-  float* losses = nullptr;    // (rows)
-  void* d_NC = nullptr;       // gradient of the residual stream; null forward-only, as the next
+  void* logits = nullptr;   // (head_rows, padded_vocabulary)
+  float* losses = nullptr;  // (rows)
+  void* d_NC = nullptr;     // gradient of the residual stream; null forward-only, as the next
   void* dfinal_NC = nullptr;
 };
 
@@ -31,8 +31,8 @@ class ActivationMemory {
   ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, MemoryPlan& plan);
   // Also fills the rotary tables.
   Activations bind(const MemoryArena& arena) const;
-  // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does not cost
-  // rows x vocabulary of memory. A function of shapes alone: it decides bits.
+  // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
+  // not cost rows x vocabulary of memory. A function of shapes alone: it decides bits.
   std::int64_t head_rows() const { return head_rows_; }
 
  private:
@@ -41,7 +41,8 @@ class ActivationMemory {
     MemoryPlan::Slot mean[2], rstd[2];
   };
   BlockSlots reserve_block(std::int64_t layer, MemoryPlan& plan) const;
-  MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count, std::size_t element_bytes) const;
+  MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
+                           std::size_t element_bytes) const;
   void fill_rotary_tables(const MemoryArena& arena) const;
 
   ModelSpec spec_;
@@ -50,8 +51,8 @@ class ActivationMemory {
   std::int64_t head_rows_;
   std::vector<MemoryPlan::Slot> residual_;
   std::vector<BlockSlots> blocks_;
-  MemoryPlan::Slot branch_, dwide_, dinner_, delta_, cosine_, sine_, final_, final_mean_, final_rstd_, logits_, losses_,
-      d_, dfinal_;
+  MemoryPlan::Slot branch_, dwide_, dinner_, delta_, cosine_, sine_, final_, final_mean_, final_rstd_,
+      logits_, losses_, d_, dfinal_;
 };
 
 }  // namespace holdfast

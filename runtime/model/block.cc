@@ -11,9 +11,15 @@ namespace {
 void rotate(Device& device, const ModelSpec& spec, const BlockScratch& scratch, void* qkv, BatchShapeBT shape,
             bool inverse) {
   if (spec.positions > 0) return;
-  device.launch(Rotary{.x = qkv, .cosine = scratch.cosine, .sine = scratch.sine, .rows = shape.rows(),
-                       .row_stride = spec.qkv_width(), .heads = spec.heads + spec.kv_heads,
-                       .head_size = spec.head_size, .sequence_length = shape.sequence_length, .inverse = inverse,
+  device.launch(Rotary{.x = qkv,
+                       .cosine = scratch.cosine,
+                       .sine = scratch.sine,
+                       .rows = shape.rows(),
+                       .row_stride = spec.qkv_width(),
+                       .heads = spec.heads + spec.kv_heads,
+                       .head_size = spec.head_size,
+                       .sequence_length = shape.sequence_length,
+                       .inverse = inverse,
                        .dtype = spec.dtype});
 }
 
@@ -23,21 +29,33 @@ void add(Device& device, const ModelSpec& spec, const void* a, const void* b, vo
 
 void activate(Device& device, const ModelSpec& spec, const BlockActivations& activations, std::int64_t rows) {
   if (spec.activation == ActivationKind::swiglu) {
-    device.launch(SwigluForward{.x = activations.up, .y = activations.active, .rows = rows,
-                                .feed_forward = spec.feed_forward, .dtype = spec.dtype});
+    device.launch(SwigluForward{.x = activations.up,
+                                .y = activations.active,
+                                .rows = rows,
+                                .feed_forward = spec.feed_forward,
+                                .dtype = spec.dtype});
   } else {
-    device.launch(GeluForward{.x = activations.up, .y = activations.active, .count = rows * spec.feed_forward,
+    device.launch(GeluForward{.x = activations.up,
+                              .y = activations.active,
+                              .count = rows * spec.feed_forward,
                               .dtype = spec.dtype});
   }
 }
 
-void activate_backward(Device& device, const ModelSpec& spec, const BlockActivations& activations, const void* dactive,
-                       void* dup, std::int64_t rows) {
+void activate_backward(Device& device, const ModelSpec& spec, const BlockActivations& activations,
+                       const void* dactive, void* dup, std::int64_t rows) {
   if (spec.activation == ActivationKind::swiglu) {
-    device.launch(SwigluBackward{.x = activations.up, .dy = dactive, .dx = dup, .rows = rows,
-                                 .feed_forward = spec.feed_forward, .dtype = spec.dtype});
+    device.launch(SwigluBackward{.x = activations.up,
+                                 .dy = dactive,
+                                 .dx = dup,
+                                 .rows = rows,
+                                 .feed_forward = spec.feed_forward,
+                                 .dtype = spec.dtype});
   } else {
-    device.launch(GeluBackward{.x = activations.up, .dy = dactive, .dx = dup, .count = rows * spec.feed_forward,
+    device.launch(GeluBackward{.x = activations.up,
+                               .dy = dactive,
+                               .dx = dup,
+                               .count = rows * spec.feed_forward,
                                .dtype = spec.dtype});
   }
 }
@@ -50,9 +68,15 @@ void block_forward(Device& device, const ModelSpec& spec, const Block& block, co
   block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, rows);
   block.qkv.forward(device, a.normed_NC, a.qkv, rows);
   rotate(device, spec, scratch, a.qkv, shape, /*inverse=*/false);
-  device.launch(AttentionForward{.qkv = a.qkv, .out = a.attention, .lse = a.lse, .batch = shape.batch,
-                                 .sequence_length = shape.sequence_length, .heads = spec.heads,
-                                 .kv_heads = spec.kv_heads, .head_size = spec.head_size, .dtype = spec.dtype});
+  device.launch(AttentionForward{.qkv = a.qkv,
+                                 .out = a.attention,
+                                 .lse = a.lse,
+                                 .batch = shape.batch,
+                                 .sequence_length = shape.sequence_length,
+                                 .heads = spec.heads,
+                                 .kv_heads = spec.kv_heads,
+                                 .head_size = spec.head_size,
+                                 .dtype = spec.dtype});
   block.output.forward(device, a.attention, scratch.branch_NC, rows);
   add(device, spec, a.x_NC, scratch.branch_NC, a.mid_NC, rows);
 
@@ -63,8 +87,9 @@ void block_forward(Device& device, const ModelSpec& spec, const Block& block, co
   add(device, spec, a.mid_NC, scratch.branch_NC, out_NC, rows);
 }
 
-void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                           const BlockScratch& scratch, void* d_NC, BatchShapeBT shape, bool accumulate) {
+void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block,
+                           const BlockActivations& a, const BlockScratch& scratch, void* d_NC,
+                           BatchShapeBT shape, bool accumulate) {
   const std::int64_t rows = shape.rows();
   block.down.backward(device, a.active, d_NC, scratch.dinner, rows, accumulate);
   activate_backward(device, spec, a, scratch.dinner, scratch.dwide, rows);
@@ -77,13 +102,22 @@ void attention_backward(Device& device, const ModelSpec& spec, const Block& bloc
                         const BlockScratch& scratch, void* d_NC, BatchShapeBT shape, bool accumulate) {
   const std::int64_t rows = shape.rows();
   block.output.backward(device, a.attention, d_NC, scratch.dinner, rows, accumulate);
-  device.launch(AttentionBackward{.qkv = a.qkv, .out = a.attention, .dout = scratch.dinner, .lse = a.lse,
-                                  .delta = scratch.delta, .dqkv = scratch.dwide, .batch = shape.batch,
-                                  .sequence_length = shape.sequence_length, .heads = spec.heads,
-                                  .kv_heads = spec.kv_heads, .head_size = spec.head_size, .dtype = spec.dtype});
+  device.launch(AttentionBackward{.qkv = a.qkv,
+                                  .out = a.attention,
+                                  .dout = scratch.dinner,
+                                  .lse = a.lse,
+                                  .delta = scratch.delta,
+                                  .dqkv = scratch.dwide,
+                                  .batch = shape.batch,
+                                  .sequence_length = shape.sequence_length,
+                                  .heads = spec.heads,
+                                  .kv_heads = spec.kv_heads,
+                                  .head_size = spec.head_size,
+                                  .dtype = spec.dtype});
   rotate(device, spec, scratch, scratch.dwide, shape, /*inverse=*/true);
   block.qkv.backward(device, a.normed_NC, scratch.dwide, scratch.branch_NC, rows, accumulate);
-  block.attention_norm.backward(device, a.x_NC, scratch.branch_NC, a.attention_norm, d_NC, d_NC, rows, accumulate);
+  block.attention_norm.backward(device, a.x_NC, scratch.branch_NC, a.attention_norm, d_NC, d_NC, rows,
+                                accumulate);
 }
 
 }  // namespace holdfast

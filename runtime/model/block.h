@@ -29,7 +29,7 @@ struct BlockActivations {
   void* x_NC = nullptr;  // input of the block: the previous block's output
   Norm::Statistics attention_norm;
   void* normed_NC = nullptr;
-  void* qkv = nullptr;  // (rows, qkv_width), queries and keys already rotated
+  void* qkv = nullptr;        // (rows, qkv_width), queries and keys already rotated
   void* attention = nullptr;  // (rows, attention_width)
   float* lse = nullptr;       // (batch, heads, sequence_length)
   void* mid_NC = nullptr;
@@ -50,15 +50,17 @@ struct BlockScratch {
 };
 
 // Reads activations.x_NC, fills the rest, writes the block's output to out_NC.
-void block_forward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& activations,
-                   const BlockScratch& scratch, void* out_NC, BatchShapeBT shape);
+void block_forward(Device& device, const ModelSpec& spec, const Block& block,
+                   const BlockActivations& activations, const BlockScratch& scratch, void* out_NC,
+                   BatchShapeBT shape);
 
-// d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each half's
-// gradients leave as soon as they are complete.
+// d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each
+// half's gradients leave as soon as they are complete.
 void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block,
                            const BlockActivations& activations, const BlockScratch& scratch, void* d_NC,
                            BatchShapeBT shape, bool accumulate);
-void attention_backward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& activations,
-                        const BlockScratch& scratch, void* d_NC, BatchShapeBT shape, bool accumulate);
+void attention_backward(Device& device, const ModelSpec& spec, const Block& block,
+                        const BlockActivations& activations, const BlockScratch& scratch, void* d_NC,
+                        BatchShapeBT shape, bool accumulate);
 
 }  // namespace holdfast

@@ -1,5 +1,5 @@
-// The two parameterised layers a block is made of, as launches of ops: Linear (y = x W^T + b) and Norm. A layer holds
-// pointers into the flat parameter and gradient buffers; it owns nothing.
+// The two parameterised layers a block is made of, as launches of ops: Linear (y = x W^T + b) and Norm. A
+// layer holds pointers into the flat parameter and gradient buffers; it owns nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct Linear {
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
   // dx may be null. `accumulate`: add to the gradients instead of setting them.
-  void backward(Device& device, const void* x_NI, const void* dy_NO, void* dx_NI, std::int64_t rows, bool accumulate) const;
+  void backward(Device& device, const void* x_NI, const void* dy_NO, void* dx_NI, std::int64_t rows,
+                bool accumulate) const;
 };
 
 struct Norm {
@@ -39,8 +40,8 @@ struct Norm {
   };
   void forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
   // dx = gradient through the norm + dresidual (when not null; may be the memory of dx).
-  void backward(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics, const void* dresidual_NC,
-                void* dx_NC, std::int64_t rows, bool accumulate) const;
+  void backward(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
+                const void* dresidual_NC, void* dx_NC, std::int64_t rows, bool accumulate) const;
 };
 
 }  // namespace holdfast

@@ -33,7 +33,8 @@ class BucketCounter {
 Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan)
     : spec_(spec), memory_(spec, largest, mode == Mode::train, plan) {}
 
-void Model::bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters, float* gradients) {
+void Model::bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
+                 float* gradients) {
   activations_ = memory_.bind(arena);
   const ParameterTable table(spec_, buckets, parameters, gradients);
   for (std::int64_t layer = 0; layer < spec_.layers; ++layer) {
@@ -56,31 +57,41 @@ void Model::bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte*
 
 void Model::forward_trunk(Device& device, const TokenBatch& batch) const {
   const BatchShapeBT shape = batch.shape;
-  device.launch(EmbeddingForward{.tokens = batch.inputs, .table = token_table_, .positions = position_table_,
-                                 .x = activations_.residual_NC[0], .rows = shape.rows(), .width = spec_.width,
-                                 .sequence_length = shape.sequence_length, .dtype = spec_.dtype});
+  device.launch(EmbeddingForward{.tokens = batch.inputs,
+                                 .table = token_table_,
+                                 .positions = position_table_,
+                                 .x = activations_.residual_NC[0],
+                                 .rows = shape.rows(),
+                                 .width = spec_.width,
+                                 .sequence_length = shape.sequence_length,
+                                 .dtype = spec_.dtype});
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     block_forward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch,
                   activations_.residual_NC[layer + 1], shape);
   }
-  final_norm_.forward(device, activations_.residual_NC.back(), activations_.final_NC, activations_.final_statistics,
-                      shape.rows());
+  final_norm_.forward(device, activations_.residual_NC.back(), activations_.final_NC,
+                      activations_.final_statistics, shape.rows());
 }
 
-void Model::run_head(Device& device, const TokenBatch& batch, double* loss_sum, const BackwardOptions* options) const {
+void Model::run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+                     const BackwardOptions* options) const {
   const std::int64_t rows = batch.shape.rows();
   for (std::int64_t first = 0; first < rows; first += memory_.head_rows()) {
     const std::int64_t count = std::min(memory_.head_rows(), rows - first);
     const void* x_NC = row_of(activations_.final_NC, first, spec_.width, spec_.dtype);
     head_.forward(device, x_NC, activations_.logits, count);
-    device.launch(CrossEntropy{.logits = activations_.logits, .targets = batch.targets + first,
-                               .losses = activations_.losses + first, .rows = count,
-                               .row_stride = spec_.padded_vocabulary, .vocabulary = spec_.vocabulary,
+    device.launch(CrossEntropy{.logits = activations_.logits,
+                               .targets = batch.targets + first,
+                               .losses = activations_.losses + first,
+                               .rows = count,
+                               .row_stride = spec_.padded_vocabulary,
+                               .vocabulary = spec_.vocabulary,
                                .gradient_scale = options == nullptr ? 0.0F : options->gradient_scale,
                                .dtype = spec_.dtype});
     if (options == nullptr) continue;
-    head_.backward(device, x_NC, activations_.logits, row_of(activations_.dfinal_NC, first, spec_.width, spec_.dtype),
-                   count, options->accumulate || first > 0);
+    head_.backward(device, x_NC, activations_.logits,
+                   row_of(activations_.dfinal_NC, first, spec_.width, spec_.dtype), count,
+                   options->accumulate || first > 0);
   }
   device.launch(LossSum{.values = activations_.losses, .count = rows, .sum = loss_sum});
 }
@@ -101,12 +112,12 @@ void Model::backward_trunk(Device& device, const TokenBatch& batch, const Backwa
   BucketCounter bucket(options.observer);
   if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own, complete since run_head
   void* d_NC = activations_.d_NC;
-  final_norm_.backward(device, activations_.residual_NC.back(), activations_.dfinal_NC, activations_.final_statistics,
-                       nullptr, d_NC, batch.shape.rows(), options.accumulate);
+  final_norm_.backward(device, activations_.residual_NC.back(), activations_.dfinal_NC,
+                       activations_.final_statistics, nullptr, d_NC, batch.shape.rows(), options.accumulate);
   bucket.next();
   for (std::size_t layer = blocks_.size(); layer-- > 0;) {
-    feed_forward_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch, d_NC,
-                          batch.shape, options.accumulate);
+    feed_forward_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch,
+                          d_NC, batch.shape, options.accumulate);
     bucket.next();
     attention_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch, d_NC,
                        batch.shape, options.accumulate);
@@ -121,11 +132,16 @@ void Model::embedding_backward(Device& device, const TokenBatch& batch, bool acc
   if (!accumulate) {
     const std::int64_t row_bytes = spec_.width * static_cast<std::int64_t>(sizeof(float));
     device.launch(FillZero{.target = token_gradient_, .bytes = spec_.padded_vocabulary * row_bytes});
-    if (spec_.positions > 0) device.launch(FillZero{.target = position_gradient_, .bytes = spec_.positions * row_bytes});
+    if (spec_.positions > 0)
+      device.launch(FillZero{.target = position_gradient_, .bytes = spec_.positions * row_bytes});
   }
-  device.launch(EmbeddingBackward{.tokens = batch.inputs, .dx = activations_.d_NC, .table_gradient = token_gradient_,
-                                  .positions_gradient = position_gradient_, .rows = batch.shape.rows(),
-                                  .width = spec_.width, .sequence_length = batch.shape.sequence_length,
+  device.launch(EmbeddingBackward{.tokens = batch.inputs,
+                                  .dx = activations_.d_NC,
+                                  .table_gradient = token_gradient_,
+                                  .positions_gradient = position_gradient_,
+                                  .rows = batch.shape.rows(),
+                                  .width = spec_.width,
+                                  .sequence_length = batch.shape.sequence_length,
                                   .dtype = spec_.dtype});
 }
 

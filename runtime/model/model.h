@@ -1,7 +1,8 @@
-// The whole model on one rank: embedding, blocks, head with cross-entropy, forward and backward as launches of ops on an
-// asynchronous device. Explicit backward, no autograd.
+// The whole model on one rank: embedding, blocks, head with cross-entropy, forward and backward as launches
+// of ops on an asynchronous device. Explicit backward, no autograd.
 //
-// Memory: the constructor reserves everything in a MemoryPlan; bind() takes the addresses. Nothing is allocated later.
+// Memory: the constructor reserves everything in a MemoryPlan; bind() takes the addresses. Nothing is
+// allocated later.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ struct TokenBatch {
   BatchShapeBT shape;
 };
 
-// Told during backward, on the launching thread: every op that writes the gradients of this bucket is launched.
+// Told during backward, on the launching thread: every op that writes the gradients of this bucket is
+// launched.
 class BucketObserver {
  public:
   virtual ~BucketObserver() = default;
@@ -47,16 +49,20 @@ class Model {
   // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there.
   void forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const;
   // Buckets are announced in the order of backward_buckets().
-  void forward_backward(Device& device, const TokenBatch& batch, double* loss_sum, const BackwardOptions& options) const;
-  // logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid until the next call.
+  void forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
+                        const BackwardOptions& options) const;
+  // logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid until
+  // the next call.
   const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
 
   const ModelSpec& spec() const { return spec_; }
 
  private:
   void forward_trunk(Device& device, const TokenBatch& batch) const;
-  // Final norm's output -> losses, chunk by chunk; with options also the gradients of the head and of final_NC.
-  void run_head(Device& device, const TokenBatch& batch, double* loss_sum, const BackwardOptions* options) const;
+  // Final norm's output -> losses, chunk by chunk; with options also the gradients of the head and of
+  // final_NC.
+  void run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+                const BackwardOptions* options) const;
   void backward_trunk(Device& device, const TokenBatch& batch, const BackwardOptions& options) const;
   void embedding_backward(Device& device, const TokenBatch& batch, bool accumulate) const;
 

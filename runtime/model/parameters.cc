@@ -35,13 +35,17 @@ float* ParameterTable::gradient_of(const BucketTensor& tensor) const {
   return gradients_ == nullptr ? nullptr : gradients_ + tensor.gradient_offset;
 }
 
-float* ParameterTable::gradient(const std::string& name) const { return gradient_of(tensor(name)); }
+float* ParameterTable::gradient(const std::string& name) const {
+  return gradient_of(tensor(name));
+}
 
 Linear ParameterTable::linear(const std::string& name) const {
   const BucketTensor& weight = tensor(name + ".weight");
-  Linear linear{.weight = parameter(weight.name), .weight_gradient = gradient_of(weight),
+  Linear linear{.weight = parameter(weight.name),
+                .weight_gradient = gradient_of(weight),
                 .outputs = static_cast<std::int64_t>(weight.shape[0]),
-                .inputs = static_cast<std::int64_t>(weight.shape[1]), .dtype = spec_->dtype};
+                .inputs = static_cast<std::int64_t>(weight.shape[1]),
+                .dtype = spec_->dtype};
   if (const std::string bias = name + ".bias"; contains(bias)) {
     linear.bias = parameter(bias);
     linear.bias_gradient = gradient(bias);
@@ -50,8 +54,12 @@ Linear ParameterTable::linear(const std::string& name) const {
 }
 
 Norm ParameterTable::norm(const std::string& name) const {
-  Norm norm{.kind = spec_->norm, .weight = parameter(name + ".weight"), .weight_gradient = gradient(name + ".weight"),
-            .width = spec_->width, .epsilon = spec_->norm_epsilon, .dtype = spec_->dtype};
+  Norm norm{.kind = spec_->norm,
+            .weight = parameter(name + ".weight"),
+            .weight_gradient = gradient(name + ".weight"),
+            .width = spec_->width,
+            .epsilon = spec_->norm_epsilon,
+            .dtype = spec_->dtype};
   if (const std::string bias = name + ".bias"; contains(bias)) {
     norm.bias = parameter(bias);
     norm.bias_gradient = gradient(bias);

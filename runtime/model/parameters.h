@@ -34,8 +34,8 @@ class ParameterTable {
   BucketTensor tied_head_;
 };
 
-// Starting values of the elements [first, first + values.size()) of one tensor: a pure function of the seed, the tensor's
-// name and the element, so that any rank can make any part.
+// Starting values of the elements [first, first + values.size()) of one tensor: a pure function of the seed,
+// the tensor's name and the element, so that any rank can make any part.
 void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                     std::span<float> values);
 

@@ -5,9 +5,13 @@
 namespace holdfast {
 namespace {
 
-std::uint64_t u64(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+std::uint64_t u64(std::int64_t value) {
+  return static_cast<std::uint64_t>(value);
+}
 
-std::string layer_name(std::int64_t layer, const char* part) { return fmt::format("layers.{}.{}", layer, part); }
+std::string layer_name(std::int64_t layer, const char* part) {
+  return fmt::format("layers.{}.{}", layer, part);
+}
 
 // Collects the tensors of a model in forward order.
 class ParameterList {
@@ -75,7 +79,8 @@ ModelSpec make_model_spec(const Config& config) {
 
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   ParameterList list(spec);
-  // Projections into the residual stream start smaller, so that its variance does not grow with depth (GPT-2).
+  // Projections into the residual stream start smaller, so that its variance does not grow with depth
+  // (GPT-2).
   const float base = ParameterList::base_deviation;
   const float residual = base / std::sqrt(2.0F * static_cast<float>(spec.layers));
   list.vocabulary_matrix("embedding.token.weight");
@@ -95,7 +100,8 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
 
 std::uint64_t parameter_count(const ModelSpec& spec) {
   std::uint64_t count = 0;
-  for (const ParameterSpec& parameter : parameter_specs(spec)) count += parameter.elements() - parameter.padding_elements;
+  for (const ParameterSpec& parameter : parameter_specs(spec))
+    count += parameter.elements() - parameter.padding_elements;
   return count;
 }
 
@@ -108,7 +114,8 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
     std::string group = parameter.name.substr(0, parameter.name.find(".weight"));
     if (!ends) {
       const bool attention = parameter.name.find(".attention") != std::string::npos;
-      group = parameter.name.substr(0, parameter.name.find('.', 7)) + (attention ? ".attention" : ".feed_forward");
+      group = parameter.name.substr(0, parameter.name.find('.', 7)) +
+              (attention ? ".attention" : ".feed_forward");
     } else if (parameter.name.starts_with("final_norm") || parameter.name == "head.weight") {
       group = "head";
     }
@@ -123,14 +130,16 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
     Bucket shadow = backward.back();
     backward.insert(backward.begin(), shadow);
     for (std::size_t i = 1; i < backward.size(); ++i) {
-      if (backward[i].tensors.front().name == "embedding.token.weight") backward.front().shadow_of = static_cast<int>(i);
+      if (backward[i].tensors.front().name == "embedding.token.weight")
+        backward.front().shadow_of = static_cast<int>(i);
     }
   }
   return backward;
 }
 
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length) {
-  const std::int64_t per_layer = spec.width * (spec.qkv_width() + spec.attention_width() + spec.up_width() + spec.feed_forward);
+  const std::int64_t per_layer =
+      spec.width * (spec.qkv_width() + spec.attention_width() + spec.up_width() + spec.feed_forward);
   const std::int64_t weights = spec.layers * per_layer + spec.vocabulary * spec.width;
   return 6.0 * static_cast<double>(weights) +
          6.0 * static_cast<double>(spec.layers * spec.attention_width() * sequence_length);

@@ -1,5 +1,6 @@
-// ModelSpec: the shapes of one decoder-only transformer, GPT-2 style or Llama style, and the list of its tensors.
-// Pure data; everything that depends on the model (memory, buckets, names on disk, FLOPs) follows from it.
+// ModelSpec: the shapes of one decoder-only transformer, GPT-2 style or Llama style, and the list of its
+// tensors. Pure data; everything that depends on the model (memory, buckets, names on disk, FLOPs) follows
+// from it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,9 @@ struct ModelSpec {
   static constexpr std::int64_t vocabulary_multiple = 64;
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
   std::int64_t attention_width() const { return heads * head_size; }
-  std::int64_t up_width() const { return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward; }
+  std::int64_t up_width() const {
+    return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward;
+  }
 };
 
 // From a resolved config (resolve_config has filled in every shape).
@@ -51,12 +54,13 @@ struct ParameterSpec {
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
 std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary padding, tied weights once
 
-// Buckets in the order in which backward finishes them: head, then for each layer from the last its feed-forward half and
-// its attention half, then the embedding. A tied head is a shadow of the embedding's bucket.
+// Buckets in the order in which backward finishes them: head, then for each layer from the last its
+// feed-forward half and its attention half, then the embedding. A tied head is a shadow of the embedding's
+// bucket.
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);
 
-// FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal attention once
-// (6 * layers * attention_width * T), the convention of llm.c.
+// FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal
+// attention once (6 * layers * attention_width * T), the convention of llm.c.
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace holdfast

@@ -14,7 +14,9 @@ double progress(std::int64_t step, std::int64_t begin, std::int64_t steps) {
   return std::clamp(share, 0.0, 1.0);
 }
 
-double line(double final_fraction, double share) { return 1.0 + (final_fraction - 1.0) * share; }
+double line(double final_fraction, double share) {
+  return 1.0 + (final_fraction - 1.0) * share;
+}
 
 }  // namespace
 
@@ -22,7 +24,8 @@ double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std
   const double peak = optimizer.learning_rate;
   const std::int64_t warmup = optimizer.warmup_steps;
   if (step <= warmup) return peak * static_cast<double>(step) / static_cast<double>(warmup);
-  if (optimizer.schedule == "linear") return peak * line(optimizer.final_fraction, progress(step, warmup, steps));
+  if (optimizer.schedule == "linear")
+    return peak * line(optimizer.final_fraction, progress(step, warmup, steps));
   if (optimizer.schedule == "cosine") {
     const double wave = 0.5 * (1.0 - std::cos(std::numbers::pi * progress(step, warmup, steps)));
     return peak * line(optimizer.final_fraction, wave);

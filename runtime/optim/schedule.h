@@ -11,7 +11,8 @@
 
 namespace holdfast {
 
-// For the update that makes step `step` (counted from 1) of `steps`. Computed in double with own arithmetic order.
+// For the update that makes step `step` (counted from 1) of `steps`. Computed in double with own arithmetic
+// order.
 double learning_rate_at(const OptimizerConfig& optimizer, std::int64_t step, std::int64_t steps);
 
 }  // namespace holdfast

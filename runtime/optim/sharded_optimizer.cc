@@ -7,11 +7,15 @@
 
 namespace holdfast {
 
-ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
-                                   MemoryPlan& plan)
-    : config_(config), dtype_(dtype), segments_(buckets.segments(rank)), specs_(buckets.shard_specs(rank, "weight")) {
+ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype,
+                                   const OptimizerConfig& config, MemoryPlan& plan)
+    : config_(config),
+      dtype_(dtype),
+      segments_(buckets.segments(rank)),
+      specs_(buckets.shard_specs(rank, "weight")) {
   const std::uint64_t shard_bytes = buckets.shard_elements(rank) * sizeof(float);
-  if (dtype == DType::bf16) master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer, shard_bytes);
+  if (dtype == DType::bf16)
+    master_slot_ = plan.reserve("optimizer.master", MemoryClass::optimizer, shard_bytes);
   moment1_slot_ = plan.reserve("optimizer.moment1", MemoryClass::optimizer, shard_bytes);
   moment2_slot_ = plan.reserve("optimizer.moment2", MemoryClass::optimizer, shard_bytes);
   for (const Segment& segment : segments_) {
@@ -19,7 +23,8 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
     weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
     square_sum_count_ += segment.block_count;
   }
-  square_sums_slot_ = plan.reserve("optimizer.square_sums", MemoryClass::workspace, square_sum_count_ * sizeof(double));
+  square_sums_slot_ =
+      plan.reserve("optimizer.square_sums", MemoryClass::workspace, square_sum_count_ * sizeof(double));
 }
 
 void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters) {
@@ -39,19 +44,25 @@ void ShardedOptimizer::launch_square_sums(Device& device, const float* accumulat
   double* sums = square_sums_;
   for (const Segment& segment : segments_) {
     device.launch(SquareSum{.values = accumulator + segment.shard_offset,
-                            .count = static_cast<std::int64_t>(segment.elements), .sums = sums});
+                            .count = static_cast<std::int64_t>(segment.elements),
+                            .sums = sums});
     sums += segment.block_count;
   }
 }
 
 void ShardedOptimizer::launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars) {
-  const auto step = static_cast<double>(scalars.step);
+  // The kernel averages with the betas as fp32 rounds them; the corrections must undo exactly those.
+  const auto beta1 = static_cast<float>(config_.beta1);
+  const auto beta2 = static_cast<float>(config_.beta2);
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(scalars.step)));
+  };
   AdamW update{.learning_rate = static_cast<float>(scalars.learning_rate),
-               .beta1 = static_cast<float>(config_.beta1),
-               .beta2 = static_cast<float>(config_.beta2),
+               .beta1 = beta1,
+               .beta2 = beta2,
                .epsilon = static_cast<float>(config_.epsilon),
-               .correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, step)),
-               .correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, step)),
+               .correction1 = correction(beta1),
+               .correction2 = correction(beta2),
                .gradient_scale = static_cast<float>(scalars.gradient_scale)};
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
@@ -59,7 +70,8 @@ void ShardedOptimizer::launch_update(Device& device, const float* accumulator, c
     update.moment1 = moment1_ + segment.shard_offset;
     update.moment2 = moment2_ + segment.shard_offset;
     update.gradient = accumulator + segment.shard_offset;
-    update.copy = dtype_ == DType::bf16 ? reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset : nullptr;
+    update.copy =
+        dtype_ == DType::bf16 ? reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset : nullptr;
     update.count = static_cast<std::int64_t>(segment.elements);
     update.weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F;
     device.launch(update);

@@ -1,8 +1,9 @@
-// AdamW on the blocks this rank owns: moments and, in bf16 runs, fp32 master weights exist only at their owner.
+// AdamW on the blocks this rank owns: moments and, in bf16 runs, fp32 master weights exist only at their
+// owner.
 //
-// In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master is a shard
-// and the update writes the rounded copy into the parameter buffer. After the update gather_parameters() sends the owned
-// ranges to everybody.
+// In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master
+// is a shard and the update writes the rounded copy into the parameter buffer. After the update
+// gather_parameters() sends the owned ranges to everybody.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@
 namespace holdfast {
 
 struct UpdateScalars {
-  std::int64_t step = 1;       // counted from 1: decides the bias correction
+  std::int64_t step = 1;  // counted from 1: decides the bias correction
   double learning_rate = 0.0;
-  double gradient_scale = 1.0; // of clipping
+  double gradient_scale = 1.0;  // of clipping
 };
 
 // One owned segment of one kind of state, as memory: what checkpoints read and write.
@@ -31,7 +32,8 @@ struct OwnedState {
 
 class ShardedOptimizer {
  public:
-  ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config, MemoryPlan& plan);
+  ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
+                   MemoryPlan& plan);
   void bind(const MemoryArena& arena, std::byte* parameters);
 
   // Block sums of squares of the reduced gradients (accumulator of LaneReduction) into square_sums().
@@ -40,7 +42,8 @@ class ShardedOptimizer {
   std::span<const double> square_sums() const { return {square_sums_, square_sum_count_}; }
 
   void launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars);
-  // bf16 runs: rounds the owned master weights into the parameter buffer (after a start or a load). fp32: nothing.
+  // bf16 runs: rounds the owned master weights into the parameter buffer (after a start or a load). fp32:
+  // nothing.
   void launch_publish(Device& device);
 
   std::vector<OwnedState> state();  // all segments of all kinds, in segment order per kind
@@ -51,8 +54,8 @@ class ShardedOptimizer {
   OptimizerConfig config_;
   DType dtype_;
   std::vector<Segment> segments_;
-  std::vector<ShardSpec> specs_;     // of kind "weight", one per segment
-  std::vector<bool> weight_decay_;   // one per segment
+  std::vector<ShardSpec> specs_;    // of kind "weight", one per segment
+  std::vector<bool> weight_decay_;  // one per segment
   std::size_t square_sum_count_ = 0;
   MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, square_sums_slot_;
   float* master_ = nullptr;

@@ -73,6 +73,14 @@ TEST(Loader, PrecedenceIsIncludeFileEnvironmentCommandLine) {
   EXPECT_EQ(result->origin.at("checkpoint.keep"), "command line");
 }
 
+TEST(Loader, AStoredConfigDoesNotChangeWithTheEnvironment) {
+  const ScopedVariable keep("HOLDFAST_CHECKPOINT_KEEP", "7");
+  EXPECT_EQ(load(kCompleteText, {})->config.checkpoint.keep, 7);
+  const auto stored = load_stored_config(posix_env(), kCompleteText, "stored");
+  ASSERT_TRUE(stored.ok()) << stored.error().message;
+  EXPECT_EQ(stored->config.checkpoint.keep, 3);
+}
+
 TEST(Loader, ListsReplaceAndLaterIncludesWin) {
   const TemporaryFolder folder;
   folder.write("sub/first.toml", std::string(kCompleteText) + "threads = 1\n");

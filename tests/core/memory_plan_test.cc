@@ -61,6 +61,18 @@ TEST(MemoryArena, RefusedPlanNamesItsClasses) {
   EXPECT_THAT(arena.error().message, testing::ContainsRegex("activations +1.00 EiB"));
 }
 
+TEST(MemoryPlan, MoreThanTheHostHasIsRefusedBeforeItIsTouched) {
+  MemoryPlan plan;
+  plan.reserve("weights", MemoryClass::weights, std::uint64_t{3} << 30);
+  EXPECT_TRUE(check_fits(plan, std::nullopt, 1).ok());
+  EXPECT_TRUE(check_fits(plan, std::uint64_t{6} << 30, 2).ok());
+  const Result<void> fits = check_fits(plan, std::uint64_t{6} << 30, 3);
+  ASSERT_FALSE(fits.ok());
+  EXPECT_EQ(fits.error().code, ExitCode::does_not_fit);
+  EXPECT_THAT(fits.error().message, testing::HasSubstr("this host has 6.00 GiB available, 2.00 GiB for each of the 3 ranks"));
+  EXPECT_THAT(fits.error().message, testing::ContainsRegex("weights +3.00 GiB"));
+}
+
 TEST(MemoryPlan, AbsurdSizesDoNotWrapAround) {
   MemoryPlan plan;
   for (int i = 0; i < 10; ++i) plan.reserve("x", MemoryClass::data, ~std::uint64_t{0} - 5);

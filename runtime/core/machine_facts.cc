@@ -1,0 +1,59 @@
+#include "runtime/core/machine_facts.h"
+
+#include <linux/io_uring.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+MachineFact processor_fact(Env& env) {
+  std::string features;
+  if (__builtin_cpu_supports("avx2") != 0) features += " avx2";
+  if (__builtin_cpu_supports("avx512f") != 0) features += " avx512";
+  if (__builtin_cpu_supports("avx512bf16") != 0) features += " avx512-bf16";
+  return {"processors", true, fmt::format("{} usable;{}", env.processor_count(), features)};
+}
+
+MachineFact memory_fact() {
+  const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
+  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  return {"memory", true, format_bytes(pages * page_bytes)};
+}
+
+// Containers often forbid io_uring by seccomp (EPERM); older kernels lack it (ENOSYS).
+MachineFact io_uring_fact() {
+  io_uring_params parameters;
+  std::memset(&parameters, 0, sizeof(parameters));
+  const long descriptor = syscall(SYS_io_uring_setup, 1U, &parameters);
+  if (descriptor < 0)
+    return {"io_uring", false,
+            fmt::format("{} (checkpoints are written with plain writes)", std::strerror(errno))};
+  close(static_cast<int>(descriptor));
+  return {"io_uring", true, "available (checkpoints are written with plain writes in this version)"};
+}
+
+MachineFact shared_memory_fact(Env& env) {
+  const Result<std::uint64_t> free_bytes = env.free_bytes("/dev/shm");
+  if (!free_bytes.ok()) return {"/dev/shm", false, free_bytes.error().message};
+  return {"/dev/shm", true, format_bytes(*free_bytes) + " free"};
+}
+
+MachineFact cuda_fact(Env& env) {
+  const Result<FileStatus> driver = env.status("/proc/driver/nvidia/version");
+  if (!driver.ok() || !driver->exists) return {"CUDA", false, "no NVIDIA driver; training runs on the CPU"};
+  return {"CUDA", false, "a driver is there, but this version of holdfast trains on the CPU"};
+}
+
+}  // namespace
+
+std::vector<MachineFact> machine_facts(Env& env) {
+  return {processor_fact(env), memory_fact(), io_uring_fact(), shared_memory_fact(env), cuda_fact(env)};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,27 @@
+// Signals as a thing to poll, without handlers: the watched signals are blocked and read from a signalfd.
+// Made on the main thread before any other thread starts, so that all threads inherit the mask.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+class SignalWatcher {
+ public:
+  static Result<std::unique_ptr<SignalWatcher>> watch(std::initializer_list<int> signals);
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+  SignalWatcher& operator=(const SignalWatcher&) = delete;
+
+  // The next signal that arrived since the last call, or 0. Never blocks.
+  int poll();
+
+ private:
+  explicit SignalWatcher(int descriptor) : descriptor_(descriptor) {}
+  int descriptor_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,65 @@
+// A trained model that only runs forward, on one CPU device, in fp32: what sampling and file evaluation
+// share. The weights are a checkpoint's fp32 master weights, whatever layout and precision they were trained
+// in.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "checkpoint/store.h"
+#include "kernels/device.h"
+#include "runtime/config/config.h"
+#include "runtime/core/env.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/model/model.h"
+
+namespace holdfast {
+
+struct InferenceOptions {
+  int threads = 1;
+  std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
+  std::int64_t batch = 1;            // sequences at once
+};
+
+// The config stored with a checkpoint. ExitCode::checkpoint when it cannot be used.
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
+
+// Threads: one at a time.
+class InferenceModel {
+ public:
+  // The model's shape is the config stored with the checkpoint. ExitCode::checkpoint when weights are
+  // missing, damaged or of another shape; config when the sequence is longer than the model's learned
+  // positions; does_not_fit.
+  static Result<std::unique_ptr<InferenceModel>> load(Env& env, Checkpoint& checkpoint,
+                                                      const InferenceOptions& options);
+
+  const Config& config() const { return config_; }
+  const ModelSpec& spec() const { return spec_; }
+  BatchShapeBT shape() const { return shape_; }
+
+  // Logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary` values, valid
+  // until the next call.
+  std::span<const float> next_logits(std::span<const std::int32_t> tokens);
+  // Sum of the losses of shape().rows() tokens; a negative target is not counted.
+  double loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
+
+ private:
+  InferenceModel(Config config, const InferenceOptions& options);
+  Result<void> read_weights(Checkpoint& checkpoint);
+
+  Config config_;
+  ModelSpec spec_;
+  BatchShapeBT shape_;
+  BucketPlan buckets_;
+  MemoryPlan plan_;
+  MemoryArena arena_;
+  std::unique_ptr<Model> model_;
+  float* parameters_ = nullptr;
+  std::int32_t* inputs_ = nullptr;
+  std::int32_t* targets_ = nullptr;
+  double* loss_sum_ = nullptr;
+  std::unique_ptr<Device> device_;  // last: its queue drains while the memory it works on is still there
+};
+
+}  // namespace holdfast

@@ -1,0 +1,67 @@
+#include "runtime/train/join.h"
+
+#include <algorithm>
+
+#include "parallel/agreement.h"
+#include "runtime/config/document.h"
+
+namespace holdfast {
+namespace {
+
+Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
+  return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
+}
+
+int threads_of_rank(const TrainInputs& inputs, const Config& config) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  return std::max(1, inputs.env.processor_count() / std::max(1, inputs.ranks_on_host));
+}
+
+Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
+  HF_TRY(lock, claim_run_directory(env, {config.run.directory}));
+  return choose_start(env, config);
+}
+
+}  // namespace
+
+Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
+  HF_FAULT_POINT(inputs.faults, "start.before_join");
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(inputs.config)));
+  const Config& config = inputs.config->config;
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter,
+                             {{"program", inputs.build}, {"config", dump_config(config)}}));
+  HF_FAULT_POINT(inputs.faults, "start.after_join");
+  return config;
+}
+
+Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                              std::unique_ptr<FileLock>& lock) {
+  Result<StartPoint> chosen = StartPoint{};
+  if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, lock);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
+  return start_from_text(texts.front());
+}
+
+Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
+                                           const Config& config) {
+  Result<std::shared_ptr<DataSet>> data =
+      DataSet::open(inputs.env, config.data.sources, config.training.sequence_length);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(data)));
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"data", to_hex((*data)->fingerprint())}}));
+  return data;
+}
+
+Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
+                                            const Config& config) {
+  if (config.device == "cuda") {
+    return fail(ExitCode::config,
+                "device = \"cuda\", but this build of holdfast has no CUDA device; use \"cpu\" or \"auto\"");
+  }
+  std::unique_ptr<Device> device = make_cpu_device({.threads = threads_of_rank(inputs, config)});
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"device", device->description()}}));
+  return device;
+}
+
+}  // namespace holdfast

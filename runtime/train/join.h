@@ -1,0 +1,34 @@
+// Start-up: what all ranks must agree on before the first step, and the objects that follow from it. Each
+// function is collective: all ranks call it, and all get the same outcome, with the rank named that differs
+// or failed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/device.h"
+#include "parallel/collectives.h"
+#include "runtime/config/config.h"
+#include "runtime/data/loader.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+
+// Config and binary are the same everywhere. Returns the config.
+Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
+
+// Rank 0 claims the run directory (`lock`) and chooses where to start; all learn it.
+Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                              std::unique_ptr<FileLock>& lock);
+
+// Opens the data everywhere and compares its fingerprint.
+Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
+                                           const Config& config);
+
+// The device this rank computes on; the same kind everywhere.
+Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
+                                            const Config& config);
+
+}  // namespace holdfast

@@ -1,0 +1,104 @@
+#include "runtime/train/progress.h"
+
+#include <cstdio>
+
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+double milliseconds(std::int64_t duration_ns) {
+  return static_cast<double>(duration_ns) / 1e6;
+}
+
+std::string rate(double per_second) {
+  if (per_second >= 1e6) return fmt::format("{:.2f}M", per_second / 1e6);
+  if (per_second >= 1e4) return fmt::format("{:.1f}k", per_second / 1e3);
+  return fmt::format("{:.0f}", per_second);
+}
+
+}  // namespace
+
+Progress::Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks)
+    : env_(&env), setup_(setup), speaks_(speaks), log_(env, paths.events()) {}
+
+Result<void> Progress::open() {
+  return speaks_ ? log_.open() : Result<void>();
+}
+
+void Progress::say(std::string_view line) const {
+  if (!speaks_) return;
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed) {
+  if (!speaks_) return {};
+  EventLine& line = log_.line().begin("start", env_->wall_time_us());
+  line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
+  line.field("steps", setup_.steps);
+  if (resumed) {
+    line.field("resumed_from_step", state.step);
+  } else {
+    line.null_field("resumed_from_step");
+  }
+  return log_.write(line);
+}
+
+std::string Progress::console_line(const StepOutcome& outcome, double duration_ms,
+                                   double tokens_per_sec) const {
+  const auto done = static_cast<double>(outcome.step);
+  const double remaining_ms = smooth_step_ms_ * (static_cast<double>(setup_.steps) - done);
+  const double share =
+      setup_.peak_flops > 0.0 ? setup_.flops_per_token * tokens_per_sec / setup_.peak_flops : 0.0;
+  return fmt::format(
+      "step {}/{}  {:.1f}%  loss {:.4f}  gn {:.3f}  lr {:.2e}  {:.0f} ms  {} tok/s  gemm {:.0f}%  eta {}",
+      outcome.step, setup_.steps, 100.0 * done / static_cast<double>(setup_.steps), outcome.loss,
+      outcome.grad_norm, outcome.learning_rate, duration_ms, rate(tokens_per_sec), 100.0 * share,
+      format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
+}
+
+Result<void> Progress::stepped(const StepOutcome& outcome, const Digest& data_digest,
+                               std::int64_t duration_ns) {
+  if (!speaks_) return {};
+  const double duration_ms = milliseconds(duration_ns);
+  const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
+  constexpr double memory = 0.95;
+  smooth_step_ms_ =
+      smooth_step_ms_ > 0.0 ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
+  EventLine& line = log_.line().begin("step", env_->wall_time_us());
+  line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
+  line.field("learning_rate", outcome.learning_rate).field("tokens", outcome.step * setup_.tokens_per_step);
+  line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
+  line.field("data_digest", to_hex(data_digest));
+  HF_TRY_VOID(log_.write(line));
+  const auto step = static_cast<std::int64_t>(outcome.step);
+  const bool shown =
+      step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
+  if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
+  return {};
+}
+
+Result<void> Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
+  if (!speaks_) return {};
+  say(fmt::format("step {}/{}  held-out loss {:.4f}", step, setup_.steps, loss));
+  EventLine& line = log_.line().begin("evaluation", env_->wall_time_us());
+  return log_.write(
+      line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
+}
+
+Result<void> Progress::saved(std::uint64_t step, const std::string& directory, std::int64_t duration_ns) {
+  if (!speaks_) return {};
+  EventLine& line = log_.line().begin("checkpoint", env_->wall_time_us());
+  line.field("step", step).field("directory", directory).field("duration_ms", milliseconds(duration_ns));
+  return log_.write(line);
+}
+
+Result<void> Progress::finished(const RunStatus& status) {
+  if (!speaks_) return {};
+  EventLine& line = log_.line().begin("finish", env_->wall_time_us());
+  line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
+  return log_.write(line.field("reason", status.reason));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,44 @@
+// What a run tells while it goes: the console line and the events. Only rank 0's speaks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/core/events.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/step.h"
+
+namespace holdfast {
+
+class Progress {
+ public:
+  struct Setup {
+    std::int64_t steps = 0;
+    std::int64_t every_steps = 10;
+    double flops_per_token = 0.0;
+    double peak_flops = 0.0;  // all ranks together, measured at the start
+    std::uint64_t tokens_per_step = 0;
+  };
+  Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks);
+  Result<void> open();
+
+  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed);
+  // A console line for the first step, every `every_steps` and the last; an event for every step.
+  Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
+  Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
+  Result<void> saved(std::uint64_t step, const std::string& directory, std::int64_t duration_ns);
+  Result<void> finished(const RunStatus& status);
+  // One line for people, on stdout.
+  void say(std::string_view line) const;
+
+ private:
+  std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
+
+  Env* env_;
+  Setup setup_;
+  bool speaks_;
+  EventLog log_;
+  double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
+};
+
+}  // namespace holdfast

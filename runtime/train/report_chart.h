@@ -1,0 +1,50 @@
+// Curves over training steps as inline SVG. Colours come from the page's style sheet by class, so that one
+// picture is right on light and dark pages. Pure functions of the data; all numbers are finite.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace holdfast {
+
+struct ChartPoint {
+  double x = 0.0, y = 0.0;
+};
+
+struct ChartCurve {
+  std::string name;                // "training loss"
+  std::string css_class;           // of its line and dots
+  std::vector<ChartPoint> points;  // finite, ascending x
+  bool dots = false;
+};
+
+// An event at a step: a line over the whole height, or a tick at the axis.
+struct ChartMarker {
+  double x = 0.0;
+  std::string css_class;
+  std::string title;  // shown under the pointer
+  bool tick = false;
+};
+
+struct Chart {
+  std::string label = {};                 // for readers that do not see it
+  double width = 1040.0, height = 340.0;  // of the SVG's own units; the page scales it
+  bool log_y = false;                     // ignored when a value is not positive
+  bool from_zero = false;                 // the value axis starts at 0
+  std::vector<ChartCurve> curves = {};
+  std::vector<ChartMarker> markers = {};
+};
+
+std::string render_chart(const Chart& chart);
+
+// At most `limit` points that keep the curve's look: of each run of neighbours the lowest and the highest.
+std::vector<ChartPoint> downsample(const std::vector<ChartPoint>& points, std::size_t limit);
+// Mean over the `half_width` neighbours on both sides; near the steep start over fewer, as many on each side.
+std::vector<ChartPoint> smooth(const std::vector<ChartPoint>& points, std::size_t half_width);
+
+// Short for people: "12.4k", "3.10M", "0.253", "6e-4".
+std::string short_number(double value);
+std::string escape_html(std::string_view text);
+
+}  // namespace holdfast

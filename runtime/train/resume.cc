@@ -1,0 +1,118 @@
+#include "runtime/train/resume.h"
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/store.h"
+#include "runtime/config/document.h"
+
+namespace holdfast {
+namespace {
+
+StartPoint start_at(const FoundCheckpoint& found) {
+  const Manifest& manifest = found.checkpoint.manifest();
+  StartPoint start{.checkpoint = found.checkpoint.directory(),
+                   .step = manifest.step,
+                   .config = manifest.config,
+                   .device = {},
+                   .notes = found.skipped};
+  if (const auto device = manifest.values.find("device"); device != manifest.values.end())
+    start.device = device->second;
+  return start;
+}
+
+Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optional<FoundCheckpoint> own) {
+  HF_TRY(const std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
+  if (!found.has_value()) {
+    return fail(ExitCode::checkpoint,
+                "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
+  }
+  if (own.has_value() && own->checkpoint.manifest().run_id == found->checkpoint.manifest().run_id &&
+      own->checkpoint.manifest().step > found->checkpoint.manifest().step) {
+    return start_at(*own);
+  }
+  return start_at(*found);
+}
+
+Result<Config> stored_config(Env& env, const StartPoint& start) {
+  Result<LoadedConfig> loaded =
+      load_stored_config(env, start.config, start.checkpoint + " (stored config)");
+  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  return loaded->config;
+}
+
+const char* name_of(ResumeEffect effect) {
+  switch (effect) {
+    case ResumeEffect::safe:
+      return "safe";
+    case ResumeEffect::numeric:
+      return "numeric: the steps from here on differ from the run as it was";
+    case ResumeEffect::forbidden:
+      return "forbidden";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<StartPoint> choose_start(Env& env, const Config& config) {
+  const std::string& resume = config.run.resume;
+  const std::string& directory = config.run.directory;
+  HF_TRY(std::optional<FoundCheckpoint> own, find_checkpoint(env, directory));
+  if (resume == "never") {
+    if (!own.has_value()) return StartPoint{};
+    return fail(ExitCode::config,
+                "run.resume = \"never\", but {} holds checkpoints up to step {}; nothing is overwritten. "
+                "Give another "
+                "run.directory, remove this one, or set run.resume = \"auto\"",
+                directory, own->checkpoint.manifest().step);
+  }
+  if (resume != "auto" && resume != "must") return start_at_path(env, resume, std::move(own));
+  if (own.has_value()) return start_at(*own);
+  if (resume == "must") {
+    return fail(
+        ExitCode::checkpoint,
+        "run.resume = \"must\", but {} holds no checkpoint. Give the directory of the run to resume, or set "
+        "run.resume = \"auto\" to start afresh",
+        directory);
+  }
+  return StartPoint{};
+}
+
+std::string to_text(const StartPoint& start) {
+  return nlohmann::json::array({start.checkpoint, start.step, start.config, start.device, start.notes})
+      .dump();
+}
+
+StartPoint start_from_text(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);  // from rank 0, which runs the same binary
+  return {.checkpoint = json[0], .step = json[1], .config = json[2], .device = json[3], .notes = json[4]};
+}
+
+Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {
+  if (start.checkpoint.empty()) return {};
+  HF_TRY(const Config stored, stored_config(env, start));
+  inherit_resolved(config, stored);
+  return {};
+}
+
+Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint& start,
+                                                     const Config& config) {
+  std::vector<std::string> lines;
+  if (start.checkpoint.empty()) return lines;
+  HF_TRY(const Config stored, stored_config(env, start));
+  std::string forbidden;
+  for (const ConfigChange& change : diff_config(stored, config)) {
+    const std::string line =
+        fmt::format("{}: {} -> {}  ({})", change.key, change.before, change.after, name_of(change.effect));
+    if (change.effect == ResumeEffect::forbidden) forbidden += "\n  " + line;
+    lines.push_back(line);
+  }
+  if (forbidden.empty()) return lines;
+  return fail(ExitCode::config,
+              "{} was made by another configuration; these keys decide what the run is and cannot change on "
+              "resume:{}\n"
+              "Put them back, or start a new run in another run.directory",
+              start.checkpoint, forbidden);
+}
+
+}  // namespace holdfast

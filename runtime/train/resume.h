@@ -1,0 +1,40 @@
+// Where a run starts from: decided by rank 0, told to all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/train/run_directory.h"
+
+namespace holdfast {
+
+struct StartPoint {
+  std::string checkpoint;  // directory to resume from; empty = a fresh run
+  std::uint64_t step = 0;
+  std::string config;              // the config stored with it, as TOML
+  std::string device;              // what it was made on
+  std::vector<std::string> notes;  // for the user: damaged checkpoints that were passed over
+};
+
+// Follows run.resume:
+//   auto   the newest whole checkpoint of run.directory, else fresh
+//   never  fresh; refused when run.directory holds checkpoints (nothing is overwritten)
+//   must   the newest whole checkpoint, else ExitCode::checkpoint
+//   path   that checkpoint, unless run.directory already continues from it further on
+Result<StartPoint> choose_start(Env& env, const Config& config);
+std::string to_text(const StartPoint& start);
+StartPoint start_from_text(const std::string& text);  // written by to_text
+
+// The logical shape (lanes, tensor lanes, model shapes) is fixed by the first start: where the user leaves it
+// out, the stored one holds.
+Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config);
+
+// What differs from the stored config, one line each with its effect ("safe", "numeric"). ExitCode::config,
+// naming every forbidden key, when it is not the same run any more.
+Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint& start, const Config& config);
+
+}  // namespace holdfast

@@ -1,0 +1,35 @@
+#include "runtime/train/run_directory.h"
+
+#include <nlohmann/json.hpp>
+
+namespace holdfast {
+
+Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths) {
+  constexpr std::int64_t patience_ms = 10'000;
+  if (Result<void> made = env.make_directories(paths.directory); !made.ok()) {
+    return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
+                made.error().message);
+  }
+  const std::string holder = fmt::format("host {} pid {}", env.host_name(), env.process_id());
+  Result<std::unique_ptr<FileLock>> lock = env.lock(paths.lock(), holder, patience_ms);
+  if (lock.ok()) return lock;
+  if (lock.error().code == ExitCode::communication) {
+    const Result<std::string> named = env.read_text(paths.lock());
+    return fail(ExitCode::communication,
+                "{} is in use by another run ({}), which did not end within {} s. One run directory has one writer: "
+                "wait for that run, stop it, or give another run.directory",
+                paths.directory, named.ok() ? named.value() : "its host and pid cannot be read", patience_ms / 1000);
+  }
+  return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
+              lock.error().message);
+}
+
+Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {
+  const nlohmann::ordered_json json = {{"state", status.state},
+                                       {"step", status.step},
+                                       {"exit_code", status.exit_code},
+                                       {"reason", status.reason}};
+  return env.replace_text(paths.status(), json.dump(1) + "\n");
+}
+
+}  // namespace holdfast

@@ -1,0 +1,38 @@
+// The run directory: its paths, its lock and its status file.
+//   config.toml   resolved configuration        events.jsonl  the event log
+//   status.json   how the run stands            report.html   curves
+//   checkpoints/  whole checkpoints only        lock          held by the one writer
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct RunPaths {
+  std::string directory;
+  std::string config() const { return directory + "/config.toml"; }
+  std::string events() const { return directory + "/events.jsonl"; }
+  std::string status() const { return directory + "/status.json"; }
+  std::string report() const { return directory + "/report.html"; }
+  std::string lock() const { return directory + "/lock"; }
+  std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
+};
+
+struct RunStatus {
+  std::string state;  // "running", "saved", "finished", "failed"
+  std::uint64_t step = 0;
+  int exit_code = 0;
+  std::string reason;
+};
+
+// Makes the directory, proves that it can be written, and becomes its one writer: waits 10 s for a writer
+// that is there, then fails with ExitCode::communication, naming its host and pid.
+Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
+Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
+
+}  // namespace holdfast

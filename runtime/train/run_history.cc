@@ -1,0 +1,157 @@
+#include "runtime/train/run_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;  // details stand in the order of the log
+
+// The log may be of any program and any hand: a field of another type counts as missing.
+double number_of(const Json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_number() ? found->get<double>()
+                                                    : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
+}
+
+std::string text_of(const Json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::string shown_value(const std::string& key, const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (key.ends_with("_ms") && value.is_number()) {
+    const double duration_ms = value.get<double>();
+    return duration_ms < 10.0 ? fmt::format("{:.1f} ms", duration_ms)
+                              : format_duration(static_cast<std::int64_t>(std::min(duration_ms, 1e15)));
+  }
+  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
+  return value.dump();
+}
+
+std::string shown_key(std::string key) {
+  if (key.ends_with("_ms")) key.resize(key.size() - 3);
+  std::ranges::replace(key, '_', ' ');
+  return key;
+}
+
+std::string details_of(const Json& event) {
+  std::string text;
+  for (const auto& [key, value] : event.items()) {
+    if (key == "event" || key == "time_us" || key == "step" || key == "run" || value.is_null() || value == "")
+      continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", shown_key(key), shown_value(key, value));
+  }
+  return text;
+}
+
+// Reads the lines in order and keeps what later ones replace.
+class Reader {
+ public:
+  void read(const Json& event) {
+    const std::string name = text_of(event, "event");
+    last_step_ = count_of(event, "step", last_step_);
+    if (name == "start") read_start(event);
+    count_time(event);
+    if (name == "step") {
+      read_step(event);
+    } else {
+      if (name == "evaluation") held_out_[last_step_] = number_of(event, "loss");
+      history_.events.push_back(
+          {.name = name,
+           .time_us = last_time_us_,
+           .step = last_step_,
+           .resumed = event.contains("resumed_from_step") && !event["resumed_from_step"].is_null(),
+           .details = details_of(event)});
+    }
+  }
+
+  RunHistory finish() && {
+    for (const auto& [step, record] : steps_) history_.steps.push_back(record);
+    for (const auto& [step, loss] : held_out_) history_.held_out.push_back({.step = step, .loss = loss});
+    return std::move(history_);
+  }
+
+ private:
+  void read_start(const Json& event) {
+    last_step_ = count_of(event, "resumed_from_step", 0);
+    last_time_us_ = 0;
+    if (const std::string run_id = text_of(event, "run"); !run_id.empty()) history_.run_id = run_id;
+    history_.parameters = count_of(event, "parameters", history_.parameters);
+    history_.ranks = count_of(event, "ranks", history_.ranks);
+    history_.planned_steps = count_of(event, "steps", history_.planned_steps);
+  }
+
+  // A clock that was set back adds nothing.
+  void count_time(const Json& event) {
+    const auto time_us =
+        static_cast<std::int64_t>(count_of(event, "time_us", 0) & std::numeric_limits<std::int64_t>::max());
+    if (last_time_us_ > 0 && time_us > last_time_us_) history_.running_us += time_us - last_time_us_;
+    last_time_us_ = std::max(last_time_us_, time_us);
+  }
+
+  void read_step(const Json& event) {
+    history_.tokens = count_of(event, "tokens", history_.tokens);
+    steps_[last_step_] = {.step = last_step_,
+                          .loss = number_of(event, "loss"),
+                          .grad_norm = number_of(event, "grad_norm"),
+                          .learning_rate = number_of(event, "learning_rate"),
+                          .tokens_per_sec = number_of(event, "tokens_per_sec")};
+  }
+
+  RunHistory history_;
+  std::map<std::uint64_t, StepRecord> steps_;
+  std::map<std::uint64_t, double> held_out_;
+  std::uint64_t last_step_ = 0;
+  std::int64_t last_time_us_ = 0;
+};
+
+}  // namespace
+
+RunHistory parse_history(std::string_view event_lines) {
+  Reader reader;
+  while (!event_lines.empty()) {
+    const std::size_t end = std::min(event_lines.find('\n'), event_lines.size());
+    const Json event = Json::parse(event_lines.substr(0, end), nullptr, /*allow_exceptions=*/false);
+    if (event.is_object()) reader.read(event);
+    event_lines.remove_prefix(std::min(end + 1, event_lines.size()));
+  }
+  return std::move(reader).finish();
+}
+
+Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
+  HF_TRY(const FileStatus status, env.status(paths.events()));
+  if (!status.exists) {
+    return fail(ExitCode::config,
+                "{} is no run directory: it holds no events.jsonl. Give the run.directory of a run that has "
+                "started",
+                paths.directory);
+  }
+  HF_TRY(const std::string lines, env.read_text(paths.events()));
+  return parse_history(lines);
+}
+
+double median_tokens_per_sec(const RunHistory& history) {
+  std::vector<double> rates;
+  for (const StepRecord& record : history.steps) {
+    if (std::isfinite(record.tokens_per_sec)) rates.push_back(record.tokens_per_sec);
+  }
+  if (rates.empty()) return 0.0;
+  const auto middle = rates.begin() + std::ssize(rates) / 2;
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
+}
+
+}  // namespace holdfast

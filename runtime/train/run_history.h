@@ -1,0 +1,54 @@
+// What the event log of a run says, put in order: the data behind the report.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/train/run_directory.h"
+
+namespace holdfast {
+
+// Numbers that the log has as null (not finite) or not at all are NaN.
+struct StepRecord {
+  std::uint64_t step = 0;
+  double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0, tokens_per_sec = 0.0;
+};
+
+struct HeldOutRecord {
+  std::uint64_t step = 0;
+  double loss = 0.0;
+};
+
+// Everything but steps, in the order of the log.
+struct RunEvent {
+  std::string name;          // "start", "checkpoint", "fault" ...
+  std::int64_t time_us = 0;  // since 1970
+  std::uint64_t step = 0;    // its own, or the last one before it
+  bool resumed = false;      // a start that continues
+  std::string details;       // its other fields, for people
+};
+
+struct RunHistory {
+  std::string run_id;
+  std::uint64_t parameters = 0;
+  std::uint64_t ranks = 0;  // of the last start
+  std::uint64_t planned_steps = 0;
+  std::uint64_t tokens = 0;             // at the last step
+  std::int64_t running_us = 0;          // from each start to its last event, added up
+  std::vector<StepRecord> steps;        // ascending; of a step that was computed again, the last
+  std::vector<HeldOutRecord> held_out;  // likewise
+  std::vector<RunEvent> events;
+};
+
+// Lines that are not whole are skipped: a killed run leaves one.
+RunHistory parse_history(std::string_view event_lines);
+// ExitCode::config when the directory has no event log.
+Result<RunHistory> read_history(Env& env, const RunPaths& paths);
+
+double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
+
+}  // namespace holdfast

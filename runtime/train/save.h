@@ -1,0 +1,25 @@
+// Saving and restoring a worker's state, together with all ranks. The formats are checkpoint/'s; here is who
+// writes what.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+// Every rank writes what it owns; rank 0 publishes when all are durable, and keeps the newest `keep`. All
+// ranks get the same outcome. On error nothing visible has changed.
+Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep);
+
+// Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
+// parameters. Every rank calls it with the same directory; all get the same outcome.
+Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
+// Weights only (run.initialize_from): moments stay zero, the RunState stays as it is.
+Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory);
+// Starting values from run.seed.
+Result<void> initialize_weights(Worker& worker);
+
+}  // namespace holdfast

@@ -1,0 +1,29 @@
+// The digest of a saved state: what `holdfast digest` prints. Layout-free: of the tensors' bytes in element
+// order, never of stored checksums or of how ranks cut the tensors. Equal lines = equal bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct StateDigest {
+  std::uint64_t step = 0;
+  Digest weights = {};    // every tensor of kind "weight"
+  Digest optimizer = {};  // every tensor of the kinds "moment1" and "moment2"
+  Digest data = {};       // the data digest and the cursor
+  Digest loss = {};       // the losses of all steps
+};
+
+// Reads every tensor once, in pieces of bounded size; every byte is verified on the way. ExitCode::checkpoint
+// when the checkpoint is damaged or not complete.
+Result<StateDigest> digest_checkpoint(Checkpoint& checkpoint);
+
+// Five lines: "step 50", "weights <hex>", "optimizer <hex>", "data <hex>", "loss <hex>".
+std::string to_text(const StateDigest& digest);
+
+}  // namespace holdfast

@@ -1,0 +1,162 @@
+#include "runtime/train/step.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "parallel/agreement.h"
+#include "runtime/core/exact_sum.h"
+#include "runtime/optim/schedule.h"
+
+namespace holdfast {
+namespace {
+
+// What the ranks add up to reach one verdict: exact sums and wrapped integers only, so that order cannot
+// matter.
+struct Ballot {
+  ExactSum loss;
+  ExactSum square_norm;
+  Digest data;
+  std::int64_t stops = 0;
+  std::int64_t failures = 0;
+};
+
+class LaneBuckets final : public BucketObserver {
+ public:
+  explicit LaneBuckets(Worker& worker) : worker_(worker) {}
+  void bucket_launched(int bucket) override {
+    worker_.reduction().bucket_launched(bucket, worker_.device().ticket());
+  }
+
+ private:
+  Worker& worker_;
+};
+
+// Runs the microbatches of one lane; the last one's buckets leave while backward runs. A loader error is kept
+// for the vote: the lane is still run, on whatever the slot holds, so that no peer waits for its gradients.
+Result<void> run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& failure) {
+  const std::int64_t count = worker.batch_shape().microbatches_per_lane;
+  LaneBuckets observer(worker);
+  for (std::int64_t index = 0; index < count; ++index, ++slot) {
+    TokenBatch tokens = worker.stage_tokens(slot, {}, {});
+    if (Result<MicroBatch> batch = worker.loader().next(); batch.ok()) {
+      tokens = worker.stage_tokens(slot, batch->inputs, batch->targets);
+      ballot.data += batch->digest;
+      if (worker.ledger() != nullptr) worker.ledger()->add(batch->samples);
+    } else if (failure.ok()) {
+      failure = batch.error();
+    }
+    if (index == 0) HF_FAULT_POINT(worker.faults(), "step.before_backward");
+    worker.model().forward_backward(worker.device(), tokens, &worker.loss_sums()[slot],
+                                    {.accumulate = index > 0,
+                                     .gradient_scale = 1.0F / static_cast<float>(worker.tokens_per_step()),
+                                     .observer = index + 1 == count ? &observer : nullptr});
+  }
+  worker.reduction().backward_launched();
+  return {};
+}
+
+Result<std::size_t> run_lanes(Worker& worker, Ballot& ballot, Result<void>& failure) {
+  std::size_t slot = 0;
+  worker.reduction().begin_step();
+  for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
+    HF_TRY_VOID(worker.reduction().begin_wave(wave));
+    if (worker.lanes().lane_of(wave, worker.communicator().rank()) >= 0) {
+      HF_TRY_VOID(run_lane(worker, slot, ballot, failure));
+    }
+    HF_FAULT_POINT(worker.faults(), "step.before_reduce");
+    HF_TRY_VOID(worker.reduction().finish_wave());
+  }
+  HF_TRY_VOID(worker.reduction().finish_step());
+  return slot;
+}
+
+void sum_blocks(Worker& worker, std::size_t slots, Ballot& ballot) {
+  worker.optimizer().launch_square_sums(worker.device(), worker.reduction().accumulator());
+  worker.device().synchronize();
+  for (const double loss : worker.loss_sums().first(slots)) ballot.loss.add(loss);
+  for (const double sum : worker.optimizer().square_sums()) ballot.square_norm.add(sum);
+}
+
+Result<void> vote(Worker& worker, Ballot& ballot) {
+  constexpr std::size_t width = ExactSum::word_count;
+  std::array<std::int64_t, 2 * width + 4> words{};
+  ballot.loss.normalise();
+  ballot.square_norm.normalise();
+  std::copy(ballot.loss.words().begin(), ballot.loss.words().end(), words.begin());
+  std::copy(ballot.square_norm.words().begin(), ballot.square_norm.words().end(), words.begin() + width);
+  words[2 * width] = std::bit_cast<std::int64_t>(ballot.data.high);
+  words[2 * width + 1] = std::bit_cast<std::int64_t>(ballot.data.low);
+  words[2 * width + 2] = ballot.stops;
+  words[2 * width + 3] = ballot.failures;
+  HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
+  std::copy_n(words.begin(), width, ballot.loss.words().begin());
+  std::copy_n(words.begin() + width, width, ballot.square_norm.words().begin());
+  ballot.data.high = std::bit_cast<std::uint64_t>(words[2 * width]);
+  ballot.data.low = std::bit_cast<std::uint64_t>(words[2 * width + 1]);
+  ballot.stops = words[2 * width + 2];
+  ballot.failures = words[2 * width + 3];
+  return {};
+}
+
+Result<void> check_finite(const StepOutcome& outcome) {
+  if (std::isfinite(outcome.loss) && std::isfinite(outcome.grad_norm)) return {};
+  return fail(ExitCode::numerics,
+              "step {}: the loss is {} and the gradient norm {}, expected finite numbers; the update was not "
+              "made. Lower "
+              "optimizer.learning_rate or start again from an older checkpoint",
+              outcome.step, outcome.loss, outcome.grad_norm);
+}
+
+// A NaN norm never gets here; a zero one needs no scaling.
+double clip_scale(double largest_norm, double norm) {
+  return largest_norm > 0.0 && norm > largest_norm ? largest_norm / norm : 1.0;
+}
+
+void advance(RunState& state, const BatchShape& shape, const Digest& data, const StepOutcome& outcome) {
+  state.step = outcome.step;
+  state.data_cursor += shape.samples_per_step();
+  state.data_digest = chain(state.data_digest, data);
+  state.loss_digest = chain(state.loss_digest,
+                            Digest{.high = outcome.step, .low = std::bit_cast<std::uint64_t>(outcome.loss)});
+}
+
+}  // namespace
+
+Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
+  HF_FAULT_POINT(worker.faults(), "step.begin");
+  StepOutcome outcome{.step = worker.state().step + 1};
+  Ballot ballot;
+  Result<void> failure = request.trouble;
+  HF_TRY(const std::size_t slots, run_lanes(worker, ballot, failure));
+  sum_blocks(worker, slots, ballot);
+  ballot.stops = request.stop ? 1 : 0;
+  ballot.failures = failure.ok() ? 0 : 1;
+
+  HF_FAULT_POINT(worker.faults(), "step.before_vote");
+  HF_TRY_VOID(vote(worker, ballot));
+  HF_FAULT_POINT(worker.faults(), "step.after_vote");
+  if (ballot.failures > 0) {
+    HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), failure, worker.env().host_name()));
+  }
+  outcome.loss = ballot.loss.value() / static_cast<double>(worker.tokens_per_step());
+  outcome.grad_norm = std::sqrt(ballot.square_norm.value());
+  outcome.stop = ballot.stops > 0;
+  HF_TRY_VOID(check_finite(outcome));
+
+  const auto step = static_cast<std::int64_t>(outcome.step);
+  outcome.learning_rate = learning_rate_at(worker.config().optimizer, step, worker.config().training.steps);
+  const double scale = clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
+  worker.optimizer().launch_update(
+      worker.device(), worker.reduction().accumulator(),
+      {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
+  worker.device().synchronize();
+  HF_FAULT_POINT(worker.faults(), "step.before_gather");
+  HF_TRY_VOID(gather_parameters(worker.buckets(), worker.communicator(), worker.waiter(), worker.parameters(),
+                                bytes_of(worker.spec().dtype)));
+  advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
+  HF_FAULT_POINT(worker.faults(), "step.end");
+  return outcome;
+}
+
+}  // namespace holdfast

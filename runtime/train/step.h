@@ -1,0 +1,31 @@
+// One training step, a transaction: forward and backward of this rank's lanes, lane reduction, one vote of
+// all ranks, then the update. A step that is not voted for changes nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/core/result.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+struct StepRequest {
+  bool stop = false;     // this rank was asked to save and stop; the vote carries it to all
+  Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
+};
+
+// Equal on all ranks.
+struct StepOutcome {
+  std::uint64_t step = 0;  // the step just made, counted from 1
+  double loss = 0.0;       // mean over the tokens of the global batch
+  double grad_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  bool stop = false;  // some rank asked for it
+};
+
+// Errors: trouble or a loader error of some rank (agreed: all ranks return it, the update was not made),
+// numerics (loss or gradient not finite; the update was not made), communication (a peer is gone: this rank
+// must leave).
+Result<StepOutcome> run_step(Worker& worker, const StepRequest& request);
+
+}  // namespace holdfast

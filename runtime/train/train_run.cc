@@ -1,0 +1,223 @@
+#include "runtime/train/train_run.h"
+
+#include <optional>
+
+#include "parallel/agreement.h"
+#include "runtime/config/document.h"
+#include "runtime/core/units.h"
+#include "runtime/train/gemm_peak.h"
+#include "runtime/train/join.h"
+#include "runtime/train/report.h"
+#include "runtime/train/save.h"
+#include "runtime/train/trainer.h"
+
+namespace holdfast {
+namespace {
+
+// One rank's run, step by step from nothing to a trained model; each member function is one phase.
+class TrainRun {
+ public:
+  explicit TrainRun(const TrainInputs& inputs)
+      : inputs_(inputs), started_ns_(inputs.env.monotonic_ns()), first_(inputs.communicator.rank() == 0) {}
+
+  Result<ExitCode> run() {
+    HF_TRY_VOID(join());
+    if (start_.step >= static_cast<std::uint64_t>(config_.training.steps)) return say_finished();
+    HF_TRY_VOID(build_worker());
+    HF_TRY_VOID(load_state());
+    HF_TRY_VOID(open_log());
+    return train();
+  }
+
+  // What status.json, the event log and the report say about the end. Only the writer of the run directory
+  // speaks.
+  void conclude(const RunEnd& end);
+
+ private:
+  Result<void> join();
+  Result<void> build_worker();
+  Result<void> load_state();
+  Result<void> open_log();
+  Result<ExitCode> train();
+  Result<ExitCode> say_finished();
+  Result<double> peak_of_all_ranks();
+  std::uint64_t step() const { return worker_ ? worker_->state().step : start_.step; }
+  Result<void> agree(const Result<void>& mine) {
+    return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
+  }
+  Waiter waiter() const { return {inputs_.env, config_.parallel.timeout_ms}; }
+
+  TrainInputs inputs_;
+  std::int64_t started_ns_;
+  bool first_;
+  Config config_;
+  std::unique_ptr<FileLock> lock_;
+  StartPoint start_;
+  std::shared_ptr<DataSet> data_;
+  std::unique_ptr<Device> device_;
+  std::optional<HeldOutSet> held_out_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Progress> progress_;
+};
+
+Result<void> TrainRun::join() {
+  if (inputs_.config.ok()) config_.parallel.timeout_ms = inputs_.config->config.parallel.timeout_ms;
+  HF_TRY(config_, join_config(inputs_, waiter()));
+  HF_TRY(data_, join_data(inputs_, waiter(), config_));
+  HF_TRY(device_, join_device(inputs_, waiter(), config_));
+  HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
+  if (config_.device == "auto") config_.device = "cpu";
+  HF_TRY_VOID(adopt_stored_shape(inputs_.env, start_, config_));
+  HF_TRY_VOID(resolve_config(config_, inputs_.communicator.size(), data_->vocabulary_needed()));
+  HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
+  if (!first_) return {};
+  for (const std::string& note : start_.notes) fmt::print(stderr, "holdfast: {}\n", note);
+  for (const std::string& change : changes) fmt::print("resume: {}\n", change);
+  if (!start_.device.empty() && start_.device != device_->description()) {
+    fmt::print(
+        "resume: made on \"{}\", now on \"{}\"  (numeric: matrix products may differ in their last bits)\n",
+        start_.device, device_->description());
+  }
+  return {};
+}
+
+Result<void> TrainRun::build_worker() {
+  Result<void> outcome;
+  if (config_.evaluation.every_steps > 0) {
+    Result<HeldOutSet> opened = HeldOutSet::open(inputs_.env, config_);
+    if (opened.ok()) held_out_ = std::move(opened).value();
+    if (!opened.ok()) outcome = opened.error();
+  }
+  HF_TRY_VOID(agree(outcome));
+  Result<std::unique_ptr<Worker>> worker = Worker::create({.env = inputs_.env,
+                                                           .faults = inputs_.faults,
+                                                           .communicator = inputs_.communicator,
+                                                           .device = *device_,
+                                                           .config = config_,
+                                                           .data = data_,
+                                                           .ranks_on_host = inputs_.ranks_on_host});
+  HF_TRY_VOID(agree(outcome_of(worker)));
+  worker_ = std::move(worker).value();
+  return {};
+}
+
+Result<void> TrainRun::load_state() {
+  worker_->state().data_fingerprint = data_->fingerprint();
+  if (!start_.checkpoint.empty()) {
+    if (first_) fmt::print("resuming from {} (step {})\n", start_.checkpoint, start_.step);
+    return restore_checkpoint(*worker_, start_.checkpoint);
+  }
+  std::string run_id;
+  if (first_) run_id = fmt::format("{:016x}{:016x}", inputs_.env.random_u64(), inputs_.env.random_u64());
+  HF_TRY(const std::vector<std::string> ids, all_gather_text(inputs_.communicator, waiter(), run_id));
+  worker_->state().run_id = ids.front();
+  if (config_.run.initialize_from.empty()) return initialize_weights(*worker_);
+  Result<std::optional<FoundCheckpoint>> found = find_checkpoint(inputs_.env, config_.run.initialize_from);
+  Result<void> outcome;
+  if (!found.ok()) outcome = found.error();
+  if (found.ok() && !found->has_value()) {
+    outcome = fail(ExitCode::checkpoint,
+                   "run.initialize_from: {} holds no checkpoint; expected a run directory or a checkpoint",
+                   config_.run.initialize_from);
+  }
+  HF_TRY_VOID(agree(outcome));
+  return restore_weights(*worker_, (*found)->checkpoint.directory());
+}
+
+Result<double> TrainRun::peak_of_all_ranks() {
+  HF_TRY_VOID(barrier(inputs_.communicator, waiter()));
+  const double mine = measure_gemm_peak(inputs_.env, *device_, worker_->spec().dtype);
+  std::vector<double> all(static_cast<std::size_t>(inputs_.communicator.size()));
+  HF_TRY_VOID(all_gather(inputs_.communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+                         std::as_writable_bytes(std::span(all))));
+  double sum = 0.0;
+  for (const double peak : all) sum += peak;
+  return sum;
+}
+
+Result<void> TrainRun::open_log() {
+  HF_TRY(const double peak, peak_of_all_ranks());
+  const RunPaths paths{config_.run.directory};
+  progress_ = std::make_unique<Progress>(
+      inputs_.env, paths,
+      Progress::Setup{.steps = config_.training.steps,
+                      .every_steps = config_.log.every_steps,
+                      .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
+                      .peak_flops = peak,
+                      .tokens_per_step = worker_->tokens_per_step()},
+      first_);
+  Result<void> outcome;
+  if (first_) {
+    outcome = inputs_.env.replace_text(paths.config(), dump_config(config_, inputs_.config->origin));
+    if (outcome.ok()) outcome = progress_->open();
+    if (outcome.ok())
+      outcome = write_status(inputs_.env, paths,
+                             {.state = "running", .step = step(), .exit_code = 0, .reason = {}});
+    if (outcome.ok()) {
+      outcome = progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(),
+                                   worker_->state(), !start_.checkpoint.empty());
+    }
+    progress_->say(
+        fmt::format("{} parameters, {} lanes on {} ranks x {} threads ({}), {} tokens per step, {} per rank",
+                    parameter_count(worker_->spec()), config_.parallel.lanes, inputs_.communicator.size(),
+                    device_->threads(), device_->description(), worker_->tokens_per_step(),
+                    format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes())));
+  }
+  return agree(outcome);
+}
+
+Result<ExitCode> TrainRun::train() {
+  CheckpointStore store(inputs_.env, inputs_.faults, config_.run.directory);
+  worker_->start_loader();
+  Trainer trainer({.worker = *worker_,
+                   .store = store,
+                   .progress = *progress_,
+                   .stop = inputs_.stop,
+                   .held_out = held_out_,
+                   .started_ns = started_ns_});
+  return trainer.run();
+}
+
+Result<ExitCode> TrainRun::say_finished() {
+  if (first_) {
+    fmt::print("the run in {} is finished: step {} of {}\n", config_.run.directory, step(),
+               config_.training.steps);
+  }
+  return ExitCode::done;
+}
+
+void TrainRun::conclude(const RunEnd& end) {
+  if (lock_ == nullptr) return;
+  const RunPaths paths{config_.run.directory};
+  RunStatus status{
+      .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
+  if (end.code == ExitCode::done) status.state = "finished";
+  if (end.code == ExitCode::saved) status.state = "saved";
+  // The run itself has ended; what cannot be told is told on stderr.
+  const auto complain = [](const Result<void>& result) {
+    if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
+  };
+  complain(write_status(inputs_.env, paths, status));
+  if (progress_ == nullptr) return;
+  complain(progress_->finished(status));
+  complain(write_report(inputs_.env, paths));
+}
+
+std::string sentence_of(ExitCode code) {
+  return code == ExitCode::saved ? "saved and stopped on request; start it again to go on"
+                                 : "all steps are done";
+}
+
+}  // namespace
+
+RunEnd train_run(const TrainInputs& inputs) {
+  TrainRun run(inputs);
+  const Result<ExitCode> outcome = run.run();
+  RunEnd end;
+  end.code = outcome.ok() ? *outcome : outcome.error().code;
+  end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;
+  run.conclude(end);
+  return end;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,44 @@
+// A training run on one rank, from config to exit code: join, start point, worker, loop, end. All ranks of a
+// run call train_run() together and all get the same exit code, unless a peer is gone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "parallel/communicator.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/env.h"
+#include "runtime/core/fault_point.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// Asked between steps; true = save and stop.
+class StopSource {
+ public:
+  virtual ~StopSource() = default;
+  virtual bool stop_requested() = 0;
+};
+
+struct TrainInputs {
+  Env& env;
+  FaultPoints& faults;
+  Communicator& communicator;
+  StopSource& stop;
+  const Result<LoadedConfig>& config;  // as this rank loaded it
+  std::string build;                   // facts of the binary that must be equal on all ranks
+  int ranks_on_host = 1;
+};
+
+struct RunEnd {
+  ExitCode code = ExitCode::done;
+  std::string message;  // one sentence: how it ended
+};
+
+// Never throws and never returns early on one rank alone: errors that one rank meets are agreed on before all
+// return. ExitCode::communication is the exception: a peer is gone, and this process should leave without
+// further MPI calls.
+RunEnd train_run(const TrainInputs& inputs);
+
+}  // namespace holdfast

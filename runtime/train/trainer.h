@@ -1,0 +1,47 @@
+// The training loop of one rank over a worker that is ready: steps, evaluation, saving, and the ways to end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "checkpoint/store.h"
+#include "runtime/train/evaluation.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/train_run.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+class Trainer {
+ public:
+  struct Parts {
+    Worker& worker;
+    CheckpointStore& store;
+    Progress& progress;
+    StopSource& stop;
+    std::optional<HeldOutSet>& held_out;  // none: no evaluation
+    std::int64_t started_ns = 0;          // of the program, for run.stop_after
+  };
+  explicit Trainer(const Parts& parts) : parts_(parts) {}
+
+  // Until the last step, a request to stop, or an error. Done: the last step is saved. Saved: state is saved,
+  // the run can go on later.
+  Result<ExitCode> run();
+
+ private:
+  bool time_is_up() const;
+  Result<StepOutcome> step();
+  Result<void> evaluate();
+  Result<void> save();
+  Result<ExitCode> end(ExitCode code);
+  // Keeps the first error that only this rank met (its log cannot be written): the next vote carries it to
+  // all.
+  void keep(const Result<void>& result);
+
+  Parts parts_;
+  std::int64_t longest_step_ns_ = 0;
+  std::int64_t longest_save_ns_ = 0;
+  Result<void> trouble_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,102 @@
+// Worker: everything one rank holds while it trains, built once and planned as one memory. The only mutable
+// state of a run is here and in the run directory; several workers can live in one process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/buckets.h"
+#include "parallel/collectives.h"
+#include "parallel/lane_reduction.h"
+#include "parallel/lanes.h"
+#include "runtime/config/config.h"
+#include "runtime/core/fault_point.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/data/loader.h"
+#include "runtime/model/model.h"
+#include "runtime/optim/sharded_optimizer.h"
+#include "runtime/train/ledger.h"
+#include "runtime/train/run_state.h"
+
+namespace holdfast {
+
+// What a worker is built from; the referenced objects outlive it.
+struct WorkerInputs {
+  Env& env;
+  FaultPoints& faults;
+  Communicator& communicator;
+  Device& device;
+  const Config& config;  // resolved
+  std::shared_ptr<DataSet> data;
+  int ranks_on_host = 1;  // that share its memory
+};
+
+class Worker {
+ public:
+  // Plans and allocates all memory and prepares every kernel; all ranks together. ExitCode::does_not_fit when it does
+  // not, on any host.
+  static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
+
+  Env& env() { return inputs_.env; }
+  FaultPoints& faults() { return inputs_.faults; }
+  Communicator& communicator() { return inputs_.communicator; }
+  Device& device() { return inputs_.device; }
+  const Config& config() const { return inputs_.config; }
+  const Waiter& waiter() const { return waiter_; }
+  const ModelSpec& spec() const { return spec_; }
+  const BucketPlan& buckets() const { return buckets_; }
+  const LaneSchedule& lanes() const { return lanes_; }
+  const BatchShape& batch_shape() const { return batch_shape_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+  const Model& model() const { return *model_; }
+  ShardedOptimizer& optimizer() { return *optimizer_; }
+  LaneReduction& reduction() { return *reduction_; }
+  DataLoader& loader() { return *loader_; }
+  Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
+  RunState& state() { return state_; }
+
+  std::byte* parameters() const { return parameters_; }
+  // One slot per microbatch this rank runs in a step, in the order it runs them.
+  std::span<double> loss_sums() const { return loss_sums_; }
+  // Copies a microbatch to memory that stays valid until the slot comes round again.
+  TokenBatch stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
+                          std::span<const std::int32_t> targets);
+
+  std::uint64_t tokens_per_step() const;
+  // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
+  void start_loader();
+  // Owned master weights -> every rank's parameter buffer. After initialisation, a load, and every update.
+  Result<void> publish_parameters();
+
+ private:
+  explicit Worker(const WorkerInputs& inputs);
+  Result<void> allocate();
+  Result<void> prepare_kernels();
+
+  WorkerInputs inputs_;
+  Waiter waiter_;
+  ModelSpec spec_;
+  LaneSchedule lanes_;
+  BucketPlan buckets_;
+  BatchShape batch_shape_;
+  std::vector<int> rank_lanes_;
+  RunState state_;
+
+  MemoryPlan plan_;
+  MemoryArena arena_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  std::unique_ptr<LaneReduction> reduction_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<Ledger> ledger_;
+  std::byte* parameters_ = nullptr;
+  float* gradients_ = nullptr;
+  std::int32_t* tokens_ = nullptr;
+  std::span<double> loss_sums_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,121 @@
+// After planning, launching and running a microbatch allocates nothing: counted at operator new, which this
+// program replaces, on the launching thread and, by the op that runs, on the device's threads.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "tests/support/model_rig.h"
+
+namespace {
+
+constexpr std::size_t op_count = static_cast<std::size_t>(holdfast::OpId::count);
+std::atomic<bool> counting{false};
+std::atomic<std::size_t> running_op{op_count};  // op_count: none yet
+std::array<std::atomic<int>, op_count + 1> allocations_of_op;
+std::atomic<int> allocations_of_launcher;
+thread_local bool is_launcher = false;
+
+void* counted(void* memory) {
+  if (counting) ++(is_launcher ? allocations_of_launcher : allocations_of_op[running_op]);
+  return memory;
+}
+
+}  // namespace
+
+// Not inlined, so that the compiler does not see free() of what new made.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  void* memory = counted(std::malloc(bytes == 0 ? 1 : bytes));
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  void* memory = counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit));
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+namespace holdfast::test {
+namespace {
+
+class NullObserver final : public BucketObserver {
+ public:
+  void bucket_launched(int) override {}
+};
+
+class AllocationTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(AllocationTest, NothingIsAllocatedAfterPlanning) {
+  Config config;
+  const bool llama = std::get<0>(GetParam()) == std::string("llama");
+  config.model = {.preset = "",
+                  .style = std::get<0>(GetParam()),
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = llama ? 2 : 4,
+                  .width = 64,
+                  .feed_forward = 160,
+                  .vocabulary = 97,
+                  .head = llama ? "untied" : "tied",
+                  .positions = 32};
+  config.training.precision = std::get<1>(GetParam());
+  constexpr BatchShapeBT shape{.batch = 2, .sequence_length = 32};
+  ModelRig rig(make_model_spec(config), shape,
+               {.threads = 3, .observer = [](OpId id) { running_op = static_cast<std::size_t>(id); }});
+  rig.set_initial_weights(1);
+  rig.set_tokens(random_tokens(shape.rows(), 97, 1), random_tokens(shape.rows(), 97, 2));
+  NullObserver observer;
+  const BackwardOptions options{.gradient_scale = 1.0F / 64.0F, .observer = &observer};
+  const BackwardOptions again{.accumulate = true, .gradient_scale = 1.0F / 64.0F, .observer = &observer};
+  rig.device().begin_planning();
+  rig.model().forward_backward(rig.device(), rig.tokens(), rig.loss_sum(), options);
+  rig.model().forward_backward(rig.device(), rig.tokens(), rig.loss_sum(), again);
+  ASSERT_TRUE(rig.device().end_planning().ok());
+
+  allocations_of_launcher = 0;
+  for (std::atomic<int>& count : allocations_of_op) count = 0;
+  is_launcher = counting = true;
+  rig.model().forward_backward(rig.device(), rig.tokens(), rig.loss_sum(), options);
+  rig.model().forward_backward(rig.device(), rig.tokens(), rig.loss_sum(), again);
+  rig.device().synchronize();
+  is_launcher = counting = false;
+
+  EXPECT_TRUE(std::isfinite(*rig.loss_sum()));
+  EXPECT_EQ(allocations_of_launcher, 0);
+  for (std::size_t op = 0; op <= op_count; ++op) {
+    EXPECT_EQ(allocations_of_op[op], 0) << (op < op_count ? name_of(static_cast<OpId>(op)) : "between ops");
+  }
+}
+
+TEST(AllocationCounter, SeesAnAllocation) {
+  allocations_of_launcher = 0;
+  is_launcher = counting = true;
+  delete new volatile int(1);
+  is_launcher = counting = false;
+  EXPECT_EQ(allocations_of_launcher, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AllocationTest,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values("fp32", "bf16")),
+                         [](const auto& test) {
+                           return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param));
+                         });
+
+}  // namespace
+}  // namespace holdfast::test

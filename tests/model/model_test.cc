@@ -1,0 +1,229 @@
+#include "runtime/model/model.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/support/golden.h"
+#include "tests/support/model_rig.h"
+
+namespace holdfast::test {
+namespace {
+
+constexpr std::uint64_t seed = 11;
+
+ModelSpec small_spec(const std::string& style, const std::string& precision) {
+  Config config;
+  config.model = {.preset = "",
+                  .style = style,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = style == "llama" ? 2 : 4,
+                  .width = 96,
+                  .feed_forward = 208,
+                  .vocabulary = 150,
+                  .head = style == "llama" ? "untied" : "tied",
+                  .positions = 40};
+  config.training.precision = precision;
+  return make_model_spec(config);
+}
+
+void start(ModelRig& rig, std::int64_t rows, std::uint64_t token_seed = 1) {
+  rig.set_initial_weights(seed);
+  rig.set_tokens(random_tokens(rows, rig.model().spec().vocabulary, token_seed),
+                 random_tokens(rows, rig.model().spec().vocabulary, token_seed + 100));
+}
+
+class ModelTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {
+ protected:
+  ModelSpec spec() const { return small_spec(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+  static constexpr BatchShapeBT shape{.batch = 3, .sequence_length = 37};
+  static constexpr float scale = 1.0F / 111.0F;
+};
+
+TEST_P(ModelTest, SameBitsForAnyNumberOfThreads) {
+  std::vector<float> expected;
+  double expected_loss = 0.0;
+  for (const int threads : {1, 2, 5}) {
+    ModelRig rig(spec(), shape, {.threads = threads});
+    start(rig, shape.rows());
+    const double loss = rig.forward_backward({.gradient_scale = scale});
+    const std::vector<float> gradients = rig.all_gradients();
+    ASSERT_TRUE(std::isfinite(loss));
+    if (threads == 1) {
+      expected = gradients;
+      expected_loss = loss;
+    }
+    EXPECT_EQ(std::memcmp(gradients.data(), expected.data(), expected.size() * sizeof(float)), 0) << threads;
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(loss), std::bit_cast<std::uint64_t>(expected_loss)) << threads;
+  }
+}
+
+TEST_P(ModelTest, SameBitsInEveryRun) {
+  ModelRig rig(spec(), shape);
+  start(rig, shape.rows());
+  rig.forward_backward({.gradient_scale = scale});
+  const std::vector<float> first = rig.all_gradients();
+  rig.forward_backward({.gradient_scale = scale});
+  EXPECT_EQ(rig.all_gradients(), first);
+}
+
+TEST_P(ModelTest, GradientsOfTwoMicrobatchesAddUp) {
+  ModelRig rig(spec(), shape);
+  std::vector<std::vector<float>> alone;
+  for (const std::uint64_t microbatch : {1u, 2u}) {
+    start(rig, shape.rows(), microbatch);
+    rig.forward_backward({.gradient_scale = scale});
+    alone.push_back(rig.all_gradients());
+  }
+  start(rig, shape.rows(), 1);
+  rig.forward_backward({.gradient_scale = scale});
+  start(rig, shape.rows(), 2);
+  rig.forward_backward({.accumulate = true, .gradient_scale = scale});
+  std::vector<float> sum(alone[0].size());
+  std::transform(alone[0].begin(), alone[0].end(), alone[1].begin(), sum.begin(), std::plus<>());
+  for (const Bucket& bucket : rig.buckets().buckets()) {
+    for (const BucketTensor& tensor : bucket.tensors) {
+      const auto part = [&tensor](const std::vector<float>& all) {
+        return std::span(all).subspan(tensor.gradient_offset, tensor.elements());
+      };
+      EXPECT_LE(relative_error(part(rig.all_gradients()), part(sum)), 2e-6) << tensor.name;
+    }
+  }
+}
+
+// At its announcement a bucket's gradients are as at the end: every op that writes them was launched before.
+class CompleteBuckets final : public BucketObserver {
+ public:
+  explicit CompleteBuckets(ModelRig& rig) : rig_(rig) {}
+  void bucket_launched(int bucket) override {
+    buckets.push_back(bucket);
+    rig_.device().synchronize();
+    gradients.push_back(rig_.all_gradients());
+  }
+  std::vector<int> buckets;
+  std::vector<std::vector<float>> gradients;
+
+ private:
+  ModelRig& rig_;
+};
+
+TEST_P(ModelTest, AnnouncesEveryBucketOnceInOrderWhenItIsComplete) {
+  ModelRig rig(spec(), shape);
+  start(rig, shape.rows());
+  std::fill_n(rig.gradients(), rig.buckets().gradient_elements(), std::numeric_limits<float>::quiet_NaN());
+  CompleteBuckets observer(rig);
+  rig.forward_backward({.gradient_scale = scale, .observer = &observer});
+  std::vector<int> in_order(rig.buckets().buckets().size());
+  std::iota(in_order.begin(), in_order.end(), 0);
+  ASSERT_EQ(observer.buckets, in_order);
+  for (const int bucket : in_order) {
+    for (const BucketTensor& tensor : rig.buckets().buckets()[static_cast<std::size_t>(bucket)].tensors) {
+      const std::vector<float>& announced = observer.gradients[static_cast<std::size_t>(bucket)];
+      for (std::uint64_t i = 0; i < tensor.elements(); ++i) {
+        const float value = announced[tensor.gradient_offset + i];
+        ASSERT_FALSE(std::isnan(value)) << tensor.name << " " << i;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(value),
+                  std::bit_cast<std::uint32_t>(rig.gradients()[tensor.gradient_offset + i]))
+            << tensor.name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ModelTest, LossIsTheSameWithAndWithoutBackward) {
+  ModelRig train(spec(), shape), forward_only(spec(), shape, {.mode = Model::Mode::forward_only});
+  start(train, shape.rows());
+  start(forward_only, shape.rows());
+  const auto loss = std::bit_cast<std::uint64_t>(train.forward_backward({.gradient_scale = scale}));
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(train.forward_loss()), loss);
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(forward_only.forward_loss()), loss);
+}
+
+TEST_P(ModelTest, LogitsGiveTheLoss) {
+  ModelRig rig(spec(), shape, {.mode = Model::Mode::forward_only});
+  start(rig, shape.rows());
+  const auto vocabulary = static_cast<std::size_t>(rig.model().spec().vocabulary);
+  double loss_sum = 0.0;
+  for (std::int64_t row = 0; row < shape.rows(); ++row) {
+    std::vector<float> logits = rig.forward_logits(row);
+    for (std::size_t column = vocabulary; column < logits.size(); ++column) {
+      EXPECT_EQ(std::fpclassify(logits[column]), FP_ZERO) << "padding";
+    }
+    double exponentials = 0.0;
+    for (std::size_t column = 0; column < vocabulary; ++column) {
+      exponentials += std::exp(static_cast<double>(logits[column]));
+    }
+    const auto target = static_cast<std::size_t>(rig.tokens().targets[row]);
+    loss_sum += std::log(exponentials) - static_cast<double>(logits[target]);
+  }
+  EXPECT_NEAR(rig.forward_loss() / loss_sum, 1.0, 1e-6);
+}
+
+TEST_P(ModelTest, ASmallerBatchThanPlannedGivesTheSameBits) {
+  constexpr BatchShapeBT small{.batch = 1, .sequence_length = 9};
+  ModelRig large_rig(spec(), shape), small_rig(spec(), small);
+  start(small_rig, small.rows());
+  start(large_rig, small.rows());
+  TokenBatch batch = large_rig.tokens();
+  batch.shape = small;
+  large_rig.model().forward_backward(large_rig.device(), batch, large_rig.loss_sum(),
+                                     {.gradient_scale = scale});
+  large_rig.device().synchronize();
+  small_rig.forward_backward({.gradient_scale = scale});
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(*large_rig.loss_sum()),
+            std::bit_cast<std::uint64_t>(*small_rig.loss_sum()));
+  EXPECT_EQ(large_rig.all_gradients(), small_rig.all_gradients());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values("fp32", "bf16")),
+                         [](const auto& test) {
+                           return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param));
+                         });
+
+// A vocabulary so large that the head takes the rows in two chunks, against a microbatch for each half in one
+// chunk.
+TEST(ModelHead, ChunksOfRowsAddUp) {
+  Config config;
+  config.model = {.preset = "",
+                  .style = "llama",
+                  .layers = 1,
+                  .heads = 2,
+                  .kv_heads = 2,
+                  .width = 16,
+                  .feed_forward = 32,
+                  .vocabulary = 16'000,
+                  .head = "untied"};
+  const ModelSpec spec = make_model_spec(config);
+  constexpr BatchShapeBT whole{.batch = 2, .sequence_length = 150}, half{.batch = 1, .sequence_length = 150};
+  MemoryPlan plan;
+  ASSERT_LT(ActivationMemory(spec, whole, true, plan).head_rows(), whole.rows());
+  ASSERT_EQ(ActivationMemory(spec, half, true, plan).head_rows(), half.rows());
+
+  ModelRig whole_rig(spec, whole), half_rig(spec, half);
+  start(whole_rig, whole.rows());
+  half_rig.set_initial_weights(seed);
+  const double whole_loss = whole_rig.forward_backward({.gradient_scale = 1.0F / 300.0F});
+  double halves_loss = 0.0;
+  for (const std::int64_t index : {0, 1}) {
+    const std::int32_t* inputs = whole_rig.tokens().inputs + index * half.rows();
+    const std::int32_t* targets = whole_rig.tokens().targets + index * half.rows();
+    half_rig.set_tokens({inputs, inputs + half.rows()}, {targets, targets + half.rows()});
+    halves_loss += half_rig.forward_backward({.accumulate = index > 0, .gradient_scale = 1.0F / 300.0F});
+  }
+  EXPECT_NEAR(whole_loss / halves_loss, 1.0, 1e-7);
+  for (const ParameterSpec& parameter : parameter_specs(spec)) {
+    EXPECT_LE(relative_error(whole_rig.gradient(parameter.name), half_rig.gradient(parameter.name)), 5e-6)
+        << parameter.name;
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::test

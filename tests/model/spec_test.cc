@@ -1,0 +1,156 @@
+#include "runtime/model/spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/config/presets.h"
+
+namespace holdfast {
+namespace {
+
+ModelSpec preset_spec(const std::string& name) {
+  Config config;
+  config.model = find_preset(name)->model;
+  return make_model_spec(config);
+}
+
+ModelSpec tiny_spec(const std::string& style, const std::string& head) {
+  Config config;
+  config.model = {.preset = "",
+                  .style = style,
+                  .layers = 2,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .width = 32,
+                  .feed_forward = 48,
+                  .vocabulary = 65,
+                  .head = head};
+  config.training.sequence_length = 20;
+  return make_model_spec(config);
+}
+
+std::vector<std::string> first_tensors(const std::vector<Bucket>& buckets) {
+  std::vector<std::string> names;
+  for (const Bucket& bucket : buckets) names.push_back(bucket.tensors.front().name);
+  return names;
+}
+
+// The published models' sizes (Hugging Face model cards; llama2.c's stories models).
+TEST(ModelSpec, ParameterCountsOfPresets) {
+  EXPECT_EQ(parameter_count(preset_spec("gpt2-124m")), 124'439'808u);
+  EXPECT_EQ(parameter_count(preset_spec("gpt2-355m")), 354'823'168u);
+  EXPECT_EQ(parameter_count(preset_spec("gpt2-774m")), 774'030'080u);
+  EXPECT_EQ(parameter_count(preset_spec("gpt2-1558m")), 1'557'611'200u);
+  EXPECT_EQ(parameter_count(preset_spec("llama-15m")), 15'191'712u);
+  EXPECT_EQ(parameter_count(preset_spec("llama-110m")), 109'529'856u);
+  EXPECT_EQ(parameter_count(preset_spec("llama-1b")), 1'235'814'400u);
+  EXPECT_EQ(parameter_count(preset_spec("llama-3b")), 3'212'749'824u);
+  EXPECT_EQ(parameter_count(preset_spec("llama-8b")), 8'030'261'248u);
+}
+
+TEST(ModelSpec, StylesFromConfig) {
+  const ModelSpec gpt2 = tiny_spec("gpt2", "tied");
+  EXPECT_EQ(gpt2.positions, 20);
+  EXPECT_EQ(gpt2.norm, NormKind::layer_norm);
+  EXPECT_EQ(gpt2.activation, ActivationKind::gelu);
+  EXPECT_TRUE(gpt2.biases);
+  EXPECT_TRUE(gpt2.tied_head);
+  EXPECT_EQ(gpt2.up_width(), 48);
+  const ModelSpec llama = tiny_spec("llama", "untied");
+  EXPECT_EQ(llama.positions, 0);
+  EXPECT_EQ(llama.norm, NormKind::rms_norm);
+  EXPECT_EQ(llama.activation, ActivationKind::swiglu);
+  EXPECT_FALSE(llama.biases);
+  EXPECT_FALSE(llama.tied_head);
+  EXPECT_EQ(llama.up_width(), 96);
+  EXPECT_EQ(llama.head_size, 8);
+  EXPECT_EQ(llama.qkv_width(), 64);
+}
+
+TEST(ModelSpec, VocabularyIsPaddedButNotCounted) {
+  const ModelSpec spec = tiny_spec("llama", "untied");
+  EXPECT_EQ(spec.padded_vocabulary, 128);
+  const ParameterSpec table = parameter_specs(spec).front();
+  EXPECT_EQ(table.name, "embedding.token.weight");
+  EXPECT_THAT(table.shape, testing::ElementsAre(128, 32));
+  EXPECT_EQ(table.padding_elements, 63u * 32u);
+  ModelSpec unpadded = spec;
+  unpadded.padded_vocabulary = spec.vocabulary;
+  EXPECT_EQ(parameter_count(spec), parameter_count(unpadded));
+}
+
+TEST(BackwardBuckets, OrderOfATiedModelStartsWithTheShadow) {
+  const std::vector<Bucket> buckets = backward_buckets(tiny_spec("gpt2", "tied"));
+  EXPECT_THAT(first_tensors(buckets),
+              testing::ElementsAre("embedding.token.weight", "final_norm.weight",
+                                   "layers.1.feed_forward_norm.weight", "layers.1.attention_norm.weight",
+                                   "layers.0.feed_forward_norm.weight", "layers.0.attention_norm.weight",
+                                   "embedding.position.weight", "embedding.token.weight"));
+  EXPECT_EQ(buckets.front().shadow_of, 7);
+  EXPECT_EQ(buckets.front().tensors.front().shape, buckets.back().tensors.front().shape);
+}
+
+TEST(BackwardBuckets, OrderOfAnUntiedModelStartsWithTheHead) {
+  const std::vector<Bucket> buckets = backward_buckets(tiny_spec("llama", "untied"));
+  EXPECT_THAT(first_tensors(buckets),
+              testing::ElementsAre("final_norm.weight", "layers.1.feed_forward_norm.weight",
+                                   "layers.1.attention_norm.weight", "layers.0.feed_forward_norm.weight",
+                                   "layers.0.attention_norm.weight", "embedding.token.weight"));
+  EXPECT_EQ(buckets.front().tensors.back().name, "head.weight");
+  for (const Bucket& bucket : buckets) EXPECT_EQ(bucket.shadow_of, -1);
+}
+
+// So that the flat buffer lies in forward order and a rank can be handed any part of it.
+TEST(BackwardBuckets, BackwardsTheyListEveryTensorInForwardOrder) {
+  for (const char* style : {"gpt2", "llama"}) {
+    for (const char* head : {"tied", "untied"}) {
+      const ModelSpec spec = tiny_spec(style, head);
+      const BucketPlan plan(backward_buckets(spec), 1);
+      std::vector<std::string> names, expected;
+      std::uint64_t end = 0;
+      for (auto bucket = plan.buckets().rbegin(); bucket != plan.buckets().rend(); ++bucket) {
+        if (bucket->shadow_of >= 0) continue;
+        for (const BucketTensor& tensor : bucket->tensors) {
+          names.push_back(tensor.name);
+          EXPECT_GE(tensor.parameter_offset, end) << tensor.name;
+          end = tensor.parameter_offset + tensor.elements();
+        }
+      }
+      for (const ParameterSpec& parameter : parameter_specs(spec)) expected.push_back(parameter.name);
+      EXPECT_EQ(names, expected) << style << " " << head;
+    }
+  }
+}
+
+TEST(BackwardBuckets, OnlyMatricesDecay) {
+  for (const Bucket& bucket : backward_buckets(tiny_spec("gpt2", "tied"))) {
+    for (const BucketTensor& tensor : bucket.tensors) {
+      EXPECT_EQ(tensor.weight_decay, tensor.shape.size() == 2) << tensor.name;
+    }
+  }
+}
+
+TEST(Flops, SixPerMatmulWeightAndCausalAttentionOnce) {
+  for (const ModelPreset& preset : model_presets()) {
+    const ModelSpec spec = preset_spec(std::string(preset.name));
+    std::uint64_t weights =
+        static_cast<std::uint64_t>(spec.vocabulary * spec.width);  // the head, tied or not
+    for (const ParameterSpec& parameter : parameter_specs(spec)) {
+      if (parameter.shape.size() == 2 && parameter.name.starts_with("layers."))
+        weights += parameter.elements();
+    }
+    // Queries times keys and probabilities times values, 2 FLOP each, three times for backward, half of it
+    // masked.
+    const std::int64_t attention = 2 * 2 * 3 * spec.layers * spec.heads * spec.head_size * 1000 / 2;
+    EXPECT_DOUBLE_EQ(flops_per_token(spec, 1000),
+                     6.0 * static_cast<double>(weights) + static_cast<double>(attention))
+        << preset.name;
+  }
+  EXPECT_DOUBLE_EQ(flops_per_token(preset_spec("gpt2-124m"), 1024), 797'815'296.0);
+}
+
+}  // namespace
+}  // namespace holdfast

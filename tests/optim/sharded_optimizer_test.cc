@@ -1,0 +1,253 @@
+#include "runtime/optim/sharded_optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/exact_sum.h"
+#include "runtime/core/random.h"
+
+namespace holdfast {
+namespace {
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+// Matrices of several blocks and vectors of less than one, in two buckets.
+std::vector<Bucket> two_buckets() {
+  Bucket first, second;
+  first.tensors = {{.name = "late.weight", .shape = {70, 130}, .weight_decay = true},
+                   {.name = "late.bias", .shape = {70}, .weight_decay = false}};
+  second.tensors = {{.name = "early.norm", .shape = {33}, .weight_decay = false},
+                    {.name = "early.weight", .shape = {90, 97}, .weight_decay = true}};
+  return {first, second};
+}
+
+OptimizerConfig adamw() {
+  OptimizerConfig config;
+  config.beta1 = 0.9;
+  config.beta2 = 0.999;
+  config.epsilon = 1e-8;
+  config.weight_decay = 0.1;
+  return config;
+}
+
+float value_at(const std::string& tensor, std::uint64_t element, std::uint64_t seed) {
+  return RandomStream(seed, tensor.size() * 31 + static_cast<std::uint64_t>(tensor.front())).normal(element);
+}
+
+// One rank's optimizer with memory of its own. Gradients and initial weights are functions of (tensor,
+// element, seed).
+class Rank {
+ public:
+  Rank(int rank, int ranks, DType dtype)
+      : device_(make_cpu_device({.threads = 2})),
+        buckets_(two_buckets(), ranks),
+        rank_(rank),
+        optimizer_(buckets_, rank, dtype, adamw(), plan_) {
+    parameters_ =
+        plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
+    accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
+                                 buckets_.accumulator_elements(rank) * sizeof(float));
+    arena_ = MemoryArena::allocate(plan_).value();
+    optimizer_.bind(arena_, parameters());
+    for (const OwnedState& piece : optimizer_.state()) {
+      if (piece.spec.kind != "weight") continue;
+      for (std::uint64_t i = 0; i < piece.spec.element_count(); ++i) {
+        piece.data[i] = value_at(piece.spec.tensor, piece.spec.first_element() + i, 1);
+      }
+    }
+    optimizer_.launch_publish(*device_);
+    device_->synchronize();
+  }
+
+  void set_gradients(std::uint64_t seed, float scale = 1.0F) {
+    for (const Segment& segment : optimizer_.segments()) {
+      for (std::uint64_t i = 0; i < segment.elements; ++i) {
+        arena_.at<float>(accumulator_)[segment.shard_offset + i] =
+            scale * value_at(name_of(segment), segment.first_block * block_elements + i, seed);
+      }
+    }
+  }
+  void update(std::int64_t step, double learning_rate, double gradient_scale) {
+    optimizer_.launch_update(
+        *device_, arena_.at<float>(accumulator_),
+        {.step = step, .learning_rate = learning_rate, .gradient_scale = gradient_scale});
+    device_->synchronize();
+  }
+  void add_square_sums(ExactSum& sum) {
+    optimizer_.launch_square_sums(*device_, arena_.at<float>(accumulator_));
+    device_->synchronize();
+    for (const double block : optimizer_.square_sums()) sum.add(block);
+  }
+
+  // What this rank owns, put where it belongs in the whole tensors.
+  void collect(const std::string& kind, Tensors& tensors) {
+    for (const OwnedState& piece : optimizer_.state()) {
+      if (piece.spec.kind != kind) continue;
+      std::vector<float>& tensor = tensors[piece.spec.tensor];
+      tensor.resize(piece.spec.tensor_elements(), std::nanf(""));
+      std::copy_n(piece.data, piece.spec.element_count(), tensor.data() + piece.spec.first_element());
+    }
+  }
+  // bf16 runs: each owned element's working copy is its master, rounded.
+  void expect_rounded_copies() {
+    const auto* copies = reinterpret_cast<const BFloat16*>(parameters());
+    std::vector<OwnedState> state = optimizer_.state();
+    for (std::size_t i = 0; i < optimizer_.segments().size(); ++i) {
+      const Segment& segment = optimizer_.segments()[i];
+      for (std::uint64_t element = 0; element < segment.elements; ++element) {
+        ASSERT_EQ(copies[segment.parameter_offset + element].bits, to_bfloat16(state[i].data[element]).bits)
+            << name_of(segment) << " " << element;
+      }
+    }
+  }
+  std::vector<std::byte> parameter_bytes() const {
+    const auto bytes = arena_.bytes(parameters_);
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  std::byte* parameters() const { return arena_.at<std::byte>(parameters_); }
+  const std::string& name_of(const Segment& segment) const {
+    const Bucket& bucket = buckets_.buckets()[static_cast<std::size_t>(segment.bucket)];
+    return bucket.tensors[static_cast<std::size_t>(segment.tensor)].name;
+  }
+
+  MemoryPlan plan_;
+  MemoryArena arena_;
+  std::unique_ptr<Device> device_;
+  BucketPlan buckets_;
+  int rank_;
+  ShardedOptimizer optimizer_;
+  MemoryPlan::Slot parameters_, accumulator_;
+};
+
+struct Updates {
+  std::map<std::string, Tensors> state;  // by kind
+  std::uint64_t square_norm_bits = 0;
+};
+
+Updates three_updates(int ranks, DType dtype) {
+  Updates run;
+  ExactSum square_norm;
+  for (int r = 0; r < ranks; ++r) {
+    Rank rank(r, ranks, dtype);
+    for (const std::int64_t step : {1, 2, 3}) {
+      rank.set_gradients(static_cast<std::uint64_t>(step) + 10);
+      rank.add_square_sums(square_norm);
+      rank.update(step, 1e-3 * static_cast<double>(step), 0.5);
+      if (dtype == DType::bf16) rank.expect_rounded_copies();
+    }
+    for (const char* kind : {"weight", "moment1", "moment2"}) rank.collect(kind, run.state[kind]);
+  }
+  run.square_norm_bits = std::bit_cast<std::uint64_t>(square_norm.value());
+  return run;
+}
+
+class ShardedOptimizerTest : public testing::TestWithParam<DType> {};
+
+TEST_P(ShardedOptimizerTest, AnyNumberOfRanksMakesTheSameUpdates) {
+  const Updates alone = three_updates(1, GetParam());
+  for (const int ranks : {2, 3}) {
+    const Updates shared = three_updates(ranks, GetParam());
+    EXPECT_EQ(shared.square_norm_bits, alone.square_norm_bits) << ranks;
+    for (const auto& [kind, tensors] : alone.state) {
+      for (const auto& [name, values] : tensors) {
+        const std::vector<float>& other = shared.state.at(kind).at(name);
+        ASSERT_EQ(other.size(), values.size());
+        EXPECT_EQ(std::memcmp(other.data(), values.data(), values.size() * sizeof(float)), 0)
+            << kind << " of " << name << " on " << ranks;
+      }
+    }
+  }
+}
+
+// The textbook formula in double.
+TEST_P(ShardedOptimizerTest, UpdatesAreAdamW) {
+  const Updates run = three_updates(1, GetParam());
+  for (const auto& [name, weights] : run.state.at("weight")) {
+    const double decay = name.ends_with(".weight") ? 0.1 : 0.0;
+    for (std::uint64_t i = 0; i < weights.size(); ++i) {
+      double weight = static_cast<double>(value_at(name, i, 1)), moment1 = 0.0, moment2 = 0.0;
+      for (int step = 1; step <= 3; ++step) {
+        const double gradient =
+            0.5 * static_cast<double>(value_at(name, i, static_cast<std::uint64_t>(step) + 10));
+        moment1 = 0.9 * moment1 + 0.1 * gradient;
+        moment2 = 0.999 * moment2 + 0.001 * gradient * gradient;
+        const double mean = moment1 / (1.0 - std::pow(0.9, step)),
+                     square = moment2 / (1.0 - std::pow(0.999, step));
+        weight -= 1e-3 * step * (decay * weight + mean / (std::sqrt(square) + 1e-8));
+      }
+      // Three updates of at most 6e-3 in all, to 1e-5 of them, and three roundings of the weight.
+      ASSERT_NEAR(static_cast<double>(weights[i]), weight, 6e-8 + 2e-7 * std::abs(weight))
+          << name << " " << i;
+    }
+  }
+}
+
+TEST_P(ShardedOptimizerTest, WithoutGradientsOnlyMatricesDecay) {
+  Rank rank(0, 1, GetParam());
+  rank.set_gradients(1, 0.0F);
+  rank.update(1, 0.5, 1.0);
+  Tensors weights;
+  rank.collect("weight", weights);
+  for (const auto& [name, values] : weights) {
+    const double factor = name.ends_with(".weight") ? 1.0 - 0.5 * 0.1 : 1.0;
+    for (std::uint64_t i = 0; i < values.size(); ++i) {
+      const double expected = factor * static_cast<double>(value_at(name, i, 1));
+      ASSERT_NEAR(static_cast<double>(values[i]), expected, 2e-7 * std::abs(expected)) << name << " " << i;
+    }
+  }
+}
+
+TEST_P(ShardedOptimizerTest, ARankLeavesTheOthersParametersAlone) {
+  Rank rank(1, 3, GetParam());
+  const std::vector<std::byte> before = rank.parameter_bytes();
+  const std::size_t element = bytes_of(GetParam());
+  rank.set_gradients(5);
+  rank.update(1, 1e-1, 1.0);
+  const std::vector<std::byte> after = rank.parameter_bytes();
+  const BucketPlan buckets(two_buckets(), 3);
+  for (const int bucket : {0, 1}) {
+    for (const int other : {0, 2}) {
+      const ElementRange range = buckets.parameter_range(bucket, other);
+      EXPECT_TRUE(std::equal(after.begin() + static_cast<std::ptrdiff_t>(range.begin * element),
+                             after.begin() + static_cast<std::ptrdiff_t>(range.end * element),
+                             before.begin() + static_cast<std::ptrdiff_t>(range.begin * element)));
+    }
+  }
+  EXPECT_NE(before, after);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, ShardedOptimizerTest, testing::Values(DType::fp32, DType::bf16),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+// What a load does: masters in place, copies not yet.
+TEST(ShardedOptimizer, PublishRoundsTheMasters) {
+  for (const int rank : {0, 1}) Rank(rank, 2, DType::bf16).expect_rounded_copies();
+}
+
+// Memory is the point of sharding: moments (and masters) are divided by the number of ranks.
+TEST(ShardedOptimizer, StateIsDividedByTheRanks) {
+  const auto optimizer_bytes = [](int ranks, DType dtype) {
+    MemoryPlan plan;
+    const BucketPlan buckets(two_buckets(), ranks);
+    const ShardedOptimizer optimizer(buckets, 0, dtype, adamw(), plan);
+    return plan.total_bytes(MemoryClass::optimizer);
+  };
+  const BucketPlan whole(two_buckets(), 1);
+  EXPECT_EQ(optimizer_bytes(1, DType::fp32), 2 * 4 * whole.shard_elements(0));
+  EXPECT_EQ(optimizer_bytes(1, DType::bf16), 3 * 4 * whole.shard_elements(0));
+  EXPECT_LE(optimizer_bytes(3, DType::fp32),
+            optimizer_bytes(1, DType::fp32) / 3 + 2 * 4 * 2 * block_elements);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,171 @@
+// A model on a CPU device with the memory, buckets and tokens it needs, as the only rank of a run has them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/buckets.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/core/random.h"
+#include "runtime/model/model.h"
+
+namespace holdfast::test {
+
+struct RigOptions {
+  Model::Mode mode = Model::Mode::train;
+  int threads = 2;
+  std::function<void(OpId)> observer = {};
+};
+
+class ModelRig {
+ public:
+  ModelRig(const ModelSpec& spec, BatchShapeBT shape, const RigOptions& options = {})
+      : shape_(shape),
+        buckets_(backward_buckets(spec), 1),
+        device_(make_cpu_device({.threads = options.threads, .observer = options.observer})),
+        model_(spec, shape, options.mode, plan_) {
+    const auto rows = static_cast<std::uint64_t>(shape.rows());
+    parameters_ = plan_.reserve("parameters", MemoryClass::weights,
+                                buckets_.parameter_elements() * bytes_of(spec.dtype));
+    if (options.mode == Model::Mode::train) {
+      gradients_ =
+          plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
+    }
+    inputs_ = plan_.reserve("inputs", MemoryClass::data, rows * sizeof(std::int32_t));
+    targets_ = plan_.reserve("targets", MemoryClass::data, rows * sizeof(std::int32_t));
+    loss_sum_ = plan_.reserve("loss_sum", MemoryClass::data, sizeof(double));
+    arena_ = MemoryArena::allocate(plan_).value();
+    model_.bind(arena_, buckets_, parameters(), gradients());
+  }
+
+  const BucketPlan& buckets() const { return buckets_; }
+  Device& device() { return *device_; }
+  const Model& model() const { return model_; }
+  std::byte* parameters() const { return arena_.at<std::byte>(parameters_); }
+  float* gradients() const { return gradients_.bytes == 0 ? nullptr : arena_.at<float>(gradients_); }
+  double* loss_sum() const { return arena_.at<double>(loss_sum_); }
+
+  TokenBatch set_tokens(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets) {
+    std::copy(inputs.begin(), inputs.end(), arena_.at<std::int32_t>(inputs_));
+    std::copy(targets.begin(), targets.end(), arena_.at<std::int32_t>(targets_));
+    return tokens();
+  }
+  TokenBatch tokens() const {
+    return {.inputs = arena_.at<std::int32_t>(inputs_),
+            .targets = arena_.at<std::int32_t>(targets_),
+            .shape = shape_};
+  }
+
+  // weights_of(name): the tensor's values; vocabulary padding may be left out.
+  void set_weights(const std::function<std::vector<float>(const ParameterSpec&)>& weights_of) {
+    for (const ParameterSpec& parameter : parameter_specs(model_.spec())) {
+      const std::vector<float> values = weights_of(parameter);
+      const BucketTensor& tensor = *tensors_of(parameter.name).front();
+      for (std::size_t i = 0; i < values.size(); ++i) set_element(tensor.parameter_offset + i, values[i]);
+    }
+  }
+  void set_initial_weights(std::uint64_t seed) {
+    set_weights([seed](const ParameterSpec& parameter) {
+      std::vector<float> values(parameter.elements());
+      initial_values(parameter, seed, 0, values);
+      return values;
+    });
+  }
+
+  std::vector<float> weight(const std::string& name) const {
+    const BucketTensor& tensor = *tensors_of(name).front();
+    return elements(parameters(), tensor.parameter_offset, tensor.elements());
+  }
+  // A tied weight's two gradients added.
+  std::vector<float> gradient(const std::string& name) const {
+    std::vector<float> sum;
+    for (const BucketTensor* tensor : tensors_of(name)) {
+      sum.resize(tensor->elements());
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradients()[tensor->gradient_offset + i];
+    }
+    return sum;
+  }
+  std::vector<float> all_gradients() const {
+    return {gradients(), gradients() + buckets_.gradient_elements()};
+  }
+
+  double forward_loss() {
+    model_.forward_loss(*device_, tokens(), loss_sum());
+    device_->synchronize();
+    return *loss_sum();
+  }
+  double forward_backward(const BackwardOptions& options) {
+    model_.forward_backward(*device_, tokens(), loss_sum(), options);
+    device_->synchronize();
+    return *loss_sum();
+  }
+  // Logits of one row, padding included.
+  std::vector<float> forward_logits(std::int64_t row) {
+    const void* logits = model_.forward_logits(*device_, tokens(), row);
+    device_->synchronize();
+    return elements(static_cast<const std::byte*>(logits), 0,
+                    static_cast<std::uint64_t>(model_.spec().padded_vocabulary));
+  }
+
+ private:
+  // The real tensor first, then its shadow if the weight is tied.
+  std::vector<const BucketTensor*> tensors_of(const std::string& name) const {
+    std::vector<const BucketTensor*> found;
+    for (const bool shadow : {false, true}) {
+      for (const Bucket& bucket : buckets_.buckets()) {
+        if ((bucket.shadow_of >= 0) != shadow) continue;
+        for (const BucketTensor& tensor : bucket.tensors) {
+          if (tensor.name == name) found.push_back(&tensor);
+        }
+      }
+    }
+    HF_CHECK(!found.empty(), "no tensor {}", name);
+    return found;
+  }
+  void set_element(std::uint64_t offset, float value) {
+    if (model_.spec().dtype == DType::bf16) {
+      reinterpret_cast<BFloat16*>(parameters())[offset] = to_bfloat16(value);
+    } else {
+      reinterpret_cast<float*>(parameters())[offset] = value;
+    }
+  }
+  std::vector<float> elements(const std::byte* source, std::uint64_t first, std::uint64_t count) const {
+    std::vector<float> values(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      values[i] = model_.spec().dtype == DType::bf16
+                      ? to_float(reinterpret_cast<const BFloat16*>(source)[first + i])
+                      : reinterpret_cast<const float*>(source)[first + i];
+    }
+    return values;
+  }
+
+  BatchShapeBT shape_;
+  MemoryPlan plan_;
+  MemoryArena arena_;  // outlives the device, whose queue may still hold ops
+  BucketPlan buckets_;
+  std::unique_ptr<Device> device_;
+  Model model_;
+  MemoryPlan::Slot parameters_, gradients_, inputs_, targets_, loss_sum_;
+};
+
+// Tokens below `vocabulary`, as a pure function of the seed.
+inline std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocabulary,
+                                               std::uint64_t seed) {
+  const RandomStream stream(seed, 7);
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double share = stream.uniform(static_cast<std::uint64_t>(i));
+    tokens.push_back(static_cast<std::int32_t>(share * static_cast<double>(vocabulary)));
+  }
+  return tokens;
+}
+
+}  // namespace holdfast::test

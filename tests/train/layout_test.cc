@@ -1,0 +1,102 @@
+// Promise 1: the same bits, whatever the number of ranks and threads, and wherever a run was stopped and
+// resumed.
+#include <set>
+
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+class LayoutTest : public TrainingTest {
+ protected:
+  // Trains `launch` and expects the digest of the undisturbed single-rank run with the same overrides.
+  void expect_same_bits(const Launch& launch, const std::vector<std::string>& what) {
+    Launch reference{.run = "reference", .overrides = what};
+    if (reference_digest_.empty()) {
+      const RunEnd alone = train(reference);
+      ASSERT_EQ(alone.code, ExitCode::done) << alone.message;
+      reference_digest_ = digest("reference");
+      ASSERT_TRUE(reference_digest_.starts_with("step 20\n")) << reference_digest_;
+    }
+    Launch other = launch;
+    other.overrides.insert(other.overrides.end(), what.begin(), what.end());
+    const RunEnd end = train(other);
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+    EXPECT_EQ(digest(other.run), reference_digest_) << other.ranks << " ranks";
+  }
+
+  std::string reference_digest_;
+};
+
+TEST_F(LayoutTest, AnyNumberOfRanks) {
+  for (const int ranks : {2, 3, 4}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, {});
+}
+
+TEST_F(LayoutTest, AnyNumberOfThreads) {
+  for (const int threads : {2, 3}) {
+    expect_same_bits(
+        {.run = fmt::format("t{}", threads), .ranks = 2, .overrides = {fmt::format("threads={}", threads)}},
+        {});
+  }
+}
+
+TEST_F(LayoutTest, Gpt2StyleInBf16WithSeveralMicrobatches) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "training.precision=bf16",
+                                         "training.microbatches_per_lane=2"};
+  for (const int ranks : {2, 3}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+}
+
+TEST_F(LayoutTest, LanesThatNoRankCountDivides) {
+  const std::vector<std::string> what = {"parallel.lanes=5"};
+  for (const int ranks : {2, 3, 4, 5})
+    expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
+}
+
+TEST_F(LayoutTest, RanksChangeBetweenResumes) {
+  const int ranks[] = {4, 1, 3, 2};
+  for (const int rank_count : ranks) {
+    const RunEnd end = train({.run = "changing", .ranks = rank_count, .stop_after_steps = 5});
+    ASSERT_EQ(end.code, rank_count == 2 ? ExitCode::done : ExitCode::saved) << end.message;
+  }
+  expect_same_bits({.run = "changing", .ranks = 4}, {});  // finished: says so and changes nothing
+}
+
+TEST_F(LayoutTest, AnotherSeedGivesOtherBits) {
+  ASSERT_EQ(train({.run = "one"}).message, "all steps are done");
+  ASSERT_EQ(train({.run = "two", .overrides = {"run.seed=2"}}).message, "all steps are done");
+  EXPECT_NE(digest("one"), digest("two"));
+}
+
+// Promise 2, over a whole epoch and a bit of the next, with the number of ranks changing on the way.
+TEST_F(LayoutTest, LedgerHoldsEverySampleOncePerEpoch) {
+  const std::vector<std::string> overrides = {"data.ledger=true", "training.steps=120",
+                                              "training.sequence_length=64", "evaluation.every_steps=0"};
+  for (const int ranks : {3, 1, 4, 2}) {
+    const RunEnd end =
+        train({.run = "ledger", .ranks = ranks, .stop_after_steps = 31, .overrides = overrides});
+    ASSERT_TRUE(end.code == ExitCode::saved || end.code == ExitCode::done) << end.message;
+  }
+  std::multiset<std::string> used;
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string path = fmt::format("{}/ledger-{:05d}.jsonl", run_directory("ledger"), rank);
+    const Result<std::string> text = posix_env().read_text(path);
+    ASSERT_TRUE(text.ok());
+    for (std::size_t at = text->find("[["); at != std::string::npos; at = text->find('[', at + 1)) {
+      const std::size_t begin = (*text)[at + 1] == '[' ? at + 1 : at;
+      used.insert(text->substr(begin, text->find(']', begin) - begin));
+      at = begin;
+    }
+  }
+  const std::size_t samples_per_epoch = (20'000 - 1) / 64;  // the text is a little longer; checked below
+  ASSERT_EQ(used.size(), 120U * 4U * 2U);
+  std::size_t first_epoch = 0;
+  for (const std::string& id : used) {
+    EXPECT_EQ(used.count(id), 1U) << id;
+    if (id.ends_with(",0")) ++first_epoch;
+  }
+  EXPECT_GE(first_epoch, samples_per_epoch);
+  EXPECT_LT(first_epoch, used.size());  // the second epoch has begun, so the first is complete
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,104 @@
+// A whole training run inside a test: small data, a small model, D ranks as threads, from config text to
+// digest lines.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "parallel/local/local_communicator.h"
+#include "runtime/train/state_digest.h"
+#include "runtime/train/train_run.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+
+// Asks for a stop at the `steps`-th question (the trainer asks once a step); 0 = never.
+class StopAfterSteps final : public StopSource {
+ public:
+  explicit StopAfterSteps(int steps) : steps_(steps) {}
+  bool stop_requested() override { return ++asked_ == steps_; }
+
+ private:
+  int steps_;
+  int asked_ = 0;
+};
+
+class TrainingTest : public testing::Test {
+ protected:
+  TrainingTest() {
+    std::string text;
+    for (int i = 0; text.size() < 20'000; ++i) {
+      text += fmt::format("line {} says {:x} and {};\n", i, i * 7919,
+                          std::string(static_cast<std::size_t>(i % 23), 'a'));
+    }
+    EXPECT_TRUE(posix_env().replace_text(directory_ / "train.txt", text).ok());
+    EXPECT_TRUE(posix_env().replace_text(directory_ / "valid.txt", text.substr(0, 4000)).ok());
+  }
+
+  std::string run_directory(const std::string& name) const { return directory_ / name; }
+
+  // Lines of `overrides` are "section.key=value".
+  struct Launch {
+    std::string run = {};  // name of the run directory
+    int ranks = 1;
+    int stop_after_steps = 0;
+    std::vector<std::string> overrides = {};
+  };
+
+  std::string config_text(const Launch& launch) const {
+    return fmt::format(
+        "threads = 1\n"
+        "[run]\ndirectory = \"{0}/{1}\"\n"
+        "[model]\nlayers = 2\nheads = 4\nkv_heads = 2\nwidth = 32\nfeed_forward = 64\n"
+        "[data]\nsources = [{{ path = \"{0}/train.txt\" }}]\n"
+        "[training]\nsteps = 20\nsequence_length = 24\nmicrobatch_size = 2\n"
+        "[parallel]\nlanes = 4\ntimeout = 60\n"
+        "[optimizer]\nlearning_rate = 1e-2\nwarmup_steps = 5\n"
+        "[evaluation]\nevery_steps = 10\nsources = [{{ path = \"{0}/valid.txt\" }}]\nbatches = 3\n"
+        "[log]\nevery_steps = 1000\n",
+        directory_.path(), launch.run);
+  }
+
+  // Runs it on all ranks; every rank must end the same way.
+  RunEnd train(const Launch& launch, Env& env = posix_env()) {
+    std::vector<std::string> arguments;
+    for (const std::string& line : launch.overrides) arguments.push_back("--" + line);
+    const Result<std::vector<Override>> overrides = parse_overrides(arguments);
+    EXPECT_TRUE(overrides.ok());
+    std::vector<RunEnd> ends(static_cast<std::size_t>(launch.ranks));
+    const Result<void> joined =
+        run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
+          FaultPoints faults;
+          StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
+          const Result<LoadedConfig> config =
+              load_config_text(env, config_text(launch), "test.toml", *overrides);
+          ends[static_cast<std::size_t>(communicator.rank())] = train_run({.env = env,
+                                                                           .faults = faults,
+                                                                           .communicator = communicator,
+                                                                           .stop = stop,
+                                                                           .config = config,
+                                                                           .build = "test"});
+          return {};
+        });
+    EXPECT_TRUE(joined.ok());
+    for (const RunEnd& end : ends) EXPECT_EQ(end.code, ends.front().code) << end.message;
+    return ends.front();
+  }
+
+  // The five lines of `holdfast digest`.
+  std::string digest(const std::string& run) const {
+    Result<std::optional<FoundCheckpoint>> found = find_checkpoint(posix_env(), run_directory(run));
+    if (!found.ok() || !found->has_value()) return "no checkpoint in " + run;
+    const Result<StateDigest> state = digest_checkpoint((*found)->checkpoint);
+    return state.ok() ? to_text(*state) : state.error().message;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+}  // namespace holdfast
