@@ -1,0 +1,97 @@
+#include "runtime/cli/arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+Error unknown_option(const std::string& command, const std::string& name,
+                     const std::vector<std::string_view>& options) {
+  const std::string near = closest(name, options);
+  return fail(ExitCode::config, "{} has no option --{}{}; holdfast {} --help lists them", command, name,
+              near.empty() ? "" : fmt::format(", did you mean --{}?", near), command);
+}
+
+template <typename Number>
+Result<Number> parse_number(std::string_view option, const std::string& text, Number smallest,
+                            const char* kind) {
+  Number value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && rest == text.data() + text.size() && value >= smallest) return value;
+  return fail(ExitCode::config, "--{} must be {} of at least {}, got \"{}\"", option, kind, smallest, text);
+}
+
+}  // namespace
+
+Result<Arguments> Arguments::parse(const std::string& command, const std::vector<std::string>& words,
+                                   const std::vector<std::string_view>& positional_names,
+                                   const std::vector<std::string_view>& options) {
+  Arguments arguments;
+  bool only_positional = false;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (only_positional || word.size() < 2 || !word.starts_with('-')) {
+      arguments.positional_.push_back(word);
+      continue;
+    }
+    if (word == "--") {
+      only_positional = true;
+      continue;
+    }
+    const std::size_t equals = std::min(word.find('='), word.size());
+    const std::size_t dashes = std::min<std::size_t>(word.find_first_not_of('-'), equals);
+    const std::string name = word.substr(dashes, equals - dashes);
+    if (dashes != 2 || std::ranges::find(options, name) == options.end())
+      return unknown_option(command, name, options);
+    if (equals == word.size() && i + 1 == words.size()) {
+      return fail(ExitCode::config, "--{0} has no value; write --{0} VALUE or --{0}=VALUE", name);
+    }
+    const std::string value = equals < word.size() ? word.substr(equals + 1) : words[++i];
+    if (!arguments.values_.emplace(name, value).second) {
+      return fail(ExitCode::config, "--{} is given twice; give it once", name);
+    }
+  }
+  if (arguments.positional_.size() == positional_names.size()) return arguments;
+  std::string expected;
+  for (const std::string_view name : positional_names) expected += fmt::format(" {}", name);
+  return fail(ExitCode::config,
+              "{} needs{}, got {} words that are no options; holdfast {} --help says how it is used", command,
+              expected, arguments.positional_.size(), command);
+}
+
+std::string Arguments::text(std::string_view option, const std::string& otherwise) const {
+  const auto found = values_.find(std::string(option));
+  return found == values_.end() ? otherwise : found->second;
+}
+
+Result<std::int64_t> Arguments::integer(std::string_view option, std::int64_t otherwise,
+                                        std::int64_t smallest) const {
+  if (!has(option)) return otherwise;
+  return parse_number(option, text(option, ""), smallest, "a whole number");
+}
+
+Result<double> Arguments::real(std::string_view option, double otherwise, double smallest) const {
+  if (!has(option)) return otherwise;
+  HF_TRY(const double value, parse_number(option, text(option, ""), smallest, "a number"));
+  if (std::isfinite(value)) return value;
+  return fail(ExitCode::config, "--{} must be finite, got \"{}\"", option, text(option, ""));
+}
+
+bool wants_help(const std::vector<std::string>& words) {
+  return std::ranges::any_of(words, [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
+int complain(const Error& error) {
+  std::fflush(stdout);
+  // A list of problems has a place at the start of every line.
+  const bool is_list = error.message.find('\n') != std::string::npos;
+  fmt::print(stderr, "{}{}\n", is_list ? "" : "holdfast: ", error.message);
+  return static_cast<int>(error.code);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,42 @@
+// Command lines of the small commands: positional words and options, "--name value" or "--name=value". After
+// "--" everything is positional. (The keys of a config, --section.key=value, are runtime/config's.)
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+class Arguments {
+ public:
+  // `command` is for the sentences ("sample"); `options` are the names without dashes; each takes a value and
+  // may stand once. ExitCode::config: unknown option (with a suggestion), missing value, or another number of
+  // positional words than `positional_names`.
+  static Result<Arguments> parse(const std::string& command, const std::vector<std::string>& words,
+                                 const std::vector<std::string_view>& positional_names,
+                                 const std::vector<std::string_view>& options);
+
+  const std::string& positional(std::size_t index) const { return positional_[index]; }
+  bool has(std::string_view option) const { return values_.contains(std::string(option)); }
+  std::string text(std::string_view option, const std::string& otherwise) const;
+  // ExitCode::config when the value is not a number of this kind or below `smallest`.
+  Result<std::int64_t> integer(std::string_view option, std::int64_t otherwise, std::int64_t smallest) const;
+  Result<double> real(std::string_view option, double otherwise, double smallest) const;
+
+ private:
+  std::vector<std::string> positional_;
+  std::map<std::string, std::string> values_;
+};
+
+// Whether --help or -h is among the words.
+bool wants_help(const std::vector<std::string>& words);
+// Prints "holdfast: <message>" on stderr (a message of several lines as it is); returns the error's exit
+// code.
+int complain(const Error& error);
+
+}  // namespace holdfast

@@ -1,0 +1,16 @@
+// What this program was built from and with.
+#pragma once
+
+#include <string>
+
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+std::string build_version();   // "0.1.0"
+std::string build_type();      // "Release"
+std::string build_compiler();  // "gcc 12.2.0"
+// Digest of the running program's own file: equal on all ranks of a run, or they run different binaries.
+std::string program_digest(Env& env);
+
+}  // namespace holdfast

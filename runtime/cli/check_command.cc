@@ -1,0 +1,97 @@
+#include <cstdio>
+
+#include "kernels/device.h"
+#include "parallel/mpi/mpi_session.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/config/document.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/machine_facts.h"
+#include "runtime/core/units.h"
+#include "runtime/data/loader.h"
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast check [RUN.toml] [--section.key=value ...]\n"
+    "\n"
+    "Reads the config, opens the data files and says everything that is wrong, without MPI and without "
+    "training, then\n"
+    "prints what this machine offers. Exit code 0, or that of the first kind of problem: 2 config, 4 data.\n";
+
+void print_row(const std::string& name, bool there, const std::string& detail) {
+  fmt::print("  {:<12} {:<4} {}\n", name, there ? "yes" : "no", detail);
+}
+
+void print_machine(Env& env) {
+  fmt::print("this machine\n");
+  for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
+  const MpiFacts mpi = mpi_library_facts();
+  print_row("MPI", true, mpi.library);
+  print_row("ULFM", mpi.fault_tolerant,
+            mpi.fault_tolerant ? "compiled in (tools/mpirun switches it on)"
+                               : "not in this MPI: a dead rank ends the run; the next start resumes it");
+  const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
+  print_row("device", true, device->description());
+}
+
+// What the run will be, with the defaults that need no ranks filled in.
+Result<void> print_run(Config config, std::int64_t vocabulary) {
+  if (config.parallel.data > 0)
+    config.parallel.lanes = config.parallel.lanes == 0 ? config.parallel.data : config.parallel.lanes;
+  const int ranks = config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1;
+  HF_TRY_VOID(resolve_config(config, ranks, vocabulary));
+  const ModelSpec spec = make_model_spec(config);
+  const TrainingConfig& training = config.training;
+  const std::int64_t tokens = config.parallel.lanes * training.microbatches_per_lane *
+                              training.microbatch_size * training.sequence_length;
+  fmt::print("this run\n");
+  fmt::print(
+      "  model        {} style, {} layers, width {}, {} heads ({} key/value), vocabulary {}: {} parameters\n",
+      config.model.style, spec.layers, spec.width, spec.heads, spec.kv_heads, spec.vocabulary,
+      parameter_count(spec));
+  fmt::print("  steps        {} of {} tokens, in {} lanes (1 to {} ranks)\n", training.steps, tokens,
+             config.parallel.lanes, config.parallel.lanes);
+  fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
+  return {};
+}
+
+Result<std::int64_t> check_data(Env& env, const Config& config) {
+  HF_TRY(const std::shared_ptr<DataSet> data,
+         DataSet::open(env, config.data.sources, config.training.sequence_length));
+  fmt::print("data\n  training     {} tokens, {} samples\n", data->token_count(), data->sample_count());
+  if (!config.evaluation.sources.empty()) {
+    HF_TRY(const std::shared_ptr<DataSet> held_out,
+           DataSet::open(env, config.evaluation.sources, config.training.sequence_length));
+    fmt::print("  held out     {} tokens, {} samples\n", held_out->token_count(), held_out->sample_count());
+  }
+  return data->vocabulary_needed();
+}
+
+Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments) {
+  HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
+  HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
+  HF_TRY(const std::int64_t vocabulary, check_data(env, loaded.config));
+  return print_run(loaded.config, vocabulary);
+}
+
+}  // namespace
+
+int run_check_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  Result<void> run;
+  const bool has_config = !arguments.empty() && !arguments.front().starts_with("--");
+  if (has_config) run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()});
+  if (!has_config && !arguments.empty())
+    run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", usage);
+  print_machine(posix_env());
+  std::fflush(stdout);
+  return run.ok() ? 0 : complain(run.error());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,22 @@
+// The subcommands of the `holdfast` program, one file each. A command gets what stands after its name, prints
+// its result on stdout and complaints on stderr, and returns the exit code (docs/errors.md). Every command
+// knows --help.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace holdfast {
+
+int run_check_command(const std::vector<std::string>& arguments);
+int run_config_command(const std::vector<std::string>& arguments);
+int run_digest_command(const std::vector<std::string>& arguments);
+int run_evaluate_command(const std::vector<std::string>& arguments);
+int run_report_command(const std::vector<std::string>& arguments);
+int run_sample_command(const std::vector<std::string>& arguments);
+int run_train_command(const std::vector<std::string>& arguments);
+int run_verify_command(const std::vector<std::string>& arguments);
+
+void print_version();
+
+}  // namespace holdfast

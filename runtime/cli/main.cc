@@ -1,0 +1,70 @@
+// holdfast <command> ...: finds the command in a constant table and runs it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/core/suggest.h"
+
+namespace {
+
+struct Command {
+  std::string_view name;
+  std::string_view help;
+  int (*run)(const std::vector<std::string>&);
+};
+
+constexpr std::array<Command, 8> commands = {{
+    {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
+    {"check", "check a config and its data without training; say what this machine offers",
+     holdfast::run_check_command},
+    {"sample", "let a trained model write text", holdfast::run_sample_command},
+    {"evaluate", "loss of a trained model on a data file", holdfast::run_evaluate_command},
+    {"digest", "digests of the newest saved state: equal lines are equal bits", holdfast::run_digest_command},
+    {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
+    {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
+    {"config", "reference of all keys, the config as it is resolved, a schema for editors",
+     holdfast::run_config_command},
+}};
+
+void print_help() {
+  fmt::print("usage: holdfast COMMAND ...\n\ncommands:\n");
+  for (const Command& command : commands) fmt::print("  {:<10} {}\n", command.name, command.help);
+  fmt::print(
+      "\nholdfast help COMMAND says how a command is used; holdfast --version what this program was built "
+      "from.\n");
+}
+
+int run_command(const std::string& name, const std::vector<std::string>& words) {
+  const auto* found = std::ranges::find(commands, name, &Command::name);
+  if (found != commands.end()) return found->run(words);
+  std::vector<std::string_view> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  const std::string near = holdfast::closest(name, names);
+  return holdfast::complain(holdfast::fail(holdfast::ExitCode::config,
+                                           "there is no command {}{}; holdfast --help lists them", name,
+                                           near.empty() ? "" : fmt::format(", did you mean {}?", near)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
+  const std::string first = words.empty() ? "" : words.front();
+  if (first == "--version" || first == "version") {
+    holdfast::print_version();
+    return 0;
+  }
+  if (first == "help" && words.size() > 1) return run_command(words[1], {"--help"});
+  if (first.empty() || first == "--help" || first == "-h" || first == "help") {
+    print_help();
+    return first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0;
+  }
+  return run_command(first, {words.begin() + 1, words.end()});
+}

@@ -1,0 +1,36 @@
+#include <fmt/format.h>
+
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/train/report.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast report RUN\n"
+    "\n"
+    "Writes RUN/report.html from the events of the run directory RUN: one self-contained page with the "
+    "curves, also while\n"
+    "the run goes on.\n";
+
+Result<void> report(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("report", words, {"RUN"}, {}));
+  const RunPaths paths{.directory = arguments.positional(0)};
+  HF_TRY_VOID(write_report(posix_env(), paths));
+  fmt::print("{}\n", paths.report());
+  return {};
+}
+
+}  // namespace
+
+int run_report_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> outcome = report(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,138 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+#include "parallel/local/local_communicator.h"
+#include "parallel/mpi/mpi_session.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/build_facts.h"
+#include "runtime/cli/commands.h"
+#include "runtime/config/document.h"
+#include "runtime/core/signals.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t join_timeout_ms = 60'000;
+constexpr std::int64_t finish_timeout_ms = 30'000;
+
+constexpr const char* usage =
+    "usage: holdfast train RUN.toml [--section.key=value ...]\n"
+    "\n"
+    "Trains the model that RUN.toml describes. Alone it is one rank; under mpirun every process is one "
+    "rank:\n"
+    "  mpirun -np 4 holdfast train RUN.toml\n"
+    "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
+    "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75.\n"
+    "The keys: holdfast config docs. The console's \"gemm\" is the share of the rate that one large matrix "
+    "product\n"
+    "reaches on the same cores, measured at the start, with 6 FLOP per weight and token and causal attention "
+    "once.\n";
+
+// SIGUSR2 asks for a save; mpirun passes it on to every rank. SIGTERM may leave half a second; SIGINT is
+// Ctrl-C.
+class SignalStop final : public StopSource {
+ public:
+  explicit SignalStop(SignalWatcher& watcher) : watcher_(watcher) {}
+  bool stop_requested() override {
+    if (watcher_.poll() != 0) stop_ = true;
+    return stop_;
+  }
+
+ private:
+  SignalWatcher& watcher_;
+  bool stop_ = false;
+};
+
+// The group this process is one rank of: MPI's when a launcher started it, else a group of one.
+struct Group {
+  std::unique_ptr<MpiSession> mpi;
+  std::unique_ptr<Communicator> alone;
+  Communicator& communicator() { return mpi ? mpi->world() : *alone; }
+};
+
+Result<Group> join_group(Env& env) {
+  Group group;
+  if (!launched_by_mpi(env)) {
+    group.alone = std::move(make_local_communicators(1).front());
+    return group;
+  }
+  HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
+  HF_TRY(group.mpi, MpiSession::start(env, join_timeout_ms));
+  if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
+    fmt::print(stderr,
+               "holdfast: {} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
+               "and the "
+               "next start resumes it from the newest checkpoint (tools/mpirun switches it on)\n",
+               group.mpi->facts().library);
+  }
+  return group;
+}
+
+int leave(Group& group, const RunEnd& end) {
+  const int code = static_cast<int>(end.code);
+  // What all ranks agreed on is said once; a rank that lost its peers speaks for itself.
+  const bool peer_gone = group.communicator().abandoned();
+  const bool error = end.code != ExitCode::done && end.code != ExitCode::saved;
+  if (peer_gone) {
+    complain(fail(end.code, "rank {}: {}", group.communicator().rank(), end.message));
+  } else if (group.communicator().rank() == 0 && error) {
+    complain({end.code, end.message});
+  } else if (group.communicator().rank() == 0) {
+    fmt::print("holdfast: {}\n", end.message);
+  }
+  std::fflush(nullptr);
+  // With a peer gone MPI_Finalize would wait for it.
+  if (peer_gone) _exit(code);
+  if (group.mpi) {
+    if (Result<void> finished = group.mpi->finish(finish_timeout_ms); !finished.ok()) _exit(code);
+  }
+  return code;
+}
+
+Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words) {
+  if (words.empty() || words.front().starts_with("--")) {
+    return fail(ExitCode::config, "train needs a config file first\n{}", usage);
+  }
+  HF_TRY(const std::vector<Override> overrides, parse_overrides({words.begin() + 1, words.end()}));
+  return load_config(env, words.front(), overrides);
+}
+
+// Every rank joins before it looks at its input, so that all find out together and one speaks.
+Result<int> train(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
+  SignalStop stop(*watcher);
+  HF_TRY(Group group, join_group(env));
+  Result<LoadedConfig> config = read_config(env, words);
+  Result<std::unique_ptr<FaultPoints>> faults =
+      FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), group.communicator().rank(), env);
+  if (!faults.ok()) {
+    config = faults.error();
+    faults = std::make_unique<FaultPoints>();
+  }
+  const RunEnd end = train_run({.env = env,
+                                .faults = **faults,
+                                .communicator = group.communicator(),
+                                .stop = stop,
+                                .config = config,
+                                .build = program_digest(env),
+                                .ranks_on_host = launched_ranks_on_host(env)});
+  return leave(group, end);
+}
+
+}  // namespace
+
+int run_train_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<int> code = train(arguments);
+  return code.ok() ? *code : complain(code.error());
+}
+
+}  // namespace holdfast

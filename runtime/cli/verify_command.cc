@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/names.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast verify PATH\n"
+    "\n"
+    "PATH is a run directory (all its checkpoints) or one checkpoint. Reads every byte against its checksum "
+    "and prints a\n"
+    "line for each checkpoint. Exit code 0 when all are whole, 5 when one is damaged or there is none.\n";
+
+// One line for one checkpoint; whether it is whole.
+bool verify_one(Env& env, const std::string& directory) {
+  const Result<Checkpoint> checkpoint = open_verified(env, directory);
+  if (!checkpoint.ok()) {
+    fmt::print("damaged  {}: {}\n", directory, checkpoint.error().message);
+    return false;
+  }
+  const Manifest& manifest = checkpoint.value().manifest();
+  std::uint64_t bytes = 0;
+  for (const ShardFile& shard : manifest.shards) bytes += shard.bytes;
+  fmt::print("whole    {}: step {}, {} bytes in {} file{}\n", directory, manifest.step, bytes,
+             manifest.shards.size(), manifest.shards.size() == 1 ? "" : "s");
+  return true;
+}
+
+// The checkpoint directories that PATH means.
+Result<std::vector<std::string>> directories_of(Env& env, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  HF_TRY(const FileStatus manifest, env.status(path + "/" + checkpoint_names::manifest));
+  const bool is_checkpoint =
+      manifest.exists ||
+      checkpoint_names::step_of(std::string_view(path).substr(path.find_last_of('/') + 1)).has_value();
+  if (is_checkpoint) return std::vector<std::string>{path};
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, path));
+  std::vector<std::string> directories;
+  for (const CheckpointCandidate& candidate : candidates) directories.push_back(candidate.directory);
+  if (!directories.empty()) return directories;
+  return fail(ExitCode::checkpoint,
+              "{} holds no checkpoint. Give the run.directory of a run that has saved, or one "
+              "checkpoint in its checkpoints/",
+              path);
+}
+
+Result<void> verify(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  HF_TRY(const Arguments arguments, Arguments::parse("verify", words, {"PATH"}, {}));
+  HF_TRY(const std::vector<std::string> directories, directories_of(env, arguments.positional(0)));
+  std::size_t damaged = 0;
+  for (const std::string& directory : directories) damaged += verify_one(env, directory) ? 0 : 1;
+  if (damaged == 0) return {};
+  return fail(ExitCode::checkpoint,
+              "{} of {} checkpoint{} damaged. A run resumes from the newest whole one; remove a damaged "
+              "one, or restore it from a copy",
+              damaged, directories.size(), directories.size() == 1 ? " is" : "s are");
+}
+
+}  // namespace
+
+int run_verify_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> outcome = verify(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast
