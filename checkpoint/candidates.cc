@@ -32,7 +32,10 @@ Result<std::vector<std::string>> list_if_there(Env& env, const std::string& dire
 Result<Manifest> read_manifest(Env& env, const std::string& directory) {
   const std::string path = directory + "/" + names::manifest;
   Result<std::string> text = env.read_text(path);
-  if (!text.ok()) return as_checkpoint_error(text.error());
+  if (!text.ok()) {
+    return fail(ExitCode::checkpoint, "{}; without it the directory is no checkpoint; use another checkpoint",
+                text.error().message);
+  }
   HF_TRY(Manifest manifest, decode_manifest(*text, path));
   const std::optional<std::uint64_t> named_step = names::step_of(last_part(directory));
   if (named_step.has_value() && *named_step != manifest.step) {

@@ -151,7 +151,10 @@ Result<ShardReader> ShardReader::open(Env& env, const std::string& directory, co
   const std::string path = directory + "/" + expected.name;
   ShardReader reader;
   Result<std::unique_ptr<File>> file = env.open(path, OpenMode::read);
-  if (!file.ok()) return Error{ExitCode::checkpoint, file.error().message};
+  if (!file.ok()) {
+    return fail(ExitCode::checkpoint, "{}; the manifest beside it names this file; {}", file.error().message,
+                advice);
+  }
   reader.file_ = std::move(file).value();
   Result<std::uint64_t> size = reader.file_->size();
   if (!size.ok()) return Error{ExitCode::checkpoint, size.error().message};

@@ -314,11 +314,12 @@ Error LaneReduction::State::timed_out() const {
     const Peer& peer = peers[static_cast<std::size_t>(r)];
     const bool receiving = peer.receives_done < peer.receives_posted;
     if (!receiving && peer.sends_done == peer.sends_posted) continue;
-    return fail(ExitCode::communication,
-                "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} rank {}; "
-                "that rank or its host hangs or is out of reach; look at its output, then start the run again",
-                rank, waiter.timeout_ms(), wave, receiving ? peer.receives_done : order[peer.sends_done],
-                receiving ? "did not arrive from" : "was not taken by", r);
+    return fail(
+        ExitCode::communication,
+        "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} rank {}, which "
+        "hangs or is out of reach; look at its output, then start the run again",
+        rank, waiter.timeout_ms(), wave, receiving ? peer.receives_done : order[peer.sends_done],
+        receiving ? "did not arrive from" : "was not taken by", r);
   }
   return fail(ExitCode::communication, "rank {} waits for nobody in wave {}", rank, wave);
 }

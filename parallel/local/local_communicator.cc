@@ -132,10 +132,11 @@ class LocalCommunicator final : public Communicator {
         return true;
       case State::peer_left:
         abandon();
-        return fail(
-            ExitCode::communication,
-            "rank {} lost rank {} (message tag {}): its process or thread ended; its own output says why",
-            rank_, slot.peer, slot.tag);
+        return fail(ExitCode::communication,
+                    "rank {} lost rank {} (message tag {}): its process or thread ended; its own output says "
+                    "why; start the run "
+                    "again",
+                    rank_, slot.peer, slot.tag);
       case State::length_differs:
         break;
     }

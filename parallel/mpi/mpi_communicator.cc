@@ -126,7 +126,7 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
   if (is_failed_process(error_class)) {
     return fail(ExitCode::communication,
                 "rank {} lost rank {} while {} it (message tag {}): its process or host died; its own output "
-                "says why",
+                "says why; start the run again",
                 rank_, slot.peer, doing, slot.tag);
   }
   if (is_revoked(error_class)) {

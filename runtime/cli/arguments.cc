@@ -59,9 +59,13 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
   if (arguments.positional_.size() == positional_names.size()) return arguments;
   std::string expected;
   for (const std::string_view name : positional_names) expected += fmt::format(" {}", name);
-  return fail(ExitCode::config,
-              "{} needs{}, got {} words that are no options; holdfast {} --help says how it is used", command,
-              expected, arguments.positional_.size(), command);
+  if (arguments.positional_.size() > positional_names.size()) {
+    return fail(ExitCode::config,
+                "{} takes{} and nothing more, got also \"{}\"; holdfast {} --help says how it is used",
+                command, expected, arguments.positional_[positional_names.size()], command);
+  }
+  return fail(ExitCode::config, "{} needs{}; holdfast {} --help says how it is used", command, expected,
+              command);
 }
 
 std::string Arguments::text(std::string_view option, const std::string& otherwise) const {

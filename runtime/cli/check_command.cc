@@ -10,6 +10,7 @@
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/spec.h"
+#include "runtime/train/join.h"
 
 namespace holdfast {
 namespace {
@@ -73,6 +74,7 @@ Result<std::int64_t> check_data(Env& env, const Config& config) {
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
+  HF_TRY_VOID(check_device(loaded.config));
   HF_TRY(const std::int64_t vocabulary, check_data(env, loaded.config));
   return print_run(loaded.config, vocabulary);
 }

@@ -14,7 +14,7 @@ Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path) {
         path);
   }
   for (const std::string& sentence : found->skipped)
-    fmt::print(stderr, "holdfast: passed over: {}\n", sentence);
+    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", sentence);
   return std::move(found->checkpoint);
 }
 

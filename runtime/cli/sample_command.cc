@@ -40,12 +40,14 @@ Result<void> sample_text(const std::vector<std::string>& words) {
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint, {.threads = env.processor_count()}));
-  const auto show = [](std::string_view text) {
+  bool shown = false;
+  const auto show = [&shown](std::string_view text) {
+    shown = true;
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
   const Result<void> outcome = sample(*model, options, show);
-  show("\n");
+  if (shown || outcome.ok()) show("\n");
   return outcome;
 }
 

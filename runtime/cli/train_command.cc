@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -74,22 +72,19 @@ Result<Group> join_group(Env& env) {
 
 int leave(Group& group, const RunEnd& end) {
   const int code = static_cast<int>(end.code);
-  // What all ranks agreed on is said once; a rank that lost its peers speaks for itself.
+  // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
+  // names it.
   const bool peer_gone = group.communicator().abandoned();
   const bool error = end.code != ExitCode::done && end.code != ExitCode::saved;
-  if (peer_gone) {
-    complain(fail(end.code, "rank {}: {}", group.communicator().rank(), end.message));
-  } else if (group.communicator().rank() == 0 && error) {
+  if (peer_gone || (group.communicator().rank() == 0 && error)) {
     complain({end.code, end.message});
   } else if (group.communicator().rank() == 0) {
     fmt::print("holdfast: {}\n", end.message);
   }
   std::fflush(nullptr);
+  if (!group.mpi) return code;
   // With a peer gone MPI_Finalize would wait for it.
-  if (peer_gone) _exit(code);
-  if (group.mpi) {
-    if (Result<void> finished = group.mpi->finish(finish_timeout_ms); !finished.ok()) _exit(code);
-  }
+  if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) group.mpi->leave_after_error(end.code);
   return code;
 }
 

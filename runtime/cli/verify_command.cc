@@ -56,9 +56,9 @@ Result<void> verify(const std::vector<std::string>& words) {
   for (const std::string& directory : directories) damaged += verify_one(env, directory) ? 0 : 1;
   if (damaged == 0) return {};
   return fail(ExitCode::checkpoint,
-              "{} of {} checkpoint{} damaged. A run resumes from the newest whole one; remove a damaged "
+              "{} of {} checkpoint{} {} damaged. A run resumes from the newest whole one; remove a damaged "
               "one, or restore it from a copy",
-              damaged, directories.size(), directories.size() == 1 ? " is" : "s are");
+              damaged, directories.size(), directories.size() == 1 ? "" : "s", damaged == 1 ? "is" : "are");
 }
 
 }  // namespace

@@ -150,7 +150,10 @@ void Loader::include_file(const TomlValue& value, const std::string& name,
   }
   const Result<std::string> text = env_.read_text(path);
   if (!text) {
-    scan.problems.push_back({value.position, fmt::format("include: {}", text.error().message)});
+    scan.problems.push_back(
+        {value.position,
+         fmt::format("include: {}; a path starts at the directory of the file that includes it",
+                     text.error().message)});
     return;
   }
   load_text(*text, path, chain);

@@ -40,8 +40,8 @@ Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::v
 Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const std::string& name,
                                       const std::vector<Override>& overrides);
 
-// The config that a run or a checkpoint was stored with: the text alone, because what it was does not change with
-// the environment of today.
+// The config that a run or a checkpoint was stored with: the text alone, because what it was does not change
+// with the environment of today.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name);
 
 // Splits "--section.key=value" arguments; anything else is an error with a sentence.

@@ -72,11 +72,13 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
   if (!available_bytes.has_value()) return {};
   const std::uint64_t share = *available_bytes / static_cast<std::uint64_t>(ranks);
   if (plan.total_bytes() <= share) return {};
-  const std::string each = ranks == 1 ? "" : fmt::format(", {} for each of the {} ranks on it", format_bytes(share), ranks);
-  return fail(ExitCode::does_not_fit,
-              "the memory plan of {} does not fit: this host has {} available{}; reduce the model, "
-              "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
-              format_bytes(plan.total_bytes()), format_bytes(*available_bytes), each, table_of(plan));
+  const std::string each =
+      ranks == 1 ? "" : fmt::format(", {} for each of the {} ranks on it", format_bytes(share), ranks);
+  return fail(
+      ExitCode::does_not_fit,
+      "the memory plan of {} does not fit: this host has {} available{}; reduce the model, "
+      "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
+      format_bytes(plan.total_bytes()), format_bytes(*available_bytes), each, table_of(plan));
 }
 
 Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {

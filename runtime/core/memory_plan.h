@@ -52,9 +52,9 @@ class MemoryPlan {
   std::uint64_t total_bytes_ = 0;
 };
 
-// ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on this host, is more than
-// the host has: the system would grant it, and kill the process when it is touched. Nothing is checked when
-// `available_bytes` is not known.
+// ExitCode::does_not_fit, with the plan's table by class, when `plan`, held by each of `ranks` on this host,
+// is more than the host has: the system would grant it, and kill the process when it is touched. Nothing is
+// checked when `available_bytes` is not known.
 Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks);
 
 // The one allocation. Zero-filled, page-aligned, movable, freed by the destructor.

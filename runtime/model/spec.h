@@ -60,7 +60,7 @@ std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary pad
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);
 
 // FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal
-// attention once (6 * layers * attention_width * T), the convention of llm.c.
+// attention once (6 * layers * attention_width * T).
 double flops_per_token(const ModelSpec& spec, std::int64_t sequence_length);
 
 }  // namespace holdfast

@@ -18,13 +18,15 @@ Result<HeldOutSet> HeldOutSet::open(Env& env, const Config& config) {
   set.microbatch_size_ = static_cast<std::size_t>(config.training.microbatch_size);
   set.sequence_length_ = static_cast<std::size_t>(config.training.sequence_length);
   HF_TRY(set.data_, DataSet::open(env, config.evaluation.sources, config.training.sequence_length));
-  const std::uint64_t available = set.data_->sample_count() / set.microbatch_size_;
+  const std::uint64_t samples = set.data_->sample_count();
+  const std::uint64_t available = samples / set.microbatch_size_;
   if (available == 0) {
     return fail(
         ExitCode::data,
-        "evaluation.sources hold {} samples of {} tokens, expected at least one microbatch of {}. Give more "
+        "evaluation.sources hold {} of {} tokens each, expected at least one microbatch of {}. Give more "
         "held-out data, or lower training.microbatch_size or training.sequence_length",
-        set.data_->sample_count(), set.sequence_length_, set.microbatch_size_);
+        samples == 1 ? "1 sample" : fmt::format("{} samples", samples), set.sequence_length_,
+        set.microbatch_size_);
   }
   set.batches_ = std::min(static_cast<std::uint64_t>(config.evaluation.batches), available);
   set.inputs_.resize(set.microbatch_size_ * set.sequence_length_);

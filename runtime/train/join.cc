@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
-#include "runtime/config/document.h"
+#include "runtime/config/option_value.h"
 
 namespace holdfast {
 namespace {
@@ -28,8 +28,11 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
   HF_FAULT_POINT(inputs.faults, "start.before_join");
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(inputs.config)));
   const Config& config = inputs.config->config;
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter,
-                             {{"program", inputs.build}, {"config", dump_config(config)}}));
+  std::vector<Fact> facts = {{"program", inputs.build}};
+  for (const Option& option : option_registry()) {
+    facts.push_back({std::string(option.key), value_text(option, config)});
+  }
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   HF_FAULT_POINT(inputs.faults, "start.after_join");
   return config;
 }
@@ -53,12 +56,15 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
   return data;
 }
 
+Result<void> check_device(const Config& config) {
+  if (config.device != "cuda") return {};
+  return fail(ExitCode::config,
+              "device = \"cuda\", but this build of holdfast has no CUDA device; use \"cpu\" or \"auto\"");
+}
+
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config) {
-  if (config.device == "cuda") {
-    return fail(ExitCode::config,
-                "device = \"cuda\", but this build of holdfast has no CUDA device; use \"cpu\" or \"auto\"");
-  }
+  HF_TRY_VOID(check_device(config));
   std::unique_ptr<Device> device = make_cpu_device({.threads = threads_of_rank(inputs, config)});
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"device", device->description()}}));
   return device;

@@ -27,6 +27,9 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);
 
+// Whether this build has the device that the config asks for.
+Result<void> check_device(const Config& config);
+
 // The device this rank computes on; the same kind everywhere.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config);

@@ -34,8 +34,7 @@ Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optiona
 }
 
 Result<Config> stored_config(Env& env, const StartPoint& start) {
-  Result<LoadedConfig> loaded =
-      load_stored_config(env, start.config, start.checkpoint + " (stored config)");
+  Result<LoadedConfig> loaded = load_stored_config(env, start.config, start.checkpoint + " (stored config)");
   if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
   return loaded->config;
 }

@@ -15,10 +15,11 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
   if (lock.ok()) return lock;
   if (lock.error().code == ExitCode::communication) {
     const Result<std::string> named = env.read_text(paths.lock());
-    return fail(ExitCode::communication,
-                "{} is in use by another run ({}), which did not end within {} s. One run directory has one writer: "
-                "wait for that run, stop it, or give another run.directory",
-                paths.directory, named.ok() ? named.value() : "its host and pid cannot be read", patience_ms / 1000);
+    return fail(
+        ExitCode::communication,
+        "{} is in use by another run ({}), which did not end within {} s. One run directory has one writer: "
+        "wait for that run, stop it, or give another run.directory",
+        paths.directory, named.ok() ? named.value() : "its host and pid cannot be read", patience_ms / 1000);
   }
   return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
               lock.error().message);

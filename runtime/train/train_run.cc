@@ -71,7 +71,8 @@ Result<void> TrainRun::join() {
   HF_TRY_VOID(resolve_config(config_, inputs_.communicator.size(), data_->vocabulary_needed()));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
   if (!first_) return {};
-  for (const std::string& note : start_.notes) fmt::print(stderr, "holdfast: {}\n", note);
+  for (const std::string& note : start_.notes)
+    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
   for (const std::string& change : changes) fmt::print("resume: {}\n", change);
   if (!start_.device.empty() && start_.device != device_->description()) {
     fmt::print(

@@ -31,6 +31,10 @@ Worker::Worker(const WorkerInputs& inputs)
                    .lanes = inputs.config.parallel.lanes},
       rank_lanes_(lanes_of_rank(lanes_, inputs.communicator.rank())) {}
 
+Worker::~Worker() {
+  device().synchronize();
+}
+
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
   HF_TRY_VOID(worker->allocate());
@@ -55,7 +59,8 @@ Result<void> Worker::allocate() {
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
                                                   config().optimizer, plan_);
   reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, communicator(), device(), waiter_, plan_);
-  // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's count.
+  // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's
+  // count.
   HF_TRY_VOID(agree_on_outcome(communicator(), waiter_,
                                check_fits(plan_, available_memory_bytes(env()), inputs_.ranks_on_host),
                                env().host_name()));

@@ -36,9 +36,10 @@ struct WorkerInputs {
 
 class Worker {
  public:
-  // Plans and allocates all memory and prepares every kernel; all ranks together. ExitCode::does_not_fit when it does
-  // not, on any host.
+  // Plans and allocates all memory and prepares every kernel; all ranks together. ExitCode::does_not_fit when
+  // it does not, on any host.
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
+  ~Worker();  // after an error ops may still be running: waits for them before their memory goes
 
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }

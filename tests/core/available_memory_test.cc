@@ -6,7 +6,8 @@ namespace holdfast {
 namespace {
 
 TEST(AvailableMemory, IsWhatTheHostCanStillGive) {
-  EXPECT_EQ(available_of_meminfo("MemTotal:       100 kB\nMemAvailable:    40 kB\nSwapFree:        2 kB\n"), 42u * 1024);
+  EXPECT_EQ(available_of_meminfo("MemTotal:       100 kB\nMemAvailable:    40 kB\nSwapFree:        2 kB\n"),
+            42u * 1024);
   EXPECT_EQ(available_of_meminfo("MemAvailable:    40 kB\n"), 40u * 1024);
   EXPECT_FALSE(available_of_meminfo("").has_value());
   EXPECT_FALSE(available_of_meminfo("MemTotal:  100 kB\nNotMemAvailable: 3 kB\n").has_value());

@@ -69,7 +69,8 @@ TEST(MemoryPlan, MoreThanTheHostHasIsRefusedBeforeItIsTouched) {
   const Result<void> fits = check_fits(plan, std::uint64_t{6} << 30, 3);
   ASSERT_FALSE(fits.ok());
   EXPECT_EQ(fits.error().code, ExitCode::does_not_fit);
-  EXPECT_THAT(fits.error().message, testing::HasSubstr("this host has 6.00 GiB available, 2.00 GiB for each of the 3 ranks"));
+  EXPECT_THAT(fits.error().message,
+              testing::HasSubstr("this host has 6.00 GiB available, 2.00 GiB for each of the 3 ranks"));
   EXPECT_THAT(fits.error().message, testing::ContainsRegex("weights +3.00 GiB"));
 }
 

@@ -42,13 +42,15 @@ class LaneReductionBits : public testing::TestWithParam<std::tuple<int, int>> {}
 
 TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   const auto [ranks, lanes] = GetParam();
-  if (ranks > lanes) GTEST_SKIP() << "more ranks than lanes";
   HF_EXPECT_OK(run_local_ranks(
       ranks, [lanes = lanes](Communicator& c) { return test::check_lane_reduction(c, patient(), lanes); }));
 }
 
+using Shape = std::tuple<int, int>;
 INSTANTIATE_TEST_SUITE_P(All, LaneReductionBits,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 8), testing::Values(5, 8)));
+                         testing::Values(Shape(1, 5), Shape(2, 5), Shape(3, 5), Shape(4, 5), Shape(5, 5),
+                                         Shape(1, 8), Shape(2, 8), Shape(3, 8), Shape(4, 8), Shape(5, 8),
+                                         Shape(8, 8)));
 
 // The gradients of these tests tell a sum in lane order from any other: what a reduction in order of arrival,
 // or a library's tree, would give has other bits.
