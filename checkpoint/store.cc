@@ -51,11 +51,12 @@ Result<void> as_checkpoint_result(Result<void> result) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory)
-    : env_(&env), faults_(&faults), run_directory_(std::move(run_directory)) {}
+CheckpointStore::CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory,
+                                 std::uint64_t writer)
+    : env_(&env), faults_(&faults), run_directory_(std::move(run_directory)), writer_(writer) {}
 
 std::string CheckpointStore::pending_directory(std::uint64_t step) const {
-  return names::pending(run_directory_) + "/" + names::step_name(step);
+  return fmt::format("{}/{}-{:016x}", names::pending(run_directory_), names::step_name(step), writer_);
 }
 
 std::string CheckpointStore::checkpoint_directory(std::uint64_t step) const {
@@ -144,19 +145,6 @@ Result<void> CheckpointStore::remove_checkpoint(const std::string& directory) {
   HF_TRY_VOID(env_->rename(directory, aside));
   HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
   return env_->remove_tree(aside);
-}
-
-Result<std::vector<std::uint64_t>> CheckpointStore::steps() const {
-  const std::string visible = names::checkpoints(run_directory_);
-  HF_TRY(const FileStatus status, env_->status(visible));
-  std::vector<std::uint64_t> steps;
-  if (!status.exists) return steps;
-  HF_TRY(const std::vector<std::string> entries, env_->list(visible));
-  for (const std::string& name : entries) {
-    if (const auto step = names::step_of(name)) steps.push_back(*step);
-  }
-  std::ranges::sort(steps, std::greater<>());
-  return steps;
 }
 
 }  // namespace holdfast

@@ -24,7 +24,9 @@ namespace holdfast {
 
 class CheckpointStore {
  public:
-  CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory);
+  // `writer` tells this start's unfinished saves from those of a process that does not know yet that it has
+  // been replaced: what that one still writes lands nowhere.
+  CheckpointStore(Env& env, FaultPoints& faults, std::string run_directory, std::uint64_t writer = 0);
 
   std::string pending_directory(std::uint64_t step) const;
   std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
@@ -41,7 +43,6 @@ class CheckpointStore {
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
   // file. The newest whole one is read to the last byte before anything older goes.
   Result<void> retain(std::int64_t keep);
-  Result<std::vector<std::uint64_t>> steps() const;  // that have a directory, newest first (not verified)
 
  private:
   Result<void> publish_pending(const Manifest& manifest);
@@ -49,6 +50,7 @@ class CheckpointStore {
   Env* env_;
   FaultPoints* faults_;
   std::string run_directory_;
+  std::uint64_t writer_;
 };
 
 // A verified manifest and its opened shards.

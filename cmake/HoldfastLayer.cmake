@@ -35,19 +35,32 @@ function(holdfast_kernels name)
   endforeach()
 endfunction()
 
-# holdfast_program(NAME SOURCES folder LINK target...): bin/NAME. The MPI in .deps is found relative to the binary, so
-# that the tree can be moved.
+# holdfast_program(NAME SOURCES folder LINK target...): bin/NAME.
 function(holdfast_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/*.cc)
   if(files)
     add_executable(${name} ${files})
     target_link_libraries(${name} PRIVATE hf_flags ${ARG_LINK})
-    holdfast_relative_rpath(${name})
   endif()
 endfunction()
 
-# No absolute path to the MPI inside this tree may get into a binary; an MPI elsewhere does not move with the tree.
+# holdfast_module(NAME LAYER layer EXPORTS file FOR program): bin/libNAME.so, which the program loads when it needs it. It
+# has copies of the layers below and shows only the symbols of the file, so that the copies never meet the program's.
+function(holdfast_module name)
+  cmake_parse_arguments(ARG "" "LAYER;EXPORTS;FOR" "" ${ARGN})
+  set(exports ${PROJECT_SOURCE_DIR}/${ARG_EXPORTS})
+  add_library(${name} MODULE $<TARGET_OBJECTS:hf_${ARG_LAYER}>)
+  target_link_libraries(${name} PRIVATE hf_${ARG_LAYER})
+  target_link_options(${name} PRIVATE LINKER:--as-needed LINKER:--version-script=${exports})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${exports}
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  holdfast_relative_rpath(${name})
+  add_dependencies(${ARG_FOR} ${name})
+endfunction()
+
+# For what is linked to MPI and lies in bin/. The MPI in .deps is found relative to the file, so that the tree can be
+# moved: no absolute path to it may get into a binary; an MPI elsewhere does not move with the tree.
 function(holdfast_relative_rpath target)
   cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${HOLDFAST_MPI_PREFIX}" NORMALIZE inside)
   set(rpath ${HOLDFAST_MPI_PREFIX}/lib)

@@ -28,18 +28,16 @@ Result<void> receive_from(Communicator& communicator, const Waiter& waiter, std:
   return waiter.wait(communicator, request, operation, peer);
 }
 
-Result<void> broadcast_as(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
-                          int root, const char* operation) {
-  const int size = communicator.size();
-  const int place = (communicator.rank() - root + size) % size;  // in the tree, the root is 0
+// From rank 0 to all.
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
+                       const char* operation) {
+  const int rank = communicator.rank(), size = communicator.size();
   int step = 1;
-  while (step < size && (place & step) == 0) step *= 2;
-  if (place != 0) {
-    HF_TRY_VOID(receive_from(communicator, waiter, bytes, (place - step + root) % size, operation));
-  }
+  while (step < size && (rank & step) == 0) step *= 2;
+  if (rank != 0) HF_TRY_VOID(receive_from(communicator, waiter, bytes, rank - step, operation));
   for (step /= 2; step > 0; step /= 2) {
-    if (place + step >= size) continue;
-    HF_TRY_VOID(send_to(communicator, waiter, bytes, (place + step + root) % size, operation));
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(send_to(communicator, waiter, bytes, rank + step, operation));
   }
   return {};
 }
@@ -62,7 +60,7 @@ Result<void> all_reduce_as(Communicator& communicator, const Waiter& waiter, std
                                            static_cast<std::uint64_t>(received[i]));
     }
   }
-  return broadcast_as(communicator, waiter, std::as_writable_bytes(words), 0, operation);
+  return broadcast(communicator, waiter, std::as_writable_bytes(words), operation);
 }
 
 }  // namespace
@@ -131,12 +129,6 @@ Result<void> barrier(Communicator& communicator, const Waiter& waiter) {
   return all_reduce_as(communicator, waiter, {}, "a barrier");
 }
 
-Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
-                       int root) {
-  HF_CHECK(0 <= root && root < communicator.size());
-  return broadcast_as(communicator, waiter, bytes, root, "a broadcast");
-}
-
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
   constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
   for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
@@ -167,7 +159,7 @@ Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::s
     HF_TRY_VOID(receive_from(communicator, waiter, ranks(rank + step, step), static_cast<int>(rank + step),
                              "an all-gather"));
   }
-  return broadcast_as(communicator, waiter, all, 0, "an all-gather");
+  return broadcast(communicator, waiter, all, "an all-gather");
 }
 
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,

@@ -41,6 +41,8 @@ class Waiter {
                     int peer) const;
   Env& env() const { return *env_; }
   std::int64_t timeout_ms() const { return timeout_ms_; }
+  // For waits in which a peer is known to work alone for longer.
+  Waiter with_timeout(std::int64_t timeout_ms) const { return {*env_, timeout_ms}; }
 
  private:
   Env* env_;
@@ -48,8 +50,6 @@ class Waiter {
 };
 
 Result<void> barrier(Communicator& communicator, const Waiter& waiter);
-Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
-                       int root);
 // Element-wise sum of signed 64-bit words (modulo 2^64), the same result on every rank.
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words);
 // `mine` from every rank, in rank order; all of the same length. `all` holds size() * mine.size() bytes.

@@ -5,8 +5,9 @@
 namespace holdfast {
 namespace {
 
-// Requests of neighbouring buckets, waited for together; on the stack, because this runs in the training
-// loop.
+// Requests of neighbouring buckets and peers, waited for together; on the stack, because this runs in the
+// training loop. Every rank posts its messages in one order of (bucket, step), so the first one that has not
+// arrived is always posted at both ends, wherever a rank's batch ends.
 class Batch {
  public:
   explicit Batch(Communicator& communicator, const Waiter& waiter)
@@ -41,17 +42,15 @@ Result<void> gather_parameters(const BucketPlan& buckets, Communicator& communic
     const ElementRange range = buckets.parameter_range(bucket, owner);
     return std::span(parameters + range.begin * dtype_bytes, range.size() * dtype_bytes);
   };
-  const std::size_t requests_of_bucket = 2 * static_cast<std::size_t>(ranks - 1);
   Batch batch(communicator, waiter);
-  HF_CHECK(batch.has_room(requests_of_bucket), "{} ranks in one group", ranks);
   for (int bucket = static_cast<int>(buckets.buckets().size());
        bucket-- > 0;) {  // backward order reversed: forward
     if (buckets.buckets()[static_cast<std::size_t>(bucket)].shadow_of >= 0) continue;
-    if (!batch.has_room(requests_of_bucket)) HF_TRY_VOID(batch.wait());
     const std::span<const std::byte> mine = bytes_of_range(bucket, rank);
     for (int step = 1; step < ranks; ++step) {  // every rank starts at another peer
       const int source = (rank - step + ranks) % ranks, target = (rank + step) % ranks;
       const std::span<std::byte> theirs = bytes_of_range(bucket, source);
+      if (!batch.has_room(2)) HF_TRY_VOID(batch.wait());
       if (!theirs.empty()) {
         HF_TRY(const Communicator::Request request,
                communicator.receive(theirs, source, tag_parameter + bucket));

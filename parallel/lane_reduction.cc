@@ -9,8 +9,9 @@ namespace {
 
 using Request = Communicator::Request;
 
-constexpr Request no_request = -1;                // of an empty range
-constexpr std::size_t requests_in_flight = 1536;  // of each direction, over all peers
+constexpr Request no_request = -1;                                    // of an empty range
+constexpr std::size_t requests_in_flight = LaneReduction::ranks_max;  // of each direction, over all peers
+static_assert(2 * requests_in_flight <= Communicator::request_count_max);
 constexpr std::int64_t poll_interval_us =
     200;  // while the device computes: MPI moves nothing unless it is polled
 constexpr std::uint64_t staging_alignment = 16;
@@ -351,8 +352,10 @@ void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
   state_->launched(static_cast<std::size_t>(bucket), ticket);
 }
 
+// Not the newest ticket: adds of this wave may stand behind the last bucket in the queue already.
 void LaneReduction::backward_launched() {
-  state_->backward_end = state_->device->ticket();
+  HF_CHECK(state_->in_wave && !state_->tickets.empty());
+  state_->backward_end = state_->tickets.back();
 }
 
 Result<void> LaneReduction::finish_wave() {

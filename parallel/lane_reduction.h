@@ -32,12 +32,14 @@ struct LaneReductionCounts {
   std::uint64_t bytes_sent = 0;
   std::uint64_t buckets_sent = 0;
   std::uint64_t buckets_sent_before_backward_ended =
-      0;                        // their sends were posted before the lane's last op was reached
+      0;                        // their sends were posted before the last bucket of the lane was ready
   std::int64_t exposed_us = 0;  // time in finish_wave after this rank's own backward had ended
 };
 
 class LaneReduction {
  public:
+  // Of a group: a message to and one from every peer fit into a communicator's requests.
+  static constexpr int ranks_max = 1536;
   // Reserves the receive staging (of D > 1) and the accumulator in `plan`. Everything passed by reference but
   // `plan` and `waiter` outlives this object.
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator, Device& device,

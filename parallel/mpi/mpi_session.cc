@@ -4,33 +4,18 @@
 
 #include <mpi-ext.h>  // does not include mpi.h, which it needs
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <initializer_list>
 
+#include "parallel/launcher.h"
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_communicator.h"
 
 namespace holdfast {
 namespace {
-
-// The leading number of an environment variable ("4" of Slurm's "4(x2)"); 0 when there is none.
-int leading_number(Env& env, const char* name) {
-  const std::string text = env.variable(name);
-  int number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return std::max(number, 0);
-}
-
-int first_number(Env& env, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (const int number = leading_number(env, name); number > 0) return number;
-  }
-  return 1;
-}
 
 // "Open MPI v5.0.11, package: ..." -> "Open MPI 5.0.11"; other libraries: their first line.
 std::string library_name() {
@@ -91,24 +76,30 @@ class Session final : public MpiSession {
   MpiCommunicator world_;
 };
 
+// Before MPI reads the environment, and before this process has threads of MPI's.
+void prepare_environment(Env& env) {
+  // Open MPI looks for its settings in the home directory and does not start without one.
+  if (env.variable("HOME").empty()) setenv("HOME", "/", 1);
+  // Else a failing MPI_Init ends the process; MPI_Comm_set_errhandler comes too late for it.
+  setenv("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return", 0);
+}
+
+// A launcher and a library that do not know each other make as many groups of one as there are ranks.
+Result<void> check_launcher(Env& env) {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size >= launched_ranks(env)) return {};  // more: the launcher did not say how many
+  return fail(
+      ExitCode::config,
+      "this process (host {}) was started as {}, but {}, which holdfast was built with, sees {} rank{}: "
+      "the launcher belongs to another MPI. Start with tools/mpirun -np {}, or with the mpirun of that "
+      "Open MPI",
+      env.host_name(), launched_as(env), library_name(), size, size == 1 ? "" : "s", launched_ranks(env));
+}
+
 }  // namespace
 
-bool launched_by_mpi(Env& env) {
-  return !env.variable("OMPI_COMM_WORLD_SIZE").empty() || !env.variable("PMIX_RANK").empty() ||
-         !env.variable("PMI_RANK").empty();
-}
-
-int launched_ranks(Env& env) {
-  if (!launched_by_mpi(env)) return 1;
-  return first_number(env, {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
-}
-
-int launched_ranks_on_host(Env& env) {
-  if (!launched_by_mpi(env)) return 1;
-  return first_number(env, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_TASKS_PER_NODE"});
-}
-
-MpiFacts mpi_library_facts() {
+MpiFacts facts_of_linked_mpi() {
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
   return {.library = library_name(), .fault_tolerant = true};
 #else
@@ -116,7 +107,8 @@ MpiFacts mpi_library_facts() {
 #endif
 }
 
-Result<std::unique_ptr<MpiSession>> MpiSession::start(Env& env, std::int64_t join_timeout_ms) {
+Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms) {
+  prepare_environment(env);
   int provided = MPI_THREAD_SINGLE;
   int code = MPI_SUCCESS;
   {
@@ -125,11 +117,16 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(Env& env, std::int64_t joi
         fmt::format("rank {} (host {}): waited {} ms in MPI_Init for the other ranks of {}: one of them "
                     "failed before it "
                     "joined (its own output says why) or its host is out of reach; this process ends itself",
-                    env.variable("OMPI_COMM_WORLD_RANK"), env.host_name(), join_timeout_ms,
-                    launched_ranks(env)));
+                    launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)));
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   }
-  if (code != MPI_SUCCESS) return fail(ExitCode::communication, "MPI did not start: {}", mpi_text(code));
+  if (code != MPI_SUCCESS) {
+    return fail(
+        ExitCode::communication,
+        "{} did not start in this process (host {}), which was started as {}: {}; if the launcher belongs "
+        "to another MPI, start with tools/mpirun",
+        library_name(), env.host_name(), launched_as(env), mpi_text(code));
+  }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   if (provided < MPI_THREAD_SERIALIZED) {
@@ -139,7 +136,8 @@ Result<std::unique_ptr<MpiSession>> MpiSession::start(Env& env, std::int64_t joi
         "Open MPI that has it",
         library_name());
   }
-  MpiFacts facts = mpi_library_facts();
+  HF_TRY_VOID(check_launcher(env));
+  MpiFacts facts = facts_of_linked_mpi();
   const std::string switched_on = env.variable("OMPI_MCA_mpi_ft_enable");  // set by mpirun --with-ft ulfm
   facts.fault_tolerant = facts.fault_tolerant && (switched_on == "1" || switched_on == "true");
   return std::unique_ptr<MpiSession>(std::make_unique<Session>(env, std::move(facts)));

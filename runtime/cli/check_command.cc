@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "kernels/device.h"
-#include "parallel/mpi/mpi_session.h"
+#include "parallel/mpi_loader.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/config/document.h"
@@ -10,7 +10,9 @@
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/spec.h"
+#include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
+#include "runtime/train/resume.h"
 
 namespace holdfast {
 namespace {
@@ -26,24 +28,28 @@ void print_row(const std::string& name, bool there, const std::string& detail) {
   fmt::print("  {:<12} {:<4} {}\n", name, there ? "yes" : "no", detail);
 }
 
+void print_mpi() {
+  const Result<MpiFacts> mpi = mpi_library_facts();
+  if (!mpi.ok()) {
+    print_row("MPI", false, fmt::format("a run has one rank only, no mpirun: {}", mpi.error().message));
+    print_row("ULFM", false, "needs MPI");
+    return;
+  }
+  print_row("MPI", true, mpi->library);
+  print_row("ULFM", mpi->fault_tolerant,
+            mpi->fault_tolerant ? "compiled in (tools/mpirun switches it on)"
+                                : "not in this MPI: a dead rank ends the run; the next start resumes it");
+}
+
 void print_machine(Env& env) {
   fmt::print("this machine\n");
   for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
-  const MpiFacts mpi = mpi_library_facts();
-  print_row("MPI", true, mpi.library);
-  print_row("ULFM", mpi.fault_tolerant,
-            mpi.fault_tolerant ? "compiled in (tools/mpirun switches it on)"
-                               : "not in this MPI: a dead rank ends the run; the next start resumes it");
+  print_mpi();
   const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
   print_row("device", true, device->description());
 }
 
-// What the run will be, with the defaults that need no ranks filled in.
-Result<void> print_run(Config config, std::int64_t vocabulary) {
-  if (config.parallel.data > 0)
-    config.parallel.lanes = config.parallel.lanes == 0 ? config.parallel.data : config.parallel.lanes;
-  const int ranks = config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1;
-  HF_TRY_VOID(resolve_config(config, ranks, vocabulary));
+void print_run(const Config& config) {
   const ModelSpec spec = make_model_spec(config);
   const TrainingConfig& training = config.training;
   const std::int64_t tokens = config.parallel.lanes * training.microbatches_per_lane *
@@ -56,27 +62,55 @@ Result<void> print_run(Config config, std::int64_t vocabulary) {
   fmt::print("  steps        {} of {} tokens, in {} lanes (1 to {} ranks)\n", training.steps, tokens,
              config.parallel.lanes, config.parallel.lanes);
   fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
-  return {};
 }
 
 Result<std::int64_t> check_data(Env& env, const Config& config) {
   HF_TRY(const std::shared_ptr<DataSet> data,
          DataSet::open(env, config.data.sources, config.training.sequence_length));
   fmt::print("data\n  training     {} tokens, {} samples\n", data->token_count(), data->sample_count());
-  if (!config.evaluation.sources.empty()) {
-    HF_TRY(const std::shared_ptr<DataSet> held_out,
-           DataSet::open(env, config.evaluation.sources, config.training.sequence_length));
-    fmt::print("  held out     {} tokens, {} samples\n", held_out->token_count(), held_out->sample_count());
+  if (config.evaluation.every_steps > 0) {
+    HF_TRY(const HeldOutSet held_out, HeldOutSet::open(env, config));
+    fmt::print("  held out     {} microbatches\n", held_out.batches());
   }
   return data->vocabulary_needed();
 }
 
+// The nearest ancestor that is there must be a directory; train makes the rest.
+Result<void> check_run_directory(Env& env, const std::string& directory) {
+  for (std::string path = directory; !path.empty();
+       path.resize(path.find_last_of('/') + 1), path.pop_back()) {
+    HF_TRY(const FileStatus status, env.status(path));
+    if (status.exists && status.directory) return {};
+    if (status.exists) {
+      return fail(ExitCode::config, "run.directory = {} cannot be made: {} is a file. Give another directory",
+                  directory, path);
+    }
+    if (path.find('/') == std::string::npos) return {};
+  }
+  return {};
+}
+
+// What train would do on one rank, or on parallel.data ranks when that is given, up to the first step.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
-  HF_TRY_VOID(check_device(loaded.config));
-  HF_TRY(const std::int64_t vocabulary, check_data(env, loaded.config));
-  return print_run(loaded.config, vocabulary);
+  Config config = loaded.config;
+  HF_TRY_VOID(check_device(config));
+  if (config.device == "auto") config.device = "cpu";
+  HF_TRY_VOID(check_run_directory(env, config.run.directory));
+  HF_TRY(const std::int64_t vocabulary, check_data(env, config));
+  HF_TRY(const StartPoint start, choose_start(env, config));
+  HF_TRY_VOID(adopt_stored_shape(env, start, config));
+  HF_TRY_VOID(resolve_config(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
+                             vocabulary));
+  print_run(config);
+  HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));
+  for (const std::string& note : start.notes)
+    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
+  if (!start.checkpoint.empty())
+    fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
+  for (const std::string& change : changes) fmt::print("  changes      {}\n", change);
+  return {};
 }
 
 }  // namespace

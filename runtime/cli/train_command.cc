@@ -2,8 +2,9 @@
 #include <cstdio>
 #include <memory>
 
+#include "parallel/launcher.h"
 #include "parallel/local/local_communicator.h"
-#include "parallel/mpi/mpi_session.h"
+#include "parallel/mpi_loader.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/build_facts.h"
 #include "runtime/cli/commands.h"
@@ -24,7 +25,9 @@ constexpr const char* usage =
     "rank:\n"
     "  mpirun -np 4 holdfast train RUN.toml\n"
     "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
-    "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75.\n"
+    "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
+    "to mpirun:\n"
+    "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second.\n"
     "The keys: holdfast config docs. The console's \"gemm\" is the share of the rate that one large matrix "
     "product\n"
     "reaches on the same cores, measured at the start, with 6 FLOP per weight and token and causal attention "
@@ -59,7 +62,7 @@ Result<Group> join_group(Env& env) {
     return group;
   }
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
-  HF_TRY(group.mpi, MpiSession::start(env, join_timeout_ms));
+  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
     fmt::print(stderr,
                "holdfast: {} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
@@ -99,6 +102,7 @@ Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words
 // Every rank joins before it looks at its input, so that all find out together and one speaks.
 Result<int> train(const std::vector<std::string>& words) {
   Env& env = posix_env();
+  const std::int64_t started_ns = env.monotonic_ns();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(*watcher);
   HF_TRY(Group group, join_group(env));
@@ -115,7 +119,8 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .stop = stop,
                                 .config = config,
                                 .build = program_digest(env),
-                                .ranks_on_host = launched_ranks_on_host(env)});
+                                .ranks_on_host = launched_ranks_on_host(env),
+                                .started_ns = started_ns});
   return leave(group, end);
 }
 

@@ -66,6 +66,13 @@ Result<void> resolve_layout(ParallelConfig& parallel, std::int64_t ranks) {
                 "ranks (mpirun -np {}), or start a new run with more lanes",
                 ranks, parallel.lanes, parallel.lanes * replica, parallel.lanes * replica);
   }
+  if (ranks / replica > data_parallel_max) {
+    return fail(
+        ExitCode::config,
+        "{} ranks were started, which is {} data-parallel ranks; this version takes at most {}: start "
+        "with mpirun -np {}, and give each rank more threads",
+        ranks, ranks / replica, data_parallel_max, data_parallel_max * replica);
+  }
   return {};
 }
 

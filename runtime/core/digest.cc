@@ -33,8 +33,14 @@ Digest& Digest::operator+=(const Digest& other) {
   return *this;
 }
 
+HexText hex_text(const Digest& digest) {
+  HexText text{};
+  fmt::format_to(text.digits.data(), "{:016x}{:016x}", digest.high, digest.low);
+  return text;
+}
+
 std::string to_hex(const Digest& digest) {
-  return fmt::format("{:016x}{:016x}", digest.high, digest.low);
+  return std::string(hex_text(digest).view());
 }
 
 bool from_hex(std::string_view text, Digest& digest) {

@@ -1,6 +1,7 @@
 // 128-bit content digests (XXH3-128): equal lines of `holdfast digest` mean equal bits. Not cryptographic.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,12 @@ struct Digest {
 };
 
 std::string to_hex(const Digest& digest);  // 32 lower-case digits
+// The same without an allocation, for the training loop.
+struct HexText {
+  std::array<char, 32> digits;
+  std::string_view view() const { return {digits.data(), digits.size()}; }
+};
+HexText hex_text(const Digest& digest);
 bool from_hex(std::string_view text, Digest& digest);
 
 Digest digest_of(std::span<const std::byte> bytes, std::uint64_t seed = 0);

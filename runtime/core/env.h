@@ -37,20 +37,26 @@ class File {
 enum class OpenMode {
   read,    // must exist
   create,  // must not exist: nothing is ever overwritten by accident
-  append,  // created when missing; write_at is not used, append_line is
 };
 
 struct FileStatus {
   bool exists = false;
   bool directory = false;
   std::uint64_t bytes = 0;
-  std::int64_t modified_ns = 0;
 };
 
 // Held for as long as the object lives; the kernel releases it when the process dies.
 class FileLock {
  public:
   virtual ~FileLock() = default;
+};
+
+// Memory that the processes of this host share by name and that outlives them: it is there until its name is
+// removed (or the host restarts) and the last mapping is gone. The destructor unmaps it, and removes nothing.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  virtual std::span<std::byte> bytes() = 0;
 };
 
 class Env {
@@ -80,6 +86,16 @@ class Env {
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
+
+  // Shared memory. A name is one file name, without '/'; the sentences show its path, /dev/shm/<name>.
+  // Made exclusively, zero-filled, `bytes` > 0 of it reserved now: a /dev/shm that is too small is
+  // ExitCode::does_not_fit here, not a SIGBUS at the first write.
+  virtual Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
+                                                                     std::uint64_t bytes) = 0;
+  virtual Result<std::unique_ptr<SharedMemory>> open_shared_memory(
+      const std::string& name) = 0;  // all of it, for reading and writing; must exist
+  virtual Result<void> remove_shared_memory(
+      const std::string& name) = 0;  // the name; mappings stay; missing is ok
 
   // Clock
   virtual std::int64_t monotonic_ns() = 0;

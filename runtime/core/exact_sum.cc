@@ -21,9 +21,8 @@ constexpr std::int64_t infinity_unit = std::int64_t{1} << 21;
 constexpr std::int64_t minus_infinity_unit = std::int64_t{1} << 42;
 constexpr std::int64_t counter_mask = (std::int64_t{1} << 21) - 1;
 
-// |word| <= 2^32 (pending + summed_ranks): a word may also hold the sum of 2^20 ranks' normalised words.
+// |word| <= 2^32 (pending + 2^20): a word may also hold the sum of 2^20 ranks' normalised words.
 constexpr std::uint32_t pending_limit = 1u << 30;
-constexpr std::uint32_t summed_ranks = (1u << 20) + 1;
 
 bool counted(std::int64_t special, std::int64_t unit) {
   return ((special / unit) & counter_mask) != 0;
@@ -108,14 +107,6 @@ void ExactSum::add(double value) {
   words_[digit] += sign * static_cast<std::int64_t>(low & 0xffffffffu);
   words_[digit + 1] += sign * static_cast<std::int64_t>(high & 0xffffffffu);
   words_[digit + 2] += sign * static_cast<std::int64_t>(high >> 32);
-}
-
-void ExactSum::merge(const ExactSum& other) {
-  if (pending_ + other.pending_ + summed_ranks > pending_limit) normalise();
-  for (std::size_t i = 0; i < digit_count; ++i) words_[i] += other.words_[i];
-  words_[special_word] = saturated(words_[special_word]) + saturated(other.words_[special_word]);
-  words_[special_word] = saturated(words_[special_word]);
-  pending_ += other.pending_ + summed_ranks;
 }
 
 void ExactSum::normalise() {

@@ -1,9 +1,10 @@
 // ExactSum: adds doubles without rounding, so that the order of addition (and so the number of ranks and
 // threads) cannot matter. A fixed-point accumulator over the whole range of double in 32-bit digits held in
-// 64-bit words: 2^31 additions or merges fit before a carry is forced; carries are also propagated by
-// normalise(). Source: Kulisch's long accumulator.
+// 64-bit words: 2^30 additions fit before a carry is forced; carries are also propagated by normalise().
+// Source: Kulisch's long accumulator.
 //
-// Merging is element-wise integer addition: words of several ranks may be summed by any reduction.
+// Sums are added as words, element by element: normalised words of several ranks may go through any integer
+// reduction.
 #pragma once
 
 #include <array>
@@ -19,7 +20,6 @@ class ExactSum {
   static constexpr std::size_t word_count = 72;
 
   void add(double value);
-  void merge(const ExactSum& other);
   double value() const;  // correctly rounded to nearest even; NaN or an infinity if one was added
 
   // For transport: digits in ascending significance, normalised; word_count words. Sums of up to 2^20 ranks'

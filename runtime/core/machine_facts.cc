@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -38,10 +39,27 @@ MachineFact io_uring_fact() {
   return {"io_uring", true, "available (checkpoints are written with plain writes in this version)"};
 }
 
+// A page that is really made, written, read by another mapping and removed: that /dev/shm exists says little.
+Result<void> try_shared_memory(Env& env) {
+  const auto page_bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  const std::string name = fmt::format("holdfast-probe-{}-{:016x}", env.process_id(), env.random_u64());
+  HF_TRY(const std::unique_ptr<SharedMemory> page, env.create_shared_memory(name, page_bytes));
+  std::memset(page->bytes().data(), 0x5a, page->bytes().size());
+  const Result<std::unique_ptr<SharedMemory>> again = env.open_shared_memory(name);
+  HF_TRY_VOID(env.remove_shared_memory(name));
+  HF_TRY_VOID(outcome_of(again));
+  if (!std::ranges::equal(page->bytes(), (*again)->bytes())) {
+    return fail(ExitCode::data, "what was written to shared memory does not read back");
+  }
+  return {};
+}
+
 MachineFact shared_memory_fact(Env& env) {
+  const Result<void> usable = try_shared_memory(env);
+  if (!usable.ok()) return {"/dev/shm", false, usable.error().message};
   const Result<std::uint64_t> free_bytes = env.free_bytes("/dev/shm");
   if (!free_bytes.ok()) return {"/dev/shm", false, free_bytes.error().message};
-  return {"/dev/shm", true, format_bytes(*free_bytes) + " free"};
+  return {"/dev/shm", true, fmt::format("writable, {} free", format_bytes(*free_bytes))};
 }
 
 MachineFact cuda_fact(Env& env) {

@@ -1,4 +1,4 @@
-// What this machine offers, for `holdfast check` and --version. Probing only: nothing is changed.
+// What this machine offers, for `holdfast check` and --version. Probing only: nothing that it makes stays.
 #pragma once
 
 #include <string>

@@ -20,6 +20,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/posix_file.h"
+#include "runtime/core/posix_shared_memory.h"
 #include "runtime/core/processor_count.h"
 
 namespace holdfast {
@@ -79,11 +80,9 @@ class PosixEnv final : public Env {
       if (errno == ENOENT || errno == ENOTDIR) return FileStatus{};
       return read_error("look at", path, errno);
     }
-    return FileStatus{
-        .exists = true,
-        .directory = S_ISDIR(info.st_mode),
-        .bytes = static_cast<std::uint64_t>(info.st_size),
-        .modified_ns = info.st_mtim.tv_sec * std::int64_t{1'000'000'000} + info.st_mtim.tv_nsec};
+    return FileStatus{.exists = true,
+                      .directory = S_ISDIR(info.st_mode),
+                      .bytes = static_cast<std::uint64_t>(info.st_size)};
   }
 
   Result<std::vector<std::string>> list(const std::string& directory) override {
@@ -197,6 +196,19 @@ class PosixEnv final : public Env {
     struct statvfs space {};
     if (statvfs(path.c_str(), &space) != 0) return read_error("get the free space of", path, errno);
     return static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  }
+
+  Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
+                                                             std::uint64_t bytes) override {
+    return create_posix_shared_memory(name, bytes);
+  }
+
+  Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
+    return open_posix_shared_memory(name);
+  }
+
+  Result<void> remove_shared_memory(const std::string& name) override {
+    return remove(shared_memory_path(name));
   }
 
   std::int64_t monotonic_ns() override {

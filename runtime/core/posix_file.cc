@@ -122,13 +122,10 @@ Descriptor open_descriptor(const std::string& path, int flags) {
 }
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode) {
-  int flags = O_RDONLY;
-  if (mode == OpenMode::create) flags = O_RDWR | O_CREAT | O_EXCL;
-  if (mode == OpenMode::append) flags = O_WRONLY | O_CREAT | O_APPEND;
-  Descriptor descriptor = open_descriptor(path, flags);
+  Descriptor descriptor =
+      open_descriptor(path, mode == OpenMode::read ? O_RDONLY : O_RDWR | O_CREAT | O_EXCL);
   if (descriptor.value() < 0) {
-    if (mode == OpenMode::read) return read_error("open", path, errno);
-    return write_error(mode == OpenMode::create ? "create" : "append to", path, errno);
+    return mode == OpenMode::read ? read_error("open", path, errno) : write_error("create", path, errno);
   }
   return std::unique_ptr<File>(std::make_unique<PosixFile>(std::move(descriptor), path));
 }

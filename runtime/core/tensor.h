@@ -1,6 +1,7 @@
-// Element types and tensor shapes. A Tensor is a view: it names memory that a MemoryPlan (or a caller) owns.
-// Shape suffixes used across the tree: B batch, T sequence, C width, H heads, K key/value heads, D head size,
-// F feed-forward width, V vocabulary, N rows (B*T).
+// The element types of tensors. A tensor itself is no class: it is a pointer into memory that a MemoryPlan
+// owns, beside the shape of the op, model or ShardSpec that uses it. Shape suffixes used across the tree: B
+// batch, T sequence, C width, H heads, K key/value heads, D head size, F feed-forward width, V vocabulary, N
+// rows (B*T).
 #pragma once
 
 #include <array>

@@ -40,18 +40,6 @@ std::uint64_t Permutation::encrypt(std::uint64_t value) const {
   return (left << half_bits_) | right;
 }
 
-std::uint64_t Permutation::decrypt(std::uint64_t value) const {
-  std::uint64_t left = value >> half_bits_;
-  std::uint64_t right = value & half_mask_;
-  for (int i = rounds - 1; i >= 0; --i) {
-    const std::uint64_t mixed =
-        right ^ (round_function(left, keys_[static_cast<std::size_t>(i)]) & half_mask_);
-    right = left;
-    left = mixed;
-  }
-  return (left << half_bits_) | right;
-}
-
 // Cycle walking: the cipher permutes 4^half_bits values; following it until it is back below the length
 // permutes those.
 std::uint64_t Permutation::operator()(std::uint64_t index) const {
@@ -59,13 +47,6 @@ std::uint64_t Permutation::operator()(std::uint64_t index) const {
   std::uint64_t value = encrypt(index);
   while (value >= length_) value = encrypt(value);
   return value;
-}
-
-std::uint64_t Permutation::inverse(std::uint64_t value) const {
-  HF_CHECK(value < length_);
-  std::uint64_t index = decrypt(value);
-  while (index >= length_) index = decrypt(index);
-  return index;
 }
 
 }  // namespace holdfast

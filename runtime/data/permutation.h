@@ -12,13 +12,11 @@ class Permutation {
  public:
   Permutation(std::uint64_t length, std::uint64_t key);  // length >= 1
   std::uint64_t operator()(std::uint64_t index) const;   // index < length
-  std::uint64_t inverse(std::uint64_t value) const;
   std::uint64_t length() const { return length_; }
 
  private:
   static constexpr int rounds = 6;
   std::uint64_t encrypt(std::uint64_t value) const;
-  std::uint64_t decrypt(std::uint64_t value) const;
   std::uint64_t length_;
   int half_bits_;
   std::uint64_t half_mask_;

@@ -59,12 +59,6 @@ SampleOrder::SampleOrder(std::uint64_t seed, std::vector<Source> sources)
   for (const std::uint64_t length : lengths) first_.push_back(first_.back() + length);
 }
 
-std::uint64_t SampleOrder::samples_per_epoch() const {
-  std::uint64_t samples = 0;
-  for (const Source& source : sources_) samples += source.samples;
-  return samples;
-}
-
 SampleId SampleOrder::at(std::uint64_t position) const {
   return has_weights(sources_) ? at_weighted(position) : at_unweighted(position);
 }

@@ -34,8 +34,6 @@ class SampleOrder {
   // At least one source, each with at least one sample; weights are finite, all zero or none negative.
   SampleOrder(std::uint64_t seed, std::vector<Source> sources);
   SampleId at(std::uint64_t position) const;
-  std::uint64_t samples_per_epoch()
-      const;  // without weights: all; with weights: the sum of all sources' samples
 
  private:
   SampleId at_unweighted(std::uint64_t position) const;

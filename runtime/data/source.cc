@@ -96,24 +96,31 @@ Result<TokenLayout> llmc_layout(File& file, std::uint64_t file_bytes) {
                      .vocabulary_needed = 0};
 }
 
-// All of a small file; else its head, its tail and 64 pieces evenly between them.
+// The rule is in source.h.
 Result<Digest> fingerprint_of(File& file, std::uint64_t file_bytes) {
-  constexpr std::uint64_t piece_bytes = 4096;
-  constexpr std::uint64_t piece_count = 66;
-  std::vector<std::byte> bytes(std::min(file_bytes, piece_count * piece_bytes));
-  if (file_bytes <= bytes.size()) {
-    HF_TRY_VOID(file.read_at(0, bytes));
-  } else {
-    const std::uint64_t last = file_bytes - piece_bytes;
-    for (std::uint64_t i = 0; i < piece_count; ++i) {
-      // last * i could pass 2^64 only for files beyond 2^57 bytes
-      HF_TRY_VOID(
-          file.read_at(last * i / (piece_count - 1), std::span(bytes).subspan(i * piece_bytes, piece_bytes)));
-    }
-  }
+  constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+  constexpr std::uint64_t whole_bytes_max = std::uint64_t{256} << 20;
+  constexpr std::uint64_t spread_pieces = 258;  // head, tail and 256 between them
+  std::vector<std::byte> buffer(std::min(file_bytes, piece_bytes));
   DigestStream stream;
   stream.add(file_bytes);
-  stream.add(std::span<const std::byte>(bytes));
+  const auto add = [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
+    const std::span<std::byte> piece = std::span(buffer).first(bytes);
+    HF_TRY_VOID(file.read_at(offset, piece));
+    stream.add(std::span<const std::byte>(piece));
+    return {};
+  };
+  if (file_bytes <= whole_bytes_max) {
+    for (std::uint64_t offset = 0; offset < file_bytes; offset += piece_bytes) {
+      HF_TRY_VOID(add(offset, std::min(piece_bytes, file_bytes - offset)));
+    }
+    return stream.finish();
+  }
+  const std::uint64_t last = file_bytes - piece_bytes;
+  for (std::uint64_t i = 0; i < spread_pieces; ++i) {
+    // last * i could pass 2^64 only for files beyond 2^55 bytes
+    HF_TRY_VOID(add(last * i / (spread_pieces - 1), piece_bytes));
+  }
   return stream.finish();
 }
 

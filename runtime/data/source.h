@@ -28,8 +28,10 @@ class TokenSource {
 
   virtual std::uint64_t token_count() const = 0;
   virtual std::int64_t vocabulary_needed() const = 0;  // 256 for text; 0 = unknown until read (token shards)
-  // Facts that tell whether this is the same file as last time: length and a digest of its head, tail and 64
-  // evenly spread pieces.
+  // Tells whether this is the same file as last time: a digest of the length and of the content, read once,
+  // by open(). A file of up to 256 MiB is digested whole, so that one changed byte shows. Of a larger one its
+  // head, its tail and 256 pieces evenly between them are, 1 MiB each, at places that follow from the length
+  // alone: another file or a longer one shows, a change that lies wholly between the pieces does not.
   virtual Digest fingerprint() const = 0;
   virtual const std::string& path() const = 0;
   // tokens [first, first + target.size()); a token >= vocabulary is an error that names file and position.

@@ -17,6 +17,7 @@ class HeldOutSet {
   // small for one microbatch.
   static Result<HeldOutSet> open(Env& env, const Config& config);
 
+  std::uint64_t batches() const { return batches_; }
   // Mean loss per token. All ranks call it together and get the same outcome.
   Result<double> loss(Worker& worker);
 

@@ -8,6 +8,8 @@
 namespace holdfast {
 namespace {
 
+constexpr std::int64_t verify_timeout_ms = 3'600'000;
+
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
 }
@@ -19,7 +21,9 @@ int threads_of_rank(const TrainInputs& inputs, const Config& config) {
 
 Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
   HF_TRY(lock, claim_run_directory(env, {config.run.directory}));
-  return choose_start(env, config);
+  HF_TRY(StartPoint start, choose_start(env, config));
+  start.writer = env.random_u64();
+  return start;
 }
 
 }  // namespace
@@ -41,7 +45,9 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
                               std::unique_ptr<FileLock>& lock) {
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, lock);
-  HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
+  // Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint.
+  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
+  HF_TRY_VOID(agree(inputs, patient, outcome_of(chosen)));
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
   return start_from_text(texts.front());

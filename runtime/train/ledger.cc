@@ -12,9 +12,10 @@ void Ledger::add(std::span<const SampleId> samples) {
 }
 
 Result<void> Ledger::close_step(std::uint64_t step) {
-  const std::string line = fmt::format("{{\"step\":{},\"samples\":[{}]}}", step, samples_);
+  line_.clear();
+  fmt::format_to(std::back_inserter(line_), "{{\"step\":{},\"samples\":[{}]}}", step, samples_);
   samples_.clear();
-  return env_->append_line(path_, line);
+  return env_->append_line(path_, line_);
 }
 
 }  // namespace holdfast

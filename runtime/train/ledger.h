@@ -22,7 +22,7 @@ class Ledger {
  private:
   Env* env_;
   std::string path_;
-  std::string samples_;
+  std::string samples_, line_;  // kept, so that a step allocates nothing once they are long enough
 };
 
 }  // namespace holdfast

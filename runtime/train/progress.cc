@@ -70,7 +70,7 @@ Result<void> Progress::stepped(const StepOutcome& outcome, const Digest& data_di
   line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
   line.field("learning_rate", outcome.learning_rate).field("tokens", outcome.step * setup_.tokens_per_step);
   line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
-  line.field("data_digest", to_hex(data_digest));
+  line.field("data_digest", hex_text(data_digest).view());
   HF_TRY_VOID(log_.write(line));
   const auto step = static_cast<std::int64_t>(outcome.step);
   const bool shown =
@@ -94,10 +94,14 @@ Result<void> Progress::saved(std::uint64_t step, const std::string& directory, s
   return log_.write(line);
 }
 
-Result<void> Progress::finished(const RunStatus& status) {
+Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& counts) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
+  // Of rank 0: how much of the gradient exchange ran behind the backward pass.
+  line.field("gradient_bytes_sent", counts.bytes_sent).field("gradient_buckets_sent", counts.buckets_sent);
+  line.field("gradient_buckets_sent_during_backward", counts.buckets_sent_before_backward_ended);
+  line.field("gradient_exposed_ms", static_cast<double>(counts.exposed_us) / 1e3);
   return log_.write(line.field("reason", status.reason));
 }
 

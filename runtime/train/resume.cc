@@ -26,11 +26,15 @@ Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optiona
     return fail(ExitCode::checkpoint,
                 "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
   }
-  if (own.has_value() && own->checkpoint.manifest().run_id == found->checkpoint.manifest().run_id &&
-      own->checkpoint.manifest().step > found->checkpoint.manifest().step) {
-    return start_at(*own);
-  }
-  return start_at(*found);
+  const Manifest& wanted = found->checkpoint.manifest();
+  if (!own.has_value()) return start_at(*found);
+  const Manifest& here = own->checkpoint.manifest();
+  if (here.run_id == wanted.run_id) return start_at(here.step > wanted.step ? *own : *found);
+  return fail(
+      ExitCode::config,
+      "run.resume = {} is run {}, but run.directory already holds checkpoints of run {} up to step {}; two "
+      "runs in one directory would replace each other's checkpoints. Give a new run.directory",
+      path, wanted.run_id, here.run_id, here.step);
 }
 
 Result<Config> stored_config(Env& env, const StartPoint& start) {
@@ -78,13 +82,19 @@ Result<StartPoint> choose_start(Env& env, const Config& config) {
 }
 
 std::string to_text(const StartPoint& start) {
-  return nlohmann::json::array({start.checkpoint, start.step, start.config, start.device, start.notes})
+  return nlohmann::json::array(
+             {start.checkpoint, start.step, start.config, start.device, start.notes, start.writer})
       .dump();
 }
 
 StartPoint start_from_text(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);  // from rank 0, which runs the same binary
-  return {.checkpoint = json[0], .step = json[1], .config = json[2], .device = json[3], .notes = json[4]};
+  return {.checkpoint = json[0],
+          .step = json[1],
+          .config = json[2],
+          .device = json[3],
+          .notes = json[4],
+          .writer = json[5]};
 }
 
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {

@@ -13,11 +13,12 @@
 namespace holdfast {
 
 struct StartPoint {
-  std::string checkpoint;  // directory to resume from; empty = a fresh run
+  std::string checkpoint = {};  // directory to resume from; empty = a fresh run
   std::uint64_t step = 0;
-  std::string config;              // the config stored with it, as TOML
-  std::string device;              // what it was made on
-  std::vector<std::string> notes;  // for the user: damaged checkpoints that were passed over
+  std::string config = {};              // the config stored with it, as TOML
+  std::string device = {};              // what it was made on
+  std::vector<std::string> notes = {};  // for the user: damaged checkpoints that were passed over
+  std::uint64_t writer = 0;             // drawn anew by every start: names its unfinished saves
 };
 
 // Follows run.resume:

@@ -3,6 +3,18 @@
 #include <nlohmann/json.hpp>
 
 namespace holdfast {
+namespace {
+
+// Env::replace_text writes beside the file first; a kill in between leaves that file behind.
+Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
+  HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
+  for (const std::string& name : names) {
+    if (name.find(".tmp.") != std::string::npos) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths) {
   constexpr std::int64_t patience_ms = 10'000;
@@ -12,7 +24,10 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
   }
   const std::string holder = fmt::format("host {} pid {}", env.host_name(), env.process_id());
   Result<std::unique_ptr<FileLock>> lock = env.lock(paths.lock(), holder, patience_ms);
-  if (lock.ok()) return lock;
+  if (lock.ok()) {
+    HF_TRY_VOID(remove_temporaries(env, paths));
+    return lock;
+  }
   if (lock.error().code == ExitCode::communication) {
     const Result<std::string> named = env.read_text(paths.lock());
     return fail(
@@ -23,6 +38,15 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
   }
   return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
               lock.error().message);
+}
+
+bool has_ended(Env& env, const RunPaths& paths) {
+  const Result<std::string> text = env.read_text(paths.status());
+  if (!text.ok()) return false;
+  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;
+  const std::string state = json.value("state", "");
+  return state == "finished" || state == "saved";
 }
 
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {

@@ -30,9 +30,12 @@ struct RunStatus {
   std::string reason;
 };
 
-// Makes the directory, proves that it can be written, and becomes its one writer: waits 10 s for a writer
-// that is there, then fails with ExitCode::communication, naming its host and pid.
+// Makes the directory, proves that it can be written, becomes its one writer, and removes what a killed one
+// left half written: waits 10 s for a writer that is there, then fails with ExitCode::communication, naming
+// its host and pid.
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
+// Whether status.json says that the run here has finished or was saved.
+bool has_ended(Env& env, const RunPaths& paths);
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
 
 }  // namespace holdfast

@@ -51,6 +51,13 @@ Result<void> agree(Worker& worker, const Result<void>& mine) {
 
 Result<void> read_owned(Worker& worker, const std::string& directory, bool weights_only) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
+  if (!weights_only && checkpoint.manifest().identity != config_identity(worker.config())) {
+    return fail(
+        ExitCode::checkpoint,
+        "{}: the manifest is of a run with other forbidden keys than its own stored config says; it was put "
+        "together from two runs. Use another checkpoint",
+        directory);
+  }
   std::vector<Checkpoint::Wanted> wanted;
   for (const OwnedState& piece : worker.optimizer().state()) {
     if (!weights_only || piece.spec.kind == "weight") wanted.push_back({piece.spec, bytes_of_state(piece)});
@@ -65,6 +72,11 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
               "content of what is "
               "left would not be the run's. Put the files back, or start a new run in another run.directory",
               directory, to_hex(worker.state().data_fingerprint), to_hex(fingerprint));
+}
+
+std::int64_t save_patience_ms(const Worker& worker) {
+  constexpr std::int64_t slow_bytes_per_ms = 20'000;  // a disk far slower than any that is meant to be used
+  return static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
 }
 
 }  // namespace
@@ -82,10 +94,13 @@ Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_
   }
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker.communicator(), worker.waiter(), to_text(shard.value())));
+  // Rank 0 alone publishes and reads the result back before anything older goes.
+  const Waiter patient =
+      worker.waiter().with_timeout(worker.waiter().timeout_ms() + save_patience_ms(worker));
   Result<void> published;
   if (first) published = store.publish(make_manifest(worker, texts));
   if (first && published.ok()) published = store.retain(keep);
-  return agree(worker, published);
+  return agree_on_outcome(worker.communicator(), patient, published, worker.env().host_name());
 }
 
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {

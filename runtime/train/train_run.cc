@@ -17,8 +17,7 @@ namespace {
 // One rank's run, step by step from nothing to a trained model; each member function is one phase.
 class TrainRun {
  public:
-  explicit TrainRun(const TrainInputs& inputs)
-      : inputs_(inputs), started_ns_(inputs.env.monotonic_ns()), first_(inputs.communicator.rank() == 0) {}
+  explicit TrainRun(const TrainInputs& inputs) : inputs_(inputs), first_(inputs.communicator.rank() == 0) {}
 
   Result<ExitCode> run() {
     HF_TRY_VOID(join());
@@ -34,6 +33,7 @@ class TrainRun {
   void conclude(const RunEnd& end);
 
  private:
+  void record_end(const RunPaths& paths, const RunEnd& end);
   Result<void> join();
   Result<void> build_worker();
   Result<void> load_state();
@@ -48,7 +48,6 @@ class TrainRun {
   Waiter waiter() const { return {inputs_.env, config_.parallel.timeout_ms}; }
 
   TrainInputs inputs_;
-  std::int64_t started_ns_;
   bool first_;
   Config config_;
   std::unique_ptr<FileLock> lock_;
@@ -168,14 +167,14 @@ Result<void> TrainRun::open_log() {
 }
 
 Result<ExitCode> TrainRun::train() {
-  CheckpointStore store(inputs_.env, inputs_.faults, config_.run.directory);
+  CheckpointStore store(inputs_.env, inputs_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
   Trainer trainer({.worker = *worker_,
                    .store = store,
                    .progress = *progress_,
                    .stop = inputs_.stop,
                    .held_out = held_out_,
-                   .started_ns = started_ns_});
+                   .started_ns = inputs_.started_ns});
   return trainer.run();
 }
 
@@ -188,8 +187,18 @@ Result<ExitCode> TrainRun::say_finished() {
 }
 
 void TrainRun::conclude(const RunEnd& end) {
-  if (lock_ == nullptr) return;
   const RunPaths paths{config_.run.directory};
+  const bool begun = progress_ != nullptr;
+  // A start that was refused does not overwrite how the run that is there ended.
+  if (lock_ != nullptr && (begun || !has_ended(inputs_.env, paths))) record_end(paths, end);
+  // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
+  if (inputs_.communicator.abandoned()) return;
+  constexpr std::int64_t report_timeout_ms = 600'000;
+  const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
+  static_cast<void>(barrier(inputs_.communicator, patient).ok());  // a peer that dies now changes nothing
+}
+
+void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   RunStatus status{
       .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
   if (end.code == ExitCode::done) status.state = "finished";
@@ -200,7 +209,7 @@ void TrainRun::conclude(const RunEnd& end) {
   };
   complain(write_status(inputs_.env, paths, status));
   if (progress_ == nullptr) return;
-  complain(progress_->finished(status));
+  complain(progress_->finished(status, worker_->reduction().counts()));
   complain(write_report(inputs_.env, paths));
 }
 

@@ -29,6 +29,8 @@ struct TrainInputs {
   const Result<LoadedConfig>& config;  // as this rank loaded it
   std::string build;                   // facts of the binary that must be equal on all ranks
   int ranks_on_host = 1;
+  std::int64_t started_ns =
+      0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
 };
 
 struct RunEnd {
@@ -36,9 +38,9 @@ struct RunEnd {
   std::string message;  // one sentence: how it ended
 };
 
-// Never throws and never returns early on one rank alone: errors that one rank meets are agreed on before all
-// return. ExitCode::communication is the exception: a peer is gone, and this process should leave without
-// further MPI calls.
+// Never returns early on one rank alone: errors that one rank meets are agreed on before all return. The
+// exception is a lost peer: then communicator.abandoned() is true, and the process should leave without
+// further messages.
 RunEnd train_run(const TrainInputs& inputs);
 
 }  // namespace holdfast

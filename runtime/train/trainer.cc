@@ -14,17 +14,25 @@ bool due(std::int64_t every_steps, std::uint64_t step) {
 
 }  // namespace
 
+Trainer::Trainer(const Parts& parts) : parts_(parts) {
+  // Before the first save of a process: what a slow disk would need.
+  constexpr std::int64_t slow_ns_per_byte = 10;
+  longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
+}
+
 Result<ExitCode> Trainer::run() {
   Worker& worker = parts_.worker;
   const Config& config = worker.config();
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
+  // A stop leaves out an evaluation that was due; it is made up for here.
+  if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
-    if (parts_.held_out && (due(config.evaluation.every_steps, outcome.step) || last))
-      HF_TRY_VOID(evaluate());
-    if (last || outcome.stop || due(config.checkpoint.every_steps, outcome.step)) HF_TRY_VOID(save());
-    if (outcome.stop && !last) return end(ExitCode::saved);
+    const bool stopping = outcome.stop && !last;
+    if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
+    if (last || stopping || due(config.checkpoint.every_steps, outcome.step)) HF_TRY_VOID(save());
+    if (stopping) return end(ExitCode::saved);
   }
   return end(ExitCode::done);
 }
@@ -40,12 +48,21 @@ void Trainer::keep(const Result<void>& result) {
   if (trouble_.ok()) trouble_ = result;
 }
 
-// One more step and a save must still fit; the longest seen, with half as much again, is what they may take.
+bool Trainer::evaluation_due(std::uint64_t step) const {
+  const Config& config = parts_.worker.config();
+  if (!parts_.held_out) return false;
+  return due(config.evaluation.every_steps, step) ||
+         step == static_cast<std::uint64_t>(config.training.steps);
+}
+
+// Without a stop now there is this step with what may be due after it, then another step and its save; a
+// quarter more than the longest seen is what they may take.
 bool Trainer::time_is_up() const {
   const std::int64_t limit_ms = parts_.worker.config().run.stop_after_ms;
   if (limit_ms == 0) return false;
   const std::int64_t elapsed_ns = parts_.worker.env().monotonic_ns() - parts_.started_ns;
-  const std::int64_t needed_ns = (2 * longest_step_ns_ + longest_save_ns_) * 3 / 2;
+  const std::int64_t needed_ns =
+      (2 * longest_step_ns_ + longest_evaluation_ns_ + 2 * longest_save_ns_) / 4 * 5;
   return elapsed_ns + needed_ns >= limit_ms * 1'000'000;
 }
 
@@ -65,7 +82,9 @@ Result<void> Trainer::evaluate() {
   Env& env = parts_.worker.env();
   const std::int64_t begin_ns = env.monotonic_ns();
   HF_TRY(const double loss, parts_.held_out->loss(parts_.worker));
-  keep(parts_.progress.evaluated(parts_.worker.state().step, loss, env.monotonic_ns() - begin_ns));
+  const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
+  longest_evaluation_ns_ = std::max(longest_evaluation_ns_, duration_ns);
+  keep(parts_.progress.evaluated(parts_.worker.state().step, loss, duration_ns));
   return {};
 }
 
@@ -74,7 +93,8 @@ Result<void> Trainer::save() {
   const std::int64_t begin_ns = worker.env().monotonic_ns();
   HF_TRY_VOID(save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));
   const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
-  longest_save_ns_ = std::max(longest_save_ns_, duration_ns);
+  longest_save_ns_ = saved_ ? std::max(longest_save_ns_, duration_ns) : duration_ns;
+  saved_ = true;
   const std::uint64_t step = worker.state().step;
   keep(parts_.progress.saved(step, parts_.store.checkpoint_directory(step), duration_ns));
   return {};

@@ -20,9 +20,9 @@ class Trainer {
     Progress& progress;
     StopSource& stop;
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
-    std::int64_t started_ns = 0;          // of the program, for run.stop_after
+    std::int64_t started_ns = 0;          // when the program started, for run.stop_after
   };
-  explicit Trainer(const Parts& parts) : parts_(parts) {}
+  explicit Trainer(const Parts& parts);
 
   // Until the last step, a request to stop, or an error. Done: the last step is saved. Saved: state is saved,
   // the run can go on later.
@@ -30,6 +30,7 @@ class Trainer {
 
  private:
   bool time_is_up() const;
+  bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
   Result<void> evaluate();
   Result<void> save();
@@ -40,7 +41,9 @@ class Trainer {
 
   Parts parts_;
   std::int64_t longest_step_ns_ = 0;
-  std::int64_t longest_save_ns_ = 0;
+  std::int64_t longest_evaluation_ns_ = 0;
+  std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
+  bool saved_ = false;
   Result<void> trouble_;
 };
 

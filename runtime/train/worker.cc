@@ -3,11 +3,15 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
 namespace {
+
+static_assert(data_parallel_max <= LaneReduction::ranks_max,
+              "what the config lets through, the lane reduction must take");
 
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int rank) {
   std::vector<int> result;
@@ -105,6 +109,10 @@ TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> 
 
 std::uint64_t Worker::tokens_per_step() const {
   return batch_shape_.samples_per_step() * static_cast<std::uint64_t>(batch_shape_.sequence_length);
+}
+
+std::uint64_t Worker::state_bytes() const {
+  return 3 * sizeof(float) * buckets_.parameter_elements();
 }
 
 void Worker::start_loader() {

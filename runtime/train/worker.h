@@ -67,6 +67,7 @@ class Worker {
                           std::span<const std::int32_t> targets);
 
   std::uint64_t tokens_per_step() const;
+  std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Owned master weights -> every rank's parameter buffer. After initialisation, a load, and every update.

@@ -23,6 +23,7 @@ class StoreTest : public testing::Test {
     flip_bit(store.checkpoint_directory(step) + "/shard-00000.hfs", 4100, 0);
   }
   std::string run() const { return directory / "run"; }
+  std::vector<std::string> visible() { return posix_env().list(run() + "/checkpoints").value(); }
 
   TemporaryDirectory directory;
   FaultPoints faults;
@@ -62,9 +63,6 @@ TEST_F(StoreTest, NothingIsVisibleBeforeItIsPublished) {
                                 pieces_of(tiny_state(1), 0, 1)));
   EXPECT_EQ(found_step(run()), -1);
   EXPECT_FALSE(fs::exists(run() + "/checkpoints"));
-  const auto steps = store.steps();
-  HF_ASSERT_OK(steps);
-  EXPECT_TRUE(steps.value().empty());
   HF_ASSERT_OK(store.begin_save(8));
   EXPECT_FALSE(fs::exists(store.pending_directory(7)));
   EXPECT_TRUE(fs::is_empty(store.pending_directory(8)));
@@ -72,13 +70,10 @@ TEST_F(StoreTest, NothingIsVisibleBeforeItIsPublished) {
   EXPECT_FALSE(fs::exists(store.pending_directory(8)));
 }
 
-TEST_F(StoreTest, StepsAreNewestFirstAndIgnoreOtherNames) {
+TEST_F(StoreTest, TheNewestStepIsFoundAmongOtherNames) {
   for (const std::uint64_t step : {20u, 100000000u, 5u}) save_step(step);
   fs::create_directories(run() + "/checkpoints/step-7");
   fs::create_directories(run() + "/checkpoints/notes");
-  const auto steps = store.steps();
-  HF_ASSERT_OK(steps);
-  EXPECT_THAT(steps.value(), ElementsAre(100000000u, 20u, 5u));
   EXPECT_EQ(found_step(run()), 100000000);
   EXPECT_EQ(fs::path(store.checkpoint_directory(5)).filename(), "step-00000005");
 }
@@ -211,9 +206,9 @@ TEST_F(StoreTest, AMissingPieceIsNotWhole) {
 TEST_F(StoreTest, RetentionKeepsTheNewest) {
   for (std::uint64_t step = 1; step <= 5; ++step) save_step(step);
   HF_ASSERT_OK(store.retain(5));
-  EXPECT_EQ(store.steps().value().size(), 5u);
+  EXPECT_EQ(visible().size(), 5u);
   HF_ASSERT_OK(store.retain(2));
-  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u));
+  EXPECT_THAT(visible(), ElementsAre("step-00000004", "step-00000005"));
   EXPECT_TRUE(fs::is_empty(run() + "/.pending"));
 }
 
@@ -222,9 +217,9 @@ TEST_F(StoreTest, RetentionCountsOnlyWholeOnes) {
   damage(5);
   fs::remove(store.checkpoint_directory(3) + "/shard-00000.hfs");
   HF_ASSERT_OK(store.retain(2));
-  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u, 3u, 2u));
+  EXPECT_THAT(visible(), ElementsAre("step-00000002", "step-00000003", "step-00000004", "step-00000005"));
   HF_ASSERT_OK(store.retain(1));
-  EXPECT_THAT(store.steps().value(), ElementsAre(5u, 4u));
+  EXPECT_THAT(visible(), ElementsAre("step-00000004", "step-00000005"));
   EXPECT_EQ(found_step(run()), 4);
 }
 
@@ -234,7 +229,7 @@ TEST_F(StoreTest, RetentionNeverRemovesTheLastHope) {
     damage(step);
   }
   HF_ASSERT_OK(store.retain(1));
-  EXPECT_EQ(store.steps().value().size(), 3u);
+  EXPECT_EQ(visible().size(), 3u);
 }
 
 }  // namespace

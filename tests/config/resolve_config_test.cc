@@ -122,6 +122,9 @@ TEST(ResolveConfig, BadStartsAreSentences) {
        "9 ranks were started, but parallel.lanes = 8: every data-parallel rank needs a lane; start at most 8 "
        "ranks "
        "(mpirun -np 8), or start a new run with more lanes"},
+      {0, 4096, 0, 256, 1537,
+       "1537 ranks were started, which is 1537 data-parallel ranks; this version takes at most 1536: start "
+       "with mpirun -np 1536, and give each rank more threads"},
       {0, 0, 100, 256, 1,
        "model.vocabulary = 100 is smaller than the 256 tokens that data.sources can hold (text has 256): "
        "raise it to "

@@ -47,7 +47,6 @@ TEST_F(LoaderTest, TheSetCountsWhatItHolds) {
   EXPECT_EQ(data->sample_count(), 451u);
   EXPECT_EQ(data->token_count(), 3205u + 409u);
   EXPECT_EQ(data->vocabulary_needed(), 256);
-  EXPECT_EQ(data->order(seed).samples_per_epoch(), 451u);
 }
 
 TEST_F(LoaderTest, BatchesHoldTheTokensOfTheirPositions) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <set>
 
 #include "tests/data/token_files.h"
 #include "tests/support/faulty_env.h"
@@ -134,7 +135,7 @@ TEST_F(SourceTest, TooShortForASampleSaysWhatWouldFit) {
   HF_ASSERT_OK(open_bytes("text", "abcd", 3));
 }
 
-TEST_F(SourceTest, TheFingerprintSeesLengthHeadTailAndMiddle) {
+TEST_F(SourceTest, TheFingerprintSeesLengthHeadAndTail) {
   const auto fingerprint = [&](const std::string& bytes) {
     const auto source = open_bytes("text", bytes);
     EXPECT_TRUE(source.ok());
@@ -150,10 +151,51 @@ TEST_F(SourceTest, TheFingerprintSeesLengthHeadTailAndMiddle) {
       changed[at] = static_cast<char>(changed[at] + 1);
       EXPECT_NE(fingerprint(changed), original) << size << " " << at;
     }
-    std::string middle = text;  // a change longer than the gaps between the pieces
-    for (std::size_t i = size / 2; i < size / 2 + size / 50; ++i) middle[i] = 'x';
-    EXPECT_NE(fingerprint(middle), original) << size;
   }
+}
+
+TEST_F(SourceTest, OneFlippedBitAnywhereInASmallFileChangesTheFingerprint) {
+  const std::size_t size = 300'000;
+  std::string text = varied_text(size);
+  std::set<std::string> seen;
+  const auto fingerprint = [&] { return to_hex(open_bytes("text", text).value()->fingerprint()); };
+  seen.insert(fingerprint());
+  for (std::size_t at = 0; at < size; at += 997) {
+    text[at] = static_cast<char>(text[at] ^ 1);
+    EXPECT_TRUE(seen.insert(fingerprint()).second) << at;
+    text[at] = static_cast<char>(text[at] ^ 1);
+  }
+}
+
+// Around the length up to which files are digested whole, and far beyond it: the file is sparse, so that only
+// what is read costs time.
+TEST_F(SourceTest, TheFingerprintOfALargeFileSeesHeadTailAndSpreadPieces) {
+  constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
+  const auto fingerprint = [&](std::uint64_t size, std::optional<std::uint64_t> changed_at) {
+    write_bytes(path, "");
+    std::filesystem::resize_file(path, size);
+    if (changed_at.has_value()) {
+      std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+      file.seekp(static_cast<std::streamoff>(*changed_at));
+      file.put('x');
+    }
+    return open("text").value()->fingerprint();
+  };
+  const std::uint64_t whole = 256 * mebibyte;
+  const Digest of_whole = fingerprint(whole, std::nullopt);
+  EXPECT_NE(fingerprint(whole, whole / 3), of_whole);
+  EXPECT_NE(fingerprint(whole, whole - 1), of_whole);
+  const std::uint64_t large = 3072 * mebibyte, last_piece = large - mebibyte;
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  const Digest of_large = fingerprint(large, std::nullopt);
+  RecordProperty("fingerprint_ms", fmt::format("{}", (posix_env().monotonic_ns() - begin_ns) / 1'000'000));
+  EXPECT_NE(fingerprint(large + 1, std::nullopt), of_large);
+  for (const std::uint64_t piece : {0u, 1u, 100u, 256u, 257u}) {
+    const std::uint64_t offset = last_piece * piece / 257;
+    EXPECT_NE(fingerprint(large, offset), of_large) << piece;
+    EXPECT_NE(fingerprint(large, offset + mebibyte - 1), of_large) << piece;
+  }
+  EXPECT_EQ(fingerprint(large, last_piece / 257 + mebibyte + 5), of_large) << "the rule's limit: a gap";
 }
 
 TEST_F(SourceTest, FilesOver2GiBAreReadAtTheirEnd) {

@@ -201,9 +201,10 @@ inline Result<void> check_lane_reduction(Communicator& communicator, const Waite
 }
 
 // Every rank's own ranges reach all ranks, and nothing else is written.
-inline Result<void> check_gather_parameters(Communicator& communicator, const Waiter& waiter) {
+inline Result<void> check_gather_parameters(Communicator& communicator, const Waiter& waiter,
+                                            std::vector<Bucket> buckets = uneven_buckets()) {
   const int rank = communicator.rank(), ranks = communicator.size();
-  const BucketPlan plan(uneven_buckets(), ranks);
+  const BucketPlan plan(std::move(buckets), ranks);
   std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     if (plan.buckets()[static_cast<std::size_t>(b)].shadow_of >= 0) continue;

@@ -182,14 +182,26 @@ TEST(LaneReduction, StepsAllocateNothing) {
   }));
 }
 
-class GatherParameters : public testing::TestWithParam<int> {};
+class GatherParametersOf : public testing::TestWithParam<int> {};
 
-TEST_P(GatherParameters, EveryRankGetsEveryRange) {
+TEST_P(GatherParametersOf, EveryRankGetsEveryRange) {
   HF_EXPECT_OK(run_local_ranks(GetParam(),
                                [](Communicator& c) { return test::check_gather_parameters(c, patient()); }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GatherParameters, testing::Values(1, 2, 3, 4, 5, 8));
+// More messages than are waited for together, in batches that end at other places on each rank.
+TEST(GatherParameters, TakesSeveralBatches) {
+  HF_EXPECT_OK(run_local_ranks(4, [](Communicator& c) {
+    std::vector<Bucket> buckets(2500);
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      const std::uint64_t blocks = b % 7 == 0 ? 3 : 1;
+      buckets[b].tensors = {{.name = "t", .shape = {(blocks - 1) * block_elements + 5}}};
+    }
+    return test::check_gather_parameters(c, patient(), std::move(buckets));
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GatherParametersOf, testing::Values(1, 2, 3, 4, 5, 8));
 
 }  // namespace
 }  // namespace holdfast

@@ -1,5 +1,5 @@
-// FaultyEnv: an Env in front of another one that counts the file operations and lets chosen ones fail, as a
-// bad disk, a full disk or a crash would.
+// FaultyEnv: an Env in front of another one that counts the operations on files and shared memory and lets
+// chosen ones fail, as a bad disk, a full disk or a crash would. The path of shared memory is its name.
 //
 //   FaultyEnv env(posix_env());
 //   env.inject({.operation = Operation::sync, .at = 2, .reason = EIO});   // the second sync fails, once
@@ -42,9 +42,12 @@ enum class Operation : std::size_t {
   read_text,
   append_line,
   lock,
-  free_bytes
+  free_bytes,
+  create_shared_memory,
+  open_shared_memory,
+  remove_shared_memory
 };
-inline constexpr std::size_t operation_count = 17;
+inline constexpr std::size_t operation_count = 20;
 
 struct InjectedFault {
   std::optional<Operation> operation = {};  // any operation when empty
@@ -156,6 +159,25 @@ class FaultyEnv final : public Env {
       return read_error("get the free space of", path, fault->reason);
     }
     return inner_->free_bytes(path);
+  }
+
+  Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
+                                                             std::uint64_t bytes) override {
+    if (const auto fault = next(Operation::create_shared_memory, name)) {
+      return write_error("create the shared memory", name, fault->reason);
+    }
+    return inner_->create_shared_memory(name, bytes);
+  }
+  Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
+    if (const auto fault = next(Operation::open_shared_memory, name)) {
+      return read_error("open the shared memory", name, fault->reason);
+    }
+    return inner_->open_shared_memory(name);
+  }
+  Result<void> remove_shared_memory(const std::string& name) override {
+    if (const auto fault = next(Operation::remove_shared_memory, name))
+      return write_error("remove", name, fault->reason);
+    return inner_->remove_shared_memory(name);
   }
 
   std::int64_t monotonic_ns() override { return inner_->monotonic_ns(); }

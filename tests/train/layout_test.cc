@@ -1,7 +1,10 @@
 // Promise 1: the same bits, whatever the number of ranks and threads, and wherever a run was stopped and
 // resumed.
+#include <cstdio>
+#include <map>
 #include <set>
 
+#include "runtime/data/loader.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -87,15 +90,27 @@ TEST_F(LayoutTest, LedgerHoldsEverySampleOncePerEpoch) {
       at = begin;
     }
   }
-  const std::size_t samples_per_epoch = (20'000 - 1) / 64;  // the text is a little longer; checked below
+  const Result<std::shared_ptr<DataSet>> data =
+      DataSet::open(posix_env(), {{.path = directory_ / "train.txt"}}, 64);
+  ASSERT_TRUE(data.ok());
+  const std::uint64_t samples = (*data)->sample_count();
   ASSERT_EQ(used.size(), 120U * 4U * 2U);
-  std::size_t first_epoch = 0;
+  std::map<std::uint64_t, std::uint64_t> used_in_epoch;
   for (const std::string& id : used) {
     EXPECT_EQ(used.count(id), 1U) << id;
-    if (id.ends_with(",0")) ++first_epoch;
+    unsigned long long source = 1, sample = samples, epoch = 0;
+    ASSERT_EQ(std::sscanf(id.c_str(), "[%llu,%llu,%llu", &source, &sample, &epoch), 3) << id;
+    EXPECT_EQ(source, 0U) << id;
+    EXPECT_LT(sample, samples) << id;
+    ++used_in_epoch[epoch];
   }
-  EXPECT_GE(first_epoch, samples_per_epoch);
-  EXPECT_LT(first_epoch, used.size());  // the second epoch has begun, so the first is complete
+  // Distinct, in range and as many as there are: each once. Only the last epoch is not complete.
+  const std::uint64_t whole_epochs = used.size() / samples;
+  ASSERT_GE(whole_epochs, 1U);
+  ASSERT_NE(used.size() % samples, 0U);
+  for (std::uint64_t epoch = 0; epoch < whole_epochs; ++epoch) EXPECT_EQ(used_in_epoch[epoch], samples);
+  EXPECT_EQ(used_in_epoch[whole_epochs], used.size() % samples);
+  EXPECT_EQ(used_in_epoch.size(), whole_epochs + 1);
 }
 
 }  // namespace

@@ -82,7 +82,8 @@ class TrainingTest : public testing::Test {
                                                                            .communicator = communicator,
                                                                            .stop = stop,
                                                                            .config = config,
-                                                                           .build = "test"});
+                                                                           .build = "test",
+                                                                           .started_ns = env.monotonic_ns()});
           return {};
         });
     EXPECT_TRUE(joined.ok());

@@ -1,0 +1,60 @@
+#include "parallel/launcher.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <initializer_list>
+#include <string_view>
+
+namespace holdfast {
+namespace {
+
+// mpirun of Open MPI; of MPICH, Intel MPI and others of that family; srun.
+constexpr std::initializer_list<const char*> rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+constexpr std::initializer_list<const char*> ranks_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                                            "SLURM_STEP_NUM_TASKS"};
+constexpr std::initializer_list<const char*> ranks_on_host_names = {
+    "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+
+struct Told {
+  int number;
+  std::string_view name;  // of the variable; empty: not said
+};
+
+// The leading number of the first variable that has one of at least `least` ("4" of Slurm's "4(x2)").
+Told first_number(Env& env, std::initializer_list<const char*> names, int least) {
+  for (const char* name : names) {
+    const std::string text = env.variable(name);
+    int number = least - 1;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    if (number >= least) return {number, name};
+  }
+  return {least, ""};
+}
+
+}  // namespace
+
+bool launched_by_mpi(Env& env) {
+  return !env.variable("OMPI_COMM_WORLD_SIZE").empty() || !env.variable("PMIX_RANK").empty() ||
+         !env.variable("PMI_RANK").empty();
+}
+
+int launched_rank(Env& env) {
+  return first_number(env, rank_names, 0).number;
+}
+
+int launched_ranks(Env& env) {
+  return launched_by_mpi(env) ? first_number(env, ranks_names, 1).number : 1;
+}
+
+int launched_ranks_on_host(Env& env) {
+  return launched_by_mpi(env) ? first_number(env, ranks_on_host_names, 1).number : 1;
+}
+
+std::string launched_as(Env& env) {
+  const Told ranks = first_number(env, ranks_names, 1);
+  if (ranks.name.empty()) return fmt::format("rank {}", launched_rank(env));
+  return fmt::format("rank {} of {} ({}={})", launched_rank(env), ranks.number, ranks.name, ranks.number);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,19 @@
+// What the launcher of an MPI job (mpirun, srun with PMIx) told this process through its environment. No MPI
+// library is asked, so it is known where there is none.
+#pragma once
+
+#include <string>
+
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+bool launched_by_mpi(Env& env);        // as one rank of a job
+int launched_rank(Env& env);           // 0 when not launched by MPI or not said
+int launched_ranks(Env& env);          // ranks of the job, 1 when not launched by MPI or not said
+int launched_ranks_on_host(Env& env);  // of this host
+
+// For sentences: "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)".
+std::string launched_as(Env& env);
+
+}  // namespace holdfast

@@ -1,0 +1,97 @@
+#include "runtime/core/posix_shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "runtime/core/posix_file.h"
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+class PosixSharedMemory final : public SharedMemory {
+ public:
+  explicit PosixSharedMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  ~PosixSharedMemory() override { munmap(bytes_.data(), bytes_.size()); }
+  PosixSharedMemory(const PosixSharedMemory&) = delete;
+  PosixSharedMemory& operator=(const PosixSharedMemory&) = delete;
+  std::span<std::byte> bytes() override { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+// The mapping stays when the descriptor is closed.
+Result<std::unique_ptr<SharedMemory>> map(const Descriptor& descriptor, const std::string& path,
+                                          std::uint64_t bytes) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value(), 0);
+  if (base == MAP_FAILED) return read_error("map the shared memory", path, errno);
+  return std::unique_ptr<SharedMemory>(
+      std::make_unique<PosixSharedMemory>(std::span(static_cast<std::byte*>(base), bytes)));
+}
+
+Error too_small(const std::string& path, std::uint64_t bytes, std::uint64_t free_bytes) {
+  return fail(ExitCode::does_not_fit,
+              "cannot reserve {} of shared memory for {}: /dev/shm has {} free; remove what is not needed "
+              "there, or make it larger (mount -o remount,size=..., or --shm-size of a container)",
+              format_bytes(bytes), path, format_bytes(free_bytes));
+}
+
+// The free space is looked at first, because a reservation that fails takes all there is for a moment; only
+// the reservation is a promise, because others take space at the same time.
+Result<void> reserve(const Descriptor& descriptor, const std::string& path, std::uint64_t bytes) {
+  struct statvfs space {};
+  if (fstatvfs(descriptor.value(), &space) != 0) return read_error("get the free space of", path, errno);
+  const std::uint64_t free_bytes = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  const bool limited = space.f_blocks > 0;
+  if (limited && bytes > free_bytes) return too_small(path, bytes, free_bytes);
+  int reason = 0;
+  do {  // the library writes to every page where the system cannot reserve
+    reason = posix_fallocate(descriptor.value(), 0, static_cast<off_t>(bytes));
+  } while (reason == EINTR);
+  if (reason == ENOSPC) return too_small(path, bytes, free_bytes);
+  if (reason != 0) return write_error("reserve shared memory for", path, reason);
+  return {};
+}
+
+}  // namespace
+
+std::string shared_memory_path(const std::string& name) {
+  HF_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos,
+           "'{}' is no name of shared memory", name);
+  return "/dev/shm/" + name;
+}
+
+Result<std::unique_ptr<SharedMemory>> create_posix_shared_memory(const std::string& name,
+                                                                 std::uint64_t bytes) {
+  HF_CHECK(bytes > 0);
+  const std::string path = shared_memory_path(name);
+  const Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
+  if (descriptor.value() < 0) return write_error("create the shared memory", path, errno);
+  Result<void> reserved = reserve(descriptor, path, bytes);
+  Result<std::unique_ptr<SharedMemory>> memory =
+      reserved.ok() ? map(descriptor, path, bytes) : Result<std::unique_ptr<SharedMemory>>(reserved.error());
+  if (!memory.ok()) unlink(path.c_str());
+  return memory;
+}
+
+Result<std::unique_ptr<SharedMemory>> open_posix_shared_memory(const std::string& name) {
+  const std::string path = shared_memory_path(name);
+  const Descriptor descriptor = open_descriptor(path, O_RDWR);
+  if (descriptor.value() < 0) return read_error("open the shared memory", path, errno);
+  struct stat info {};
+  if (fstat(descriptor.value(), &info) != 0) return read_error("get the size of", path, errno);
+  if (info.st_size == 0) {
+    return fail(
+        ExitCode::data,
+        "the shared memory {} is empty: the process that made it has not finished, or died on the way", path);
+  }
+  return map(descriptor, path, static_cast<std::uint64_t>(info.st_size));
+}
+
+}  // namespace holdfast

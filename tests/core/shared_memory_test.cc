@@ -1,0 +1,108 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/core/machine_facts.h"
+#include "tests/support/faulty_env.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+class SharedMemoryTest : public testing::Test {
+ protected:
+  ~SharedMemoryTest() override { EXPECT_TRUE(env.remove_shared_memory(name).ok()); }
+  static bool has_names(const std::string& prefix) {
+    const auto names = posix_env().list("/dev/shm");
+    return !names.ok() || std::ranges::any_of(
+                              names.value(), [&](const std::string& one) { return one.starts_with(prefix); });
+  }
+
+  FaultyEnv env{posix_env()};
+  const std::string name = fmt::format("holdfast-test-{}-{:016x}", getpid(), posix_env().random_u64());
+};
+
+TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
+  auto made = env.create_shared_memory(name, 10'000).value();
+  ASSERT_EQ(made->bytes().size(), 10'000u);
+  EXPECT_TRUE(std::ranges::all_of(made->bytes(), [](std::byte byte) { return byte == std::byte{0}; }));
+  made->bytes().back() = std::byte{7};
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto opened = posix_env().open_shared_memory(name);
+    if (!opened.ok() || (*opened)->bytes().back() != std::byte{7}) std::_Exit(1);
+    (*opened)->bytes().front() = std::byte{9};
+    std::_Exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(made->bytes().front(), std::byte{9});
+}
+
+TEST_F(SharedMemoryTest, OutlivesItsMappingsUntilItsNameIsRemoved) {
+  env.create_shared_memory(name, 100).value()->bytes()[50] = std::byte{5};
+  const auto mapped = env.open_shared_memory(name).value();
+  EXPECT_EQ(mapped->bytes().size(), 100u);
+  EXPECT_EQ(mapped->bytes()[50], std::byte{5});
+  EXPECT_TRUE(env.remove_shared_memory(name).ok());
+  EXPECT_TRUE(env.remove_shared_memory(name).ok()) << "missing is ok";
+  EXPECT_EQ(mapped->bytes()[50], std::byte{5}) << "a mapping outlives the name";
+  const auto gone = env.open_shared_memory(name);
+  ASSERT_FALSE(gone.ok());
+  EXPECT_EQ(gone.error().message,
+            "cannot open the shared memory /dev/shm/" + name + ": No such file or directory");
+}
+
+TEST_F(SharedMemoryTest, IsMadeOnceOnly) {
+  const auto first = env.create_shared_memory(name, 100).value();
+  first->bytes()[0] = std::byte{1};
+  const auto second = env.create_shared_memory(name, 100);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.error().message, HasSubstr(name + ": File exists"));
+  EXPECT_EQ(env.open_shared_memory(name).value()->bytes()[0], std::byte{1});
+}
+
+TEST_F(SharedMemoryTest, MoreThanThereIsIsAnErrorAndLeavesNothing) {
+  const auto refused = env.create_shared_memory(name, std::uint64_t{1} << 62);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ExitCode::does_not_fit);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("of shared memory for /dev/shm/" + name), HasSubstr("make it larger")));
+  EXPECT_FALSE(has_names(name));
+}
+
+TEST_F(SharedMemoryTest, OneThatWasNotFinishedIsNotOpened) {
+  ASSERT_TRUE(env.open("/dev/shm/" + name, OpenMode::create).ok());
+  const auto opened = env.open_shared_memory(name);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_THAT(opened.error().message, HasSubstr("is empty"));
+}
+
+TEST_F(SharedMemoryTest, MachineFactsTryIt) {
+  const auto fact = [&] {
+    const std::vector<MachineFact> facts = machine_facts(env);
+    return *std::ranges::find(facts, "/dev/shm", &MachineFact::name);
+  };
+  const std::string prefix = fmt::format("holdfast-probe-{}-", getpid());
+  EXPECT_TRUE(fact().there);
+  EXPECT_THAT(fact().detail, HasSubstr("writable"));
+  EXPECT_FALSE(has_names(prefix));
+  for (const Operation operation : {Operation::create_shared_memory, Operation::open_shared_memory}) {
+    env.clear_faults();
+    env.inject({.operation = operation, .path_contains = "holdfast-probe", .reason = EACCES});
+    const MachineFact refused = fact();
+    EXPECT_FALSE(refused.there);
+    EXPECT_THAT(refused.detail, HasSubstr("Permission denied"));
+    EXPECT_FALSE(has_names(prefix));
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

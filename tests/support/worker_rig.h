@@ -1,0 +1,62 @@
+// Workers without a run around them: D ranks as threads of this process, each with its own device and the
+// same resolved config, ready for run_step().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "parallel/local/local_communicator.h"
+#include "runtime/config/loader.h"
+#include "runtime/train/save.h"
+#include "runtime/train/step.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast::test {
+
+class WorkerRig {
+ public:
+  // `config` is resolved here, for `ranks`. Its data is a made-up text, its run directory an empty one.
+  WorkerRig(Config config, int ranks) : config_(std::move(config)), ranks_(ranks) {
+    std::string text;
+    for (int i = 0; text.size() < 200'000; ++i) text += fmt::format("line {} says {:x};\n", i, i * 7919);
+    config_.run.directory = directory_.path();
+    config_.data.sources = {{.path = directory_ / "train.txt"}};
+    EXPECT_TRUE(posix_env().replace_text(config_.data.sources.front().path, text).ok());
+    const Result<void> resolved = resolve_config(config_, ranks, 256);
+    EXPECT_TRUE(resolved.ok()) << resolved.error().message;
+  }
+
+  const Config& config() const { return config_; }
+
+  // body(worker) on every rank, with initial weights and a running loader. `observer` is the devices'.
+  void run(const std::function<Result<void>(Worker&)>& body, const std::function<void(OpId)>& observer = {}) {
+    const Result<void> outcome = run_local_ranks(ranks_, [&](Communicator& communicator) -> Result<void> {
+      FaultPoints faults;
+      HF_TRY(std::shared_ptr<DataSet> data,
+             DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
+      const std::unique_ptr<Device> device = make_cpu_device({.threads = 1, .observer = observer});
+      HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = posix_env(),
+                                                                   .faults = faults,
+                                                                   .communicator = communicator,
+                                                                   .device = *device,
+                                                                   .config = config_,
+                                                                   .data = data,
+                                                                   .ranks_on_host = ranks_}));
+      HF_TRY_VOID(initialize_weights(*worker));
+      worker->start_loader();
+      return body(*worker);
+    });
+    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  Config config_;
+  int ranks_;
+};
+
+}  // namespace holdfast::test

@@ -1,0 +1,120 @@
+"""The same bits, whatever the number of ranks and threads and wherever a run was stopped: `holdfast digest` of runs under
+mpirun against one rank that ran straight through."""
+import signal
+import time
+import unittest
+
+import harness
+
+BF16_GPT2 = ["--model.style=gpt2", "--model.kv_heads=4", "--training.precision=bf16"]
+
+
+class BitsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene()
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene)
+
+    def expect_reference(self, run, reference=None):
+        self.assertEqual(run.digest(), reference or self.reference)
+        self.assertEqual(run.status()["state"], "finished")
+
+    def stop_at(self, run, step, ranks):
+        """SIGUSR2 to mpirun, which passes it on: the step is finished and saved, exit code 75."""
+        start = run.start(ranks)
+        self.assertTrue(start.wait_for_step(step), start.tail())
+        start.signal(signal.SIGUSR2)
+        start.expect_exit(75)
+        harness.expect_no_processes(run)
+        status = run.status()
+        self.assertEqual((status["state"], status["exit_code"]), ("saved", 75))
+        self.assertGreaterEqual(status["step"], step)
+        self.assertEqual(run.newest_step(), status["step"], "what was computed is saved")
+
+    def test_reference_is_a_run_that_learns(self):
+        lines = self.reference.splitlines()
+        self.assertEqual([line.split()[0] for line in lines], ["step", "weights", "optimizer", "data", "loss"])
+        self.assertEqual(lines[0], f"step {harness.STEPS}")
+        steps = self.scene.run("reference").events("step")
+        self.assertEqual([event["step"] for event in steps], list(range(1, harness.STEPS + 1)))
+        self.assertLess(steps[-1]["loss"], 0.7 * steps[0]["loss"])
+
+    def test_another_seed_is_another_run(self):
+        other = harness.reference_digest(self.scene, ["--run.seed=2"], "other-seed")
+        for line in other.splitlines()[1:]:
+            self.assertNotIn(line, self.reference)
+
+    def test_any_number_of_ranks(self):
+        for ranks in (1, 2, 3, 4):
+            with self.subTest(ranks=ranks):
+                run = self.scene.run(f"ranks-{ranks}")
+                run.start(ranks, "ft").expect_exit(0)
+                self.assertEqual(run.events("start")[-1]["ranks"], ranks)
+                self.expect_reference(run)
+
+    def test_two_threads(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                run = self.scene.run(f"threads-{ranks}")
+                run.start(ranks, overrides=["--threads=2"]).expect_exit(0)
+                self.expect_reference(run)
+
+    def test_ranks_change_between_resumes(self):
+        run = self.scene.run("changing")
+        for step, ranks in ((7, 4), (17, 1), (26, 3), (38, 2)):
+            self.stop_at(run, step, ranks)
+        run.start(4).expect_exit(0)
+        resumed = [event["resumed_from_step"] for event in run.events("start")]
+        self.assertEqual(len(resumed), 5)
+        self.assertEqual(resumed[0], None)
+        self.assertEqual(sorted(set(resumed[1:])), resumed[1:], "every start went on from a later step")
+        self.expect_reference(run)
+
+    def test_stop_after(self):
+        run = self.scene.run("stop-after")
+        run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)  # one step, because time is up at once
+        self.assertEqual(run.newest_step(), 1)
+        run.start(3).expect_exit(0)
+        self.expect_reference(run)
+
+    def test_stop_after_is_in_time(self):
+        run = self.scene.run("in-time", ["--training.steps=1000000"])
+        start = run.start(2, overrides=["--run.stop_after=3s"])
+        start.expect_exit(75)
+        self.assertLess(time.monotonic() - start.begun, 3 + 2, "two seconds for mpirun to come and go")
+        self.assertGreater(run.newest_step(), 1)
+
+    def test_terminated_alone(self):
+        run = self.scene.run("terminated")
+        start = run.start(1)
+        self.assertTrue(start.wait_for_step(12))
+        start.signal(signal.SIGTERM)
+        start.expect_exit(75)
+        self.assertGreaterEqual(run.newest_step(), 12)
+        run.start(2).expect_exit(0)
+        self.expect_reference(run)
+
+    def test_terminated_mpirun(self):
+        """mpirun kills the ranks half a second after SIGTERM; whether the save is done by then is the machine's matter."""
+        run = self.scene.run("terminated-mpirun")
+        start = run.start(2)
+        self.assertTrue(start.wait_for_step(12))
+        start.signal(signal.SIGTERM)
+        self.assertNotEqual(start.wait(20), 0)
+        harness.expect_no_processes(run)
+        self.assertGreaterEqual(harness.expect_whole_checkpoints(run, 10), 10)
+        run.start(3).expect_exit(0)
+        self.expect_reference(run)
+
+    def test_gpt2_style_in_bf16(self):
+        reference = harness.reference_digest(self.scene, BF16_GPT2, "bf16-reference")
+        self.assertNotEqual(reference, self.reference)
+        run = self.scene.run("bf16", BF16_GPT2)
+        self.stop_at(run, 20, 3)
+        run.start(2, overrides=["--threads=2"]).expect_exit(0)
+        self.expect_reference(run, reference)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

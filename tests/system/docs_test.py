@@ -1,0 +1,52 @@
+"""What the documents say is what the program does."""
+
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HOLDFAST = os.environ["HOLDFAST"]
+
+
+def run(*arguments):
+    return subprocess.run([HOLDFAST, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class DocsTest(unittest.TestCase):
+    def test_reference_is_generated(self):
+        self.assertEqual(run("config", "docs").stdout, (ROOT / "docs/config.md").read_text(),
+                         "run: build/release/bin/holdfast config docs > docs/config.md")
+
+    def test_presets_in_configs_load(self):
+        for path in sorted((ROOT / "configs").glob("*.toml")):
+            with self.subTest(path.name):
+                dumped = run("config", "dump", str(path))
+                self.assertEqual(dumped.returncode, 0, dumped.stderr)
+
+    def test_every_command_has_help_and_the_list_names_it(self):
+        listing = run("--help").stdout
+        commands = re.findall(r"^  ([a-z]+)  +\S", listing, re.MULTILINE)
+        self.assertGreaterEqual(len(commands), 8, listing)
+        for command in commands:
+            with self.subTest(command):
+                answer = run(command, "--help")
+                self.assertEqual(answer.returncode, 0)
+                self.assertTrue(answer.stdout.startswith(f"usage: holdfast {command}"), answer.stdout[:80])
+
+    def test_files_that_documents_link_to_exist(self):
+        for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+            for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+                with self.subTest(document=document.name, target=target):
+                    self.assertTrue((document.parent / target).exists())
+
+    def test_folders_of_the_architecture_exist(self):
+        for name in re.findall(r"`((?:runtime|kernels|checkpoint|parallel|tests|tools|configs)/[\w./]*)`",
+                               (ROOT / "docs/architecture.md").read_text()):
+            with self.subTest(name):
+                self.assertTrue((ROOT / name).exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

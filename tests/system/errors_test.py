@@ -1,0 +1,556 @@
+#!/usr/bin/env python3
+"""Every row of docs/errors.md, provoked with the real program: the sentence and the exit code are those of the table.
+
+A row and the test of the same name belong together: `unknown-key` and test_unknown_key. Either without the other fails.
+HOLDFAST names the program; tools/mpirun starts the ranks.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
+MPIRUN = str(ROOT / "tools/mpirun")
+TABLE = ROOT / "docs/errors.md"
+PATIENCE_S = 90
+LANES = 2
+
+# What never belongs in front of a user.
+UNFIT = re.compile(r"std::|what\(\)|terminate called|Segmentation|core dumped|nlohmann|json\.exception|stack trace|HF_CHECK|errno|\{\}",
+                   re.IGNORECASE)
+
+CONFIG = """[run]
+directory = "run"
+[model]
+layers = 1
+heads = 2
+width = 16
+[data]
+sources = [{ path = "text.txt" }]
+[training]
+steps = 4
+sequence_length = 16
+microbatch_size = 2
+[parallel]
+lanes = 2
+[checkpoint]
+every_steps = 2
+"""
+
+
+class Row:
+    """One row: what the program must print and return. "..." in the sentence stands for anything."""
+
+    def __init__(self, sentence, code):
+        self.sentence = sentence
+        self.code = code
+        parts = [re.escape(part.strip()) for part in re.split(r"\.\.\.|<br>", sentence)]
+        self.pattern = re.compile(r".*?".join(parts), re.DOTALL)
+
+
+def read_table():
+    rows = {}
+    for line in TABLE.read_text().splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+        if len(cells) != 5 or not re.fullmatch(r"`[a-z0-9-]+`", cells[0]):
+            continue
+        name = cells[0].strip("`")
+        if name in rows:
+            raise AssertionError(f"docs/errors.md has two rows named {name}")
+        rows[name] = Row(cells[2].strip("`").replace("\\|", "|"), int(cells[3]))
+    return rows
+
+
+def token_file(path, tokens, magic=20240520, version=1, count=None, token_format="H"):
+    header = struct.pack("<3i", magic, version, len(tokens) if count is None else count).ljust(1024, b"\0")
+    path.write_bytes(header + struct.pack(f"<{len(tokens)}{token_format}", *tokens))
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def rewrite_manifest(checkpoint, **values):
+    """As another program could have written it: other values, a checksum that fits."""
+    path = checkpoint / "manifest.json"
+    body = json.loads(path.read_text().rsplit("crc32c ", 1)[0])
+    body.update(values)
+    text = json.dumps(body, indent=1) + "\n"
+    path.write_text(text + f"crc32c {crc32c(text.encode()):08x}\n")
+
+
+def flip_byte(path, offset):
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    path.write_bytes(content)
+
+
+def newest(run):
+    return sorted((run / "checkpoints").iterdir())[-1]
+
+
+class Errors(unittest.TestCase):
+    rows = read_table()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = Path(tempfile.mkdtemp(prefix="holdfast-errors-"))
+        cls.fill(cls.shared)
+        outcome = cls.start([PROGRAM, "train", "run.toml"], cls.shared)
+        if outcome.returncode != 0:
+            raise AssertionError(f"the run that the tests damage did not work: {outcome.stdout}")
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.shared)
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-errors-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.fill(self.folder)
+        self.run_directory = self.folder / "run"
+        self.name = self._testMethodName.removeprefix("test_").replace("_", "-")
+
+    @staticmethod
+    def fill(folder):
+        (folder / "text.txt").write_bytes(bytes(range(32, 127)) * 40)
+        (folder / "run.toml").write_text(CONFIG)
+
+    @staticmethod
+    def start(command, folder, environment=None):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "OMPI_", "PMIX_"))}
+        return subprocess.run(command, cwd=folder, env={**clean, **(environment or {})}, timeout=PATIENCE_S, text=True,
+                              errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def holdfast(self, *words, environment=None):
+        return self.start([PROGRAM, *words], self.folder, environment)
+
+    def mpirun(self, ranks, *words, environment=None):
+        return self.start([MPIRUN, "-np", str(ranks), PROGRAM, *words], self.folder, environment)
+
+    def train(self, *words, **more):
+        return self.holdfast("train", "run.toml", *words, **more)
+
+    def saved_run(self):
+        """A finished run of 4 steps with checkpoints of steps 2 and 4."""
+        shutil.copytree(self.shared / "run", self.run_directory)
+        return self.run_directory
+
+    def expect(self, outcome):
+        """The table's sentence, once; the table's exit code; nothing that is not for users."""
+        row = self.rows.get(self.name)
+        self.assertIsNotNone(row, f"docs/errors.md has no row `{self.name}`; the program printed:\n{outcome.stdout}")
+        said = f"\nprinted, with exit code {outcome.returncode}:\n{outcome.stdout}\nexpected, with exit code {row.code}:\n{row.sentence}"
+        self.assertEqual(len(row.pattern.findall(outcome.stdout)), 1, "the sentence of the table is not there once:" + said)
+        self.assertEqual(outcome.returncode, row.code, said)
+        self.assertIsNone(UNFIT.search(outcome.stdout), said)
+
+    def expect_nothing_made(self, outcome):
+        self.expect(outcome)
+        self.assertFalse(self.run_directory.exists(), "a start that was refused left a run directory")
+
+    # The table itself
+
+    def test_every_row_has_a_test_and_every_test_a_row(self):
+        tests = {name.removeprefix("test_").replace("_", "-") for name in dir(self) if name.startswith("test_")}
+        tests.discard("every-row-has-a-test-and-every-test-a-row")
+        self.assertEqual(sorted(tests), sorted(self.rows))
+
+    # The command line
+
+    def test_no_command(self):
+        self.expect(self.holdfast())
+
+    def test_unknown_command(self):
+        self.expect(self.holdfast("trian", "run.toml"))
+
+    def test_unknown_option(self):
+        self.expect(self.holdfast("sample", "run", "--promt", "x"))
+
+    def test_option_without_value(self):
+        self.expect(self.holdfast("sample", "run", "--prompt"))
+
+    def test_option_twice(self):
+        self.expect(self.holdfast("sample", "run", "--seed=1", "--seed=2"))
+
+    def test_bad_option_value(self):
+        self.expect(self.holdfast("sample", "run", "--tokens=many"))
+
+    def test_missing_word(self):
+        self.expect(self.holdfast("digest"))
+
+    def test_surplus_word(self):
+        self.expect(self.holdfast("digest", "run", "more"))
+
+    def test_evaluate_without_data(self):
+        self.expect(self.holdfast("evaluate", "run"))
+
+    def test_unknown_config_document(self):
+        self.expect(self.holdfast("config", "dum"))
+
+    def test_train_without_config(self):
+        self.expect(self.mpirun(2, "train"))
+
+    def test_word_after_config(self):
+        self.expect_nothing_made(self.train("more.toml"))
+
+    def test_override_without_value(self):
+        self.expect_nothing_made(self.train("--training.steps"))
+
+    # The config
+
+    def test_config_missing(self):
+        self.expect(self.holdfast("train", "nothing.toml"))
+
+    def test_config_is_directory(self):
+        self.expect(self.holdfast("train", "."))
+
+    def test_config_syntax(self):
+        (self.folder / "run.toml").write_text(CONFIG + "[log\nevery_steps = 1\n")
+        self.expect_nothing_made(self.train())
+
+    def test_config_not_text(self):
+        shutil.copy("/bin/sh", self.folder / "run.toml")
+        self.expect_nothing_made(self.train())
+
+    def test_include_missing(self):
+        (self.folder / "run.toml").write_text('include = "base.toml"\n' + CONFIG)
+        self.expect_nothing_made(self.train())
+
+    def test_include_cycle(self):
+        (self.folder / "run.toml").write_text('include = "base.toml"\n' + CONFIG)
+        (self.folder / "base.toml").write_text('include = "run.toml"\n')
+        self.expect_nothing_made(self.train())
+
+    def test_unknown_key(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("steps = 4", "stpes = 4"))
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml"))
+
+    def test_missing_key(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("steps = 4", ""))
+        self.expect_nothing_made(self.train())
+
+    def test_wrong_type(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1", 'layers = "two"'))
+        self.expect_nothing_made(self.train())
+
+    def test_out_of_range(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("sequence_length = 16", "sequence_length = 0"))
+        self.expect_nothing_made(self.train())
+
+    def test_unknown_choice(self):
+        self.expect_nothing_made(self.train("--optimizer.schedule=cosin"))
+
+    def test_several_errors(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1", "layers = true").replace("lanes = 2", "lane = -1"))
+        self.expect_nothing_made(self.train("--training.steps=0", environment={"HOLDFAST_THREADS": "many"}))
+
+    def test_bad_environment(self):
+        self.expect_nothing_made(self.train(environment={"HOLDFAST_TRAINING_STEPS": "many"}))
+
+    def test_indivisible_heads(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("heads = 2", "heads = 3"))
+        self.expect_nothing_made(self.train())
+        self.expect(self.holdfast("check", "run.toml"))
+
+    def test_indivisible_kv_heads(self):
+        self.expect_nothing_made(self.train("--model.heads=4", "--model.kv_heads=3"))
+
+    def test_preset_conflict(self):
+        self.expect_nothing_made(self.train("--model.preset=gpt2-124m"))
+
+    def test_beyond_positions(self):
+        self.expect_nothing_made(self.train("--model.style=gpt2", "--model.positions=8"))
+
+    def test_evaluation_without_sources(self):
+        self.expect_nothing_made(self.train("--evaluation.every_steps=2"))
+
+    def test_warmup_too_long(self):
+        self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))
+
+    def test_too_few_lanes(self):
+        self.expect_nothing_made(self.train("--parallel.data=3"))
+
+    def test_partial_weights(self):
+        self.expect_nothing_made(self.train('--data.sources=[{path = "text.txt", weight = 1}, {path = "text.txt"}]'))
+
+    def test_not_in_this_version(self):
+        self.expect_nothing_made(self.train("--parallel.pipeline=2"))
+
+    def test_no_cuda(self):
+        self.expect_nothing_made(self.train("--device=cuda"))
+        self.expect(self.holdfast("check", "run.toml", "--device=cuda"))
+
+    def test_small_vocabulary(self):
+        self.expect(self.train("--model.vocabulary=100"))
+        self.expect(self.holdfast("check", "run.toml", "--model.vocabulary=100"))
+
+    def test_no_vocabulary(self):
+        token_file(self.folder / "tokens.bin", range(1000))
+        self.expect(self.train('--data.sources=[{path = "tokens.bin", format = "llmc"}]'))
+
+    # The data
+
+    def train_on(self, path, data_format="llmc", *words):
+        return self.train(f'--data.sources=[{{path = "{path}", format = "{data_format}"}}]', "--model.vocabulary=50257", *words)
+
+    def test_data_missing(self):
+        (self.folder / "text.txt").unlink()
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml"))
+        self.expect(self.holdfast("check", "run.toml"))
+
+    def test_data_is_directory(self):
+        self.expect_nothing_made(self.train_on(".", "text"))
+
+    def test_data_empty(self):
+        (self.folder / "text.txt").write_bytes(b"")
+        self.expect_nothing_made(self.train())
+
+    def test_data_too_short(self):
+        self.expect_nothing_made(self.train("--training.sequence_length=4000"))
+
+    def test_data_truncated(self):
+        token_file(self.folder / "tokens.bin", range(1000), count=2000)
+        self.expect_nothing_made(self.train_on("tokens.bin"))
+
+    def test_data_without_header(self):
+        (self.folder / "tokens.bin").write_bytes(struct.pack("<3i", 20240520, 1, 1000))
+        self.expect_nothing_made(self.train_on("tokens.bin"))
+
+    def test_data_foreign(self):
+        token_file(self.folder / "tokens.bin", range(1000), magic=20240326)
+        self.expect_nothing_made(self.train_on("tokens.bin"))
+
+    def test_data_version(self):
+        token_file(self.folder / "tokens.bin", range(1000), version=2)
+        self.expect_nothing_made(self.train_on("tokens.bin"))
+
+    def test_data_format(self):
+        self.expect_nothing_made(self.train_on("text.txt", "llmcc"))
+
+    def test_token_too_large(self):
+        token_file(self.folder / "tokens.bin", [1] * 32 + [60000])
+        self.expect(self.train_on("tokens.bin"))
+        self.assertFalse((self.run_directory / "checkpoints").exists())
+
+    def test_data_changed(self):
+        self.saved_run()
+        with (self.folder / "text.txt").open("ab") as data:
+            data.write(b"more")
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6"))
+
+    def test_held_out_too_short(self):
+        (self.folder / "held_out.txt").write_bytes(b"x" * 20)
+        self.expect(self.train("--evaluation.every_steps=2", '--evaluation.sources=[{path = "held_out.txt"}]'))
+
+    def test_evaluate_too_short(self):
+        self.saved_run()
+        (self.folder / "short.txt").write_bytes(b"short")
+        self.expect(self.holdfast("evaluate", "run", "--data", "short.txt"))
+
+    # The run directory and its checkpoints
+
+    def test_unwritable_run_directory(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--run.directory=text.txt/run"))
+
+    def test_run_directory_in_use(self):
+        command = [PROGRAM, "train", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]
+        first = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not (self.run_directory / "checkpoints").exists():
+                self.assertIsNone(first.poll())
+                time.sleep(0.05)
+            outcome = self.mpirun(2, "train", "run.toml")
+        finally:
+            first.send_signal(signal.SIGUSR2)
+            self.assertEqual(first.wait(PATIENCE_S), 75)
+        self.expect(outcome)
+        self.assertIn(f"host {os.uname().nodename} pid {first.pid}", outcome.stdout)
+
+    def test_disk_full(self):
+        # A small disk of its own, which goes with the namespace; 40 KiB are left when the second checkpoint is due.
+        script = f"""mount -t tmpfs -o size=1m tmpfs disk || exit 99
+            '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=2 || exit 98
+            cat /dev/zero > disk/fill 2>/dev/null; truncate -s -40K disk/fill
+            '{PROGRAM}' train run.toml --run.directory=disk/run; code=$?
+            '{PROGRAM}' verify disk/run; ls disk/run/checkpoints
+            exit $code"""
+        (self.folder / "disk").mkdir()
+        if shutil.which("unshare") is None:
+            self.skipTest("there is no unshare to mount a small disk with")
+        outcome = self.start(["unshare", "--mount", "--map-root-user", "sh", "-c", script], self.folder)
+        if outcome.returncode == 99 or outcome.stdout.startswith("unshare:"):
+            self.skipTest(f"a small disk cannot be mounted here: {outcome.stdout.strip()}")
+        self.expect(outcome)
+        self.assertIn("whole    disk/run/checkpoints/step-00000002", outcome.stdout)
+        self.assertTrue(outcome.stdout.endswith("step-00000002\n"), outcome.stdout)
+
+    def damage_newest(self, run):
+        shard = newest(run) / "shard-00000.hfs"
+        flip_byte(shard, shard.stat().st_size // 3)
+
+    def test_checkpoint_damaged(self):
+        self.damage_newest(self.saved_run())
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6"))
+        events = [json.loads(line) for line in (self.run_directory / "events.jsonl").read_text().splitlines()]
+        starts = [event for event in events if event["event"] == "start"]
+        self.assertEqual(starts[-1]["resumed_from_step"], 2)
+
+    def test_checkpoint_truncated(self):
+        shard = newest(self.saved_run()) / "shard-00000.hfs"
+        os.truncate(shard, shard.stat().st_size - 100)
+        self.expect(self.train("--training.steps=6"))
+
+    def test_checkpoint_shard_missing(self):
+        (newest(self.saved_run()) / "shard-00000.hfs").unlink()
+        self.expect(self.train("--training.steps=6"))
+
+    def test_checkpoint_foreign_shard(self):
+        shard = newest(self.saved_run()) / "shard-00000.hfs"
+        shard.write_bytes(b"x" * shard.stat().st_size)
+        self.expect(self.train("--training.steps=6"))
+
+    def test_checkpoint_foreign_manifest(self):
+        (newest(self.saved_run()) / "manifest.json").write_text('{"format": "another program"}\n')
+        self.expect(self.train("--training.steps=6"))
+
+    def test_checkpoint_shard_of_another_run(self):
+        run = self.saved_run()
+        self.assertEqual(self.train("--run.directory=other").returncode, 0)
+        shutil.copy(newest(self.folder / "other") / "shard-00000.hfs", newest(run) / "shard-00000.hfs")
+        self.expect(self.train("--training.steps=6"))
+
+    def test_checkpoint_of_the_future(self):
+        rewrite_manifest(newest(self.saved_run()), holdfast_manifest=2)
+        self.expect(self.train("--training.steps=6"))
+
+    def test_all_checkpoints_damaged(self):
+        run = self.saved_run()
+        for checkpoint in (run / "checkpoints").iterdir():
+            (checkpoint / "manifest.json").write_text("{}")
+        before = sorted(str(path) for path in (run / "checkpoints").rglob("*"))
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6"))
+        self.assertEqual(before, sorted(str(path) for path in (run / "checkpoints").rglob("*")))
+
+    def test_verify_damaged(self):
+        self.damage_newest(self.saved_run())
+        self.expect(self.holdfast("verify", "run"))
+
+    def test_checkpoint_of_another_model(self):
+        self.saved_run()
+        self.expect(self.mpirun(2, "train", "run.toml", "--model.layers=2", "--run.seed=7"))
+
+    def test_forbidden_by_environment(self):
+        self.saved_run()
+        self.expect(self.train(environment={"HOLDFAST_MODEL_LAYERS": "3"}))
+
+    def test_numeric_change(self):
+        self.saved_run()
+        self.expect(self.train("--training.steps=6", "--optimizer.learning_rate=1e-4"))
+
+    def test_resume_must(self):
+        self.expect(self.train("--run.resume=must"))
+
+    def test_resume_never(self):
+        self.saved_run()
+        self.expect(self.train("--run.resume=never"))
+
+    def test_resume_from_nothing(self):
+        self.expect(self.train("--run.resume=elsewhere"))
+
+    def test_resume_another_run(self):
+        self.saved_run()
+        self.train("--run.directory=other")
+        self.expect(self.train("--run.directory=other", "--run.resume=run"))
+
+    def test_initialize_from_nothing(self):
+        self.expect(self.train("--run.initialize_from=elsewhere"))
+
+    def test_no_checkpoint(self):
+        (self.folder / "empty").mkdir()
+        self.expect(self.holdfast("sample", "empty", "--prompt", "x"))
+        for command in (["evaluate", "empty", "--data", "text.txt"], ["digest", "empty"], ["verify", "empty"]):
+            self.expect(self.holdfast(*command))
+
+    def test_checkpoint_is_file(self):
+        self.expect(self.holdfast("digest", "text.txt"))
+
+    def test_prompt_not_tokens(self):
+        self.assertEqual(self.train("--model.vocabulary=300").returncode, 0)
+        self.expect(self.holdfast("sample", "run", "--prompt", "hello"))
+
+    def test_report_of_nothing(self):
+        self.expect(self.holdfast("report", "elsewhere"))
+
+    # Ranks
+
+    def test_too_many_ranks(self):
+        self.expect(self.mpirun(LANES + 1, "train", "run.toml"))
+
+    def test_wrong_rank_count(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.data=1"))
+
+    def test_ranks_differ(self):
+        command = 'HOLDFAST_LOG_EVERY_STEPS=$((OMPI_COMM_WORLD_RANK + 1)) exec "$0" train run.toml'
+        self.expect(self.start([MPIRUN, "-np", "2", "sh", "-c", command, PROGRAM], self.folder))
+
+    def test_one_rank_without_data(self):
+        command = 'test $OMPI_COMM_WORLD_RANK = 0 || cd elsewhere; exec "$0" train "$1"/run.toml'
+        (self.folder / "elsewhere").mkdir()
+        self.expect(self.start([MPIRUN, "-np", "2", "sh", "-c", command, PROGRAM, str(self.folder)], self.folder))
+
+    def test_rank_lost(self):
+        self.expect(self.mpirun(2, "train", "run.toml", environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
+
+    def test_without_ulfm(self):
+        script = f'. "{ROOT}/tools/lib.sh"; use_mpi_prefix; exec "$mpi/bin/mpirun" --oversubscribe -np 2 "$0" train run.toml'
+        self.expect(self.start(["bash", "-c", script, PROGRAM], self.folder))
+
+    def test_mpi_not_loaded(self):
+        """The program alone, as where neither MPI nor the library for it was ever built."""
+        program = str(self.folder / "holdfast")
+        shutil.copy(PROGRAM, program)
+        launched = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+        self.expect_nothing_made(self.start([program, "train", "run.toml"], self.folder, launched))
+        for words in (["--version"], ["check", "run.toml"], ["train", "run.toml"], ["digest", "run"]):
+            outcome = self.start([program, *words], self.folder)
+            self.assertEqual(outcome.returncode, 0, outcome.stdout)
+            if words[0] == "check":
+                self.assertRegex(outcome.stdout, r"MPI +no +a run has one rank only")
+
+    def test_foreign_launcher(self):
+        self.expect_nothing_made(self.train(environment={"PMI_SIZE": "2", "PMI_RANK": "1"}))
+
+    # While it runs
+
+    def test_does_not_fit(self):
+        (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1\nheads = 2\nwidth = 16", 'preset = "llama-8b"')
+                                              .replace("[training]", "[training]\nmicrobatches_per_lane = 65536")
+                                              .replace("lanes = 2", "lanes = 65536"))
+        self.expect(self.train())
+
+    def test_not_finite(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--optimizer.learning_rate=100", "--optimizer.gradient_clip=0",
+                                "--training.steps=50"))
+        status = json.loads((self.run_directory / "status.json").read_text())
+        self.assertEqual((status["state"], status["exit_code"]), ("failed", 20))
+
+
+if __name__ == "__main__":
+    if not os.access(PROGRAM, os.X_OK):
+        sys.exit(f"HOLDFAST = {PROGRAM} is not a program; build it first: cmake --build --preset release --target holdfast")
+    unittest.main()

@@ -1,0 +1,357 @@
+"""Runs holdfast as a user does: a scene of its own with text and configs, runs under mpirun or alone, and what they
+leave behind. Shared by the tests of this folder and tools/crashtest. Python's standard library only.
+
+    with Scene() as scene:
+        run = scene.run("straight")
+        run.start(ranks=4).expect_exit(0)
+        print(run.digest())
+
+The program is $HOLDFAST, else build/release/bin/holdfast. Every process of a run has the run directory in its command
+line, which is how the processes of a run are found and how leftovers are noticed.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = Path(os.environ.get("HOLDFAST") or ROOT / "build/release/bin/holdfast").resolve()
+MPI = ROOT / ".deps/mpi"
+
+STEPS = 50
+LANES = 4
+HANG_S = 60  # no start of such a run takes this long
+# About 130,000 parameters: small enough for hundreds of runs, large enough for several blocks in every tensor kind.
+CONFIG = """\
+[run]
+directory = "unset"
+seed = 1
+[model]
+style = "llama"
+layers = 2
+heads = 4
+kv_heads = 2
+width = 64
+[data]
+sources = [{{ path = "{text}", format = "text" }}]
+[training]
+steps = {steps}
+sequence_length = 64
+microbatch_size = 4
+microbatches_per_lane = 2
+precision = "fp32"
+[parallel]
+lanes = {lanes}
+timeout = "60s"
+[optimizer]
+learning_rate = 2e-3
+schedule = "cosine"
+warmup_steps = 5
+[checkpoint]
+every_steps = 5
+[evaluation]
+every_steps = 20
+sources = [{{ path = "{text}", format = "text" }}]
+batches = 2
+"""
+
+
+def environment(**more):
+    """For the plain mpirun, what tools/mpirun does by itself: root, a home directory, and where a wheel lives."""
+    values = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    values.setdefault("HOME", "/tmp")
+    if MPI.is_symlink() and not os.path.isabs(os.readlink(MPI)):
+        values["OPAL_PREFIX"] = str(MPI.parent / os.readlink(MPI))
+    return {**values, **more}
+
+
+def text_of(size, seed):
+    """Text that can be learnt: sentences of few words, another text for another seed."""
+    words = "the a run step lane rank saves loads adds sums bytes tokens all each every one whole".split()
+    generator = random.Random(seed)
+    parts, length = [], 0
+    while length < size:
+        sentence = " ".join(generator.choices(words, k=generator.randint(3, 9))).capitalize() + ".\n"
+        parts.append(sentence)
+        length += len(sentence)
+    return "".join(parts)[:size]
+
+
+def command(launcher, ranks):
+    """launcher: "alone" = no mpirun (one rank), "plain" = mpirun without fault tolerance, "ft" = tools/mpirun."""
+    if launcher == "alone":
+        return []
+    if launcher == "plain":
+        return [str(MPI / "bin/mpirun"), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-np", str(ranks)]
+    return [str(ROOT / "tools/mpirun"), "-np", str(ranks)]
+
+
+class Scene:
+    """A directory for texts, configs and runs that goes when the scene ends, with every process in it. What killed
+    processes of MPI leave behind (files of theirs in the temporary directory and in /dev/shm) goes too."""
+
+    def __init__(self, steps=STEPS, lanes=LANES):
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-system-"))
+        self.shared_memory = Path(tempfile.mkdtemp(prefix="holdfast-system-", dir="/dev/shm"))
+        self.environment = environment(TMPDIR=str(self.directory), OMPI_MCA_btl_sm_backing_directory=str(self.shared_memory))
+        self.keep = False
+        self.text = self.directory / "train.txt"
+        self.text.write_text(text_of(400_000, seed=1))
+        self.config = self.directory / "run.toml"
+        self.config.write_text(CONFIG.format(text=self.text, steps=steps, lanes=lanes))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self):
+        for pid in processes_of(self.directory):
+            kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.shared_memory, ignore_errors=True)
+        if not self.keep:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def run(self, name, overrides=()):
+        return Run(self, name, list(overrides))
+
+
+class Run:
+    """One run directory and the starts that were made on it."""
+
+    def __init__(self, scene, name, overrides):
+        self.scene = scene
+        self.directory = scene.directory / name
+        self.overrides = overrides
+        self.starts = 0
+
+    def train_arguments(self, *overrides, config=None):
+        """What stands behind mpirun: the program and its arguments."""
+        return [str(PROGRAM), "train", str(config or self.scene.config), f"--run.directory={self.directory}",
+                *self.overrides, *overrides]
+
+    def start(self, ranks=1, launcher=None, overrides=(), faults=""):
+        launcher = launcher or ("alone" if ranks == 1 else "ft")
+        return self.start_command(command(launcher, ranks) + self.train_arguments(*overrides), faults)
+
+    def start_command(self, arguments, faults="", cwd=None):
+        self.starts += 1
+        log = self.scene.directory / f"{self.directory.name}.{self.starts}.log"
+        more = {"HOLDFAST_FAULTS": faults} if faults else {}
+        return Start(self, arguments, log, {**self.scene.environment, **more}, cwd)
+
+    def digest(self):
+        return program_output("digest", self.directory)
+
+    def events(self, name=None):
+        """Whole lines only; a killed writer leaves a torn one."""
+        path = self.directory / "events.jsonl"
+        found = []
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if name in (None, event["event"]):
+                found.append(event)
+        return found
+
+    def last_step(self):
+        """Of the newest step event; 0 when there is none. Reads the end of the log only."""
+        path = self.directory / "events.jsonl"
+        if not path.exists():
+            return 0
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            for line in reversed(file.read().split(b"\n")):
+                if line.startswith(b'{"event":"step"') and line.endswith(b"}"):
+                    return json.loads(line)["step"]
+        return 0
+
+    def status(self):
+        return json.loads((self.directory / "status.json").read_text())
+
+    def finished(self):
+        """As the run itself recorded it. The exit code of mpirun proves nothing: when all ranks are killed it is 0."""
+        return (self.directory / "status.json").exists() and self.status()["state"] == "finished"
+
+    def checkpoints(self):
+        """Visible checkpoint directories, oldest first."""
+        return sorted((self.directory / "checkpoints").glob("*"))
+
+    def newest_step(self):
+        found = self.checkpoints()
+        return int(found[-1].name.removeprefix("step-")) if found else 0
+
+    def processes(self):
+        return processes_of(self.directory)
+
+    def remove(self):
+        shutil.rmtree(self.directory)
+        for log in self.scene.directory.glob(f"{self.directory.name}.*.log"):
+            log.unlink()
+
+
+class Start:
+    """One start of a run: mpirun, or the program itself."""
+
+    def __init__(self, run, arguments, log, environment_, cwd):
+        self.run, self.log = run, log
+        self.begun = time.monotonic()
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                            env=environment_, cwd=cwd, start_new_session=True)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number):
+        if self.alive():
+            self.process.send_signal(number)
+
+    def ranks(self):
+        """Pids of the ranks that live."""
+        return [pid for pid in self.run.processes() if executable_of(pid).startswith(PROGRAM.name)]
+
+    def rank_pid(self, rank):
+        """Of one rank under mpirun; None when it is not there."""
+        mark = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+        for pid in self.ranks():
+            try:
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    return pid
+            except OSError:
+                continue
+        return None
+
+    def wait(self, timeout_s=HANG_S):
+        """The exit code. A start that does not end in time is a hang: everything is killed and it is an error."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            states = ", ".join(describe(pid) for pid in self.run.processes())
+            self.kill_all()
+            raise AssertionError(f"no end within {timeout_s} s: a hang. Processes: {states}\n{self.tail()}") from None
+
+    def expect_exit(self, code, timeout_s=HANG_S):
+        found = self.wait(timeout_s)
+        if found != code:
+            raise AssertionError(f"exit code {found}, expected {code}\n{self.tail()}")
+        return self.output()
+
+    def wait_for_step(self, step, timeout_s=HANG_S):
+        """Until the event log shows this step. False when the start ended before."""
+        return wait_until(lambda: self.run.last_step() >= step, timeout_s, lambda: not self.alive(),
+                          f"step {step} was not reached", self.tail)
+
+    def kill_all(self):
+        for pid in self.run.processes():
+            kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def tail(self, lines=25):
+        return "\n".join(["--- the end of its output:", *self.output().splitlines()[-lines:]])
+
+
+def wait_until(condition, timeout_s, ended, complaint, tail):
+    """True when the condition holds, False when `ended` does first; an error after the timeout."""
+    limit = time.monotonic() + timeout_s
+    while not condition():
+        if ended():
+            return condition()
+        if time.monotonic() > limit:
+            raise AssertionError(f"{complaint} within {timeout_s} s\n{tail()}")
+        time.sleep(0.003)
+    return True
+
+
+def processes_of(directory):
+    """Pids whose command line names the directory, this process apart. The dead that wait for their parent have none."""
+    mark = str(directory).encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            line = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark in line:
+            found.append(int(entry))
+    return sorted(found)
+
+
+def executable_of(pid):
+    try:
+        return os.path.basename(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode())
+    except OSError:
+        return ""
+
+
+def describe(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        state = "gone"
+    return f"{executable_of(pid)} {pid} ({state})"
+
+
+def kill(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def call_program(*arguments):
+    return subprocess.run([str(PROGRAM), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=120, check=False, env=environment())
+
+
+def program_output(*arguments):
+    done = call_program(*arguments)
+    if done.returncode != 0:
+        raise AssertionError(f"holdfast {' '.join(map(str, arguments))}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def expect_no_processes(run, timeout_s=5):
+    """A run that ended, however it ended, leaves no process behind."""
+    limit = time.monotonic() + timeout_s
+    while found := run.processes():
+        if time.monotonic() > limit:
+            raise AssertionError(f"{timeout_s} s after the end there still are {', '.join(map(describe, found))}")
+        time.sleep(0.01)
+
+
+def expect_whole_checkpoints(run, step_before):
+    """What was saved is there, and every byte of what is visible is right."""
+    newest = run.newest_step()
+    if newest < step_before:
+        raise AssertionError(f"the newest checkpoint was step {step_before} and now is step {newest}")
+    for path in run.checkpoints():
+        program_output("verify", path)
+    return newest
+
+
+def reference_digest(scene, overrides=(), name="reference"):
+    """Of the run that nothing disturbs: one rank, one thread, start to end."""
+    run = scene.run(name, overrides)
+    run.start(1, overrides=["--threads=1"]).expect_exit(0)
+    digest = run.digest()
+    if not digest.startswith("step "):
+        raise AssertionError(f"a digest begins with the step, not with '{digest[:40]}'")
+    return digest

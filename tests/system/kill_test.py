@@ -1,0 +1,58 @@
+"""kill -9 at random moments and at every named fault point: nothing saved is lost, nothing is left behind, and the run
+that is started again ends with the bits of the run that was never disturbed."""
+import shutil
+import unittest
+
+import harness
+import kills
+
+SEEDS = range(1, 21)
+RESUME_STEP = 35  # of the runs that are killed at fault points: two saves and an evaluation are still to come
+PUBLISHER_ONLY = {"save.before_manifest", "save.before_rename", "save.after_rename"}  # rank 0 passes them alone
+
+
+class KillTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene()
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene, overrides=["--checkpoint.keep=100"])
+        cls.points = kills.fault_points(cls.scene)
+
+    def test_random_kills(self):
+        killed_of = []  # of the seeds that were right
+        for seed in SEEDS:
+            story = []
+            with self.subTest(seed=seed):
+                try:
+                    digest, killed = kills.torment(self.scene, seed, self.points, story)
+                    self.assertEqual(digest, self.reference)
+                except AssertionError as error:
+                    self.fail("\n".join([f"seed {seed}:", *story, str(error)]))
+                killed_of.append(killed)
+        self.assertGreaterEqual(sum(killed_of), len(killed_of), "too few starts were killed for this to say anything")
+
+    def test_every_fault_point(self):
+        self.assertGreater(len(self.points), 10, self.points)
+        for point in self.points:
+            for rank in (0, 1):
+                if rank == 1 and point in PUBLISHER_ONLY:
+                    continue
+                with self.subTest(point=point, rank=rank):
+                    self.kill_at(point, rank)
+
+    def kill_at(self, point, rank):
+        hit = 1 if point.startswith(("start.", "load.", "evaluation.")) else 2
+        run = self.scene.run(f"{point}-{rank}")
+        source = self.scene.directory / f"reference/checkpoints/step-{RESUME_STEP:08d}"
+        shutil.copytree(source, run.directory / "checkpoints" / source.name)
+        start = run.start(2, faults=f"{point}@{hit}:{rank}=kill")
+        code = start.wait(kills.SETTLE_S)
+        self.assertNotEqual(code, 0, f"the fault point was never passed\n{start.tail()}")
+        kills.check_after_kill(run, RESUME_STEP)
+        run.start(2).expect_exit(0)
+        self.assertEqual(run.digest(), self.reference)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,111 @@
+"""Killing a run at random until it is finished, and what must hold after every kill. Used by kill_test.py (some seeds)
+and tools/crashtest (as many as the time allows).
+
+Everything random follows from the seed: how many ranks, under which launcher, when, and who dies. The moment itself also
+depends on the machine's speed, so a seed that failed may need several tries to fail again.
+"""
+import dataclasses
+import random
+import signal
+import time
+
+import harness
+
+RANKS_MAX = harness.LANES
+KILLS_MAX = 4  # of one run; then it may finish
+SETTLE_S = 30  # from a kill to the end of mpirun: the survivors must notice by themselves
+JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the others see it by their deadline of 60 s
+
+
+@dataclasses.dataclass
+class Kill:
+    """One start that is to be killed: at a time after the start, after a step was seen, or at a fault point."""
+    ranks: int
+    launcher: str
+    target: str = "rank"  # "rank": one of them, "ranks": all, "mpirun": the launcher
+    step: int = 0         # wait for this many more steps first
+    delay_s: float = 0.0
+    fault: str = ""       # instead of all that: dies by itself there
+
+    def __str__(self):
+        how = f"fault point {self.fault}" if self.fault else (
+            f"kill -9 of {self.target} {self.delay_s:.3f} s after " + (f"{self.step} more steps" if self.step else "the start"))
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)} ({self.launcher}), {how}"
+
+
+def draw_launcher(generator, ranks):
+    return generator.choice(["alone", "ft"] if ranks == 1 else ["ft", "ft", "plain"])
+
+
+def draw_kill(generator, points):
+    ranks = generator.randint(1, RANKS_MAX)
+    launcher = draw_launcher(generator, ranks)
+    kind = generator.choice(["time", "step", "step", "fault"])
+    if kind == "fault":
+        point = f"{generator.choice(points)}@{generator.randint(1, 8)}:{generator.randrange(ranks)}"
+        return Kill(ranks, launcher, fault=f"{point}=kill")
+    target = "rank" if launcher == "alone" else generator.choice(["rank", "rank", "ranks", "mpirun"])
+    if kind == "time":
+        return Kill(ranks, launcher, target, delay_s=generator.uniform(0.0, 1.5))
+    return Kill(ranks, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
+
+
+def fault_points(scene):
+    """Every name there is, as the program itself lists them."""
+    run = scene.run("names")
+    output = run.start(1, faults="?=kill").expect_exit(2)
+    listed = output.split("there are ", 1)[1].split(";", 1)[0]
+    return [name.strip() for name in listed.split(",")]
+
+
+def carry_out(kill, start, generator):
+    """True when a process was killed from here, False when the start had ended before."""
+    if kill.fault:
+        return False
+    if kill.step and not start.wait_for_step(start.run.last_step() + kill.step):
+        return False
+    time.sleep(kill.delay_s)
+    if not start.alive():
+        return False
+    victims = start.ranks()
+    if kill.target == "mpirun" or not victims:
+        victims = [start.pid]
+    elif kill.target == "rank":
+        victims = [generator.choice(victims)]
+    else:
+        generator.shuffle(victims)
+    for pid in victims:
+        harness.kill(pid, signal.SIGKILL)
+    return True
+
+
+def check_after_kill(run, newest_before):
+    """No process stays, no saved step is lost, and every visible byte is right. Returns the newest saved step."""
+    harness.expect_no_processes(run)
+    return harness.expect_whole_checkpoints(run, newest_before)
+
+
+def torment(scene, seed, points, story):
+    """Kills a run until it is finished; its digest and the number of kills. `story` gets a line for each start."""
+    generator = random.Random(seed)
+    run = scene.run(f"seed-{seed}")
+    kills = newest = 0
+    for _ in range(generator.randint(2, KILLS_MAX)):
+        kill = draw_kill(generator, points)
+        story.append(str(kill))
+        start = run.start(kill.ranks, kill.launcher, faults=kill.fault)
+        killed = carry_out(kill, start, generator)
+        code = start.wait(SETTLE_S if kill.step or kill.fault else JOIN_S)
+        story[-1] += f": exit code {code}, steps to {run.last_step()}, saved {run.newest_step()}"
+        if run.finished():  # before its time came
+            break
+        if not killed and not kill.fault:
+            raise AssertionError(f"nobody was killed, but the exit code is {code}\n{start.tail()}")
+        kills += 1
+        newest = check_after_kill(run, newest)
+    ranks = generator.randint(1, RANKS_MAX)
+    launcher = draw_launcher(generator, ranks)
+    story.append(f"{ranks} ranks ({launcher}), to the end")
+    run.start(ranks, launcher).expect_exit(0)
+    harness.expect_no_processes(run)
+    return run.digest(), kills

@@ -1,0 +1,189 @@
+"""holdfast under mpirun: a plain mpirun works, and whatever is wrong with a group of ranks is a sentence that names the
+rank, at once, with the exit code of the table; never a hang."""
+import os
+import shutil
+import signal
+import time
+import unittest
+
+import harness
+
+AT_ONCE_S = 15
+ENDLESS = ["--training.steps=1000000"]
+
+
+def mpmd(*ranks):
+    """The arguments of tools/mpirun for ranks that differ: one program, its arguments and mpirun's options, for each."""
+    words = [str(harness.ROOT / "tools/mpirun")]
+    for number, rank in enumerate(ranks):
+        words += [":"] * (number > 0) + ["-np", "1", *rank]
+    return words
+
+
+class MpirunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene()
+        cls.addClassCleanup(cls.scene.close)
+
+    def run_of_test(self, overrides=()):
+        return self.scene.run(self.id().rsplit(".", 1)[1], overrides)
+
+    def expect_refusal(self, start, code, *sentences, run_is_made=False):
+        """Ends at once with the code; the output has the sentences; nobody stays; no checkpoint was begun."""
+        output = start.expect_exit(code, AT_ONCE_S)
+        for sentence in sentences:
+            self.assertRegex(output, sentence)
+        harness.expect_no_processes(start.run)
+        self.assertEqual(start.run.checkpoints(), [])
+        if not run_is_made:
+            self.assertEqual(start.run.events(), [])
+
+    def expect_goes_on(self, run):
+        """After the fault the run can simply be started again."""
+        run.start(2).expect_exit(0)
+        self.assertEqual(run.newest_step(), harness.STEPS)
+
+    # What works
+
+    def test_plain_mpirun(self):
+        run = self.run_of_test()
+        output = run.start(2, "plain").expect_exit(0)
+        self.assertIn("without ULFM fault tolerance", output)
+        self.assertEqual(run.events("start")[-1]["ranks"], 2)
+        self.assertEqual(run.status()["state"], "finished")
+
+    def test_ranks_without_home_directory(self):
+        """Open MPI asks for one when it starts."""
+        run = self.run_of_test()
+        words = [*harness.command("ft", 2), "sh", "-c", 'unset HOME; exec "$0" "$@"', *run.train_arguments("--training.steps=10")]
+        run.start_command(words).expect_exit(0)
+        self.assertEqual(run.status()["state"], "finished")
+
+    def test_finished_run_says_so(self):
+        run = self.run_of_test()
+        run.start(2).expect_exit(0)
+        digest, steps = run.digest(), len(run.events("step"))
+        for ranks in (1, 3):
+            output = run.start(ranks).expect_exit(0)
+            self.assertIn("is finished", output)
+        self.assertEqual(run.digest(), digest)
+        self.assertEqual(len(run.events("step")), steps)
+        self.assertEqual(run.status()["state"], "finished")
+
+    # What does not fit together
+
+    def test_more_ranks_than_lanes(self):
+        self.expect_refusal(self.run_of_test().start(5), 2, r"5 ranks", r"parallel\.lanes")
+
+    def test_other_number_of_ranks_than_parallel_data(self):
+        run = self.run_of_test(["--parallel.data=3"])
+        self.expect_refusal(run.start(2), 2, r"parallel\.data", r"\b2\b", r"\b3\b")
+
+    def test_different_configs(self):
+        run = self.run_of_test()
+        other = self.scene.directory / "other.toml"
+        other.write_text(self.scene.config.read_text().replace("learning_rate = 2e-3", "learning_rate = 3e-3"))
+        start = run.start_command(mpmd(run.train_arguments(), run.train_arguments(config=other)))
+        self.expect_refusal(start, 2, r"rank 1 .*another optimizer\.learning_rate than rank 0", r"0\.003 instead of 0\.002")
+
+    def test_different_data(self):
+        """The same relative path, other content: each rank has a working directory of its own."""
+        run = self.run_of_test(["--data.sources=[{path = \"text.txt\", format = \"text\"}]"])
+        places = self.directories_with_texts(harness.text_of(300_000, seed=1), harness.text_of(300_000, seed=2))
+        start = run.start_command(mpmd(*(["--wdir", str(place), *run.train_arguments()] for place in places)))
+        self.expect_refusal(start, 2, r"rank 1 .*another data than rank 0")
+
+    def test_data_missing_on_one_rank(self):
+        run = self.run_of_test(["--data.sources=[{path = \"text.txt\", format = \"text\"}]"])
+        places = self.directories_with_texts(harness.text_of(300_000, seed=1), None)
+        start = run.start_command(mpmd(*(["--wdir", str(place), *run.train_arguments()] for place in places)))
+        self.expect_refusal(start, 4, r"rank 1 .*text\.txt")
+
+    def directories_with_texts(self, *texts):
+        places = []
+        for number, text in enumerate(texts):
+            place = self.scene.directory / f"{self.id().rsplit('.', 1)[1]}-place-{number}"
+            place.mkdir()
+            if text is not None:
+                (place / "text.txt").write_text(text)
+            places.append(place)
+        return places
+
+    def test_different_programs(self):
+        run = self.run_of_test()
+        # Next to the program, because it finds its libraries from where it is.
+        copy = harness.PROGRAM.with_name(f"{harness.PROGRAM.name}-copy-{os.getpid()}")
+        self.addCleanup(copy.unlink, missing_ok=True)
+        shutil.copy2(harness.PROGRAM, copy)
+        with open(copy, "ab") as file:
+            file.write(b"\n")
+        start = run.start_command(mpmd(run.train_arguments(), [str(copy), *run.train_arguments()[1:]]))
+        self.expect_refusal(start, 2, r"rank 1 .*another program than rank 0")
+
+    def test_bad_config_is_said_once(self):
+        run = self.run_of_test(["--training.stepz=3"])
+        start = run.start(3)
+        self.expect_refusal(start, 2, r"training\.stepz")
+        self.assertEqual(start.output().count("unknown key"), 1, start.output())
+
+    # What fails
+
+    def test_rank_that_dies_before_it_joins(self):
+        for launcher in ("ft", "plain"):
+            with self.subTest(launcher=launcher):
+                run = self.scene.run(f"dies-early-{launcher}")
+                start = run.start(3, launcher, faults="start.before_join:1=kill")
+                self.assertNotEqual(start.wait(AT_ONCE_S), 0)
+                self.assertRegex(start.output(), r"(?i)rank 1\b")
+                harness.expect_no_processes(run)
+                self.expect_goes_on(run)
+
+    def test_second_start_on_a_run_directory(self):
+        run = self.run_of_test(ENDLESS)
+        first = run.start(2)
+        self.assertTrue(first.wait_for_step(3), first.tail())
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                second = run.start(ranks)
+                output = second.expect_exit(76, 10 + AT_ONCE_S)
+                self.assertGreater(time.monotonic() - second.begun, 9, "it waits for the writer to go")
+                self.assertRegex(output, r"in use by another run .*host \S+ pid \d+")
+                self.assertIn(f"pid {first.rank_pid(0)}", output)
+        self.assertTrue(first.alive(), first.tail())
+        self.assertEqual(run.status()["state"], "running")
+        first.signal(signal.SIGUSR2)
+        first.expect_exit(75)
+
+    def test_killed_rank(self):
+        """With ULFM the survivors see it themselves; without, mpirun ends them. Each rank of each group once."""
+        for launcher, ranks, victim in (("ft", 4, 0), ("ft", 4, 1), ("ft", 4, 2), ("ft", 4, 3), ("ft", 2, 1), ("plain", 3, 1)):
+            with self.subTest(launcher=launcher, ranks=ranks, victim=victim):
+                run = self.scene.run(f"killed-{launcher}-{ranks}-{victim}", ENDLESS)
+                start = run.start(ranks, launcher)
+                self.assertTrue(start.wait_for_step(7), start.tail())
+                harness.kill(start.rank_pid(victim), signal.SIGKILL)
+                code = start.wait(AT_ONCE_S)
+                harness.expect_no_processes(run)
+                self.assertGreaterEqual(harness.expect_whole_checkpoints(run, 5), 5)
+                if launcher == "plain":
+                    self.assertNotEqual(code, 0)
+                    continue
+                self.assertEqual(code, 76, start.tail())
+                self.assertRegex(start.output(), rf"rank \d lost rank {victim}\b")
+                if victim != 0:  # who writes the record
+                    self.assertEqual((run.status()["state"], run.status()["exit_code"]), ("failed", 76))
+
+    def test_stopped_rank(self):
+        """A rank that hangs: the others wait for parallel.timeout, name it and leave."""
+        run = self.run_of_test([*ENDLESS, "--parallel.timeout=5s"])
+        start = run.start(3)
+        self.assertTrue(start.wait_for_step(3), start.tail())
+        os.kill(start.rank_pid(1), signal.SIGSTOP)
+        self.assertEqual(start.wait(5 + AT_ONCE_S), 76, start.tail())
+        self.assertRegex(start.output(), r"5000 ms .*rank 1\b.* hangs or is out of reach")
+        harness.expect_no_processes(run)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

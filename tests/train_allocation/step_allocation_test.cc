@@ -1,0 +1,148 @@
+// The training loop allocates nothing: counted at operator new, which this program replaces, on all threads
+// of two ranks, over whole steps with their event line and ledger. Not part of the promise, and kept out of
+// the counted steps: the console line of every log.every_steps-th step, evaluations and checkpoints. What
+// oneDNN allocates inside a matrix product is small and counted apart.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <cstdlib>
+#include <new>
+
+#include "runtime/train/progress.h"
+#include "tests/support/worker_rig.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool counts_allocations = false;  // sanitizers bring their own operator new
+#else
+constexpr bool counts_allocations = true;
+#endif
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<int> allocations{0};
+std::atomic<std::size_t> largest_bytes{0}, largest_bytes_in_matmul{0};
+thread_local bool in_matmul = false;  // of a device's queue thread, which is its only one here
+
+void raise_to(std::atomic<std::size_t>& largest, std::size_t bytes) {
+  std::size_t seen = largest;
+  while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
+  }
+}
+
+[[maybe_unused]] void* counted(void* memory, std::size_t bytes) {
+  if (memory == nullptr) std::abort();
+  if (!counting) return memory;
+  if (!in_matmul) ++allocations;
+  raise_to(in_matmul ? largest_bytes_in_matmul : largest_bytes, bytes);
+  return memory;
+}
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Not inlined, so that the compiler does not see free() of what new made.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  return counted(std::malloc(bytes == 0 ? 1 : bytes), bytes);
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit), bytes);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+#endif
+
+namespace holdfast::test {
+namespace {
+
+Config small_config(const std::string& precision) {
+  Config config;
+  config.model.layers = 2;
+  config.model.heads = 4;
+  config.model.kv_heads = 2;
+  config.model.width = 32;
+  config.model.feed_forward = 64;
+  config.data.ledger = true;
+  config.training.steps = 1000;
+  config.training.sequence_length = 24;
+  config.training.microbatch_size = config.training.microbatches_per_lane = 2;
+  config.training.precision = precision;
+  config.parallel.lanes = 3;  // one wave has a rank without a lane
+  config.log.every_steps = 1'000'000;
+  return config;
+}
+
+// One step as the trainer makes it, but for stop requests, evaluations and checkpoints.
+Result<void> whole_step(Worker& worker, Progress& progress) {
+  const std::int64_t begin_ns = worker.env().monotonic_ns();
+  HF_TRY(const StepOutcome outcome, run_step(worker, {}));
+  HF_TRY_VOID(worker.ledger()->close_step(outcome.step));
+  return progress.stepped(outcome, worker.state().data_digest, worker.env().monotonic_ns() - begin_ns);
+}
+
+class StepAllocationTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(StepAllocationTest, AStepAllocatesNothing) {
+  if (!counts_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
+  constexpr int ranks = 2, warm_up_steps = 5, counted_steps = 5;
+  WorkerRig rig(small_config(GetParam()), ranks);
+  std::barrier gate(ranks);
+  const auto note_op = [](OpId op) { in_matmul = op == OpId::matmul; };
+  allocations = 0;
+  largest_bytes = largest_bytes_in_matmul = 0;
+  const auto body = [&](Worker& worker) -> Result<void> {
+    const bool first = worker.communicator().rank() == 0;
+    const RunPaths paths{worker.config().run.directory};
+    Progress progress(worker.env(), paths,
+                      {.steps = worker.config().training.steps,
+                       .every_steps = worker.config().log.every_steps,
+                       .flops_per_token = 0.0,
+                       .peak_flops = 0.0,
+                       .tokens_per_step = worker.tokens_per_step()},
+                      first);
+    HF_TRY_VOID(progress.open());
+    Result<void> outcome;  // kept, so that no rank waits at the gate for one that returned
+    for (int step = 0; step < warm_up_steps + counted_steps; ++step) {
+      gate.arrive_and_wait();
+      if (first && step == warm_up_steps) counting = true;
+      gate.arrive_and_wait();
+      if (outcome.ok()) outcome = whole_step(worker, progress);
+    }
+    gate.arrive_and_wait();
+    if (first) counting = false;
+    gate.arrive_and_wait();
+    return outcome;
+  };
+  rig.run(body, note_op);
+  EXPECT_EQ(allocations, 0) << "in " << counted_steps << " steps of " << ranks << " ranks; the largest has "
+                            << largest_bytes << " bytes";
+  EXPECT_LE(largest_bytes_in_matmul, 256u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precision, StepAllocationTest, testing::Values("fp32", "bf16"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(AllocationCounter, SeesAnAllocation) {
+  if (!counts_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
+  allocations = 0;
+  in_matmul = false;
+  counting = true;
+  delete new volatile int(1);
+  counting = false;
+  EXPECT_EQ(allocations, 1);
+}
+
+}  // namespace
+}  // namespace holdfast::test
