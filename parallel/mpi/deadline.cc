@@ -1,18 +1,20 @@
 #include "parallel/mpi/deadline.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <utility>
 
 namespace holdfast {
 
-Deadline::Deadline(Env& env, std::int64_t timeout_ms, std::string sentence) {
-  thread_ = std::thread([this, &env, timeout_ms, text = std::move(sentence)] {
+Deadline::Deadline(std::int64_t timeout_ms, std::string sentence) {
+  thread_ = std::thread([this, timeout_ms, text = std::move(sentence)] {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return done_; })) return;
     std::fprintf(stderr, "%s\n", text.c_str());
     std::fflush(stderr);
-    env.kill_self();
+    _exit(static_cast<int>(ExitCode::communication));
   });
 }
 

@@ -7,15 +7,16 @@
 #include <string>
 #include <thread>
 
-#include "runtime/core/env.h"
+#include "runtime/core/result.h"
 
 namespace holdfast {
 
-// From construction to destruction; on expiry `sentence` goes to stderr and the process dies by SIGKILL,
-// because a blocked MPI call can neither be cancelled nor be left.
+// From construction to destruction; on expiry `sentence` goes to stderr and the process ends at once with
+// ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. For calls without
+// which the whole run cannot go on: a rank that leaves a run that goes on dies by SIGKILL instead.
 class Deadline {
  public:
-  Deadline(Env& env, std::int64_t timeout_ms, std::string sentence);
+  Deadline(std::int64_t timeout_ms, std::string sentence);
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

@@ -52,7 +52,7 @@ class Session final : public MpiSession {
 
   Result<void> finish(std::int64_t timeout_ms) override {
     const Deadline deadline(
-        *env_, timeout_ms,
+        timeout_ms,
         fmt::format("rank {} of {} (host {}): leaving MPI took longer than {} ms: another rank never "
                     "came to its end; this process ends itself",
                     world_.rank(), world_.size(), env_->host_name(), timeout_ms));
@@ -113,7 +113,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   int code = MPI_SUCCESS;
   {
     const Deadline deadline(
-        env, join_timeout_ms,
+        join_timeout_ms,
         fmt::format("rank {} (host {}): waited {} ms in MPI_Init for the other ranks of {}: one of them "
                     "failed before it "
                     "joined (its own output says why) or its host is out of reach; this process ends itself",

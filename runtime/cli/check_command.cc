@@ -64,15 +64,15 @@ void print_run(const Config& config) {
   fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
 }
 
-Result<std::int64_t> check_data(Env& env, const Config& config) {
-  HF_TRY(const std::shared_ptr<DataSet> data,
+Result<std::shared_ptr<DataSet>> check_data(Env& env, const Config& config) {
+  HF_TRY(std::shared_ptr<DataSet> data,
          DataSet::open(env, config.data.sources, config.training.sequence_length));
   fmt::print("data\n  training     {} tokens, {} samples\n", data->token_count(), data->sample_count());
   if (config.evaluation.every_steps > 0) {
     HF_TRY(const HeldOutSet held_out, HeldOutSet::open(env, config));
     fmt::print("  held out     {} microbatches\n", held_out.batches());
   }
-  return data->vocabulary_needed();
+  return data;
 }
 
 // The nearest ancestor that is there must be a directory; train makes the rest.
@@ -98,11 +98,11 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY_VOID(check_device(config));
   if (config.device == "auto") config.device = "cpu";
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
-  HF_TRY(const std::int64_t vocabulary, check_data(env, config));
+  HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
   HF_TRY(const StartPoint start, choose_start(env, config));
   HF_TRY_VOID(adopt_stored_shape(env, start, config));
-  HF_TRY_VOID(resolve_config(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
-                             vocabulary));
+  HF_TRY_VOID(resolve_with_data(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
+                                *data));
   print_run(config);
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));
   for (const std::string& note : start.notes)

@@ -31,7 +31,7 @@ struct ModelConfig {
   std::int64_t kv_heads = 0;  // 0 = heads
   std::int64_t width = 0;
   std::int64_t feed_forward = 0;  // 0 = 4 x width (gpt2), 8/3 x width rounded up to a multiple of 64 (llama)
-  std::int64_t vocabulary = 0;    // 0 = follows from the data (bytes: 256) or the preset
+  std::int64_t vocabulary = 0;    // 0 = follows from the preset or the format of the data
   std::string head = "auto";      // "tied", "untied", "auto" = tied for gpt2, untied for llama
   std::int64_t positions = 0;     // gpt2: rows of the learned position table; 0 = training.sequence_length
   double rope_theta = 10000.0;

@@ -65,8 +65,9 @@ std::vector<Option> model_options() {
               "Hidden channels of the feed-forward layer; 0 = 4 x width (gpt2), 8/3 x width rounded up to a "
               "multiple "
               "of 64 (llama)"),
-      integer("model.vocabulary", HF_FIELD(model.vocabulary), "tokens", {0, 2147483647}, kForbidden,
-              "Size of the vocabulary; 0 = follows from the preset or the data (bytes = 256)"),
+      integer(
+          "model.vocabulary", HF_FIELD(model.vocabulary), "tokens", {0, 2147483647}, kForbidden,
+          "Size of the vocabulary; 0 = follows from the preset or the data (text 256, llmc 50257 or 128256)"),
       choice(
           "model.head", HF_FIELD(model.head), {"auto", "tied", "untied"}, kForbidden,
           "Whether the output head shares the embedding's weights; auto = tied for gpt2, untied for llama"),

@@ -69,6 +69,12 @@ std::int64_t DataSet::vocabulary_needed() const {
   return largest;
 }
 
+std::int64_t DataSet::vocabulary_of_format() const {
+  std::int64_t largest = 0;
+  for (const auto& source : sources_) largest = std::max(largest, source->vocabulary_of_format());
+  return largest;
+}
+
 Digest DataSet::fingerprint() const {
   DigestStream stream;
   for (const auto& source : sources_) {

@@ -44,6 +44,8 @@ class DataSet {
   static Result<std::shared_ptr<DataSet>> open(Env& env, const std::vector<SourceConfig>& sources,
                                                std::int64_t sequence_length);
   std::int64_t vocabulary_needed() const;  // largest of the sources', 0 = unknown
+  std::int64_t vocabulary_of_format()
+      const;  // largest of the sources': what model.vocabulary is when left out
   Digest fingerprint() const;
   std::uint64_t sample_count() const;
   std::uint64_t token_count() const;

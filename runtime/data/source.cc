@@ -20,8 +20,9 @@ struct ShardFormat {
   std::int32_t magic;
   std::int32_t version;
   std::uint64_t token_bytes;
+  std::int64_t vocabulary;  // of the tokenizer: GPT-2's, Llama 3's
 };
-constexpr std::array<ShardFormat, 2> llmc_formats = {{{20240520, 1, 2}, {20240801, 7, 4}}};
+constexpr std::array<ShardFormat, 2> llmc_formats = {{{20240520, 1, 2, 50257}, {20240801, 7, 4, 128256}}};
 
 // What else people have lying around, so that the sentence can say what it is.
 struct ForeignFormat {
@@ -44,6 +45,7 @@ struct TokenLayout {
   std::uint64_t token_bytes = 1;
   std::uint64_t token_count = 0;
   std::int64_t vocabulary_needed = 0;
+  std::int64_t vocabulary_of_format = 0;
 };
 
 std::string foreign_name(std::int32_t magic) {
@@ -93,7 +95,8 @@ Result<TokenLayout> llmc_layout(File& file, std::uint64_t file_bytes) {
   return TokenLayout{.first_byte = llmc_header_bytes,
                      .token_bytes = format->token_bytes,
                      .token_count = held,
-                     .vocabulary_needed = 0};
+                     .vocabulary_needed = 0,
+                     .vocabulary_of_format = format->vocabulary};
 }
 
 // The rule is in source.h.
@@ -144,6 +147,7 @@ class FileTokenSource final : public TokenSource {
 
   std::uint64_t token_count() const override { return layout_.token_count; }
   std::int64_t vocabulary_needed() const override { return layout_.vocabulary_needed; }
+  std::int64_t vocabulary_of_format() const override { return layout_.vocabulary_of_format; }
   Digest fingerprint() const override { return fingerprint_; }
   const std::string& path() const override { return file_->path(); }
 
@@ -210,7 +214,9 @@ Result<std::unique_ptr<TokenSource>> TokenSource::open(Env& env, const SourceCon
   HF_CHECK(sequence_length >= 1);
   HF_TRY(std::unique_ptr<File> file, open_data_file(env, config.path));
   HF_TRY(const std::uint64_t file_bytes, file->size());
-  TokenLayout layout = {.token_count = file_bytes, .vocabulary_needed = byte_vocabulary};
+  TokenLayout layout = {.token_count = file_bytes,
+                        .vocabulary_needed = byte_vocabulary,
+                        .vocabulary_of_format = byte_vocabulary};
   if (config.format == "llmc") {
     HF_TRY(layout, llmc_layout(*file, file_bytes));
   } else if (config.format != "text") {

@@ -28,6 +28,9 @@ class TokenSource {
 
   virtual std::uint64_t token_count() const = 0;
   virtual std::int64_t vocabulary_needed() const = 0;  // 256 for text; 0 = unknown until read (token shards)
+  // Of the tokenizer that the format was made for: 256 for text, GPT-2's 50,257 and Llama 3's 128,256 for
+  // llm.c shards.
+  virtual std::int64_t vocabulary_of_format() const = 0;
   // Tells whether this is the same file as last time: a digest of the length and of the content, read once,
   // by open(). A file of up to 256 MiB is digested whole, so that one changed byte shows. Of a larger one its
   // head, its tail and 256 pieces evenly between them are, 1 MiB each, at places that follow from the length

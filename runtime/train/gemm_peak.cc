@@ -8,7 +8,7 @@ namespace holdfast {
 
 double measure_gemm_peak(Env& env, Device& device, DType dtype) {
   constexpr std::int64_t n = 768;
-  constexpr std::int64_t duration_ns = 150'000'000;
+  constexpr std::int64_t duration_ns = 60'000'000;
   std::vector<float> a(n * n, 1.0F), b(n * n, 1.0F), c(n * n);  // large enough for both dtypes
   const Matmul product{.a = a.data(),
                        .b = b.data(),

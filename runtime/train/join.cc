@@ -62,6 +62,12 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
   return data;
 }
 
+Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
+  if (config.model.vocabulary == 0 && config.model.preset.empty())
+    config.model.vocabulary = data.vocabulary_of_format();
+  return resolve_config(config, ranks, data.vocabulary_needed());
+}
+
 Result<void> check_device(const Config& config) {
   if (config.device != "cuda") return {};
   return fail(ExitCode::config,

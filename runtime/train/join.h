@@ -30,6 +30,9 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 // Whether this build has the device that the config asks for.
 Result<void> check_device(const Config& config);
 
+// resolve_config() with what the data says about the vocabulary.
+Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
+
 // The device this rank computes on; the same kind everywhere.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config);

@@ -1,5 +1,6 @@
 #include "runtime/train/train_run.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "parallel/agreement.h"
@@ -67,7 +68,7 @@ Result<void> TrainRun::join() {
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
   if (config_.device == "auto") config_.device = "cpu";
   HF_TRY_VOID(adopt_stored_shape(inputs_.env, start_, config_));
-  HF_TRY_VOID(resolve_config(config_, inputs_.communicator.size(), data_->vocabulary_needed()));
+  HF_TRY_VOID(resolve_with_data(config_, inputs_.communicator.size(), *data_));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
   if (!first_) return {};
   for (const std::string& note : start_.notes)
@@ -124,15 +125,21 @@ Result<void> TrainRun::load_state() {
   return restore_weights(*worker_, (*found)->checkpoint.directory());
 }
 
+// The best of a few rounds: other work on the machine only ever makes a peak look lower than it is.
 Result<double> TrainRun::peak_of_all_ranks() {
-  HF_TRY_VOID(barrier(inputs_.communicator, waiter()));
-  const double mine = measure_gemm_peak(inputs_.env, *device_, worker_->spec().dtype);
+  constexpr int rounds = 4;
+  double best = 0.0;
   std::vector<double> all(static_cast<std::size_t>(inputs_.communicator.size()));
-  HF_TRY_VOID(all_gather(inputs_.communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
-                         std::as_writable_bytes(std::span(all))));
-  double sum = 0.0;
-  for (const double peak : all) sum += peak;
-  return sum;
+  for (int round = 0; round < rounds; ++round) {
+    HF_TRY_VOID(barrier(inputs_.communicator, waiter()));
+    const double mine = measure_gemm_peak(inputs_.env, *device_, worker_->spec().dtype);
+    HF_TRY_VOID(all_gather(inputs_.communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+                           std::as_writable_bytes(std::span(all))));
+    double sum = 0.0;
+    for (const double peak : all) sum += peak;
+    best = std::max(best, sum);
+  }
+  return best;
 }
 
 Result<void> TrainRun::open_log() {

@@ -59,6 +59,7 @@ TEST_F(SourceTest, LlmcShardsOfBothWidthsAreRead) {
   HF_ASSERT_OK(narrow);
   EXPECT_EQ(narrow.value()->token_count(), 6u);
   EXPECT_EQ(narrow.value()->vocabulary_needed(), 0);
+  EXPECT_EQ(narrow.value()->vocabulary_of_format(), 50257);
   std::vector<std::int32_t> tokens(5);
   HF_ASSERT_OK(narrow.value()->read(1, tokens, 65536));
   EXPECT_EQ(tokens, (std::vector<std::int32_t>{1, 65535, 50256, 7, 9}));

@@ -299,10 +299,6 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--model.vocabulary=100"))
         self.expect(self.holdfast("check", "run.toml", "--model.vocabulary=100"))
 
-    def test_no_vocabulary(self):
-        token_file(self.folder / "tokens.bin", range(1000))
-        self.expect(self.train('--data.sources=[{path = "tokens.bin", format = "llmc"}]'))
-
     # The data
 
     def train_on(self, path, data_format="llmc", *words):
@@ -503,6 +499,9 @@ class Errors(unittest.TestCase):
 
     def test_wrong_rank_count(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.data=1"))
+
+    def test_ranks_beyond_this_version(self):
+        self.expect(self.holdfast("check", "run.toml", "--parallel.data=1537", "--parallel.lanes=1537"))
 
     def test_ranks_differ(self):
         command = 'HOLDFAST_LOG_EVERY_STEPS=$((OMPI_COMM_WORLD_RANK + 1)) exec "$0" train run.toml'
