@@ -64,8 +64,9 @@ Result<void> Progress::stepped(const StepOutcome& outcome, const Digest& data_di
   const double duration_ms = milliseconds(duration_ns);
   const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
   constexpr double memory = 0.95;
-  smooth_step_ms_ =
-      smooth_step_ms_ > 0.0 ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
+  // The first two begin anew: the first step of a process is slow.
+  const bool warm = ++steps_seen_ > 2;
+  smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
   EventLine& line = log_.line().begin("step", env_->wall_time_us());
   line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
   line.field("learning_rate", outcome.learning_rate).field("tokens", outcome.step * setup_.tokens_per_step);

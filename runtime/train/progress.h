@@ -39,6 +39,7 @@ class Progress {
   bool speaks_;
   EventLog log_;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
+  std::int64_t steps_seen_ = 0;  // by this process
 };
 
 }  // namespace holdfast
