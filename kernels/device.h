@@ -3,7 +3,7 @@
 //
 //   device->launch(RmsNormForward{...});          // returns at once
 //   Device::Ticket done = device->ticket();       // everything launched so far
-//   while (!device->reached(done)) communicator.progress();
+//   while (!device->wait(done, 1000)) poll_the_network();
 //
 // Threads: one thread launches; any thread may poll. Arguments are copied; the memory they point to must stay
 // valid until the op is reached. launch() waits when the queue is full. An op that was planned (see
@@ -52,8 +52,8 @@ class Device {
   virtual Result<void> end_planning() = 0;
   virtual std::uint64_t workspace_bytes() const = 0;
 
-  // "cpu, avx512, oneDNN 2.6.3 avx512_core_bf16": what decides bits (so not the number of threads); part of a
-  // run's identity.
+  // "cpu, avx512, oneDNN 2.6.3 avx512_core_bf16": what decides bits (so not the number of threads). Stored
+  // with a run; a resume on another says so.
   virtual std::string description() const = 0;
   virtual int threads() const = 0;
 

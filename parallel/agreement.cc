@@ -72,6 +72,8 @@ Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
 
 Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
                               const std::string& host) {
+  // Whoever has lost a peer can agree on nothing any more; the sentence that says so is the one to keep.
+  if (!mine.ok() && communicator.abandoned()) return mine;
   std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
   if (failures[0] == 0) return {};

@@ -1,7 +1,7 @@
 // Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
 // else (collectives.h, lane_reduction.h) is built on it, so that no library reduction ever decides a bit.
 //
-// Implementations: local/ (ranks are threads of one process, for tests and the simulator) and mpi/.
+// Implementations: local/ (ranks are threads of one process, for tests) and mpi/.
 // Threads: one thread per rank calls it. Errors: ExitCode::communication, naming the peer. After an error the
 // communicator is unusable: it has abandoned its requests.
 #pragma once

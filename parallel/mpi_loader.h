@@ -49,8 +49,9 @@ Result<const MpiModule*> load_mpi_module(const std::string& directory);
 
 // Those of the module in the directory of the program:
 // Joins the job that launched this process (parallel/launcher.h). MPI is initialised under a deadline: a
-// thread ends the process by SIGKILL when it passes, after a sentence on stderr that says what was waited
-// for. An error, too, when launcher and library do not belong together, so that each rank would be alone.
+// thread ends the process with ExitCode::communication when it passes, after a sentence on stderr that says
+// what was waited for. An error, too, when launcher and library do not belong together, so that each rank
+// would be alone.
 Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms);
 // Facts without starting MPI (for `holdfast check` and --version); fault_tolerant says what was compiled in.
 Result<MpiFacts> mpi_library_facts();

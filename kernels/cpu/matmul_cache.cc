@@ -39,6 +39,7 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const ProductS
   const memory::desc bias = matrix(1, shape.n, shape.dtype, shape.n, false);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);  // not what an environment variable makes of fp32
   if (shape.accumulate) {
     dnnl::post_ops add_to_c;
     add_to_c.append_sum(1.0F);

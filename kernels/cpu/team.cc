@@ -7,12 +7,21 @@ namespace holdfast::cpu {
 Team::Team(int threads, void (*on_thread_start)()) : threads_(threads) {
   HF_CHECK(threads >= 1, "a team needs at least one thread, not {}", threads);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int member = 1; member < threads; ++member) {
-    workers_.emplace_back([this, member, on_thread_start] { serve(member, on_thread_start); });
+  try {
+    for (int member = 1; member < threads; ++member) {
+      workers_.emplace_back([this, member, on_thread_start] { serve(member, on_thread_start); });
+    }
+  } catch (...) {  // the system has no more threads: those that run must end before their members go
+    stop();
+    throw;
   }
 }
 
 Team::~Team() {
+  stop();
+}
+
+void Team::stop() {
   stop_.store(true, std::memory_order_relaxed);
   calls_.fetch_add(1, std::memory_order_release);
   calls_.notify_all();

@@ -29,6 +29,7 @@ class Team {
 
  private:
   void serve(int member, void (*on_thread_start)());
+  void stop();  // ends and joins the workers
   std::uint32_t await_call(std::uint32_t seen) const;
   void take_indices(int member);
   bool join();

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: for tests and the simulator. Same contract as MPI's; a rank that goes away
+// Ranks as threads of one process: for tests. Same contract as MPI's; a rank that goes away
 // (destroys its end) makes its peers' requests fail, as a dead process would.
 #pragma once
 

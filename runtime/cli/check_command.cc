@@ -22,7 +22,8 @@ constexpr const char* usage =
     "\n"
     "Reads the config, opens the data files and says everything that is wrong, without MPI and without "
     "training, then\n"
-    "prints what this machine offers. Exit code 0, or that of the first kind of problem: 2 config, 4 data.\n";
+    "prints what this machine offers. Exit code 0, or that of the first kind of problem: 2 config, 4 data, 5 "
+    "checkpoint.\n";
 
 void print_row(const std::string& name, bool there, const std::string& detail) {
   fmt::print("  {:<12} {:<4} {}\n", name, there ? "yes" : "no", detail);
@@ -96,7 +97,6 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
   HF_TRY_VOID(check_device(config));
-  if (config.device == "auto") config.device = "cpu";
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
   HF_TRY(const StartPoint start, choose_start(env, config));

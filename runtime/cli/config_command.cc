@@ -15,10 +15,12 @@ constexpr const char* usage =
     "usage: holdfast config docs\n"
     "       holdfast config dump RUN.toml [--section.key=value ...]\n"
     "       holdfast config schema\n"
+    "       holdfast config help [SECTION|KEY]\n"
     "\n"
     "  docs      the reference of all keys, as Markdown\n"
     "  dump      the config with every default filled in, and where each value is from\n"
-    "  schema    a JSON Schema for editors\n";
+    "  schema    a JSON Schema for editors\n"
+    "  help      the keys, or those of one section, or one key, for reading in a terminal\n";
 
 Result<std::string> dump(const std::vector<std::string>& words) {
   if (words.empty() || words.front().starts_with("--")) {
@@ -35,11 +37,12 @@ Result<std::string> document(const std::vector<std::string>& words) {
   if ((what == "docs" || what == "schema") && words.size() > 1) {
     return fail(ExitCode::config, "config {} takes nothing more, got {}", what, words[1]);
   }
+  if (what == "help") return options_help(words.size() > 1 ? words[1] : "");
   if (what == "docs") return options_reference();
   if (what == "schema") return options_schema();
-  constexpr std::array<std::string_view, 3> known = {"docs", "dump", "schema"};
+  constexpr std::array<std::string_view, 4> known = {"docs", "dump", "schema", "help"};
   const std::string near = closest(what, known);
-  return fail(ExitCode::config, "config needs one of docs, dump and schema, got {}{}\n{}",
+  return fail(ExitCode::config, "config needs one of docs, dump, schema and help, got {}{}\n{}",
               what.empty() ? "nothing" : what, near.empty() ? "" : fmt::format(", did you mean {}?", near),
               usage);
 }

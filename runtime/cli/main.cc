@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "runtime/cli/arguments.h"
@@ -52,10 +53,7 @@ int run_command(const std::string& name, const std::vector<std::string>& words) 
                                            near.empty() ? "" : fmt::format(", did you mean {}?", near)));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
+int run(const std::vector<std::string>& words) {
   const std::string first = words.empty() ? "" : words.front();
   if (first == "--version" || first == "version") {
     holdfast::print_version();
@@ -67,4 +65,15 @@ int main(int argc, char** argv) {
     return first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0;
   }
   return run_command(first, {words.begin() + 1, words.end()});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + std::max(argc, 1)});
+  } catch (const std::system_error& error) {  // fmt::print, when nobody takes what is printed
+    return holdfast::complain(
+        holdfast::fail(holdfast::ExitCode::config, "the output cannot be written: {}", error.what()));
+  }
 }

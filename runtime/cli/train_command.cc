@@ -28,7 +28,7 @@ constexpr const char* usage =
     "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
     "to mpirun:\n"
     "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second.\n"
-    "The keys: holdfast config docs. The console's \"gemm\" is the share of the rate that one large matrix "
+    "The keys: holdfast config help. The console's \"gemm\" is the share of the rate that one large matrix "
     "product\n"
     "reaches on the same cores, measured at the start, with 6 FLOP per weight and token and causal attention "
     "once.\n";

@@ -86,7 +86,7 @@ std::vector<Option> data_options() {
           "data.sources", HF_FIELD(data.sources), kForbidden,
           "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
           "and weights may not")),
-      integer("data.prefetch_microbatches", HF_FIELD(data.prefetch_microbatches), "microbatches", {1, 4096},
+      integer("data.prefetch_microbatches", HF_FIELD(data.prefetch_microbatches), "microbatches", {1, 64},
               kSafe, "Read ahead of the training by a thread of its own"),
       boolean("data.ledger", HF_FIELD(data.ledger), kSafe,
               "Write the id of every sample used to ledger-<rank>.jsonl in the run directory"),
@@ -120,7 +120,8 @@ std::vector<Option> parallel_options() {
                           kForbidden, "Logical tensor-parallel shape; 0 = parallel.tensor, else 1"),
                   "tensor parallelism is not part of this version"),
       integer("parallel.data", HF_FIELD(parallel.data), "ranks", {0, 65536}, kSafe,
-              "Data-parallel degree; 0 = ranks / (tensor x pipeline). Never changes a bit"),
+              "Data-parallel degree; 0 = ranks / (tensor x pipeline). Decides parallel.lanes when a run "
+              "starts without it"),
       with_beyond(integer("parallel.tensor", HF_FIELD(parallel.tensor), "ranks", {0, 1}, kSafe,
                           "Tensor-parallel degree; 0 = 1"),
                   "tensor parallelism is not part of this version"),

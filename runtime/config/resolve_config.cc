@@ -17,8 +17,8 @@ void resolve_shapes(ModelConfig& model, std::int64_t sequence_length) {
   const bool gpt2 = model.style == "gpt2";
   fill(model.kv_heads, model.heads);
   constexpr std::int64_t multiple = 64;
-  const std::int64_t two_thirds = (8 * model.width + 3 * multiple - 1) / (3 * multiple) * multiple;
-  fill(model.feed_forward, gpt2 ? 4 * model.width : two_thirds);
+  const std::int64_t eight_thirds = (8 * model.width + 3 * multiple - 1) / (3 * multiple) * multiple;
+  fill(model.feed_forward, gpt2 ? 4 * model.width : eight_thirds);
   if (gpt2) fill(model.positions, sequence_length);
   if (model.head == "auto") model.head = gpt2 ? "tied" : "untied";
 }

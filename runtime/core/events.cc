@@ -111,14 +111,18 @@ std::string_view EventLine::end() {
   return text_;
 }
 
-Result<void> EventLog::open() {
-  HF_TRY(const FileStatus status, env_->status(path_));
+Result<void> end_torn_line(Env& env, const std::string& path) {
+  HF_TRY(const FileStatus status, env.status(path));
   if (!status.exists || status.bytes == 0) return {};
-  HF_TRY(const std::unique_ptr<File> file, env_->open(path_, OpenMode::read));
+  HF_TRY(const std::unique_ptr<File> file, env.open(path, OpenMode::read));
   std::byte last{};
   HF_TRY_VOID(file->read_at(status.bytes - 1, std::span(&last, 1)));
   if (last == std::byte{'\n'}) return {};
-  return env_->append_line(path_, "");
+  return env.append_line(path, "");
+}
+
+Result<void> EventLog::open() {
+  return end_torn_line(*env_, path_);
 }
 
 Result<void> EventLog::write(EventLine& line) {

@@ -32,6 +32,9 @@ class EventLine {
   std::string text_;
 };
 
+// Starts a new line in a file of lines whose last line was torn by a kill.
+Result<void> end_torn_line(Env& env, const std::string& path);
+
 class EventLog {
  public:
   EventLog(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}

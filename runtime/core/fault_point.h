@@ -1,5 +1,5 @@
-// Named places where a test (or `holdfast chaos`) can make a fault happen. Always compiled in; an unarmed
-// point costs one relaxed load and a branch.
+// Named places where a test can make a fault happen. Always compiled in; an unarmed point costs a load and a
+// branch.
 //
 //   HF_FAULT_POINT(faults, "save.before_rename");
 //
@@ -28,7 +28,7 @@ class FaultPoints {
 
   bool armed() const { return armed_; }
   void hit(std::string_view name);  // thread-safe; acts when the specification says so
-  // Every name that may be armed, sorted: the list that parse() accepts and docs print.
+  // Every name that may be armed, sorted.
   static const std::vector<std::string_view>& names();
 
  private:

@@ -15,15 +15,6 @@ struct Unit {
 
 constexpr std::array<Unit, 5> duration_units = {
     {{"d", 86'400'000}, {"h", 3'600'000}, {"m", 60'000}, {"s", 1000}, {"ms", 1}}};
-constexpr std::array<Unit, 9> byte_units = {{{"B", 1},
-                                             {"KiB", std::uint64_t{1} << 10},
-                                             {"MiB", std::uint64_t{1} << 20},
-                                             {"GiB", std::uint64_t{1} << 30},
-                                             {"TiB", std::uint64_t{1} << 40},
-                                             {"KB", 1000},
-                                             {"MB", 1'000'000},
-                                             {"GB", 1'000'000'000},
-                                             {"TB", 1'000'000'000'000}}};
 
 // Below this every whole number is a double, and the products stay inside int64.
 constexpr double largest_value = 9007199254740992.0;
@@ -66,14 +57,6 @@ Error bad_duration(std::string_view text) {
       "'{}' is not a duration: write it like 3h50m, 90s, 500ms or a number of seconds (units d, h, m, s, ms, "
       "from large to small)",
       text);
-}
-
-Error bad_bytes(std::string_view text) {
-  return fail(ExitCode::config,
-              "'{}' is not a size: write it like 64MiB, 1.5GiB, 2GB or a number of bytes (units B, KiB, MiB, "
-              "GiB, TiB, "
-              "KB, MB, GB, TB)",
-              text);
 }
 
 }  // namespace
@@ -121,18 +104,6 @@ Result<std::int64_t> parse_duration(std::string_view text) {
   }
   if (!(total_ms < largest_value)) return bad_duration(text);
   return static_cast<std::int64_t>(std::llround(total_ms));
-}
-
-Result<std::uint64_t> parse_bytes(std::string_view text) {
-  std::string_view rest = trimmed(text);
-  double number = 0.0;
-  if (!take_number(rest, number)) return bad_bytes(text);
-  rest = trimmed(rest);
-  const Unit* unit = find_unit(byte_units, rest.empty() ? "B" : rest);
-  if (unit == nullptr) return bad_bytes(text);
-  const double bytes = number * static_cast<double>(unit->size);
-  if (!(bytes < largest_value)) return bad_bytes(text);
-  return static_cast<std::uint64_t>(std::llround(bytes));
 }
 
 }  // namespace holdfast

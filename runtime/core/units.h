@@ -18,8 +18,4 @@ std::string format_duration(std::int64_t milliseconds);
 // small, each at most once. ExitCode::config with what is accepted.
 Result<std::int64_t> parse_duration(std::string_view text);
 
-// "64MiB", "1.5 GiB", "2GB"; a plain number is bytes. KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB
-// of 1000.
-Result<std::uint64_t> parse_bytes(std::string_view text);
-
 }  // namespace holdfast

@@ -12,7 +12,6 @@ class Permutation {
  public:
   Permutation(std::uint64_t length, std::uint64_t key);  // length >= 1
   std::uint64_t operator()(std::uint64_t index) const;   // index < length
-  std::uint64_t length() const { return length_; }
 
  private:
   static constexpr int rounds = 6;

@@ -63,6 +63,7 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 }
 
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
+  if (config.device == "auto") config.device = "cpu";
   if (config.model.vocabulary == 0 && config.model.preset.empty())
     config.model.vocabulary = data.vocabulary_of_format();
   return resolve_config(config, ranks, data.vocabulary_needed());

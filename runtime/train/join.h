@@ -30,7 +30,8 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 // Whether this build has the device that the config asks for.
 Result<void> check_device(const Config& config);
 
-// resolve_config() with what the data says about the vocabulary.
+// resolve_config() with what the data says about the vocabulary, and "auto" as the device that this build
+// has.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
 // The device this rank computes on; the same kind everywhere.

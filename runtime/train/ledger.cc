@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "runtime/core/events.h"
+
 namespace holdfast {
 
 void Ledger::add(std::span<const SampleId> samples) {
@@ -12,6 +14,8 @@ void Ledger::add(std::span<const SampleId> samples) {
 }
 
 Result<void> Ledger::close_step(std::uint64_t step) {
+  if (!open_) HF_TRY_VOID(end_torn_line(*env_, path_));
+  open_ = true;
   line_.clear();
   fmt::format_to(std::back_inserter(line_), "{{\"step\":{},\"samples\":[{}]}}", step, samples_);
   samples_.clear();

@@ -23,6 +23,7 @@ class Ledger {
   Env* env_;
   std::string path_;
   std::string samples_, line_;  // kept, so that a step allocates nothing once they are long enough
+  bool open_ = false;
 };
 
 }  // namespace holdfast

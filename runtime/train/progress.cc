@@ -28,8 +28,10 @@ Result<void> Progress::open() {
 
 void Progress::say(std::string_view line) const {
   if (!speaks_) return;
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  const std::string text = fmt::format("{}\n", line);
+  // A reader that has gone away does not end a run: the event log has it all.
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stdout));
+  static_cast<void>(std::fflush(stdout));
 }
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed) {

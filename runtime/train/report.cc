@@ -21,37 +21,14 @@ constexpr std::size_t points_per_curve = 2000;
 constexpr std::size_t events_shown = 25;
 constexpr std::size_t markers_shown = 200;  // of each kind, the last ones
 
-struct Status {
-  std::string state = "unknown";
-  std::string reason;
-};
-
 // Everything the page is made of.
 struct ReportContent {
   std::string directory = {};
   RunHistory history = {};
-  Status status = {};
+  RunStatus status = {};
   std::string config_text = {};  // empty when there is none
   std::string description = {};  // of model and training, one line
 };
-
-// A run that has no status file, or a damaged one, still has a report.
-Status read_run_status(Env& env, const RunPaths& paths) {
-  Status status;
-  const Result<std::string> text = env.read_text(paths.status());
-  if (!text.ok()) return status;
-  const nlohmann::json json = nlohmann::json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return status;
-  const auto text_of = [&](const char* key) {
-    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
-  };
-  const std::string state = text_of("state");
-  for (const char* known : {"running", "saved", "finished", "failed"}) {
-    if (state == known) status.state = state;
-  }
-  status.reason = text_of("reason");
-  return status;
-}
 
 std::string describe_run(const Config& config) {
   const ModelConfig& model = config.model;
@@ -68,7 +45,7 @@ std::string describe_run(const Config& config) {
 Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   ReportContent content{.directory = paths.directory};
   HF_TRY(content.history, read_history(env, paths));
-  content.status = read_run_status(env, paths);
+  content.status = read_status(env, paths);
   const Result<std::string> config = env.read_text(paths.config());
   if (!config.ok()) return content;
   content.config_text = config.value();

@@ -9,7 +9,9 @@ namespace {
 Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
   HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
   for (const std::string& name : names) {
-    if (name.find(".tmp.") != std::string::npos) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
+    for (const char* ours : {"config.toml.tmp.", "status.json.tmp.", "report.html.tmp."}) {
+      if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
+    }
   }
   return {};
 }
@@ -40,13 +42,21 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
               lock.error().message);
 }
 
-bool has_ended(Env& env, const RunPaths& paths) {
+RunStatus read_status(Env& env, const RunPaths& paths) {
+  RunStatus status;
   const Result<std::string> text = env.read_text(paths.status());
-  if (!text.ok()) return false;
+  if (!text.ok()) return status;
   const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return false;
-  const std::string state = json.value("state", "");
-  return state == "finished" || state == "saved";
+  if (!json.is_object()) return status;
+  const auto text_of = [&](const char* key) {
+    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+  };
+  const std::string state = text_of("state");
+  for (const char* known : {"running", "saved", "finished", "failed"}) {
+    if (state == known) status.state = state;
+  }
+  status.reason = text_of("reason");
+  return status;
 }
 
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {

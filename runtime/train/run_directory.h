@@ -24,18 +24,18 @@ struct RunPaths {
 };
 
 struct RunStatus {
-  std::string state;  // "running", "saved", "finished", "failed"
+  std::string state = "unknown";  // "running", "saved", "finished", "failed"
   std::uint64_t step = 0;
   int exit_code = 0;
-  std::string reason;
+  std::string reason = {};
 };
 
 // Makes the directory, proves that it can be written, becomes its one writer, and removes what a killed one
 // left half written: waits 10 s for a writer that is there, then fails with ExitCode::communication, naming
 // its host and pid.
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
-// Whether status.json says that the run here has finished or was saved.
-bool has_ended(Env& env, const RunPaths& paths);
+// State and reason; "unknown" when there is no status file, or a foreign or damaged one.
+RunStatus read_status(Env& env, const RunPaths& paths);
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
 
 }  // namespace holdfast

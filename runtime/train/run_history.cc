@@ -88,6 +88,8 @@ class Reader {
   void read_start(const Json& event) {
     last_step_ = count_of(event, "resumed_from_step", 0);
     last_time_us_ = 0;
+    steps_.erase(steps_.upper_bound(last_step_), steps_.end());
+    held_out_.erase(held_out_.upper_bound(last_step_), held_out_.end());
     if (const std::string run_id = text_of(event, "run"); !run_id.empty()) history_.run_id = run_id;
     history_.parameters = count_of(event, "parameters", history_.parameters);
     history_.ranks = count_of(event, "ranks", history_.ranks);

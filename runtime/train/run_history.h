@@ -37,9 +37,10 @@ struct RunHistory {
   std::uint64_t parameters = 0;
   std::uint64_t ranks = 0;  // of the last start
   std::uint64_t planned_steps = 0;
-  std::uint64_t tokens = 0;             // at the last step
-  std::int64_t running_us = 0;          // from each start to its last event, added up
-  std::vector<StepRecord> steps;        // ascending; of a step that was computed again, the last
+  std::uint64_t tokens = 0;     // at the last step
+  std::int64_t running_us = 0;  // from each start to its last event, added up
+  std::vector<StepRecord>
+      steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise
   std::vector<RunEvent> events;
 };

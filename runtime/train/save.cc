@@ -45,8 +45,13 @@ Manifest make_manifest(Worker& worker, const std::vector<std::string>& shard_tex
   return manifest;
 }
 
+// Of ranks that read or write files: one may find them in memory and another on a disk far slower than is
+// meant to be used, and rank 0 alone publishes and reads the result back.
 Result<void> agree(Worker& worker, const Result<void>& mine) {
-  return agree_on_outcome(worker.communicator(), worker.waiter(), mine, worker.env().host_name());
+  constexpr std::int64_t slow_bytes_per_ms = 20'000;
+  const auto patience_ms = static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
+  const Waiter patient = worker.waiter().with_timeout(worker.waiter().timeout_ms() + patience_ms);
+  return agree_on_outcome(worker.communicator(), patient, mine, worker.env().host_name());
 }
 
 Result<void> read_owned(Worker& worker, const std::string& directory, bool weights_only) {
@@ -74,11 +79,6 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
               directory, to_hex(worker.state().data_fingerprint), to_hex(fingerprint));
 }
 
-std::int64_t save_patience_ms(const Worker& worker) {
-  constexpr std::int64_t slow_bytes_per_ms = 20'000;  // a disk far slower than any that is meant to be used
-  return static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
-}
-
 }  // namespace
 
 Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep) {
@@ -94,13 +94,15 @@ Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_
   }
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker.communicator(), worker.waiter(), to_text(shard.value())));
-  // Rank 0 alone publishes and reads the result back before anything older goes.
-  const Waiter patient =
-      worker.waiter().with_timeout(worker.waiter().timeout_ms() + save_patience_ms(worker));
   Result<void> published;
   if (first) published = store.publish(make_manifest(worker, texts));
-  if (first && published.ok()) published = store.retain(keep);
-  return agree_on_outcome(worker.communicator(), patient, published, worker.env().host_name());
+  if (first && published.ok()) {
+    // The save stands; what could not be removed is tried again after the next one.
+    if (Result<void> retained = store.retain(keep); !retained.ok()) {
+      fmt::print(stderr, "holdfast: an old checkpoint stays: {}\n", retained.error().message);
+    }
+  }
+  return agree(worker, published);
 }
 
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {

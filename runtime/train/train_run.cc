@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <system_error>
 
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
@@ -19,6 +20,21 @@ namespace {
 class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs) : inputs_(inputs), first_(inputs.communicator.rank() == 0) {}
+
+  // A thread that the system refuses arrives as an exception of the standard library; it is told as an error
+  // of this rank alone, and the peers learn of it by its leaving.
+  Result<ExitCode> run_guarded() {
+    try {
+      return run();
+    } catch (const std::system_error& error) {
+      inputs_.communicator.abandon();
+      return fail(ExitCode::config,
+                  "rank {} (host {}): the system refused something the run needs ({}), most likely a thread "
+                  "or a write to "
+                  "the standard output; lower threads, raise the limit, or give it a place to write to",
+                  inputs_.communicator.rank(), inputs_.env.host_name(), error.what());
+    }
+  }
 
   Result<ExitCode> run() {
     HF_TRY_VOID(join());
@@ -66,7 +82,6 @@ Result<void> TrainRun::join() {
   HF_TRY(data_, join_data(inputs_, waiter(), config_));
   HF_TRY(device_, join_device(inputs_, waiter(), config_));
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
-  if (config_.device == "auto") config_.device = "cpu";
   HF_TRY_VOID(adopt_stored_shape(inputs_.env, start_, config_));
   HF_TRY_VOID(resolve_with_data(config_, inputs_.communicator.size(), *data_));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
@@ -197,7 +212,8 @@ void TrainRun::conclude(const RunEnd& end) {
   const RunPaths paths{config_.run.directory};
   const bool begun = progress_ != nullptr;
   // A start that was refused does not overwrite how the run that is there ended.
-  if (lock_ != nullptr && (begun || !has_ended(inputs_.env, paths))) record_end(paths, end);
+  const std::string before = read_status(inputs_.env, paths).state;
+  if (lock_ != nullptr && (begun || (before != "finished" && before != "saved"))) record_end(paths, end);
   // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
   if (inputs_.communicator.abandoned()) return;
   constexpr std::int64_t report_timeout_ms = 600'000;
@@ -215,8 +231,8 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
   };
   complain(write_status(inputs_.env, paths, status));
-  if (progress_ == nullptr) return;
-  complain(progress_->finished(status, worker_->reduction().counts()));
+  if (progress_ != nullptr) complain(progress_->finished(status, worker_->reduction().counts()));
+  if (progress_ == nullptr && end.code != ExitCode::done) return;
   complain(write_report(inputs_.env, paths));
 }
 
@@ -229,7 +245,7 @@ std::string sentence_of(ExitCode code) {
 
 RunEnd train_run(const TrainInputs& inputs) {
   TrainRun run(inputs);
-  const Result<ExitCode> outcome = run.run();
+  const Result<ExitCode> outcome = run.run_guarded();
   RunEnd end;
   end.code = outcome.ok() ? *outcome : outcome.error().code;
   end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;

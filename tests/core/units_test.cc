@@ -40,19 +40,6 @@ TEST(Units, DurationsReadBack) {
   }
 }
 
-TEST(Units, ParseBytes) {
-  EXPECT_EQ(parse_bytes("64MiB").value(), 64u << 20);
-  EXPECT_EQ(parse_bytes("1.5 GiB").value(), std::uint64_t{3} << 29);
-  EXPECT_EQ(parse_bytes("2GB").value(), 2'000'000'000u);
-  EXPECT_EQ(parse_bytes("4096").value(), 4096u);
-  EXPECT_EQ(parse_bytes("10 B").value(), 10u);
-  for (const char* text : {"", "MiB", "64mib", "-1", "1M", "1KiBB", "9e9", "99999999TiB"}) {
-    const auto parsed = parse_bytes(text);
-    ASSERT_FALSE(parsed.ok()) << text;
-    EXPECT_THAT(parsed.error().message, testing::HasSubstr("64MiB"));
-  }
-}
-
 TEST(Units, FormatBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");

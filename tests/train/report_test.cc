@@ -80,22 +80,21 @@ TEST(RunHistory, TakesTheLastOfAStepThatWasComputedAgain) {
   for (int step = 1; step <= 30; ++step) lines.step(step, 5.0);
   lines.evaluation(10, 4.0);
   lines.pause(1000);  // nobody was running
-  lines.start(20);
+  lines.start(20);    // what came after step 20 is forgotten
   for (int step = 21; step <= 25; ++step) lines.step(step, 3.0);
   lines.evaluation(10, 3.5);
   lines.raw("{\"event\":\"step\",\"step\":26,\"lo");
   const RunHistory history = parse_history(lines.text());
-  ASSERT_EQ(history.steps.size(), 30u);
+  ASSERT_EQ(history.steps.size(), 25u);
   EXPECT_EQ(history.steps[19].loss, 5.0);
   EXPECT_EQ(history.steps[20].loss, 3.0);
   EXPECT_EQ(history.steps[24].loss, 3.0);
-  EXPECT_EQ(history.steps[29].loss, 5.0);
   ASSERT_EQ(history.held_out.size(), 1u);
   EXPECT_EQ(history.held_out[0].loss, 3.5);
   EXPECT_EQ(history.tokens, 2500u);
   EXPECT_EQ(history.parameters, 1234567u);
   EXPECT_EQ(history.running_us, (31 + 6) * 1'000'000);
-  EXPECT_DOUBLE_EQ(median_tokens_per_sec(history), 2016.0);
+  EXPECT_DOUBLE_EQ(median_tokens_per_sec(history), 2013.0);
   ASSERT_EQ(history.events.size(), 4u);
   EXPECT_FALSE(history.events[0].resumed);
   EXPECT_TRUE(history.events[2].resumed);
