@@ -17,7 +17,8 @@ if(HOLDFAST_CUDA AND HOLDFAST_CUDA_SOURCES)
     message(FATAL_ERROR "HOLDFAST_CUDA=ON, but nvcc was not found: install the CUDA toolkit, or put nvcc in the PATH")
   endif()
 elseif(HOLDFAST_CUDA AND HOLDFAST_CUDA_DEMANDED)
-  message(FATAL_ERROR "HOLDFAST_CUDA=ON, but this tree has no CUDA kernels (kernels/cuda/*.cu): use another preset")
+  message(WARNING "HOLDFAST_CUDA=ON, but this tree has no CUDA kernels yet (kernels/cuda/*.cu): the program is built with "
+    "the CPU device alone, and device = \"cuda\" is refused with a sentence")
 endif()
 
 # holdfast_cuda(TARGET): adds the CUDA twins of the kernels to TARGET, and HF_CUDA for all who use it.
