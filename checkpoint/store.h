@@ -32,14 +32,14 @@ class CheckpointStore {
   std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
   static std::string shard_name(int rank);                     // "shard-%05d.hfs"
 
-  Result<void> begin_save(
-      std::uint64_t step);  // empty pending directory; leftovers of dead writers are removed
+  // An empty pending directory; leftovers of dead writers are removed.
+  Result<void> begin_save(std::uint64_t step);
   // Manifest durable, directory durable, rename, parents durable. A whole checkpoint of the same step and
   // content stays; one of other content counts until the new one is in its place. On error the pending
   // directory is removed.
   Result<void> publish(const Manifest& manifest);
-  Result<void> abandon_save(
-      std::uint64_t step);  // after a shard could not be written: gives the disk its space back
+  // After a shard could not be written: gives the disk its space back.
+  Result<void> abandon_save(std::uint64_t step);
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
   // file. The newest whole one is read to the last byte before anything older goes.
   Result<void> retain(std::int64_t keep);

@@ -13,8 +13,8 @@ namespace holdfast {
 
 const Option* find_option(std::string_view key);  // nullptr when unknown
 
-std::string_view section_of(
-    std::string_view key);  // "training" of "training.steps"; empty for a top-level key
+// "training" of "training.steps"; empty for a top-level key.
+std::string_view section_of(std::string_view key);
 
 // The value in TOML syntax on one line; reads back to the same value.
 std::string value_text(const Option& option, const Config& config);

@@ -66,13 +66,13 @@ class Env {
   // Files
   virtual Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) = 0;
   virtual Result<FileStatus> status(const std::string& path) = 0;  // a missing path is ok with exists = false
-  virtual Result<std::vector<std::string>> list(
-      const std::string& directory) = 0;  // names, sorted, no . and ..
+  // Names, sorted, no . and ..
+  virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
   virtual Result<void> make_directories(const std::string& path) = 0;
   virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
   virtual Result<void> remove(const std::string& path) = 0;  // a file; missing is ok
-  virtual Result<void> remove_tree(
-      const std::string& path) = 0;  // a directory and what is in it; missing is ok
+  // A directory and what is in it; missing is ok.
+  virtual Result<void> remove_tree(const std::string& path) = 0;
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
   // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new
@@ -91,10 +91,10 @@ class Env {
   // ExitCode::does_not_fit here, not a SIGBUS at the first write.
   virtual Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
                                                                      std::uint64_t bytes) = 0;
-  virtual Result<std::unique_ptr<SharedMemory>> open_shared_memory(
-      const std::string& name) = 0;  // all of it, for reading and writing; must exist
-  virtual Result<void> remove_shared_memory(
-      const std::string& name) = 0;  // the name; mappings stay; missing is ok
+  // All of it, for reading and writing; must exist.
+  virtual Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) = 0;
+  // The name; mappings stay; missing is ok.
+  virtual Result<void> remove_shared_memory(const std::string& name) = 0;
 
   // Clock
   virtual std::int64_t monotonic_ns() = 0;

@@ -19,8 +19,8 @@ class RandomStream {
   RandomStream(std::uint64_t seed, std::uint64_t stream) : key_(mix64(seed, stream)) {}
   std::uint64_t bits(std::uint64_t element) const;
   double uniform(std::uint64_t element) const;  // in [0, 1), 53 bits
-  float normal(
-      std::uint64_t element) const;  // mean 0, deviation 1; Box-Muller in double, same bits everywhere
+  // Mean 0, deviation 1; Box-Muller in double, same bits everywhere.
+  float normal(std::uint64_t element) const;
 
  private:
   std::uint64_t key_;

@@ -34,7 +34,7 @@ class LaneBuckets final : public BucketObserver {
 
 // Runs the microbatches of one lane; the last one's buckets leave while backward runs. A loader error is kept
 // for the vote: the lane is still run, on whatever the slot holds, so that no peer waits for its gradients.
-Result<void> run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& failure) {
+void run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& failure) {
   const std::int64_t count = worker.batch_shape().microbatches_per_lane;
   LaneBuckets observer(worker);
   for (std::int64_t index = 0; index < count; ++index, ++slot) {
@@ -53,7 +53,6 @@ Result<void> run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<
                                      .observer = index + 1 == count ? &observer : nullptr});
   }
   worker.reduction().backward_launched();
-  return {};
 }
 
 Result<std::size_t> run_lanes(Worker& worker, Ballot& ballot, Result<void>& failure) {
@@ -62,7 +61,7 @@ Result<std::size_t> run_lanes(Worker& worker, Ballot& ballot, Result<void>& fail
   for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
     HF_TRY_VOID(worker.reduction().begin_wave(wave));
     if (worker.lanes().lane_of(wave, worker.communicator().rank()) >= 0) {
-      HF_TRY_VOID(run_lane(worker, slot, ballot, failure));
+      run_lane(worker, slot, ballot, failure);
     }
     HF_FAULT_POINT(worker.faults(), "step.before_reduce");
     HF_TRY_VOID(worker.reduction().finish_wave());
