@@ -12,7 +12,7 @@
 namespace holdfast {
 
 struct LayerNormForward {
-  static constexpr OpId id = OpId::layer_norm_forward;
+  static constexpr OpId id = OpId::layernorm_forward;
   const void* x = nullptr;       // dtype; (rows, width)
   const void* weight = nullptr;  // dtype; (width)
   const void* bias = nullptr;    // dtype; (width)
@@ -26,7 +26,7 @@ struct LayerNormForward {
 void reference(const LayerNormForward& op);
 
 struct LayerNormBackward {
-  static constexpr OpId id = OpId::layer_norm_backward;
+  static constexpr OpId id = OpId::layernorm_backward;
   const void* x = nullptr;
   const void* weight = nullptr;
   const void* dy = nullptr;
@@ -43,7 +43,7 @@ struct LayerNormBackward {
 void reference(const LayerNormBackward& op);
 
 struct RmsNormForward {
-  static constexpr OpId id = OpId::rms_norm_forward;
+  static constexpr OpId id = OpId::rmsnorm_forward;
   const void* x = nullptr;
   const void* weight = nullptr;
   void* y = nullptr;
@@ -55,7 +55,7 @@ struct RmsNormForward {
 void reference(const RmsNormForward& op);
 
 struct RmsNormBackward {
-  static constexpr OpId id = OpId::rms_norm_backward;
+  static constexpr OpId id = OpId::rmsnorm_backward;
   const void* x = nullptr;
   const void* weight = nullptr;
   const void* dy = nullptr;

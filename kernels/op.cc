@@ -12,14 +12,14 @@ const char* name_of(OpId id) {
       return "embedding_forward";
     case OpId::embedding_backward:
       return "embedding_backward";
-    case OpId::layer_norm_forward:
-      return "layer_norm_forward";
-    case OpId::layer_norm_backward:
-      return "layer_norm_backward";
-    case OpId::rms_norm_forward:
-      return "rms_norm_forward";
-    case OpId::rms_norm_backward:
-      return "rms_norm_backward";
+    case OpId::layernorm_forward:
+      return "layernorm_forward";
+    case OpId::layernorm_backward:
+      return "layernorm_backward";
+    case OpId::rmsnorm_forward:
+      return "rmsnorm_forward";
+    case OpId::rmsnorm_backward:
+      return "rmsnorm_backward";
     case OpId::rotary:
       return "rotary";
     case OpId::attention_forward:

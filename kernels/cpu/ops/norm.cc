@@ -148,7 +148,7 @@ void backward(const Context& context, const Op& op) {
 
 }  // namespace
 
-void run_layer_norm_forward(const Context& context, const void* arguments) {
+void run_layernorm_forward(const Context& context, const void* arguments) {
   const LayerNormForward& op = *static_cast<const LayerNormForward*>(arguments);
   for_dtype(op.dtype, [&](auto element) {
     for_chunks(context, op.rows, rows_per_chunk(op.width), [&](std::int64_t first, std::int64_t size) {
@@ -157,7 +157,7 @@ void run_layer_norm_forward(const Context& context, const void* arguments) {
   });
 }
 
-void run_rms_norm_forward(const Context& context, const void* arguments) {
+void run_rmsnorm_forward(const Context& context, const void* arguments) {
   const RmsNormForward& op = *static_cast<const RmsNormForward*>(arguments);
   for_dtype(op.dtype, [&](auto element) {
     for_chunks(context, op.rows, rows_per_chunk(op.width), [&](std::int64_t first, std::int64_t size) {
@@ -166,19 +166,19 @@ void run_rms_norm_forward(const Context& context, const void* arguments) {
   });
 }
 
-void prepare_layer_norm_backward(const Context& context, const void* arguments) {
+void prepare_layernorm_backward(const Context& context, const void* arguments) {
   context.request_shared_scratch(
       partial_bytes<Norm::layer>(*static_cast<const LayerNormBackward*>(arguments)));
 }
-void run_layer_norm_backward(const Context& context, const void* arguments) {
+void run_layernorm_backward(const Context& context, const void* arguments) {
   const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
   for_dtype(op.dtype, [&](auto element) { backward<Norm::layer, decltype(element)>(context, op); });
 }
 
-void prepare_rms_norm_backward(const Context& context, const void* arguments) {
+void prepare_rmsnorm_backward(const Context& context, const void* arguments) {
   context.request_shared_scratch(partial_bytes<Norm::rms>(*static_cast<const RmsNormBackward*>(arguments)));
 }
-void run_rms_norm_backward(const Context& context, const void* arguments) {
+void run_rmsnorm_backward(const Context& context, const void* arguments) {
   const RmsNormBackward& op = *static_cast<const RmsNormBackward*>(arguments);
   for_dtype(op.dtype, [&](auto element) { backward<Norm::rms, decltype(element)>(context, op); });
 }

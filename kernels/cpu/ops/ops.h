@@ -15,10 +15,10 @@ HF_DECLARE_RUN(matmul);
 HF_DECLARE_RUN(bias_gradient);
 HF_DECLARE_RUN(embedding_forward);
 HF_DECLARE_RUN(embedding_backward);
-HF_DECLARE_RUN(layer_norm_forward);
-HF_DECLARE_RUN(layer_norm_backward);
-HF_DECLARE_RUN(rms_norm_forward);
-HF_DECLARE_RUN(rms_norm_backward);
+HF_DECLARE_RUN(layernorm_forward);
+HF_DECLARE_RUN(layernorm_backward);
+HF_DECLARE_RUN(rmsnorm_forward);
+HF_DECLARE_RUN(rmsnorm_backward);
 HF_DECLARE_RUN(rotary);
 HF_DECLARE_RUN(attention_forward);
 HF_DECLARE_RUN(attention_backward);
@@ -37,8 +37,8 @@ HF_DECLARE_RUN(fill_zero);
 HF_DECLARE_RUN(copy);
 
 HF_DECLARE_PREPARE(matmul);
-HF_DECLARE_PREPARE(layer_norm_backward);
-HF_DECLARE_PREPARE(rms_norm_backward);
+HF_DECLARE_PREPARE(layernorm_backward);
+HF_DECLARE_PREPARE(rmsnorm_backward);
 HF_DECLARE_PREPARE(attention_forward);
 HF_DECLARE_PREPARE(attention_backward);
 

@@ -14,10 +14,10 @@ KernelTable make_table() {
   add_kernel(OpId::bias_gradient, run_bias_gradient, nullptr);
   add_kernel(OpId::embedding_forward, run_embedding_forward, nullptr);
   add_kernel(OpId::embedding_backward, run_embedding_backward, nullptr);
-  add_kernel(OpId::layer_norm_forward, run_layer_norm_forward, nullptr);
-  add_kernel(OpId::layer_norm_backward, run_layer_norm_backward, prepare_layer_norm_backward);
-  add_kernel(OpId::rms_norm_forward, run_rms_norm_forward, nullptr);
-  add_kernel(OpId::rms_norm_backward, run_rms_norm_backward, prepare_rms_norm_backward);
+  add_kernel(OpId::layernorm_forward, run_layernorm_forward, nullptr);
+  add_kernel(OpId::layernorm_backward, run_layernorm_backward, prepare_layernorm_backward);
+  add_kernel(OpId::rmsnorm_forward, run_rmsnorm_forward, nullptr);
+  add_kernel(OpId::rmsnorm_backward, run_rmsnorm_backward, prepare_rmsnorm_backward);
   add_kernel(OpId::rotary, run_rotary, nullptr);
   add_kernel(OpId::attention_forward, run_attention_forward, prepare_attention_forward);
   add_kernel(OpId::attention_backward, run_attention_backward, prepare_attention_backward);
