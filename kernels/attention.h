@@ -3,6 +3,10 @@
 //
 // qkv_BT(H+2K)D: per row first H query heads, then K key heads, then K value heads; query head h uses key
 // head h / (H / K). scale is 1/sqrt(D).
+//
+// first_key (batch, sequence_length) keeps documents that share a sequence apart: query t of a sequence sees
+// the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
+// everywhere. Tiles that no query sees are not computed.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +18,9 @@ namespace holdfast {
 
 struct AttentionForward {
   static constexpr OpId id = OpId::attention_forward;
-  const void* qkv = nullptr;  // dtype
-  void* out = nullptr;        // dtype; (batch, sequence_length, heads * head_size)
+  const void* qkv = nullptr;                // dtype
+  const std::int32_t* first_key = nullptr;  // or null
+  void* out = nullptr;                      // dtype; (batch, sequence_length, heads * head_size)
   float* lse = nullptr;  // (batch, heads, sequence_length): log of the sum of exp(scale * q.k), for backward
   std::int64_t batch = 0, sequence_length = 0, heads = 0, kv_heads = 0, head_size = 0;
   DType dtype = DType::fp32;
@@ -25,6 +30,7 @@ void reference(const AttentionForward& op);
 struct AttentionBackward {
   static constexpr OpId id = OpId::attention_backward;
   const void* qkv = nullptr;
+  const std::int32_t* first_key = nullptr;  // or null
   const void* out = nullptr;
   const void* dout = nullptr;  // dtype; like out
   const float* lse = nullptr;

@@ -41,6 +41,9 @@ struct Head {
     return ((b * op.sequence_length + t) * op.heads + head) * op.head_size;
   }
   std::int64_t row(std::int64_t t) const { return (b * op.heads + head) * op.sequence_length + t; }
+  std::int64_t first_key(std::int64_t t) const {
+    return op.first_key == nullptr ? 0 : op.first_key[b * op.sequence_length + t];
+  }
   double scale() const { return 1.0 / std::sqrt(static_cast<double>(op.head_size)); }
   double dot(const void* x, std::int64_t i, const void* y, std::int64_t j) const {
     double sum = 0;
@@ -55,12 +58,12 @@ void forward_head(const Head<AttentionForward>& at) {
   std::vector<double> p(static_cast<std::size_t>(op.sequence_length));
   for (std::int64_t t = 0; t < op.sequence_length; ++t) {
     double largest = -std::numeric_limits<double>::infinity();
-    for (std::int64_t s = 0; s <= t; ++s) {
+    for (std::int64_t s = at.first_key(t); s <= t; ++s) {
       p[static_cast<std::size_t>(s)] = at.scale() * at.dot(op.qkv, at.query(t), op.qkv, at.key(s));
       largest = std::max(largest, p[static_cast<std::size_t>(s)]);
     }
     double sum = 0;
-    for (std::int64_t s = 0; s <= t; ++s) {
+    for (std::int64_t s = at.first_key(t); s <= t; ++s) {
       double& p_s = p[static_cast<std::size_t>(s)];
       p_s = std::exp(p_s - largest);
       sum += p_s;
@@ -68,7 +71,7 @@ void forward_head(const Head<AttentionForward>& at) {
     op.lse[at.row(t)] = static_cast<float>(largest + std::log(sum));
     for (std::int64_t d = 0; d < op.head_size; ++d) {
       double out = 0;
-      for (std::int64_t s = 0; s <= t; ++s) {
+      for (std::int64_t s = at.first_key(t); s <= t; ++s) {
         out += p[static_cast<std::size_t>(s)] * element(op.qkv, at.value(s) + d, op.dtype);
       }
       set_element(op.out, at.out(t) + d, op.dtype, out / sum);
@@ -83,7 +86,7 @@ void backward_head(const Head<AttentionBackward>& at, std::vector<double>& dqkv)
   for (std::int64_t t = 0; t < op.sequence_length; ++t) {
     const double delta = at.dot(op.out, at.out(t), op.dout, at.out(t));
     op.delta[at.row(t)] = static_cast<float>(delta);
-    for (std::int64_t s = 0; s <= t; ++s) {
+    for (std::int64_t s = at.first_key(t); s <= t; ++s) {
       const double score = at.scale() * at.dot(op.qkv, at.query(t), op.qkv, at.key(s));
       const double p = std::exp(score - static_cast<double>(op.lse[at.row(t)]));
       const double ds = p * (at.dot(op.dout, at.out(t), op.qkv, at.value(s)) - delta) * at.scale();

@@ -32,16 +32,38 @@ void set_shape(Op& op, const Case& c, DType dtype) {
   op.dtype = dtype;
 }
 
+// The first visible key of every token: each sequence is cut into documents of 1 to `longest` tokens. Empty =
+// the op's null.
+using FirstKeys = std::vector<std::int32_t>;
+FirstKeys documents_of(const Case& c, std::int64_t longest, std::uint64_t seed) {
+  FirstKeys first_key;
+  std::int64_t begin = 0, end = 0;
+  for (std::int64_t row = 0; row < c.batch * c.length; ++row) {
+    const std::int64_t t = row % c.length;
+    if (t == 0) begin = end = 0;
+    if (t == end) {
+      begin = t;
+      end = t + 1 + static_cast<std::int64_t>((random_at(seed, row) + 1) / 2 * static_cast<double>(longest));
+    }
+    first_key.push_back(static_cast<std::int32_t>(begin));
+  }
+  return first_key;
+}
+
 // Tensors: qkv, out, lse.
-AttentionForward forward_of(Tensors& tensors, const Case& c) {
-  AttentionForward op{.qkv = tensors[0].data(), .out = tensors[1].data(), .lse = tensors[2].as<float>()};
+AttentionForward forward_of(Tensors& tensors, const Case& c, const FirstKeys& first_key = {}) {
+  AttentionForward op{.qkv = tensors[0].data(),
+                      .first_key = first_key.empty() ? nullptr : first_key.data(),
+                      .out = tensors[1].data(),
+                      .lse = tensors[2].as<float>()};
   set_shape(op, c, tensors[0].dtype());
   return op;
 }
 
 // Tensors: qkv, out, lse, dout, delta, dqkv.
-AttentionBackward backward_of(Tensors& tensors, const Case& c) {
+AttentionBackward backward_of(Tensors& tensors, const Case& c, const FirstKeys& first_key = {}) {
   AttentionBackward op{.qkv = tensors[0].data(),
+                       .first_key = first_key.empty() ? nullptr : first_key.data(),
                        .out = tensors[1].data(),
                        .dout = tensors[3].data(),
                        .lse = tensors[2].as<float>(),
@@ -56,19 +78,20 @@ Tensors forward_tensors(const Case& c, const Values& qkv) {
 }
 
 // What backward starts from; dqkv holds values that it has to overwrite.
-Tensors backward_tensors(const Case& c, const Values& qkv) {
-  Tensors tensors = run_reference(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); });
+Tensors backward_tensors(const Case& c, const Values& qkv, const FirstKeys& first_key = {}) {
+  Tensors tensors =
+      run_reference(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); });
   tensors.push_back(random_values(c.out_count(), qkv.dtype(), 2));
   tensors.push_back(random_values(c.row_count(), DType::fp32, 3));
   tensors.push_back(random_values(c.qkv_count(), qkv.dtype(), 4));
   return tensors;
 }
 
-void expect_both(const Case& c, const Values& qkv, const OpLimits& limits) {
+void expect_both(const Case& c, const Values& qkv, const OpLimits& limits, const FirstKeys& first_key = {}) {
   expect_op(
-      forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); }, limits);
+      forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); }, limits);
   expect_op(
-      backward_tensors(c, qkv), [&](Tensors& t) { return backward_of(t, c); }, limits);
+      backward_tensors(c, qkv, first_key), [&](Tensors& t) { return backward_of(t, c, first_key); }, limits);
 }
 
 class AttentionCases : public testing::TestWithParam<Case> {};
@@ -90,6 +113,63 @@ TEST_P(AttentionCases, Fp32) {
 TEST_P(AttentionCases, Bf16) {
   const Case c = GetParam();
   expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), {.tolerance = 4e-6});
+}
+
+// Documents shorter than a vector, around a panel, and longer than a tile.
+TEST_P(AttentionCases, Documents) {
+  const Case c = GetParam();
+  for (const std::int64_t longest : {5, 70, 300}) {
+    SCOPED_TRACE(longest);
+    const FirstKeys first_key = documents_of(c, longest, 10);
+    expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), {.tolerance = 4e-6}, first_key);
+    if (HasFatalFailure()) return;
+  }
+  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), {.tolerance = 4e-6},
+              documents_of(c, 40, 11));
+}
+
+TEST(Attention, OneDocumentHasTheBitsOfNone) {
+  const Case c{2, 150, 4, 2, 12};
+  const Values qkv = random_values(c.qkv_count(), DType::fp32, 12);
+  const FirstKeys one(static_cast<std::size_t>(c.batch * c.length), 0);
+  const Tensors tensors = backward_tensors(c, qkv);
+  const auto backward = [&](const FirstKeys& first_key) {
+    return run_op(
+        tensors, [&](Tensors& t) { return backward_of(t, c, first_key); }, 2, best_cpu_isa());
+  };
+  const auto forward = [&](const FirstKeys& first_key) {
+    return run_op(
+        forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); }, 2, best_cpu_isa());
+  };
+  EXPECT_TRUE(forward(one)[1].same_bits(forward({})[1]));
+  EXPECT_TRUE(backward(one)[5].same_bits(backward({})[5]));
+}
+
+// Scores of hidden keys that dwarf the visible ones must not reach anything: not as an overflow of 2^(score -
+// largest) either, in forward or backward.
+TEST(Attention, LargeHiddenScores) {
+  const Case c{1, 200, 2, 1, 16};
+  Values qkv = random_values(c.qkv_count(), DType::fp32, 13);
+  const std::int64_t begin = 121, stride = 4 * c.head_size;  // of the second document; of a row
+  for (std::int64_t t = 0; t < begin; ++t) {
+    for (std::int64_t d = 0; d < c.head_size; ++d) {
+      const std::int64_t key = t * stride + 2 * c.head_size + d;
+      qkv.set(key, qkv[key] * 1e4);
+    }
+  }
+  FirstKeys first_key(static_cast<std::size_t>(c.length), 0);
+  std::fill(first_key.begin() + begin, first_key.end(), static_cast<std::int32_t>(begin));
+  const Case alone{1, c.length - begin, c.heads, c.kv_heads, c.head_size};
+  Values second(alone.qkv_count(), DType::fp32);
+  for (std::int64_t i = 0; i < second.count(); ++i) second.set(i, qkv[begin * stride + i]);
+  const Tensors expected =
+      run_reference(forward_tensors(alone, second), [&](Tensors& t) { return forward_of(t, alone); });
+  const Tensors together = run_op(
+      forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); }, 1, best_cpu_isa());
+  for (std::int64_t i = 0; i < expected[1].count(); ++i) {
+    ASSERT_NEAR(together[1][begin * c.heads * c.head_size + i], expected[1][i], 4e-6) << i;
+  }
+  expect_both(c, qkv, {.tolerance = 5e-3}, first_key);
 }
 
 // Score differences of 1e4, where softmax is one-hot but for near ties; fp32 scores are good to 1e-3 there.
@@ -130,16 +210,16 @@ TEST(Attention, NotANumberReachesTheOutput) {
   }
 }
 
-void expect_gradients(const Case& c) {
+void expect_gradients(const Case& c, const FirstKeys& first_key = {}) {
   const Values qkv = random_values(c.qkv_count(), DType::fp32, 9);
-  const Tensors tensors = backward_tensors(c, qkv);
+  const Tensors tensors = backward_tensors(c, qkv, first_key);
   const Values& dout = tensors[3];
   for (const int threads : {1, 2}) {
     const Tensors result = run_op(
-        tensors, [&](Tensors& t) { return backward_of(t, c); }, threads, best_cpu_isa());
+        tensors, [&](Tensors& t) { return backward_of(t, c, first_key); }, threads, best_cpu_isa());
     Tensors forward = forward_tensors(c, qkv);
     const auto loss = [&] {
-      reference(forward_of(forward, c));
+      reference(forward_of(forward, c, first_key));
       return dot(forward[1], dout);
     };
     expect_gradient(forward[0], result[5], loss);
@@ -151,6 +231,10 @@ TEST(Attention, GradientMatchesFiniteDifferences) {
 }
 TEST(Attention, GradientMatchesFiniteDifferencesOverSeveralPanels) {
   expect_gradients({1, 53, 2, 1, 4});
+}
+TEST(Attention, GradientMatchesFiniteDifferencesWithDocuments) {
+  const Case c{2, 53, 2, 1, 4};
+  expect_gradients(c, documents_of(c, 30, 14));
 }
 
 }  // namespace

@@ -15,11 +15,14 @@ constexpr std::int64_t tile_keys = 2 * panel_width;
 // State of one panel of queries; scores are in units of log 2.
 struct Panel {
   std::int64_t first_query = 0;
-  std::int64_t vectors = 0;  // of queries; fewer than panel_vectors at the end of the sequence
-  float* queries = nullptr;  // (padded, panel_width), scaled
-  float* out = nullptr;      // (padded, panel_width), relative to `largest`
-  float* largest = nullptr;  // (panel_width) largest score so far
-  float* sum = nullptr;      // (panel_width) sum of 2^(score - largest)
+  std::int64_t vectors = 0;    // of queries; fewer than panel_vectors at the end of the sequence
+  std::int64_t begin = 0;      // no query sees the keys before it; a multiple of vector_lanes
+  std::int64_t mixed_end = 0;  // some query sees not all keys from begin to here; a multiple too
+  float* first_key = nullptr;  // (panel_width) of each query; set if begin < mixed_end
+  float* queries = nullptr;    // (padded, panel_width), scaled
+  float* out = nullptr;        // (padded, panel_width), relative to `largest`
+  float* largest = nullptr;    // (panel_width) largest score so far
+  float* sum = nullptr;        // (panel_width) sum of 2^(score - largest)
 };
 
 // Scratch of one thread.
@@ -40,6 +43,7 @@ struct Workspace {
       panel.out = pieces.take(padded * panel_width);
       panel.largest = pieces.take(panel_width);
       panel.sum = pieces.take(panel_width);
+      panel.first_key = pieces.take(panel_width);
     }
     keys = pieces.take(tile_keys * padded);
     values = pieces.take(tile_keys * padded);
@@ -51,13 +55,19 @@ struct Workspace {
 };
 
 // Consecutive keys of the packed tile that the vectors of a panel from `first_vector` on see; on the diagonal
-// the lanes of the first of them see only the keys up to their own query.
+// the lanes of the first of them see only the keys up to their own query. In a mixed span some queries do not
+// see some keys, because these belong to another document.
 struct KeySpan {
   std::int64_t first = 0;  // in the tile
   std::int64_t count = 0;
   std::int64_t first_vector = 0;
   bool diagonal = false;
+  bool mixed = false;
+  std::int64_t first_key = 0;  // `first` in the sequence; of a mixed span
 };
+
+// Only hidden scores are below it: where a query has seen nothing else, 2^(score - largest) is 0 and not NaN.
+constexpr float lowest_score = -std::numeric_limits<float>::max();
 
 // One step of the online softmax for one vector of queries: scores (count, panel_width) become 2^(score -
 // largest).
@@ -83,6 +93,17 @@ HF_INLINE void soften(float* scores, std::int64_t count, float* largest, float* 
   store(sum, total);
 }
 
+void hide_other_documents(const KeySpan& span, const float* first_key, std::int64_t vectors, float* scores) {
+  const f32x16 hidden = broadcast(-std::numeric_limits<float>::infinity());
+  for (std::int64_t i = 0; i < vectors * vector_lanes; i += vector_lanes) {
+    const f32x16 first = load(first_key + i);
+    for (std::int64_t key = 0; key < span.count; ++key) {
+      float* score = scores + key * panel_width + i;
+      store(score, if_less(broadcast(static_cast<float>(span.first_key + key)), first, hidden, load(score)));
+    }
+  }
+}
+
 void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std::int64_t head_size) {
   const std::int64_t padded = round_up(head_size, vector_lanes);
   const std::int64_t column = span.first_vector * vector_lanes;
@@ -103,6 +124,7 @@ void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std
       store(score, if_less(lane_index(), broadcast(static_cast<float>(key)), hidden, load(score)));
     }
   }
+  if (span.mixed) hide_other_documents(span, panel.first_key + column, vectors, space.scores + column);
   for (std::int64_t i = column; i < column + vectors * vector_lanes; i += vector_lanes) {
     soften(space.scores + i, span.count, panel.largest + i, panel.sum + i, space.alpha + i);
   }
@@ -121,32 +143,55 @@ void attend(const Workspace& space, const Panel& panel, const KeySpan& span, std
 // All that a panel sees of the packed keys [first_key, end_key).
 void attend_tile(const Workspace& space, const Panel& panel, std::int64_t first_key, std::int64_t end_key,
                  std::int64_t head_size) {
-  const std::int64_t seen_by_all = smaller(end_key, panel.first_query) - first_key;
-  if (seen_by_all > 0) attend(space, panel, {.count = seen_by_all}, head_size);
+  const std::int64_t end = smaller(end_key, panel.first_query);  // from there on the diagonal
+  std::int64_t begin = larger(first_key, panel.begin);
+  if (const std::int64_t mixed_end = smaller(end, panel.mixed_end); begin < mixed_end) {
+    attend(space, panel,
+           {.first = begin - first_key, .count = mixed_end - begin, .mixed = true, .first_key = begin},
+           head_size);
+    begin = mixed_end;
+  }
+  if (begin < end) attend(space, panel, {.first = begin - first_key, .count = end - begin}, head_size);
   for (std::int64_t vector = 0; vector < panel.vectors; ++vector) {
     const std::int64_t key = panel.first_query + vector * vector_lanes;
     if (key < first_key || key >= end_key) continue;
     attend(space, panel,
-           {.first = key - first_key, .count = vector_lanes, .first_vector = vector, .diagonal = true},
+           {.first = key - first_key,
+            .count = vector_lanes,
+            .first_vector = vector,
+            .diagonal = true,
+            .mixed = key < panel.mixed_end,
+            .first_key = key},
            head_size);
   }
 }
 
+void begin_documents(const VisibleKeys& visible, Panel& panel) {
+  const std::int64_t queries = panel.vectors * vector_lanes;
+  panel.begin = visible.first_of(panel.first_query) / vector_lanes * vector_lanes;
+  panel.mixed_end = round_up(visible.first_of(panel.first_query + queries - 1), vector_lanes);
+  if (panel.begin >= panel.mixed_end) return;
+  for (std::int64_t i = 0; i < queries; ++i) {
+    panel.first_key[i] = static_cast<float>(visible.first_of(panel.first_query + i));
+  }
+}
+
 template <typename T>
-void begin_panel(const AttentionForward& op, const T* queries, std::int64_t first_query,
-                 const Workspace& space, Panel& panel) {
+void begin_panel(const AttentionForward& op, const T* queries, const VisibleKeys& visible,
+                 std::int64_t first_query, const Workspace& space, Panel& panel) {
   const AttentionShape shape = shape_of(op);
   const std::int64_t padded = shape.padded();
   const std::int64_t count = smaller(panel_width, shape.length - first_query);
   panel.first_query = first_query;
   panel.vectors = ceil_divide(count, vector_lanes);
+  begin_documents(visible, panel);
   const float scale = log2_e / __builtin_sqrtf(static_cast<float>(shape.head_size));
   pack_rows(queries + first_query * shape.qkv_stride(), shape.qkv_stride(), count, panel_width,
             shape.head_size, scale, space.rows);
   transpose(space.rows, padded, panel_width, padded, panel.queries, panel_width);
   for (std::int64_t i = 0; i < padded * panel_width; i += vector_lanes) store(panel.out + i, zero());
   for (std::int64_t i = 0; i < panel_width; i += vector_lanes) {
-    store(panel.largest + i, broadcast(-std::numeric_limits<float>::infinity()));
+    store(panel.largest + i, broadcast(lowest_score));
     store(panel.sum + i, zero());
   }
 }
@@ -180,13 +225,16 @@ void forward_tile(const AttentionForward& op, std::int64_t b, std::int64_t head,
   const T* qkv = static_cast<const T*>(op.qkv);
   const std::int64_t end_query = smaller(first_query + tile_queries, shape.length);
   const std::int64_t panels = ceil_divide(end_query - first_query, panel_width);
+  const VisibleKeys visible = visible_keys(op, b);
   for (std::int64_t i = 0; i < panels; ++i) {
-    begin_panel(op, qkv + shape.query_offset(b, head), first_query + i * panel_width, space, space.panels[i]);
+    begin_panel(op, qkv + shape.query_offset(b, head), visible, first_query + i * panel_width, space,
+                space.panels[i]);
   }
   const T* keys = qkv + shape.key_offset(b, head / shape.group());
   const T* values = qkv + shape.value_offset(b, head / shape.group());
   const std::int64_t stride = shape.qkv_stride();
-  for (std::int64_t first_key = 0; first_key < end_query; first_key += tile_keys) {
+  const std::int64_t begin = visible.first_of(first_query) / tile_keys * tile_keys;
+  for (std::int64_t first_key = begin; first_key < end_query; first_key += tile_keys) {
     const std::int64_t count = smaller(tile_keys, end_query - first_key);
     const std::int64_t padded_count = round_up(count, vector_lanes);
     pack_rows(keys + first_key * stride, stride, count, padded_count, shape.head_size, 1.0F, space.keys);

@@ -72,6 +72,11 @@ HF_INLINE void fill_zero(float* values, std::int64_t count) {
   for (std::int64_t i = 0; i < count; i += vector_lanes) store(values + i, zero());
 }
 
+struct KeyPanel {
+  std::int64_t first = 0;
+  VisibleKeys visible;
+};
+
 // Consecutive queries that see the first `vectors` vectors of a panel of keys; on the diagonal they see the
 // last of them only up to their own key.
 struct QuerySpan {
@@ -79,7 +84,21 @@ struct QuerySpan {
   std::int64_t count = 0;
   std::int64_t vectors = 0;
   bool diagonal = false;
+
+  // Some query does not see some of the keys, because these belong to another document.
+  bool is_mixed(const KeyPanel& keys) const { return keys.visible.first_of(first + count - 1) > keys.first; }
 };
+
+void hide_other_documents(const KeyPanel& keys, const QuerySpan& span, float* scores) {
+  const f32x16 hidden = broadcast(-std::numeric_limits<float>::infinity());
+  for (std::int64_t row = 0; row < span.count; ++row, scores += panel_width) {
+    const std::int64_t first = keys.visible.first_of(span.first + row) - keys.first;
+    for (std::int64_t i = 0; i < smaller(first, span.vectors * vector_lanes); i += vector_lanes) {
+      const f32x16 end = broadcast(static_cast<float>(first - i));
+      store(scores + i, if_less(lane_index(), end, hidden, load(scores + i)));
+    }
+  }
+}
 
 // p = 2^(scores - lse), ds = p * (dp - delta), where `space.p` holds scores and `space.ds` holds dp.
 void differentiate_softmax(const Workspace& space, const QuerySpan& span) {
@@ -100,8 +119,8 @@ void differentiate_softmax(const Workspace& space, const QuerySpan& span) {
   }
 }
 
-void differentiate_span(const Workspace& space, const QuerySpan& span, std::int64_t head_size, float* dk,
-                        float* dv) {
+void differentiate_span(const Workspace& space, const KeyPanel& keys, const QuerySpan& span,
+                        std::int64_t head_size, float* dk, float* dv) {
   const std::int64_t padded = round_up(head_size, vector_lanes);
   const float* queries = space.queries + span.first * padded;
   const float* dout = space.dout + span.first * padded;
@@ -129,6 +148,7 @@ void differentiate_span(const Workspace& space, const QuerySpan& span, std::int6
   };
   by_keys(queries, space.keys_transposed, space.p);
   by_keys(dout, space.values_transposed, space.ds);
+  if (span.is_mixed(keys)) hide_other_documents(keys, span, space.p);
   differentiate_softmax(space, span);
   over_queries(dout, space.p, dv);
   over_queries(queries, space.ds, dk);
@@ -143,21 +163,22 @@ void differentiate_span(const Workspace& space, const QuerySpan& span, std::int6
                                .depth = span.vectors * vector_lanes});
 }
 
-// All queries of the packed head against one panel of keys.
-void differentiate_panel(const Workspace& space, const Plan& plan, std::int64_t first_key, float* dk,
+// The queries of the packed head that see a panel of keys against it.
+void differentiate_panel(const Workspace& space, const Plan& plan, const KeyPanel& keys, float* dk,
                          float* dv) {
-  const std::int64_t vectors = ceil_divide(smaller(panel_width, plan.length - first_key), vector_lanes);
-  for (std::int64_t vector = 0; vector < vectors; ++vector) {
-    const QuerySpan span{.first = first_key + vector * vector_lanes,
+  const std::int64_t count = smaller(panel_width, plan.length - keys.first);
+  for (std::int64_t vector = 0; vector * vector_lanes < count; ++vector) {
+    const QuerySpan span{.first = keys.first + vector * vector_lanes,
                          .count = vector_lanes,
                          .vectors = vector + 1,
                          .diagonal = true};
-    differentiate_span(space, span, plan.head_size, dk, dv);
+    differentiate_span(space, keys, span, plan.head_size, dk, dv);
   }
-  for (std::int64_t first = first_key + panel_width; first < plan.length; first += tile_queries) {
+  const std::int64_t end = round_up(keys.visible.end_of_queries(keys.first + count - 1), vector_lanes);
+  for (std::int64_t first = keys.first + panel_width; first < end; first += tile_queries) {
     const QuerySpan span{
-        .first = first, .count = smaller(tile_queries, plan.rows() - first), .vectors = panel_vectors};
-    differentiate_span(space, span, plan.head_size, dk, dv);
+        .first = first, .count = smaller(tile_queries, end - first), .vectors = panel_vectors};
+    differentiate_span(space, keys, span, plan.head_size, dk, dv);
   }
 }
 
@@ -193,7 +214,7 @@ class Task {
         fill_zero(dv, panel_floats);
       }
       load_keys(panel * panel_width);
-      differentiate_panel(space_, plan_, panel * panel_width, dk, dv);
+      differentiate_panel(space_, plan_, {panel * panel_width, visible_keys(op_, b_)}, dk, dv);
       if (is_last) {
         // Packed queries carry log2(e) / sqrt(head_size).
         write_panel(dk, panel * panel_width, ln_2, plan_.key_offset(b_, kv_head_));

@@ -51,6 +51,35 @@ AttentionShape shape_of(const Op& op) {
   return {op.batch, op.sequence_length, op.heads, op.kv_heads, op.head_size};
 }
 
+// Which keys the queries of one sequence see besides the causal rule (first_key in kernels/attention.h).
+struct VisibleKeys {
+  const std::int32_t* first_key = nullptr;  // of this sequence; null = all
+  std::int64_t length = 0;
+
+  // The padding behind the last query sees what that one sees.
+  std::int64_t first_of(std::int64_t query) const {
+    return first_key == nullptr ? 0 : first_key[smaller(query, length - 1)];
+  }
+  // The first query that does not see `key` any more; `length` when all behind the key do.
+  std::int64_t end_of_queries(std::int64_t key) const {
+    if (first_key == nullptr) return length;
+    std::int64_t sees = key, end = length;
+    while (sees + 1 < end) {
+      const std::int64_t middle = (sees + end) / 2;
+      if (first_key[middle] <= key) {
+        sees = middle;
+      } else {
+        end = middle;
+      }
+    }
+    return end;
+  }
+};
+template <typename Op>
+VisibleKeys visible_keys(const Op& op, std::int64_t b) {
+  return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length, op.sequence_length};
+}
+
 // Hands out consecutive pieces of a scratch block, each at a cache line; without a block it only counts.
 class Pieces {
  public:
