@@ -63,12 +63,14 @@ void activate_backward(Device& device, const ModelSpec& spec, const BlockActivat
 }  // namespace
 
 void block_forward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                   const BlockScratch& scratch, void* out_NC, BatchShapeBT shape) {
+                   const BlockScratch& scratch, void* out_NC, const SequencesBT& sequences) {
+  const BatchShapeBT shape = sequences.shape;
   const std::int64_t rows = shape.rows();
   block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, rows);
   block.qkv.forward(device, a.normed_NC, a.qkv, rows);
   rotate(device, spec, scratch, a.qkv, shape, /*inverse=*/false);
   device.launch(AttentionForward{.qkv = a.qkv,
+                                 .first_key = sequences.first_key,
                                  .out = a.attention,
                                  .lse = a.lse,
                                  .batch = shape.batch,
@@ -99,10 +101,13 @@ void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& b
 }
 
 void attention_backward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                        const BlockScratch& scratch, void* d_NC, BatchShapeBT shape, bool accumulate) {
+                        const BlockScratch& scratch, void* d_NC, const SequencesBT& sequences,
+                        bool accumulate) {
+  const BatchShapeBT shape = sequences.shape;
   const std::int64_t rows = shape.rows();
   block.output.backward(device, a.attention, d_NC, scratch.dinner, rows, accumulate);
   device.launch(AttentionBackward{.qkv = a.qkv,
+                                  .first_key = sequences.first_key,
                                   .out = a.attention,
                                   .dout = scratch.dinner,
                                   .lse = a.lse,

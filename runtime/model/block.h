@@ -19,6 +19,13 @@ struct BatchShapeBT {
   std::int64_t rows() const { return batch * sequence_length; }
 };
 
+// The sequences of one microbatch, and which keys a token sees (first_key in kernels/attention.h; null = all
+// before it).
+struct SequencesBT {
+  BatchShapeBT shape;
+  const std::int32_t* first_key = nullptr;
+};
+
 struct Block {
   Norm attention_norm, feed_forward_norm;
   Linear qkv, output, up, down;
@@ -52,7 +59,7 @@ struct BlockScratch {
 // Reads activations.x_NC, fills the rest, writes the block's output to out_NC.
 void block_forward(Device& device, const ModelSpec& spec, const Block& block,
                    const BlockActivations& activations, const BlockScratch& scratch, void* out_NC,
-                   BatchShapeBT shape);
+                   const SequencesBT& sequences);
 
 // d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each
 // half's gradients leave as soon as they are complete.
@@ -61,6 +68,6 @@ void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& b
                            BatchShapeBT shape, bool accumulate);
 void attention_backward(Device& device, const ModelSpec& spec, const Block& block,
                         const BlockActivations& activations, const BlockScratch& scratch, void* d_NC,
-                        BatchShapeBT shape, bool accumulate);
+                        const SequencesBT& sequences, bool accumulate);
 
 }  // namespace holdfast

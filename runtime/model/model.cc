@@ -67,7 +67,7 @@ void Model::forward_trunk(Device& device, const TokenBatch& batch) const {
                                  .dtype = spec_.dtype});
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     block_forward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch,
-                  activations_.residual_NC[layer + 1], shape);
+                  activations_.residual_NC[layer + 1], {shape, batch.first_key});
   }
   final_norm_.forward(device, activations_.residual_NC.back(), activations_.final_NC,
                       activations_.final_statistics, shape.rows());
@@ -120,7 +120,7 @@ void Model::backward_trunk(Device& device, const TokenBatch& batch, const Backwa
                           d_NC, batch.shape, options.accumulate);
     bucket.next();
     attention_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch, d_NC,
-                       batch.shape, options.accumulate);
+                       {batch.shape, batch.first_key}, options.accumulate);
     bucket.next();
   }
   embedding_backward(device, batch, options.accumulate);

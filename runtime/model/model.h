@@ -21,6 +21,9 @@ namespace holdfast {
 struct TokenBatch {
   const std::int32_t* inputs = nullptr;
   const std::int32_t* targets = nullptr;  // not needed for logits
+  // Null, or where each token's document begins in its sequence: attention then stays inside documents.
+  // Positions do not restart with a document.
+  const std::int32_t* first_key = nullptr;
   BatchShapeBT shape;
 };
 
