@@ -15,24 +15,74 @@ function(holdfast_layer name)
   endif()
 endfunction()
 
-# holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, and every file in folder/cpu/ops is compiled
-# once per instruction set, into a namespace of its own (HF_ISA); the device picks one table when it starts.
-function(holdfast_kernels name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
-  holdfast_layer(${name} SOURCES ${ARG_SOURCES} ${ARG_SOURCES}/cpu ${ARG_SOURCES}/reference LINK ${ARG_LINK})
-  file(GLOB ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops/*.cc)
+# holdfast_compile_per_isa(NAME SOURCES file... LINK target...): adds the files to target NAME once per instruction set, each
+# time into a namespace of its own (HF_ISA); the device picks among them when it starts.
+function(holdfast_compile_per_isa name)
+  cmake_parse_arguments(ARG "" "UNIT" "SOURCES;LINK" ${ARGN})
   set(flags_portable "")
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
   foreach(isa portable avx2 avx512)
-    if(ops)
-      add_library(hf_${name}_${isa} OBJECT ${ops})
-      target_compile_definitions(hf_${name}_${isa} PRIVATE HF_ISA=${isa})
-      target_compile_options(hf_${name}_${isa} PRIVATE ${flags_${isa}} -Wno-psabi)
-      target_link_libraries(hf_${name}_${isa} PUBLIC hf_flags ${ARG_LINK})
-      target_sources(hf_${name} PRIVATE $<TARGET_OBJECTS:hf_${name}_${isa}>)
-    endif()
+    set(unit ${name}_${ARG_UNIT}_${isa})
+    add_library(${unit} OBJECT ${ARG_SOURCES})
+    target_compile_definitions(${unit} PRIVATE HF_ISA=${isa})
+    target_compile_options(${unit} PRIVATE ${flags_${isa}} -Wno-psabi)
+    target_link_libraries(${unit} PUBLIC hf_flags ${ARG_LINK})
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${unit}>)
   endforeach()
+endfunction()
+
+# holdfast_kernel_lists(NAME FUNCTION function SOURCES file... LINK target...): compiles files that register kernels
+# (kernels/cpu/register.h) into target NAME, and holdfast::cpu::FUNCTION(), which returns their lists. The function names
+# every list, so that the linker cannot leave one out.
+function(holdfast_kernel_lists name)
+  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;LINK" ${ARGN})
+  set(declarations "")
+  set(entries "")
+  foreach(file ${ARG_SOURCES})
+    file(STRINGS ${file} registers REGEX HF_REGISTER_KERNELS)
+    if(NOT registers)
+      message(FATAL_ERROR "${file} registers no kernels: it needs HF_REGISTER_KERNELS(...), see docs/kernels.md")
+    endif()
+    cmake_path(GET file STEM stem)
+    string(MAKE_C_IDENTIFIER kernels_of_${stem} list)
+    file(RELATIVE_PATH shown ${PROJECT_SOURCE_DIR} ${file})
+    set_property(SOURCE ${file} PROPERTY COMPILE_DEFINITIONS HF_KERNEL_LIST=${list} HF_KERNEL_FILE="${shown}")
+    foreach(isa portable avx2 avx512)
+      string(APPEND declarations "namespace ${isa} { extern const ImplementationList ${list}; }\n")
+      string(APPEND entries "&${isa}::${list},\n")
+    endforeach()
+  endforeach()
+  if(ARG_SOURCES)
+    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
+    set(body "static constexpr const ImplementationList* lists[] = {\n${entries}};\nreturn lists;")
+  else()
+    set(body "return {};")
+  endif()
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/${name}_${ARG_FUNCTION}.cc)
+  file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
+// Written by cmake/HoldfastLayer.cmake.
+#include "kernels/cpu/lists.h"
+namespace holdfast::cpu {
+@declarations@
+std::span<const ImplementationList* const> @ARG_FUNCTION@();
+std::span<const ImplementationList* const> @ARG_FUNCTION@() {
+@body@
+}
+}  // namespace holdfast::cpu
+]])
+  target_sources(${name} PRIVATE ${generated})
+endfunction()
+
+# holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, with folder/cpu/ops compiled per instruction set and
+# whatever users put into folder/cpu/custom.
+function(holdfast_kernels name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  holdfast_layer(${name} SOURCES ${ARG_SOURCES} ${ARG_SOURCES}/cpu ${ARG_SOURCES}/reference LINK ${ARG_LINK})
+  file(GLOB ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops/*.cc)
+  holdfast_compile_per_isa(hf_${name} UNIT ops SOURCES ${ops} LINK ${ARG_LINK})
+  file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/custom/*.cc)
+  holdfast_kernel_lists(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()
 
 # holdfast_program(NAME SOURCES folder LINK target...): bin/NAME.

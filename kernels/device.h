@@ -17,8 +17,11 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
+#include "kernels/cpu/isa.h"
 #include "kernels/op.h"
+#include "kernels/registry.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
@@ -52,6 +55,7 @@ class Device {
   virtual Result<void> end_planning() = 0;
   virtual std::uint64_t workspace_bytes() const = 0;
 
+  virtual const KernelTable& kernels() const = 0;
   // "cpu, avx512, oneDNN 2.6.3 avx512_core_bf16": what decides bits (so not the number of threads). Stored
   // with a run; a resume on another says so.
   virtual std::string description() const = 0;
@@ -61,20 +65,17 @@ class Device {
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
 };
 
-// Instruction sets of the CPU kernels. Non-matmul kernels give the same bits on all of them; matmul (oneDNN)
-// does not, and oneDNN picks its own instruction set from the processor whatever is chosen here (its limit is
-// process-wide).
-enum class CpuIsa { portable, avx2, avx512 };
-const char* name_of(CpuIsa isa);
-CpuIsa best_cpu_isa();  // what this processor supports
-
 struct CpuDeviceOptions {
   int threads = 1;
-  CpuIsa isa = best_cpu_isa();
-  std::size_t queue_capacity = 16384;  // launches in flight; launch() waits when it is full
+  CpuIsa isa =
+      best_cpu_isa();  // the most that kernels may use; oneDNN has a limit of its own (limit_matmul_library)
+  std::vector<KernelWish> kernels = {};                 // by name; the others are chosen by the registry
+  const KernelRegistry* registry = &kernel_registry();  // outlives the device
+  std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
   std::function<void(OpId)> observer =
       {};  // called on the queue thread before each op runs; for tests and profilers
 };
+// The wishes must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 }  // namespace holdfast

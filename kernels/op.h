@@ -1,38 +1,52 @@
 // Every operation a device can do. An op is a plain struct of pointers, shapes and dtypes (its contract
-// header says what they mean); a device holds a table from OpId to its own implementation. Model code names
-// ops, never devices.
+// header says what they mean); a device holds a table from OpId to an implementation (kernels/registry.h).
+// Model code names ops, never devices.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace holdfast {
 
+// In the order of tables. The names are those that users write: [kernels] rmsnorm_forward = "avx2".
+#define HF_OPS(X)       \
+  X(matmul)             \
+  X(bias_gradient)      \
+  X(embedding_forward)  \
+  X(embedding_backward) \
+  X(layernorm_forward)  \
+  X(layernorm_backward) \
+  X(rmsnorm_forward)    \
+  X(rmsnorm_backward)   \
+  X(rotary)             \
+  X(attention_forward)  \
+  X(attention_backward) \
+  X(gelu_forward)       \
+  X(gelu_backward)      \
+  X(swiglu_forward)     \
+  X(swiglu_backward)    \
+  X(cross_entropy)      \
+  X(loss_sum)           \
+  X(adamw)              \
+  X(square_sum)         \
+  X(add)                \
+  X(accumulate)         \
+  X(cast)               \
+  X(fill_zero)          \
+  X(copy)
+
 enum class OpId : std::uint16_t {
-  matmul,
-  bias_gradient,
-  embedding_forward,
-  embedding_backward,
-  layernorm_forward,
-  layernorm_backward,
-  rmsnorm_forward,
-  rmsnorm_backward,
-  rotary,
-  attention_forward,
-  attention_backward,
-  gelu_forward,
-  gelu_backward,
-  swiglu_forward,
-  swiglu_backward,
-  cross_entropy,
-  loss_sum,
-  adamw,
-  square_sum,
-  add,
-  accumulate,
-  cast,
-  fill_zero,
-  copy,
-  count
+#define HF_OP_ID(op) op,
+  HF_OPS(HF_OP_ID)
+#undef HF_OP_ID
+      count
+};
+
+inline constexpr std::size_t op_count = static_cast<std::size_t>(OpId::count);
+inline constexpr const char* op_names[op_count] = {
+#define HF_OP_NAME(op) #op,
+    HF_OPS(HF_OP_NAME)
+#undef HF_OP_NAME
 };
 
 const char* name_of(OpId id);

@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/op.h"
-
 namespace holdfast::cpu {
 
 class Team;         // kernels/cpu/team.h: the threads
@@ -89,29 +87,5 @@ class Context {
   Scratch* scratch_;
   MatmulCache* matmuls_;
 };
-
-// One implementation of one op. `prepare` may be null. It runs on the queue thread: in planning mode alone,
-// and before every run, so it must be cheap when there is nothing new to make. It reads shapes only, never
-// the memory of the op.
-struct Kernel {
-  const char* name = nullptr;
-  void (*run)(const Context& context, const void* arguments) = nullptr;
-  void (*prepare)(const Context& context, const void* arguments) = nullptr;
-};
-
-struct KernelTable {
-  Kernel kernels[static_cast<std::size_t>(OpId::count)];
-};
-
-// One table per instruction set; each is defined by kernels/cpu/ops/table.cc compiled with HF_ISA.
-namespace portable {
-const KernelTable& kernel_table();
-}
-namespace avx2 {
-const KernelTable& kernel_table();
-}
-namespace avx512 {
-const KernelTable& kernel_table();
-}
 
 }  // namespace holdfast::cpu

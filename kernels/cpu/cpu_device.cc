@@ -1,4 +1,5 @@
 // The CPU device: a ring of launches, one thread that runs them in order, and its team.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -17,18 +18,6 @@ namespace holdfast {
 
 namespace {
 
-const cpu::KernelTable& table_of(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::portable:
-      return cpu::portable::kernel_table();
-    case CpuIsa::avx2:
-      return cpu::avx2::kernel_table();
-    case CpuIsa::avx512:
-      return cpu::avx512::kernel_table();
-  }
-  return cpu::portable::kernel_table();
-}
-
 // What the queue thread does with a slot.
 enum class Action : std::uint8_t { run, prepare, allocate, stop };
 
@@ -40,10 +29,10 @@ struct Slot {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(const CpuDeviceOptions& options)
+  CpuDevice(const CpuDeviceOptions& options, KernelTable kernels)
       : isa_(options.isa),
         observer_(options.observer),
-        table_(table_of(options.isa)),
+        kernels_(std::move(kernels)),
         slots_(options.queue_capacity),
         team_(options.threads, cpu::use_one_thread_per_primitive),
         scratch_(options.threads),
@@ -64,9 +53,8 @@ class CpuDevice final : public Device {
   Result<void> end_planning() override;
   std::uint64_t workspace_bytes() const override { return workspace_bytes_.load(std::memory_order_relaxed); }
 
-  std::string description() const override {
-    return fmt::format("cpu, {}, {}", name_of(isa_), cpu::matmul_library());
-  }
+  const KernelTable& kernels() const override { return kernels_; }
+  std::string description() const override;
   int threads() const override { return team_.threads(); }
 
  private:
@@ -84,7 +72,7 @@ class CpuDevice final : public Device {
 
   const CpuIsa isa_;
   const std::function<void(OpId)> observer_;
-  const cpu::KernelTable& table_;
+  const KernelTable kernels_;
   std::vector<Slot> slots_;
   cpu::Team team_;
   cpu::Scratch scratch_;
@@ -135,6 +123,14 @@ bool CpuDevice::wait(Ticket ticket, std::int64_t timeout_us) {
   return done;
 }
 
+// Own kernels have the same bits on every instruction set; the widest that they are compiled for is named all
+// the same.
+std::string CpuDevice::description() const {
+  const CpuIsa widest = std::min(isa_, CpuIsa::avx512);
+  const std::string bits = bits_of(kernels_);
+  return fmt::format("cpu, {}{}{}", name_of(widest), bits.empty() ? "" : ", ", bits);
+}
+
 Result<void> CpuDevice::end_planning() {
   planning_ = false;
   push(OpId::count, Action::allocate, nullptr, 0);
@@ -182,7 +178,7 @@ void CpuDevice::execute(const Slot& slot) {
     return;
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));
-  const cpu::Kernel& kernel = table_.kernels[static_cast<std::size_t>(slot.id)];
+  const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
   if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
   if (slot.action == Action::prepare) return;
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
@@ -200,29 +196,12 @@ void CpuDevice::complete(std::uint64_t done) {
 
 }  // namespace
 
-const char* name_of(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::portable:
-      return "portable";
-    case CpuIsa::avx2:
-      return "avx2";
-    case CpuIsa::avx512:
-      return "avx512";
-  }
-  return "unknown";
-}
-
-CpuIsa best_cpu_isa() {
-  if (__builtin_cpu_supports("x86-64-v4") != 0) return CpuIsa::avx512;
-  if (__builtin_cpu_supports("x86-64-v3") != 0) return CpuIsa::avx2;
-  return CpuIsa::portable;
-}
-
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
   HF_CHECK(options.threads >= 1, "a CPU device needs at least one thread, not {}", options.threads);
   HF_CHECK(options.queue_capacity >= 1, "a CPU device needs room for at least one launch");
-  HF_CHECK(options.isa <= best_cpu_isa(), "this processor has no {}", name_of(options.isa));
-  return std::make_unique<CpuDevice>(options);
+  Result<KernelTable> kernels = options.registry->choose(options.isa, options.kernels);
+  HF_CHECK(kernels.ok(), "{}", kernels.error().message);
+  return std::make_unique<CpuDevice>(options, std::move(kernels).value());
 }
 
 }  // namespace holdfast

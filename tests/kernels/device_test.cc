@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <future>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -186,21 +185,27 @@ TEST(CpuDevice, DescriptionNamesWhatDecidesBits) {
   EXPECT_THAT(one, testing::MatchesRegex("cpu, portable, oneDNN [0-9]+\\.[0-9]+\\.[0-9]+ [a-z0-9_]+"));
 }
 
-TEST(CpuDevice, EveryTableHasEveryOpUnderItsName) {
-  std::vector<const cpu::KernelTable*> tables = {&cpu::portable::kernel_table()};
-  if (best_cpu_isa() >= CpuIsa::avx2) tables.push_back(&cpu::avx2::kernel_table());
-  if (best_cpu_isa() >= CpuIsa::avx512) tables.push_back(&cpu::avx512::kernel_table());
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(OpId::count); ++i) {
-    const std::string name = name_of(static_cast<OpId>(i));
-    EXPECT_NE(name, "unknown");
-    names.insert(name);
-    for (const cpu::KernelTable* table : tables) {
-      EXPECT_EQ(table->kernels[i].name, name);
-      EXPECT_NE(table->kernels[i].run, nullptr) << name;
-    }
-  }
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(OpId::count));
+TEST(CpuDevice, DescriptionNamesChosenKernelsThatHaveBitsOfTheirOwn) {
+  const std::string usual = make_cpu_device({})->description();
+  EXPECT_EQ(make_cpu_device({.kernels = {{OpId::rotary, "portable"}}})->description(), usual);
+  EXPECT_EQ(make_cpu_device({.kernels = {{OpId::rotary, "reference"}}})->description(),
+            usual + ", rotary reference");
+}
+
+TEST(CpuDevice, RunsTheKernelsThatItWasTold) {
+  const std::unique_ptr<Device> device = make_cpu_device({.kernels = {{OpId::bias_gradient, "reference"}}});
+  EXPECT_STREQ(device->kernels()[static_cast<std::size_t>(OpId::bias_gradient)].first().name, "reference");
+  // 1e8 + 1 - 1e8 is 1 in double and 0 in fp32.
+  const std::vector<float> rows = {1e8F, 1.0F, -1e8F};
+  std::vector<float> sum = {0.0F};
+  const BiasGradient op{rows.data(), sum.data(), 3, 1, false, DType::fp32};
+  device->launch(op);
+  device->synchronize();
+  EXPECT_EQ(sum[0], 1.0F);
+  const std::unique_ptr<Device> usual = make_cpu_device({});
+  usual->launch(op);
+  usual->synchronize();
+  EXPECT_EQ(sum[0], 0.0F);
 }
 
 TEST(Team, EveryIndexRunsOnceWhateverTheThreads) {

@@ -11,6 +11,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
 #include "kernels/device.h"
+#include "kernels/registry.h"
 
 namespace holdfast {
 namespace {
@@ -207,15 +208,15 @@ TEST(Matmul, ALongSumOverFewOutputsIsExactEnough) {
   expect_near(problem.run_on(*device), problem.expected(), problem.op, "8 x 24 x 65536");
 }
 
-// Processors without bf16 instructions; the tables of kernels are asked directly because a device never
-// chooses it here.
+// Processors without bf16 instructions; the registry is asked directly because a device never chooses it
+// here.
 TEST(Matmul, WidensBf16WhereTheLibraryHasNone) {
   cpu::Team team(2, cpu::use_one_thread_per_primitive);
   cpu::use_one_thread_per_primitive();
   cpu::Scratch scratch(2);
   cpu::MatmulCache matmuls(2, cpu::Bf16Products::widened);
   const cpu::Context context(team, scratch, matmuls);
-  const cpu::Kernel& kernel = cpu::portable::kernel_table().kernels[static_cast<std::size_t>(OpId::matmul)];
+  const Implementation& kernel = *kernel_registry().find(OpId::matmul, "onednn", CpuIsa::portable);
   std::vector<Case> cases;
   for (const auto& size : {std::array{17, 33, 1100}, std::array{70, 45, 512}, std::array{9, 20, 4700}}) {
     for (const Case& c : every_kind(size[0], size[1], size[2], 2)) {

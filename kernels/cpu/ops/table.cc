@@ -1,47 +1,68 @@
-// The table of kernels of one instruction set.
+// The kernels of one instruction set, for the registry (kernels/registry.h).
+#include "kernels/cpu/lists.h"
+#include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/ops.h"
 
 namespace holdfast::cpu::HF_ISA {
 
 namespace {
 
-KernelTable make_table() {
-  KernelTable table;
-  const auto add_kernel = [&table](OpId id, auto run, auto prepare) {
-    table.kernels[static_cast<std::size_t>(id)] = Kernel{name_of(id), run, prepare};
-  };
-  add_kernel(OpId::matmul, run_matmul, prepare_matmul);
-  add_kernel(OpId::bias_gradient, run_bias_gradient, nullptr);
-  add_kernel(OpId::embedding_forward, run_embedding_forward, nullptr);
-  add_kernel(OpId::embedding_backward, run_embedding_backward, nullptr);
-  add_kernel(OpId::layernorm_forward, run_layernorm_forward, nullptr);
-  add_kernel(OpId::layernorm_backward, run_layernorm_backward, prepare_layernorm_backward);
-  add_kernel(OpId::rmsnorm_forward, run_rmsnorm_forward, nullptr);
-  add_kernel(OpId::rmsnorm_backward, run_rmsnorm_backward, prepare_rmsnorm_backward);
-  add_kernel(OpId::rotary, run_rotary, nullptr);
-  add_kernel(OpId::attention_forward, run_attention_forward, prepare_attention_forward);
-  add_kernel(OpId::attention_backward, run_attention_backward, prepare_attention_backward);
-  add_kernel(OpId::gelu_forward, run_gelu_forward, nullptr);
-  add_kernel(OpId::gelu_backward, run_gelu_backward, nullptr);
-  add_kernel(OpId::swiglu_forward, run_swiglu_forward, nullptr);
-  add_kernel(OpId::swiglu_backward, run_swiglu_backward, nullptr);
-  add_kernel(OpId::cross_entropy, run_cross_entropy, nullptr);
-  add_kernel(OpId::loss_sum, run_loss_sum, nullptr);
-  add_kernel(OpId::adamw, run_adamw, nullptr);
-  add_kernel(OpId::square_sum, run_square_sum, nullptr);
-  add_kernel(OpId::add, run_add, nullptr);
-  add_kernel(OpId::accumulate, run_accumulate, nullptr);
-  add_kernel(OpId::cast, run_cast, nullptr);
-  add_kernel(OpId::fill_zero, run_fill_zero, nullptr);
-  add_kernel(OpId::copy, run_copy, nullptr);
-  return table;
+#define HF_QUOTED_(name) #name
+#define HF_QUOTED(name) HF_QUOTED_(name)
+
+using Function = void (*)(const Context& context, const void* arguments);
+
+constexpr Implementation kernel(OpId op, Function run, Function prepare = nullptr) {
+  Implementation result;
+  result.op = op;
+  result.name = HF_QUOTED(HF_ISA);
+  result.what = "own kernel on vectors of sixteen (kernels/cpu/simd.h), compiled for " HF_QUOTED(HF_ISA);
+  result.needs = CpuIsa::HF_ISA;
+  result.same_bits_as_portable = true;
+  result.prepare = prepare;
+  result.run = run;
+  return result;
 }
+
+constexpr Implementation onednn_matmul() {
+  Implementation result = kernel(OpId::matmul, run_matmul, prepare_matmul);
+  result.name = "onednn";
+  result.what = "tiles of one thread each, which follow from the shape, by oneDNN";
+  result.same_bits_as_portable = false;
+  result.library = matmul_library;
+  return result;
+}
+
+constexpr Implementation implementations[] = {
+    onednn_matmul(),
+    kernel(OpId::bias_gradient, run_bias_gradient),
+    kernel(OpId::embedding_forward, run_embedding_forward),
+    kernel(OpId::embedding_backward, run_embedding_backward),
+    kernel(OpId::layernorm_forward, run_layernorm_forward),
+    kernel(OpId::layernorm_backward, run_layernorm_backward, prepare_layernorm_backward),
+    kernel(OpId::rmsnorm_forward, run_rmsnorm_forward),
+    kernel(OpId::rmsnorm_backward, run_rmsnorm_backward, prepare_rmsnorm_backward),
+    kernel(OpId::rotary, run_rotary),
+    kernel(OpId::attention_forward, run_attention_forward, prepare_attention_forward),
+    kernel(OpId::attention_backward, run_attention_backward, prepare_attention_backward),
+    kernel(OpId::gelu_forward, run_gelu_forward),
+    kernel(OpId::gelu_backward, run_gelu_backward),
+    kernel(OpId::swiglu_forward, run_swiglu_forward),
+    kernel(OpId::swiglu_backward, run_swiglu_backward),
+    kernel(OpId::cross_entropy, run_cross_entropy),
+    kernel(OpId::loss_sum, run_loss_sum),
+    kernel(OpId::adamw, run_adamw),
+    kernel(OpId::square_sum, run_square_sum),
+    kernel(OpId::add, run_add),
+    kernel(OpId::accumulate, run_accumulate),
+    kernel(OpId::cast, run_cast),
+    kernel(OpId::fill_zero, run_fill_zero),
+    kernel(OpId::copy, run_copy),
+};
 
 }  // namespace
 
-const KernelTable& kernel_table() {
-  static const KernelTable table = make_table();
-  return table;
-}
+constinit const ImplementationList table_list = {"kernels/cpu/ops/table.cc", implementations,
+                                                 sizeof(implementations) / sizeof(Implementation)};
 
 }  // namespace holdfast::cpu::HF_ISA

@@ -1,0 +1,31 @@
+// The lists that the registry is made of. Each names its files' implementations explicitly, so that the
+// linker cannot leave one out.
+#pragma once
+
+#include <span>
+
+#include "kernels/implementation.h"
+
+namespace holdfast::cpu {
+
+// All of them, in the order that tables show.
+std::span<const ImplementationList> implementation_lists();
+
+// kernels/reference/table.cc: every op in double, on one thread.
+extern const ImplementationList reference_list;
+
+// kernels/cpu/ops/table.cc, once per instruction set.
+namespace portable {
+extern const ImplementationList table_list;
+}
+namespace avx2 {
+extern const ImplementationList table_list;
+}
+namespace avx512 {
+extern const ImplementationList table_list;
+}
+
+// kernels/cpu/custom/*.cc; CMake writes the function.
+std::span<const ImplementationList* const> custom_lists();
+
+}  // namespace holdfast::cpu

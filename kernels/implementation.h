@@ -1,0 +1,48 @@
+// One way of computing one op on the CPU: what a file of kernels tells the registry (kernels/registry.h).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/op.h"
+
+namespace holdfast {
+
+namespace cpu {
+class Context;  // kernels/cpu/context.h: threads and scratch memory
+}
+
+// Constant data: files that are compiled for AVX-512 hold some of it, and nothing of theirs may run on a
+// processor without.
+struct Implementation {
+  OpId op = OpId::count;
+  const char* name = nullptr;  // "avx512", "mine"; the builds of one source for several processors share it
+  const char* what = nullptr;  // what it is, in one line
+  CpuIsa needs = CpuIsa::portable;  // the least processor that runs it
+  // Its bits are those of "portable" for all arguments: choosing it never changes a run. Tests hold it to
+  // that.
+  bool same_bits_as_portable = false;
+  // Among those that a device chooses by itself the highest comes first, and of equals the one that needs
+  // most; negative = only when asked for by name.
+  int preference = 0;
+  // The library that decides its bits, with its version; or null.
+  std::string (*library)() = nullptr;
+
+  // Which arguments it can compute, from shapes and dtypes alone; null = all. What it cannot goes to the next
+  // in order.
+  bool (*supports)(const void* arguments) = nullptr;
+  // Runs on the queue thread: in planning mode alone, and before every run, so it must be cheap when there is
+  // nothing new to make. It reads shapes only, never the memory of the op. May be null.
+  void (*prepare)(const cpu::Context& context, const void* arguments) = nullptr;
+  void (*run)(const cpu::Context& context, const void* arguments) = nullptr;
+};
+
+// The implementations that one source file holds.
+struct ImplementationList {
+  const char* file = nullptr;  // from the root of the tree
+  const Implementation* first = nullptr;
+  std::size_t count = 0;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,167 @@
+#include "kernels/registry.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/lists.h"
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+
+namespace {
+
+bool better_default(const Implementation* a, const Implementation* b) {
+  return a->preference != b->preference ? a->preference > b->preference : a->needs > b->needs;
+}
+
+// "kernels.rmsnorm_forward = "mine" (run.toml:12:19)"
+std::string shown(const KernelWish& wish) {
+  return fmt::format("kernels.{} = \"{}\"{}", name_of(wish.op), wish.name,
+                     wish.origin.empty() ? "" : fmt::format(" ({})", wish.origin));
+}
+
+// Names without repetition, in order, of those that `isa` runs.
+std::vector<std::string_view> names_of(std::span<const Implementation* const> implementations, CpuIsa isa) {
+  std::vector<std::string_view> names;
+  for (const Implementation* each : implementations) {
+    if (each->needs <= isa && std::ranges::find(names, each->name) == names.end())
+      names.push_back(each->name);
+  }
+  return names;
+}
+
+// What runs after the first is what the ones before do not support.
+void drop_unreachable(std::vector<const Implementation*>& order) {
+  const auto supports_all =
+      std::ranges::find_if(order, [](const Implementation* each) { return each->supports == nullptr; });
+  HF_CHECK(supports_all != order.end(), "some arguments of an op have no implementation");
+  order.erase(supports_all + 1, order.end());
+}
+
+std::string why_default(CpuIsa isa, bool only_one) {
+  if (only_one) return "the only default";
+  return isa == best_cpu_isa() ? fmt::format("best for this processor ({})", name_of(isa))
+                               : fmt::format("best for {}", name_of(isa));
+}
+
+}  // namespace
+
+const Implementation& KernelChoice::of(const void* arguments) const {
+  for (const Implementation* each : order) {
+    if (each->supports == nullptr || each->supports(arguments)) return *each;
+  }
+  return *order.back();  // which supports all
+}
+
+KernelRegistry::KernelRegistry(std::span<const ImplementationList> lists) {
+  for (const ImplementationList& list : lists) {
+    for (const Implementation& each : std::span(list.first, list.count))
+      entries_.push_back({&each, list.file});
+  }
+}
+
+std::vector<const Implementation*> KernelRegistry::of(OpId op) const {
+  std::vector<const Implementation*> found;
+  for (const Entry& entry : entries_) {
+    if (entry.implementation->op == op) found.push_back(entry.implementation);
+  }
+  return found;
+}
+
+const Implementation* KernelRegistry::find(OpId op, std::string_view name, CpuIsa isa) const {
+  const Implementation* best = nullptr;
+  for (const Implementation* each : of(op)) {
+    if (each->name == name && each->needs <= isa && (best == nullptr || each->needs > best->needs))
+      best = each;
+  }
+  return best;
+}
+
+Result<void> KernelRegistry::check_names() const {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const Implementation& one = *entry->implementation;
+    const auto twin = std::find_if(entry + 1, entries_.end(), [&](const Entry& other) {
+      const Implementation& two = *other.implementation;
+      return one.op == two.op && one.needs == two.needs && std::string_view(one.name) == two.name;
+    });
+    if (twin == entries_.end()) continue;
+    return fail(ExitCode::config,
+                "{} and {} both register {} \"{}\": give one of them another name and build again",
+                entry->file, twin->file, name_of(one.op), one.name);
+  }
+  return {};
+}
+
+Result<const Implementation*> KernelRegistry::find_wish(const KernelWish& wish, CpuIsa isa) const {
+  if (const Implementation* found = find(wish.op, wish.name, isa)) return found;
+  const std::vector<const Implementation*> known = of(wish.op);
+  const std::vector<std::string_view> runnable = names_of(known, isa);
+  for (const Implementation* each : known) {
+    if (each->name != wish.name) continue;
+    return fail(
+        ExitCode::config, "{}: it needs {}, and {}; choose one of {}", shown(wish), name_of(each->needs),
+        each->needs > best_cpu_isa() ? fmt::format("this processor has {} at most", name_of(best_cpu_isa()))
+                                     : fmt::format("kernels.isa = \"{}\" rules that out", name_of(isa)),
+        fmt::join(runnable, ", "));
+  }
+  const std::string near = closest(wish.name, runnable);
+  return fail(ExitCode::config, "{}: there is no such implementation{} Choose one of {}", shown(wish),
+              near.empty() ? "." : fmt::format(", did you mean {}?", near), fmt::join(runnable, ", "));
+}
+
+std::vector<const Implementation*> KernelRegistry::default_order(OpId op, CpuIsa isa) const {
+  std::vector<const Implementation*> order;
+  for (const Implementation* each : of(op)) {
+    if (each->preference >= 0 && each == find(op, each->name, isa)) order.push_back(each);
+  }
+  std::ranges::stable_sort(order, better_default);
+  return order;
+}
+
+Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
+  HF_TRY_VOID(check_names());
+  if (isa > best_cpu_isa()) {
+    return fail(ExitCode::config,
+                "kernels.isa = \"{}\": this processor has {} at most; leave the key out to take that",
+                name_of(isa), name_of(best_cpu_isa()));
+  }
+  KernelTable table;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const auto op = static_cast<OpId>(index);
+    KernelChoice& choice = table[index];
+    choice.order = default_order(op, isa);
+    std::size_t defaults = 0;  // names, on any processor
+    for (const Implementation* each : of(op)) defaults += each->preference >= 0 ? 1U : 0U;
+    choice.why = why_default(isa, defaults == 1);
+  }
+  for (const KernelWish& wish : wishes) {
+    HF_CHECK(wish.op < OpId::count);
+    HF_TRY(const Implementation* wanted, find_wish(wish, isa));
+    KernelChoice& choice = table[static_cast<std::size_t>(wish.op)];
+    std::erase(choice.order, wanted);
+    choice.order.insert(choice.order.begin(), wanted);
+    choice.why = fmt::format("chosen by kernels.{}", name_of(wish.op));
+  }
+  for (KernelChoice& choice : table) drop_unreachable(choice.order);
+  return table;
+}
+
+const KernelRegistry& kernel_registry() {
+  static const KernelRegistry registry(cpu::implementation_lists());
+  return registry;
+}
+
+std::string bits_of(const KernelTable& table) {
+  std::vector<std::string> parts;
+  for (const KernelChoice& choice : table) {
+    for (const Implementation* each : choice.order) {
+      if (each->same_bits_as_portable) continue;
+      parts.push_back(each->library != nullptr ? each->library()
+                                               : fmt::format("{} {}", name_of(each->op), each->name));
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace holdfast

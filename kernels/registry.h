@@ -1,0 +1,75 @@
+// Every implementation of every op, by name, and how a device chooses among them.
+//
+//   const KernelRegistry& registry = kernel_registry();
+//   for (const Implementation* each : registry.of(OpId::rmsnorm_forward)) fmt::print("{}\n", each->name);
+//   HF_TRY(const KernelTable table, registry.choose(best_cpu_isa(), {{OpId::rmsnorm_forward, "mine"}}));
+//
+// docs/kernels.md walks through adding one. The registry is put together once, from constant lists that the
+// files of kernels name; nothing changes it afterwards, so any thread may read it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/implementation.h"
+#include "kernels/op.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// What runs an op on one device.
+struct KernelChoice {
+  // In order; the first that supports the arguments runs. The last supports all.
+  std::vector<const Implementation*> order;
+  std::string why;  // of the first
+
+  const Implementation& first() const { return *order.front(); }
+  const Implementation& of(const void* arguments) const;
+};
+using KernelTable = std::array<KernelChoice, op_count>;  // by OpId
+
+// A user's choice of an implementation.
+struct KernelWish {
+  OpId op = OpId::count;
+  std::string name;
+  std::string origin = {};  // where it was said, such as "run.toml:12:19"; or empty
+};
+
+class KernelRegistry {
+ public:
+  explicit KernelRegistry(std::span<const ImplementationList> lists);
+
+  // The implementations of an op in the order of their files, every build of them.
+  std::vector<const Implementation*> of(OpId op) const;
+  // The build of `name` that needs most of what `isa` has; null when there is none.
+  const Implementation* find(OpId op, std::string_view name, CpuIsa isa) const;
+
+  // What a device of `isa` runs. ExitCode::config with a sentence when two files give one name to different
+  // things, when a wish names nothing, or something that `isa` cannot run.
+  Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const;
+
+ private:
+  struct Entry {
+    const Implementation* implementation;
+    const char* file;
+  };
+  Result<void> check_names() const;
+  Result<const Implementation*> find_wish(const KernelWish& wish, CpuIsa isa) const;
+  std::vector<const Implementation*> default_order(OpId op, CpuIsa isa) const;
+
+  std::vector<Entry> entries_;
+};
+
+// Those of this program.
+const KernelRegistry& kernel_registry();
+
+// What decides the bits of a table beyond what is the same on every processor: "oneDNN 2.6.3
+// avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the bits of "portable".
+std::string bits_of(const KernelTable& table);
+
+}  // namespace holdfast

@@ -1,0 +1,173 @@
+#include "kernels/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/device.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+void run_nothing(const cpu::Context&, const void*) {}
+bool supports_odd(const void* arguments) {
+  return *static_cast<const int*>(arguments) % 2 == 1;
+}
+std::string library() {
+  return "a library 1.2";
+}
+
+Implementation of_rotary(const char* name, CpuIsa needs, int preference = 0) {
+  Implementation result;
+  result.op = OpId::rotary;
+  result.name = name;
+  result.needs = needs;
+  result.preference = preference;
+  result.run = run_nothing;
+  return result;
+}
+
+// A registry of some implementations of rotary; every other op has one, "plain".
+class Rotary {
+ public:
+  explicit Rotary(std::vector<Implementation> of_rotary, std::vector<Implementation> in_another_file = {})
+      : own_(std::move(of_rotary)), other_(std::move(in_another_file)) {
+    for (std::size_t op = 0; op < op_count; ++op) {
+      if (static_cast<OpId>(op) == OpId::rotary) continue;
+      rest_.push_back(holdfast::of_rotary("plain", CpuIsa::portable));
+      rest_.back().op = static_cast<OpId>(op);
+      rest_.back().same_bits_as_portable = true;
+    }
+    lists_ = {{"one.cc", own_.data(), own_.size()},
+              {"two.cc", other_.data(), other_.size()},
+              {"rest.cc", rest_.data(), rest_.size()}};
+  }
+
+  KernelRegistry registry() const { return KernelRegistry(lists_); }
+  Result<KernelTable> choose(CpuIsa isa, const std::string& name = {}) const {
+    std::vector<KernelWish> wishes;
+    if (!name.empty()) wishes.push_back({OpId::rotary, name, "run.toml:3:5"});
+    return registry().choose(isa, wishes);
+  }
+  // The names in the order of the table, and why.
+  std::vector<std::string> order(CpuIsa isa, const std::string& name = {}) const {
+    const Result<KernelTable> table = choose(isa, name);
+    const KernelChoice& choice = table.value()[static_cast<std::size_t>(OpId::rotary)];
+    std::vector<std::string> names;
+    for (const Implementation* each : choice.order)
+      names.push_back(fmt::format("{}/{}", each->name, name_of(each->needs)));
+    names.push_back(choice.why);
+    return names;
+  }
+
+ private:
+  std::vector<Implementation> own_, other_, rest_;
+  std::vector<ImplementationList> lists_;
+};
+
+TEST(KernelRegistry, TheDefaultNeedsTheMostThatTheProcessorHas) {
+  const Rotary rotary({of_rotary("reference", CpuIsa::portable, -1), of_rotary("portable", CpuIsa::portable),
+                       of_rotary("mine", CpuIsa::portable, -1)});
+  EXPECT_THAT(rotary.order(CpuIsa::portable), ElementsAre("portable/portable", "the only default"));
+  if (best_cpu_isa() < CpuIsa::avx2) GTEST_SKIP() << "needs a processor with avx2";
+  const Rotary two({of_rotary("portable", CpuIsa::portable), of_rotary("avx2", CpuIsa::avx2)});
+  EXPECT_THAT(two.order(CpuIsa::portable), ElementsAre("portable/portable", "best for portable"));
+  EXPECT_THAT(two.order(best_cpu_isa()),
+              ElementsAre("avx2/avx2", fmt::format("best for this processor ({})", name_of(best_cpu_isa()))));
+}
+
+TEST(KernelRegistry, APreferenceComesBeforeTheInstructionSet) {
+  if (best_cpu_isa() < CpuIsa::avx2) GTEST_SKIP() << "needs a processor with avx2";
+  const Rotary rotary({of_rotary("wide", CpuIsa::avx2), of_rotary("clever", CpuIsa::portable, 1)});
+  EXPECT_EQ(rotary.order(CpuIsa::avx2).front(), "clever/portable");
+}
+
+TEST(KernelRegistry, TheBuildsOfOneSourceShareAName) {
+  if (best_cpu_isa() < CpuIsa::avx2) GTEST_SKIP() << "needs a processor with avx2";
+  const Rotary rotary({of_rotary("same", CpuIsa::portable), of_rotary("same", CpuIsa::avx2)});
+  EXPECT_EQ(rotary.order(CpuIsa::avx2).front(), "same/avx2");
+  EXPECT_EQ(rotary.order(CpuIsa::portable, "same").front(), "same/portable");
+  EXPECT_EQ(rotary.registry().of(OpId::rotary).size(), 2U);
+}
+
+TEST(KernelRegistry, AWishWinsAndFallsBackForWhatItDoesNotSupport) {
+  Implementation mine = of_rotary("mine", CpuIsa::portable, -1);
+  mine.supports = supports_odd;
+  const Rotary rotary({of_rotary("portable", CpuIsa::portable), mine});
+  EXPECT_THAT(rotary.order(CpuIsa::portable, "mine"),
+              ElementsAre("mine/portable", "portable/portable", "chosen by kernels.rotary"));
+  EXPECT_THAT(rotary.order(CpuIsa::portable, "portable"),
+              ElementsAre("portable/portable", "chosen by kernels.rotary"));
+  const Result<KernelTable> table = rotary.choose(CpuIsa::portable, "mine");
+  const KernelChoice& choice = table.value()[static_cast<std::size_t>(OpId::rotary)];
+  const int odd = 3, even = 4;
+  EXPECT_STREQ(choice.of(&odd).name, "mine");
+  EXPECT_STREQ(choice.of(&even).name, "portable");
+}
+
+TEST(KernelRegistry, AnUnknownNameIsAnErrorWithTheKnownOnes) {
+  const Rotary rotary({of_rotary("portable", CpuIsa::portable), of_rotary("mine", CpuIsa::portable, -1)});
+  const Result<KernelTable> table = rotary.choose(CpuIsa::portable, "mien");
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.error().code, ExitCode::config);
+  EXPECT_EQ(table.error().message,
+            "kernels.rotary = \"mien\" (run.toml:3:5): there is no such implementation, did you mean mine? "
+            "Choose one of portable, mine");
+}
+
+TEST(KernelRegistry, WhatTheProcessorOrTheConfigRulesOutIsAnError) {
+  const Rotary rotary({of_rotary("portable", CpuIsa::portable), of_rotary("tiles", CpuIsa::amx)});
+  const Result<KernelTable> table = rotary.choose(CpuIsa::portable, "tiles");
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.error().code, ExitCode::config);
+  EXPECT_THAT(table.error().message, HasSubstr("kernels.rotary = \"tiles\" (run.toml:3:5): it needs amx, "));
+  EXPECT_THAT(
+      table.error().message,
+      HasSubstr(best_cpu_isa() < CpuIsa::amx ? "this processor has" : "kernels.isa = \"portable\" rules"));
+  EXPECT_THAT(table.error().message, testing::EndsWith("choose one of portable"));
+}
+
+TEST(KernelRegistry, OneNameForTwoThingsIsAnErrorThatNamesTheFiles) {
+  const Rotary rotary({of_rotary("portable", CpuIsa::portable), of_rotary("mine", CpuIsa::portable, -1)},
+                      {of_rotary("mine", CpuIsa::portable, -1)});
+  const Result<KernelTable> table = rotary.choose(CpuIsa::portable);
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.error().code, ExitCode::config);
+  EXPECT_EQ(table.error().message,
+            "one.cc and two.cc both register rotary \"mine\": give one of them another name and build again");
+}
+
+TEST(KernelRegistry, BitsNameLibrariesAndWhatHasBitsOfItsOwn) {
+  Implementation portable = of_rotary("portable", CpuIsa::portable);
+  portable.same_bits_as_portable = true;
+  Implementation linked = of_rotary("linked", CpuIsa::portable, -1);
+  linked.library = library;
+  const Rotary rotary({portable, linked, of_rotary("mine", CpuIsa::portable, -1)});
+  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable).value()), "");
+  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "linked").value()), "a library 1.2");
+  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "mine").value()), "rotary mine");
+}
+
+TEST(KernelRegistry, ThisProgramsHasEveryOpForEveryProcessorAndAsReference) {
+  std::set<std::string> names;
+  for (const CpuIsa isa : cpu_isas) {
+    if (isa > best_cpu_isa()) continue;
+    const Result<KernelTable> table = kernel_registry().choose(isa, {});
+    ASSERT_TRUE(table.ok()) << table.error().message;
+    for (std::size_t index = 0; index < op_count; ++index) {
+      const auto op = static_cast<OpId>(index);
+      EXPECT_EQ((*table)[index].first().op, op);
+      EXPECT_LE((*table)[index].first().needs, isa);
+      EXPECT_NE(kernel_registry().find(op, "reference", isa), nullptr) << name_of(op);
+      names.insert(name_of(op));
+    }
+  }
+  EXPECT_EQ(names.size(), op_count);
+}
+
+}  // namespace
+}  // namespace holdfast
