@@ -15,14 +15,16 @@ function(holdfast_layer name)
   endif()
 endfunction()
 
-# holdfast_compile_per_isa(NAME SOURCES file... LINK target...): adds the files to target NAME once per instruction set, each
-# time into a namespace of its own (HF_ISA); the device picks among them when it starts.
+# holdfast_compile_per_isa(NAME UNIT name ISAS isa... SOURCES file... LINK target...): adds the files to target NAME once per
+# instruction set, each time into a namespace of its own (HF_ISA); the device picks among them when it starts.
 function(holdfast_compile_per_isa name)
-  cmake_parse_arguments(ARG "" "UNIT" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "UNIT" "ISAS;SOURCES;LINK" ${ARGN})
   set(flags_portable "")
   set(flags_avx2 -march=x86-64-v3)
   set(flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
-  foreach(isa portable avx2 avx512)
+  set(flags_avx512_bf16 ${flags_avx512} -mavx512bf16)
+  set(flags_amx ${flags_avx512_bf16} -mamx-tile -mamx-bf16)
+  foreach(isa ${ARG_ISAS})
     set(unit ${name}_${ARG_UNIT}_${isa})
     add_library(${unit} OBJECT ${ARG_SOURCES})
     target_compile_definitions(${unit} PRIVATE HF_ISA=${isa})
@@ -54,7 +56,7 @@ function(holdfast_kernel_lists name)
     endforeach()
   endforeach()
   if(ARG_SOURCES)
-    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
+    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} ISAS portable avx2 avx512 SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
     set(body "static constexpr const ImplementationList* lists[] = {\n${entries}};\nreturn lists;")
   else()
     set(body "return {};")
@@ -74,13 +76,15 @@ std::span<const ImplementationList* const> @ARG_FUNCTION@() {
   target_sources(${name} PRIVATE ${generated})
 endfunction()
 
-# holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, with folder/cpu/ops compiled per instruction set and
-# whatever users put into folder/cpu/custom.
+# holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, with folder/cpu/ops compiled per instruction set,
+# folder/cpu/ops_bf16 for those that multiply bf16 matrices, and whatever users put into folder/cpu/custom.
 function(holdfast_kernels name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   holdfast_layer(${name} SOURCES ${ARG_SOURCES} ${ARG_SOURCES}/cpu ${ARG_SOURCES}/reference LINK ${ARG_LINK})
   file(GLOB ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops/*.cc)
-  holdfast_compile_per_isa(hf_${name} UNIT ops SOURCES ${ops} LINK ${ARG_LINK})
+  holdfast_compile_per_isa(hf_${name} UNIT ops ISAS portable avx2 avx512 SOURCES ${ops} LINK ${ARG_LINK})
+  file(GLOB ops_bf16 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops_bf16/*.cc)
+  holdfast_compile_per_isa(hf_${name} UNIT ops_bf16 ISAS avx512_bf16 amx SOURCES ${ops_bf16} LINK ${ARG_LINK})
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/custom/*.cc)
   holdfast_kernel_lists(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()

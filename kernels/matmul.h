@@ -5,10 +5,14 @@
 //   forward          A = x (N,I), B = W transposed, C = y in the activation dtype, bias optional
 //   input gradient   A = dy (N,O), B = W, C = dx
 //   weight gradient  A = dy transposed, B = x, C = dW in fp32, accumulate over microbatches
-// Products and sums are fp32 (bf16 inputs are exact in fp32); C is rounded once. Every call is cut into tiles
-// that follow from the shape alone, each computed by one thread, so the number of threads cannot change a
-// bit. The bits do depend on the library and on the processor's instruction set (Device::description names
-// both).
+// Products and sums are fp32 (bf16 inputs are exact in fp32); C is rounded once. How a call is cut into
+// pieces for threads never changes a bit.
+//
+// Own implementations (kernels/cpu/gemm): every element is a sum over the depth in order, in chunks that
+// follow from k alone, so with vector instructions the bits are those of any processor; with bf16
+// instructions ("avx512_bf16", "amx") they are that instruction's own. "onednn" cuts a call into tiles that
+// follow from the shape; its bits depend on the library and the processor. Device::description names what
+// decides them.
 #pragma once
 
 #include <cstdint>

@@ -25,6 +25,14 @@ namespace avx512 {
 extern const ImplementationList table_list;
 }
 
+// kernels/cpu/ops_bf16/table.cc, likewise.
+namespace avx512_bf16 {
+extern const ImplementationList table_list;
+}
+namespace amx {
+extern const ImplementationList table_list;
+}
+
 // kernels/cpu/custom/*.cc; CMake writes the function.
 std::span<const ImplementationList* const> custom_lists();
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/context.h"
@@ -109,6 +112,33 @@ void expect_near(const std::vector<std::byte>& actual, const std::vector<std::by
   EXPECT_LE(worst, largest * (op.dtype_c == DType::bf16 ? 5e-3 : 1e-5)) << what;
 }
 
+// A device for every implementation of the product that this processor runs.
+struct Candidate {
+  std::string name;
+  std::unique_ptr<Device> device;
+};
+std::vector<Candidate> candidates(int threads) {
+  std::vector<Candidate> found;
+  for (const CpuIsa isa : cpu_isas) {
+    if (isa > best_cpu_isa()) break;
+    for (const char* name : {name_of(isa), "onednn"}) {
+      if (kernel_registry().find(OpId::matmul, name, isa) == nullptr) continue;
+      found.push_back({fmt::format("{} on {}", name, name_of(isa)),
+                       make_cpu_device({.threads = threads, .isa = isa, .kernels = {{OpId::matmul, name}}})});
+    }
+  }
+  return found;
+}
+
+// Runs a case by every implementation.
+void expect_matmul(const std::vector<Candidate>& by, const Case& c) {
+  const Problem problem(c);
+  const std::vector<std::byte> expected = problem.expected();
+  for (const Candidate& each : by) {
+    expect_near(problem.run_on(*each.device), expected, problem.op, each.name + ": " + describe(c));
+  }
+}
+
 std::vector<Case> every_kind(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t padding = 0) {
   std::vector<Case> cases;
   for (int flags = 0; flags < 16; ++flags) {
@@ -125,41 +155,37 @@ std::vector<Case> every_kind(std::int64_t m, std::int64_t n, std::int64_t k, std
 }
 
 TEST(Matmul, AgreesWithTheReferenceOverOddSizesAndEveryKind) {
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+  const std::vector<Candidate> by = candidates(2);
   const std::int64_t sizes[][3] = {{1, 1, 1},    {1, 97, 33},  {53, 1, 7},    {3, 5, 2},
                                    {17, 33, 65}, {64, 48, 16}, {130, 67, 31}, {5, 200, 129}};
   for (const auto& size : sizes) {
     for (const std::int64_t padding : {0, 3}) {
-      for (const Case& c : every_kind(size[0], size[1], size[2], padding)) {
-        const Problem problem(c);
-        expect_near(problem.run_on(*device), problem.expected(), problem.op, describe(c));
-      }
+      for (const Case& c : every_kind(size[0], size[1], size[2], padding)) expect_matmul(by, c);
     }
   }
 }
 
 TEST(Matmul, AgreesWithTheReferenceOverSeveralTilesAndLongSums) {
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+  const std::vector<Candidate> by = candidates(2);
   std::vector<Case> cases = every_kind(17, 33, 4097, 1);
-  for (Case c : {Case{300, 410, 70}, Case{530, 150, 40, false, true}, Case{260, 790, 33, true}}) {
+  for (Case c : {Case{300, 410, 70}, Case{530, 150, 40, false, true}, Case{260, 790, 33, true},
+                 Case{520, 33, 1030}, Case{70, 100, 2100, true, true}}) {
     c.bias = true;
     cases.push_back(c);
     c.dtype = c.dtype_c = DType::bf16;
     cases.push_back(c);
   }
-  for (const Case& c : cases) {
-    const Problem problem(c);
-    expect_near(problem.run_on(*device), problem.expected(), problem.op, describe(c));
-  }
+  for (const Case& c : cases) expect_matmul(by, c);
 }
 
 TEST(Matmul, LeavesWhatLiesBetweenRowsAlone) {
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+  const std::vector<Candidate> by = candidates(2);
   std::vector<Case> cases = every_kind(19, 21, 4200, 5);
   for (const Case& c : every_kind(130, 70, 33, 5)) cases.push_back(c);
-  for (const Case& c : cases) {
+  for (std::size_t i = 0; i < cases.size() * by.size(); ++i) {
+    const Case& c = cases[i / by.size()];
     const Problem problem(c);
-    const std::vector<std::byte> result = problem.run_on(*device);
+    const std::vector<std::byte> result = problem.run_on(*by[i % by.size()].device);
     const std::size_t row_bytes = static_cast<std::size_t>(problem.op.ldc) * bytes_of(c.dtype_c);
     const std::size_t used_bytes = static_cast<std::size_t>(c.n) * bytes_of(c.dtype_c);
     for (std::size_t row = 0; row < static_cast<std::size_t>(c.m); ++row) {
@@ -170,12 +196,9 @@ TEST(Matmul, LeavesWhatLiesBetweenRowsAlone) {
 }
 
 TEST(Matmul, EmptySizes) {
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+  const std::vector<Candidate> by = candidates(2);
   for (const auto& size : {std::array{0, 5, 3}, std::array{5, 0, 3}, std::array{4, 5, 0}}) {
-    for (const Case& c : every_kind(size[0], size[1], size[2])) {
-      const Problem problem(c);
-      expect_near(problem.run_on(*device), problem.expected(), problem.op, describe(c));
-    }
+    for (const Case& c : every_kind(size[0], size[1], size[2])) expect_matmul(by, c);
   }
 }
 
@@ -191,21 +214,67 @@ TEST(Matmul, SameBitsWithAnyNumberOfThreads) {
   }
   for (const Case& c : cases) {
     const Problem problem(c);
-    std::vector<std::byte> first;
+    std::map<std::string, std::vector<std::byte>> first;
     for (const int threads : {1, 2, 3, 5, 16}) {
-      const std::unique_ptr<Device> device = make_cpu_device({.threads = threads});
+      for (const Candidate& by : candidates(threads)) {
+        if (by.name.find("portable") != std::string::npos) continue;  // slow, and the code is AVX2's
+        const std::vector<std::byte> result = problem.run_on(*by.device);
+        const std::vector<std::byte>& expected = first.try_emplace(by.name, result).first->second;
+        EXPECT_EQ(std::memcmp(expected.data(), result.data(), expected.size()), 0)
+            << by.name << ": " << describe(c) << ", threads " << threads;
+      }
+    }
+  }
+}
+
+TEST(Matmul, VectorInstructionsGiveTheBitsOfEveryProcessor) {
+  std::vector<Case> cases = every_kind(37, 101, 1100, 1);
+  for (const Case& c : every_kind(130, 35, 70)) cases.push_back(c);
+  for (const Case& c : cases) {
+    const Problem problem(c);
+    std::vector<std::byte> first;
+    for (const CpuIsa isa : {CpuIsa::portable, CpuIsa::avx2, CpuIsa::avx512}) {
+      if (isa > best_cpu_isa()) continue;
+      const std::unique_ptr<Device> device =
+          make_cpu_device({.threads = 2, .isa = isa, .kernels = {{OpId::matmul, name_of(isa)}}});
       const std::vector<std::byte> result = problem.run_on(*device);
       if (first.empty()) first = result;
       EXPECT_EQ(std::memcmp(first.data(), result.data(), first.size()), 0)
-          << describe(c) << ", threads " << threads;
+          << name_of(isa) << ": " << describe(c);
+    }
+  }
+}
+
+// Columns and rows of a larger product are those of a smaller one: what lets ranks split a matrix.
+TEST(Matmul, APartOfAProductHasTheBitsOfTheWhole) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    Case whole{90, 200, 700, false, true};
+    whole.dtype = dtype;
+    const Problem problem(whole);
+    const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
+    const std::vector<std::byte> expected = problem.run_on(*device);
+    Problem part = problem;
+    part.op.m = 31;
+    part.op.n = 77;
+    constexpr std::int64_t row = 17, column = 59;
+    part.op.a = part.a.data() + static_cast<std::size_t>(row * part.op.lda) * bytes_of(dtype);
+    part.op.b = part.b.data() + static_cast<std::size_t>(column * part.op.ldb) * bytes_of(dtype);
+    const std::vector<std::byte> result = part.run_on(*device);
+    for (std::int64_t i = 0; i < part.op.m * part.op.n; ++i) {
+      const std::int64_t r = i / part.op.n, c = i % part.op.n;
+      const float actual = reinterpret_cast<const float*>(result.data())[r * part.op.ldc + c];
+      const float wanted =
+          reinterpret_cast<const float*>(expected.data())[(row + r) * problem.op.ldc + column + c];
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual), std::bit_cast<std::uint32_t>(wanted)) << r << ", " << c;
     }
   }
 }
 
 TEST(Matmul, ALongSumOverFewOutputsIsExactEnough) {
   const Problem problem(Case{8, 24, 65536, true, false, true});
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 2});
-  expect_near(problem.run_on(*device), problem.expected(), problem.op, "8 x 24 x 65536");
+  for (const Candidate& by : candidates(2)) {
+    expect_near(problem.run_on(*by.device), problem.expected(), problem.op, by.name);
+  }
 }
 
 // Processors without bf16 instructions; the registry is asked directly because a device never chooses it

@@ -11,7 +11,8 @@ namespace holdfast::cpu::HF_ISA {
 #define HF_DECLARE_RUN(op) void run_##op(const Context& context, const void* arguments)
 #define HF_DECLARE_PREPARE(op) void prepare_##op(const Context& context, const void* arguments)
 
-HF_DECLARE_RUN(matmul);
+HF_DECLARE_RUN(gemm);
+HF_DECLARE_RUN(onednn_matmul);
 HF_DECLARE_RUN(bias_gradient);
 HF_DECLARE_RUN(embedding_forward);
 HF_DECLARE_RUN(embedding_backward);
@@ -36,7 +37,8 @@ HF_DECLARE_RUN(cast);
 HF_DECLARE_RUN(fill_zero);
 HF_DECLARE_RUN(copy);
 
-HF_DECLARE_PREPARE(matmul);
+HF_DECLARE_PREPARE(gemm);
+HF_DECLARE_PREPARE(onednn_matmul);
 HF_DECLARE_PREPARE(layernorm_backward);
 HF_DECLARE_PREPARE(rmsnorm_backward);
 HF_DECLARE_PREPARE(attention_forward);

@@ -24,8 +24,16 @@ constexpr Implementation kernel(OpId op, Function run, Function prepare = nullpt
   return result;
 }
 
+// Where multiplying and adding in one rounding is not an instruction, oneDNN is many times as fast.
+constexpr Implementation gemm() {
+  Implementation result = kernel(OpId::matmul, run_gemm, prepare_gemm);
+  result.what = "own blocks and tiles (kernels/cpu/gemm), compiled for " HF_QUOTED(HF_ISA);
+  if (result.needs == CpuIsa::portable) result.preference = -1;
+  return result;
+}
+
 constexpr Implementation onednn_matmul() {
-  Implementation result = kernel(OpId::matmul, run_matmul, prepare_matmul);
+  Implementation result = kernel(OpId::matmul, run_onednn_matmul, prepare_onednn_matmul);
   result.name = "onednn";
   result.what = "tiles of one thread each, which follow from the shape, by oneDNN";
   result.same_bits_as_portable = false;
@@ -34,6 +42,7 @@ constexpr Implementation onednn_matmul() {
 }
 
 constexpr Implementation implementations[] = {
+    gemm(),
     onednn_matmul(),
     kernel(OpId::bias_gradient, run_bias_gradient),
     kernel(OpId::embedding_forward, run_embedding_forward),

@@ -1,10 +1,11 @@
-// Matrix products: how a call is cut into one-thread products, which follows from its shape alone.
+// Matrix products by oneDNN: how a call is cut into one-thread products, which follows from its shape alone.
 //
 //   rows x columns   output tiles, handed out to the team
 //   parts            a long sum over few tiles is cut too; parts are fp32 and are added in order
 //   chunks           inside one tile and part, one after another into the same C
 #include "kernels/matmul.h"
 
+#include "kernels/cpu/gemm/bias.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
@@ -341,64 +342,20 @@ void TiledMatmul::add_parts() const {
   });
 }
 
-// k = 0: C = bias (+ C).
-void run_without_products(const Matmul& op) {
-  for_dtype(op.dtype_c, [&](auto c_element) {
-    for_dtype(op.dtype, [&](auto bias_element) {
-      using C = decltype(c_element);
-      const auto* bias = static_cast<const decltype(bias_element)*>(op.bias);
-      for (std::int64_t row = 0; row < op.m; ++row) {
-        C* c = static_cast<C*>(op.c) + row * op.ldc;
-        for_lanes(op.n, [&](std::int64_t i, auto lanes) {
-          f32x16 sum = bias != nullptr ? load(bias + i, lanes) : zero();
-          if (op.accumulate) sum = sum + load(c + i, lanes);
-          store(c + i, sum, lanes);
-        });
-      }
-    });
-  });
-}
-
 }  // namespace
 
-void prepare_matmul(const Context& context, const void* arguments) {
+void prepare_onednn_matmul(const Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
   check_matmul(op);
   if (op.m == 0 || op.n == 0 || op.k == 0) return;
   TiledMatmul(context, op).request_scratch();
 }
 
-void run_matmul(const Context& context, const void* arguments) {
+void run_onednn_matmul(const Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
   if (op.m == 0 || op.n == 0) return;
-  if (op.k == 0) return run_without_products(op);
+  if (op.k == 0) return add_bias_alone(op);
   TiledMatmul(context, op).run();
-}
-
-void run_bias_gradient(const Context& context, const void* arguments) {
-  const BiasGradient& op = *static_cast<const BiasGradient*>(arguments);
-  constexpr int vectors = 4;  // independent sums side by side hide the latency of an add
-  const Cut columns{op.columns, vectors * vector_lanes};
-  context.parallel_for(columns.count(), [&](std::int64_t index, int) {
-    for_dtype(op.dtype, [&](auto element) {
-      const auto* dy = static_cast<const decltype(element)*>(op.dy) + columns.begin(index);
-      float* gradient = op.gradient + columns.begin(index);
-      const auto add_columns = [&](std::int64_t i, auto lanes) {
-        f32x16 sum = zero();
-        for (std::int64_t row = 0; row < op.rows; ++row) sum = sum + load(dy + row * op.columns + i, lanes);
-        store(gradient + i, op.accumulate ? load(gradient + i, lanes) + sum : sum, lanes);
-      };
-      if (columns.size(index) < columns.step) return for_lanes(columns.size(index), add_columns);
-      f32x16 sums[vectors] = {zero(), zero(), zero(), zero()};
-      for (std::int64_t row = 0; row < op.rows; ++row) {
-        for (int v = 0; v < vectors; ++v) sums[v] = sums[v] + load(dy + row * op.columns + v * vector_lanes);
-      }
-      for (int v = 0; v < vectors; ++v) {
-        float* target = gradient + v * vector_lanes;
-        store(target, op.accumulate ? load(target) + sums[v] : sums[v]);
-      }
-    });
-  });
 }
 
 }  // namespace holdfast::cpu::HF_ISA

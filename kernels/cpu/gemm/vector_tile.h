@@ -1,0 +1,130 @@
+// The tile of a matrix product that vector instructions compute: rows x columns sums in registers.
+//
+// Bits: an output element is the chain fma(a[d], b[d], sum) over the depth of one chunk, from zero, and the
+// chunks are added to it in order. Which tile, thread or instruction set computed it cannot change it.
+#pragma once
+
+#include "kernels/cpu/gemm/panels.h"
+
+namespace holdfast::cpu::HF_ISA {
+
+// Where a tile's sums go: c = base + sum, for `rows` x `columns` elements that exist.
+template <typename C>
+struct TileOutput {
+  const float* base = nullptr;   // or null
+  std::int64_t base_stride = 0;  // 0: one row for all (a bias)
+  C* c = nullptr;
+  std::int64_t c_stride = 0;
+  std::int64_t rows = 0, columns = 0;
+};
+
+// Writes sums that lie in memory, where a tile is cut off by the matrix's edge.
+template <typename C>
+void write_sums(const float* sums, std::int64_t stride, const TileOutput<C>& output) {
+  for (std::int64_t row = 0; row < output.rows; ++row) {
+    const float* base = output.base + row * output.base_stride;
+    for_lanes(output.columns, [&](std::int64_t i, auto some) {
+      f32x16 value = load(sums + row * stride + i, some);
+      if (output.base != nullptr) value = load(base + i, some) + value;
+      store(output.c + row * output.c_stride + i, value, some);
+    });
+  }
+}
+
+struct MultiplyValues {
+  HF_INLINE static NativeF32 broadcast_word(const float* word) { return *word - NativeF32{}; }
+  HF_INLINE static NativeF32 multiply_add(NativeF32 a, NativeF32 b, NativeF32 sum) {
+    return native_fma(a, b, sum);
+  }
+};
+
+#if defined(__AVX512BF16__)
+struct MultiplyPairs {
+  HF_INLINE static NativeF32 broadcast_word(const float* word) {
+    std::int32_t bits;
+    __builtin_memcpy(&bits, word, sizeof(bits));
+    return __builtin_bit_cast(NativeF32, _mm512_set1_epi32(bits));
+  }
+  HF_INLINE static NativeF32 multiply_add(NativeF32 a, NativeF32 b, NativeF32 sum) {
+    return _mm512_dpbf16_ps(sum, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
+  }
+};
+#endif
+
+template <typename WordsType, typename Multiply>
+struct VectorTile {
+  using Words = WordsType;
+  using Element = typename Words::Element;
+  // 24 sums and 3 vectors of B in 32 registers; 12 and 3 in 16.
+  static constexpr int vectors = 3;
+  static constexpr int rows = lanes == 16 ? 8 : 4;
+  static constexpr int columns = vectors * lanes;
+  static constexpr int row_step = lanes;  // rows that are packed together
+  static constexpr int depth_unit = Words::depth_per_word;
+  static constexpr std::int64_t chunk = 512 * Words::depth_per_word;  // depth of one chain of sums
+
+  static void enter() {}
+  static void leave() {}
+
+  static void pack_rows(const Operand<Element>& a, std::int64_t first, std::int64_t count, std::int64_t begin,
+                        std::int64_t depth, std::int64_t words, float* panels) {
+    pack_panels<Words, rows>(a, first, count, begin, depth, words, panels);
+  }
+  static void pack_columns(const Operand<Element>& b, std::int64_t first, std::int64_t count,
+                           std::int64_t begin, std::int64_t depth, std::int64_t words, float* panels) {
+    pack_panels<Words, columns>(b, first, count, begin, depth, words, panels);
+  }
+
+  // One tile from a panel of A and one of B.
+  template <typename C>
+  static void run(std::int64_t words, const float* a, const float* b, const TileOutput<C>& output) {
+    if (output.columns > 2 * lanes) return run_vectors<3>(words, a, b, output);
+    if (output.columns > lanes) return run_vectors<2>(words, a, b, output);
+    return run_vectors<1>(words, a, b, output);
+  }
+
+ private:
+  template <int used, typename C>
+  [[gnu::noinline]] static void run_vectors(std::int64_t words, const float* a, const float* b,
+                                            const TileOutput<C>& output) {
+    NativeF32 sums[rows][used] = {};
+    for (std::int64_t word = 0; word < words; ++word) {
+      NativeF32 b_vectors[used];
+#pragma GCC unroll 3
+      for (int v = 0; v < used; ++v) b_vectors[v] = native_load(b + v * lanes);
+#pragma GCC unroll 8
+      for (int row = 0; row < rows; ++row) {
+        const NativeF32 a_word = Multiply::broadcast_word(a + row);
+#pragma GCC unroll 3
+        for (int v = 0; v < used; ++v) {
+          sums[row][v] = Multiply::multiply_add(a_word, b_vectors[v], sums[row][v]);
+        }
+      }
+      a += rows;
+      b += columns;
+    }
+    if (output.rows == rows && output.columns == used * lanes) {
+#pragma GCC unroll 8
+      for (int row = 0; row < rows; ++row) {
+#pragma GCC unroll 3
+        for (int v = 0; v < used; ++v) {
+          NativeF32 value = sums[row][v];
+          if (output.base != nullptr) {
+            value = native_load(output.base + row * output.base_stride + v * lanes) + value;
+          }
+          native_store(output.c + row * output.c_stride + v * lanes, value);
+        }
+      }
+    } else {
+      alignas(64) float memory[rows * columns];
+#pragma GCC unroll 8
+      for (int row = 0; row < rows; ++row) {
+#pragma GCC unroll 3
+        for (int v = 0; v < used; ++v) native_store(memory + row * columns + v * lanes, sums[row][v]);
+      }
+      write_sums(memory, columns, output);
+    }
+  }
+};
+
+}  // namespace holdfast::cpu::HF_ISA
