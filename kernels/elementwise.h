@@ -18,11 +18,14 @@ struct Add {  // y = a + b, rounded once; y may be a or b
 };
 void reference(const Add& op);
 
-struct Accumulate {  // target += source: the ordered add of lanes
+// target += source: the ordered add of lanes. When given, square_sums are those of SquareSum of the result:
+// the add that finishes a gradient saves the norm its own pass over memory.
+struct Accumulate {
   static constexpr OpId id = OpId::accumulate;
   float* target = nullptr;
   const float* source = nullptr;
   std::int64_t count = 0;
+  double* square_sums = nullptr;  // by block of target, or null
 };
 void reference(const Accumulate& op);
 

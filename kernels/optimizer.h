@@ -8,27 +8,36 @@
 
 namespace holdfast {
 
-// For each element, in fp32:
-//   g = gradient * gradient_scale
-//   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
-//   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
-// and, when given, copy = w rounded to bf16.
-struct AdamW {
-  static constexpr OpId id = OpId::adamw;
+// One tensor, or the part of it that a rank owns. All arrays have `count` elements.
+struct AdamWTensor {
   float* weight = nullptr;
   float* moment1 = nullptr;
   float* moment2 = nullptr;
   const float* gradient = nullptr;
   BFloat16* copy = nullptr;  // or null
   std::int64_t count = 0;
-  float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
+  std::int64_t first_block = 0;  // blocks (block_elements of runtime/core/shard_spec.h) of the tensors before
+  float weight_decay = 0;
+};
+
+// For each element of all tensors, in fp32:
+//   g = gradient * gradient_scale
+//   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
+//   w = w - learning_rate * (weight_decay * w + (m / correction1) / (sqrt(v / correction2) + epsilon))
+// and, when given, copy = w rounded to bf16. One launch updates a whole shard: kernels find the tensor of a
+// block in the table.
+struct AdamW {
+  static constexpr OpId id = OpId::adamw;
+  const AdamWTensor* tensors = nullptr;  // device memory
+  std::int64_t tensor_count = 0;
+  std::int64_t block_count = 0;  // of all tensors
+  float learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0;
   float correction1 = 1, correction2 = 1;  // 1 - beta^step
   float gradient_scale = 1;                // of clipping
 };
 void reference(const AdamW& op);
 
-// sums[b] = sum of squares of block b (block_elements of runtime/core/shard_spec.h; the last may be short),
-// in double, in a fixed order inside the block.
+// sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside the block.
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
   const float* values = nullptr;

@@ -45,6 +45,16 @@ struct Segment {
   std::uint64_t shard_offset = 0;  // elements into the owner's shard buffers (master, moments, accumulator)
 };
 
+// Where an owner finds its reduced gradients: a shard of their own, or their place in the flat gradient
+// buffer.
+struct ReducedGradients {
+  float* values = nullptr;
+  bool in_place = false;
+  float* of(const Segment& segment) const {
+    return values + (in_place ? segment.gradient_offset : segment.shard_offset);
+  }
+};
+
 struct ElementRange {
   std::uint64_t begin = 0, end = 0;
   std::uint64_t size() const { return end - begin; }

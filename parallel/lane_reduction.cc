@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/elementwise.h"
+#include "parallel/lane_sum.h"
 
 namespace holdfast {
 namespace {
@@ -14,7 +14,6 @@ constexpr std::size_t requests_in_flight = LaneReduction::ranks_max;  // of each
 static_assert(2 * requests_in_flight <= Communicator::request_count_max);
 constexpr std::int64_t poll_interval_us =
     200;  // while the device computes: MPI moves nothing unless it is polled
-constexpr std::uint64_t staging_alignment = 16;
 
 // Messages with one other rank. Receives are posted and complete in bucket order, sends in the order
 // launched; only the oldest of each is tested, so that a poll costs one test per peer and direction.
@@ -41,8 +40,8 @@ struct LaneReduction::State {
     return std::as_bytes(std::span(gradients + range.begin, range.size()));
   }
   std::span<std::byte> to_receive(int source, std::size_t bucket) const {
-    const std::uint64_t offset = staging_offsets[at(source, bucket)];
-    return std::as_writable_bytes(std::span(staging + offset, owned(rank, bucket).size()));
+    float* const lane = sum.lane(wave, source, static_cast<int>(bucket));
+    return std::as_writable_bytes(std::span(lane, owned(rank, bucket).size()));
   }
 
   Result<void> begin(int wave_index);
@@ -56,7 +55,6 @@ struct LaneReduction::State {
   Result<void> poll_until_done();
   Error timed_out() const;
 
-  const BucketPlan* buckets;
   LaneSchedule schedule;
   Communicator* communicator;
   Device* device;
@@ -65,10 +63,7 @@ struct LaneReduction::State {
   std::size_t bucket_count;
   std::size_t window;  // messages in flight per peer and direction
   std::vector<ElementRange> ranges;
-  std::vector<std::uint64_t> staging_offsets;  // elements
-  MemoryPlan::Slot staging_slot, accumulator_slot;
-  float* staging = nullptr;
-  float* accumulator = nullptr;
+  LaneSum sum;
   float* gradients = nullptr;
   LaneReductionCounts counts;
 
@@ -93,32 +88,23 @@ struct LaneReduction::State {
 
 LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Communicator& group,
                             Device& queue, const Waiter& wait, MemoryPlan& memory)
-    : buckets(&plan),
-      schedule(lane_schedule),
+    : schedule(lane_schedule),
       communicator(&group),
       device(&queue),
       waiter(wait),
       rank(group.rank()),
       ranks(group.size()),
-      bucket_count(plan.buckets().size()) {
+      bucket_count(plan.buckets().size()),
+      sum(plan, lane_schedule, group.rank(), queue, memory) {
   HF_CHECK(plan.ranks() == ranks && schedule.ranks() == ranks);
   const auto size = static_cast<std::size_t>(ranks);
   HF_CHECK(size <= requests_in_flight, "{} ranks in one group", ranks);
   window = std::max<std::size_t>(1, requests_in_flight / size);
-  std::uint64_t staging_elements = 0;
   for (int r = 0; r < ranks; ++r) {
     for (std::size_t b = 0; b < bucket_count; ++b) {
       ranges.push_back(plan.gradient_range(static_cast<int>(b), r));
-      staging_offsets.push_back(staging_elements);
-      if (r == rank) continue;
-      const std::uint64_t elements = plan.gradient_range(static_cast<int>(b), rank).size();
-      staging_elements += (elements + staging_alignment - 1) / staging_alignment * staging_alignment;
     }
   }
-  staging_slot =
-      memory.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
-  accumulator_slot = memory.reserve("lane_reduction.accumulator", MemoryClass::gradients,
-                                    plan.accumulator_elements(rank) * sizeof(float));
   order.reserve(bucket_count);
   tickets.reserve(bucket_count);
   own_launched.resize(bucket_count);
@@ -166,23 +152,12 @@ void LaneReduction::State::launched(std::size_t bucket, Device::Ticket ticket) {
 
 // Every add whose turn it is: the lanes of a wave in the order of their ranks, whatever arrived first.
 void LaneReduction::State::launch_adds(std::size_t bucket) {
-  const ElementRange& own = owned(rank, bucket);
-  if (own.size() == 0) return;
-  float* target = accumulator + buckets->shard_offset(static_cast<int>(bucket), rank);
+  if (owned(rank, bucket).size() == 0) return;
   for (int& source = next_add[bucket]; source < active; ++source) {
     const bool here = source == rank ? bool{own_launched[bucket]}
                                      : peers[static_cast<std::size_t>(source)].receives_done > bucket;
     if (!here) return;
-    const float* lane =
-        source == rank ? gradients + own.begin : staging + staging_offsets[at(source, bucket)];
-    if (wave == 0 && source == 0) {
-      // 0 + x is not x for every x (-0), so the first lane is copied.
-      device->launch(Copy{
-          .source = lane, .target = target, .bytes = static_cast<std::int64_t>(own.size() * sizeof(float))});
-    } else {
-      device->launch(
-          Accumulate{.target = target, .source = lane, .count = static_cast<std::int64_t>(own.size())});
-    }
+    sum.add(wave, source, static_cast<int>(bucket));
     last_add = device->ticket();
     --adds_left;
   }
@@ -334,8 +309,7 @@ LaneReduction::~LaneReduction() {
 }
 
 void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
-  state_->staging = arena.at<float>(state_->staging_slot);
-  state_->accumulator = arena.at<float>(state_->accumulator_slot);
+  state_->sum.bind(arena, gradients);
   state_->gradients = gradients;
 }
 
@@ -366,22 +340,17 @@ Result<void> LaneReduction::finish_wave() {
 
 Result<void> LaneReduction::finish_step() {
   HF_CHECK(!state_->in_wave && state_->next_wave == state_->schedule.waves());
-  const std::vector<Bucket>& buckets = state_->buckets->buckets();
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const ElementRange& own = state_->owned(state_->rank, b);
-    if (buckets[b].shadow_of < 0 || own.size() == 0) continue;
-    const BucketPlan& plan = *state_->buckets;
-    state_->device->launch(
-        Accumulate{.target = accumulator() + plan.shard_offset(buckets[b].shadow_of, state_->rank),
-                   .source = accumulator() + plan.shard_offset(static_cast<int>(b), state_->rank),
-                   .count = static_cast<std::int64_t>(own.size())});
-  }
+  state_->sum.add_shadows();
   state_->device->synchronize();
   return {};
 }
 
-float* LaneReduction::accumulator() const {
-  return state_->accumulator;
+ReducedGradients LaneReduction::reduced() const {
+  return state_->sum.reduced();
+}
+
+std::span<const double> LaneReduction::square_sums() const {
+  return state_->sum.square_sums();
 }
 
 LaneReductionCounts LaneReduction::counts() const {

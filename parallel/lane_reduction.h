@@ -1,6 +1,6 @@
 // LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
-// and adds them at the owner in lane order. The executor of lanes.h and buckets.h; bits do not depend on the
-// number of ranks.
+// and adds them at the owner in lane order (lane_sum.h). The executor of lanes.h and buckets.h; bits do not
+// depend on the number of ranks.
 //
 // One step, on every rank:
 //   reduction.begin_step();
@@ -10,14 +10,15 @@
 //         reduction.bucket_launched(bucket, device.ticket());
 //     reduction.backward_launched();
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
-//   HF_TRY_VOID(reduction.finish_step());               // accumulator is complete; shadows are added
+//   HF_TRY_VOID(reduction.finish_step());               // adds the shadows; waits: the sums are whole
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
-// and the adds of the wave are done: the gradient buffer may be overwritten. After an error the communicator
-// is abandoned. Nothing is allocated after construction.
+// and the adds of the wave are done: the next wave may overwrite the gradient buffer. After an error the
+// communicator is abandoned. Nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/device.h"
@@ -40,8 +41,8 @@ class LaneReduction {
  public:
   // Of a group: a message to and one from every peer fit into a communicator's requests.
   static constexpr int ranks_max = 1536;
-  // Reserves the receive staging (of D > 1) and the accumulator in `plan`. Everything passed by reference but
-  // `plan` and `waiter` outlives this object.
+  // Reserves what LaneSum needs in `plan`. Everything passed by reference but `plan` and `waiter` outlives
+  // this object.
   LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
   ~LaneReduction();
@@ -55,7 +56,11 @@ class LaneReduction {
   Result<void> finish_wave();
   Result<void> finish_step();
 
-  float* accumulator() const;  // accumulator_elements(rank) of the BucketPlan
+  // The owned segments' sums over all lanes, from finish_step() to the next begin_step(). Where they lie
+  // stays the same from bind() on.
+  ReducedGradients reduced() const;
+  // Of reduced(), one for each block of BucketPlan::segments(), in their order.
+  std::span<const double> square_sums() const;
   LaneReductionCounts counts() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 
+#include "kernels/optimizer.h"
 #include "kernels/reference/element.h"
 
 namespace holdfast {
@@ -13,6 +14,9 @@ void reference(const Add& op) {
 void reference(const Accumulate& op) {
   for (std::int64_t i = 0; i < op.count; ++i) {
     op.target[i] = static_cast<float>(static_cast<double>(op.target[i]) + static_cast<double>(op.source[i]));
+  }
+  if (op.square_sums != nullptr) {
+    reference(SquareSum{.values = op.target, .count = op.count, .sums = op.square_sums});
   }
 }
 

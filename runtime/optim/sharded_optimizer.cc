@@ -1,9 +1,9 @@
 #include "runtime/optim/sharded_optimizer.h"
 
 #include <cmath>
+#include <new>
 
 #include "kernels/elementwise.h"
-#include "kernels/optimizer.h"
 
 namespace holdfast {
 
@@ -21,18 +21,32 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
   for (const Segment& segment : segments_) {
     const Bucket& bucket = buckets.buckets()[static_cast<std::size_t>(segment.bucket)];
     weight_decay_.push_back(bucket.tensors[static_cast<std::size_t>(segment.tensor)].weight_decay);
-    square_sum_count_ += segment.block_count;
   }
-  square_sums_slot_ =
-      plan.reserve("optimizer.square_sums", MemoryClass::workspace, square_sum_count_ * sizeof(double));
+  table_slot_ =
+      plan.reserve("optimizer.table", MemoryClass::workspace, segments_.size() * sizeof(AdamWTensor));
 }
 
-void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters) {
+void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients) {
   parameters_ = parameters;
   if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
   moment1_ = arena.at<float>(moment1_slot_);
   moment2_ = arena.at<float>(moment2_slot_);
-  square_sums_ = arena.at<double>(square_sums_slot_);
+  auto* table = arena.at<AdamWTensor>(table_slot_);
+  table_ = table;
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    new (table + i) AdamWTensor{
+        .weight = master(segment),
+        .moment1 = moment1_ + segment.shard_offset,
+        .moment2 = moment2_ + segment.shard_offset,
+        .gradient = gradients.of(segment),
+        .copy = dtype_ == DType::bf16 ? working_copy(segment) : nullptr,
+        .count = static_cast<std::int64_t>(segment.elements),
+        .first_block = block_count_,
+        .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
+    };
+    block_count_ += static_cast<std::int64_t>(segment.block_count);
+  }
 }
 
 float* ShardedOptimizer::master(const Segment& segment) const {
@@ -40,49 +54,34 @@ float* ShardedOptimizer::master(const Segment& segment) const {
   return reinterpret_cast<float*>(parameters_) + segment.parameter_offset;
 }
 
-void ShardedOptimizer::launch_square_sums(Device& device, const float* accumulator) {
-  double* sums = square_sums_;
-  for (const Segment& segment : segments_) {
-    device.launch(SquareSum{.values = accumulator + segment.shard_offset,
-                            .count = static_cast<std::int64_t>(segment.elements),
-                            .sums = sums});
-    sums += segment.block_count;
-  }
+BFloat16* ShardedOptimizer::working_copy(const Segment& segment) const {
+  return reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset;
 }
 
-void ShardedOptimizer::launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars) {
+void ShardedOptimizer::launch_update(Device& device, const UpdateScalars& scalars) {
   // The kernel averages with the betas as fp32 rounds them; the corrections must undo exactly those.
   const auto beta1 = static_cast<float>(config_.beta1);
   const auto beta2 = static_cast<float>(config_.beta2);
   const auto correction = [&](float beta) {
     return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(scalars.step)));
   };
-  AdamW update{.learning_rate = static_cast<float>(scalars.learning_rate),
-               .beta1 = beta1,
-               .beta2 = beta2,
-               .epsilon = static_cast<float>(config_.epsilon),
-               .correction1 = correction(beta1),
-               .correction2 = correction(beta2),
-               .gradient_scale = static_cast<float>(scalars.gradient_scale)};
-  for (std::size_t i = 0; i < segments_.size(); ++i) {
-    const Segment& segment = segments_[i];
-    update.weight = master(segment);
-    update.moment1 = moment1_ + segment.shard_offset;
-    update.moment2 = moment2_ + segment.shard_offset;
-    update.gradient = accumulator + segment.shard_offset;
-    update.copy =
-        dtype_ == DType::bf16 ? reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset : nullptr;
-    update.count = static_cast<std::int64_t>(segment.elements);
-    update.weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F;
-    device.launch(update);
-  }
+  device.launch(AdamW{.tensors = table_,
+                      .tensor_count = static_cast<std::int64_t>(segments_.size()),
+                      .block_count = block_count_,
+                      .learning_rate = static_cast<float>(scalars.learning_rate),
+                      .beta1 = beta1,
+                      .beta2 = beta2,
+                      .epsilon = static_cast<float>(config_.epsilon),
+                      .correction1 = correction(beta1),
+                      .correction2 = correction(beta2),
+                      .gradient_scale = static_cast<float>(scalars.gradient_scale)});
 }
 
 void ShardedOptimizer::launch_publish(Device& device) {
   if (dtype_ != DType::bf16) return;
   for (const Segment& segment : segments_) {
     device.launch(Cast{.source = master(segment),
-                       .target = reinterpret_cast<BFloat16*>(parameters_) + segment.parameter_offset,
+                       .target = working_copy(segment),
                        .count = static_cast<std::int64_t>(segment.elements)});
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/optimizer.h"
 #include "parallel/buckets.h"
 #include "runtime/config/config.h"
 #include "runtime/core/memory_plan.h"
@@ -34,14 +35,11 @@ class ShardedOptimizer {
  public:
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
                    MemoryPlan& plan);
-  void bind(const MemoryArena& arena, std::byte* parameters);
+  // Once, after the arena exists; `gradients` as LaneReduction::reduced() says.
+  void bind(const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
-  // Block sums of squares of the reduced gradients (accumulator of LaneReduction) into square_sums().
-  void launch_square_sums(Device& device, const float* accumulator);
   const std::vector<Segment>& segments() const { return segments_; }
-  std::span<const double> square_sums() const { return {square_sums_, square_sum_count_}; }
-
-  void launch_update(Device& device, const float* accumulator, const UpdateScalars& scalars);
+  void launch_update(Device& device, const UpdateScalars& scalars);
   // bf16 runs: rounds the owned master weights into the parameter buffer (after a start or a load). fp32:
   // nothing.
   void launch_publish(Device& device);
@@ -50,18 +48,19 @@ class ShardedOptimizer {
 
  private:
   float* master(const Segment& segment) const;
+  BFloat16* working_copy(const Segment& segment) const;  // bf16 runs: where other ranks and the model see it
 
   OptimizerConfig config_;
   DType dtype_;
   std::vector<Segment> segments_;
   std::vector<ShardSpec> specs_;    // of kind "weight", one per segment
   std::vector<bool> weight_decay_;  // one per segment
-  std::size_t square_sum_count_ = 0;
-  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, square_sums_slot_;
+  std::int64_t block_count_ = 0;
+  MemoryPlan::Slot master_slot_, moment1_slot_, moment2_slot_, table_slot_;
   float* master_ = nullptr;
   float* moment1_ = nullptr;
   float* moment2_ = nullptr;
-  double* square_sums_ = nullptr;
+  const AdamWTensor* table_ = nullptr;  // one per segment
   std::byte* parameters_ = nullptr;
 };
 

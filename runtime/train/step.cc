@@ -71,10 +71,8 @@ Result<std::size_t> run_lanes(Worker& worker, Ballot& ballot, Result<void>& fail
 }
 
 void sum_blocks(Worker& worker, std::size_t slots, Ballot& ballot) {
-  worker.optimizer().launch_square_sums(worker.device(), worker.reduction().accumulator());
-  worker.device().synchronize();
   for (const double loss : worker.loss_sums().first(slots)) ballot.loss.add(loss);
-  for (const double sum : worker.optimizer().square_sums()) ballot.square_norm.add(sum);
+  for (const double sum : worker.reduction().square_sums()) ballot.square_norm.add(sum);
 }
 
 Result<void> vote(Worker& worker, Ballot& ballot) {
@@ -147,8 +145,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.learning_rate = learning_rate_at(worker.config().optimizer, step, worker.config().training.steps);
   const double scale = clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
   worker.optimizer().launch_update(
-      worker.device(), worker.reduction().accumulator(),
-      {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
+      worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
   worker.device().synchronize();
   HF_FAULT_POINT(worker.faults(), "step.before_gather");
   HF_TRY_VOID(gather_parameters(worker.buckets(), worker.communicator(), worker.waiter(), worker.parameters(),

@@ -75,8 +75,8 @@ Result<void> Worker::allocate() {
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
   model_->bind(arena_, buckets_, parameters_, gradients_);
-  optimizer_->bind(arena_, parameters_);
   reduction_->bind(arena_, gradients_);
+  optimizer_->bind(arena_, parameters_, reduction_->reduced());
   return {};
 }
 
@@ -89,8 +89,7 @@ Result<void> Worker::prepare_kernels() {
     model_->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate});
   }
   model_->forward_loss(device(), batch, loss_sums_.data());
-  optimizer_->launch_square_sums(device(), reduction_->accumulator());
-  optimizer_->launch_update(device(), reduction_->accumulator(), {});
+  optimizer_->launch_update(device(), {});
   optimizer_->launch_publish(device());
   return device().end_planning();
 }

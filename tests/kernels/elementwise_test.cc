@@ -1,4 +1,5 @@
 #include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
 
 #include "tests/kernels/op_test.h"
 
@@ -38,6 +39,31 @@ TEST(Elementwise, AccumulateMatchesReference) {
     expect_op(tensors, [&](Tensors& t) {
       return Accumulate{.target = t[0].as<float>(), .source = t[1].as<float>(), .count = count};
     });
+  }
+}
+
+// Those of SquareSum of the result, bit for bit.
+TEST(Elementwise, AccumulateTakesTheBlockSumsOfSquaresOfTheResult) {
+  for (const std::int64_t count : {1, 31, 32, 4095, 4096, 4097, 200'003}) {
+    SCOPED_TRACE(count);
+    const std::int64_t blocks = (count + 4095) / 4096;
+    const Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2),
+                             Values(blocks, DType::fp64)};
+    const auto bind = [&](Tensors& t) {
+      return Accumulate{.target = t[0].as<float>(),
+                        .source = t[1].as<float>(),
+                        .count = count,
+                        .square_sums = t[2].as<double>()};
+    };
+    expect_op(tensors, bind);
+    const Tensors result = run_op(tensors, bind, 2, best_cpu_isa());
+    const Tensors squares = run_op(
+        result,
+        [&](Tensors& t) {
+          return SquareSum{.values = t[0].as<float>(), .count = count, .sums = t[2].as<double>()};
+        },
+        2, best_cpu_isa());
+    EXPECT_TRUE(result[2].same_bits(squares[2]));
   }
 }
 
@@ -81,6 +107,21 @@ TEST(Elementwise, FillZeroAndCopyTouchExactlyTheirBytes) {
         [&](Tensors& t) { return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes}; }, 3,
         best_cpu_isa());
     EXPECT_EQ(std::memcmp(copied[1].data(), tensors[0].data(), static_cast<std::size_t>(bytes)), 0);
+  }
+}
+
+// What is large and starts on a cache line is streamed.
+TEST(Elementwise, LargeFillsAndCopiesTouchExactlyTheirBytes) {
+  const std::int64_t count = 2'000'000, bytes = 4 * count - 777;
+  Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2)};
+  for (Values& tensor : tensors) tensor.move_to_cache_line();
+  for (const CpuIsa isa : available_isas()) {
+    const auto fill = [&](Tensors& t) { return FillZero{.target = t[1].data(), .bytes = bytes}; };
+    const auto copy = [&](Tensors& t) {
+      return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes};
+    };
+    EXPECT_TRUE(run_op(tensors, fill, 2, isa)[1].same_bits(run_reference(tensors, fill)[1]));
+    EXPECT_TRUE(run_op(tensors, copy, 2, isa)[1].same_bits(run_reference(tensors, copy)[1]));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/optimizer.h"
 
+#include <numeric>
+
 #include "runtime/core/shard_spec.h"
 #include "tests/kernels/op_test.h"
 
@@ -14,35 +16,74 @@ Tensors adamw_tensors(std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) tensors[2].set(i, std::abs(tensors[2][i]) + 1e-3);
   return tensors;
 }
-AdamW adamw_op(Tensors& t, bool copy) {
-  return {.weight = t[0].as<float>(),
-          .moment1 = t[1].as<float>(),
-          .moment2 = t[2].as<float>(),
-          .gradient = t[3].as<float>(),
-          .copy = copy ? t[4].as<BFloat16>() : nullptr,
-          .count = t[0].count(),
-          .learning_rate = 3e-2F,
-          .beta1 = 0.9F,
-          .beta2 = 0.95F,
-          .epsilon = 1e-8F,
-          .weight_decay = 0.1F,
-          .correction1 = 1.0F - 0.9F * 0.9F,
-          .correction2 = 1.0F - 0.95F * 0.95F,
-          .gradient_scale = 0.25F};
-}
+
+// An update of the tensors above, cut into pieces of the given sizes, and the table it points to. Every
+// second piece decays.
+class AdamWUpdate {
+ public:
+  AdamWUpdate(std::vector<std::int64_t> counts, bool copy) : counts_(std::move(counts)), copy_(copy) {}
+  AdamW operator()(Tensors& t) const {
+    table_.clear();
+    std::int64_t first = 0, blocks = 0;
+    for (const std::int64_t count : counts_) {
+      table_.push_back({.weight = t[0].as<float>() + first,
+                        .moment1 = t[1].as<float>() + first,
+                        .moment2 = t[2].as<float>() + first,
+                        .gradient = t[3].as<float>() + first,
+                        .copy = copy_ ? t[4].as<BFloat16>() + first : nullptr,
+                        .count = count,
+                        .first_block = blocks,
+                        .weight_decay = table_.size() % 2 == 0 ? 0.1F : 0.0F});
+      first += count;
+      blocks += (count + 4095) / 4096;
+    }
+    return {.tensors = table_.data(),
+            .tensor_count = static_cast<std::int64_t>(table_.size()),
+            .block_count = blocks,
+            .learning_rate = 3e-2F,
+            .beta1 = 0.9F,
+            .beta2 = 0.95F,
+            .epsilon = 1e-8F,
+            .correction1 = 1.0F - 0.9F * 0.9F,
+            .correction2 = 1.0F - 0.95F * 0.95F,
+            .gradient_scale = 0.25F};
+  }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  bool copy_;
+  mutable std::vector<AdamWTensor> table_;  // of the op made last
+};
 
 TEST(AdamW, MatchesReference) {
   for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
     for (const bool copy : {false, true}) {
       SCOPED_TRACE(count);
-      expect_op(adamw_tensors(count), [&](Tensors& t) { return adamw_op(t, copy); });
+      expect_op(adamw_tensors(count), AdamWUpdate({count}, copy));
     }
   }
 }
 
+// Pieces shorter and longer than what one thread takes at a time, around the edges of blocks.
+TEST(AdamW, UpdatesATableOfTensors) {
+  const std::vector<std::int64_t> counts = {1, 4096, 4097, 16, 100'000, 3, 8192, 70'001};
+  const Tensors tensors = adamw_tensors(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+  for (const bool copy : {false, true}) expect_op(tensors, AdamWUpdate(counts, copy));
+}
+
+// A copy that starts on a cache line is streamed: the same bits.
+TEST(AdamW, StreamedCopyHasTheSameBits) {
+  const std::int64_t count = 100'005;
+  Tensors tensors = adamw_tensors(count);
+  const AdamWUpdate update({count}, true);
+  const Tensors stored = run_op(tensors, update, 2, best_cpu_isa());
+  tensors[4].move_to_cache_line();
+  expect_op(tensors, update);
+  EXPECT_TRUE(run_op(tensors, update, 2, best_cpu_isa())[4].same_bits(stored[4]));
+}
+
 TEST(AdamW, CopyIsTheNewWeightRounded) {
-  const Tensors result = run_op(
-      adamw_tensors(5001), [&](Tensors& t) { return adamw_op(t, true); }, 2, best_cpu_isa());
+  const Tensors result = run_op(adamw_tensors(5001), AdamWUpdate({5001}, true), 2, best_cpu_isa());
   for (std::int64_t i = 0; i < result[0].count(); ++i) {
     ASSERT_EQ(result[4][i], static_cast<double>(to_float(to_bfloat16(static_cast<float>(result[0][i])))));
   }
@@ -54,10 +95,11 @@ TEST(AdamW, FirstStepMovesEachWeightByTheLearningRateAgainstItsGradient) {
   for (std::int64_t i = 0; i < count; ++i) {
     for (const std::size_t zeroed : {0U, 1U, 2U}) tensors[zeroed].set(i, 0);
   }
+  const AdamWUpdate update({count}, false);
   const Tensors result = run_op(
       tensors,
       [&](Tensors& t) {
-        AdamW op = adamw_op(t, false);
+        AdamW op = update(t);
         op.correction1 = 1.0F - op.beta1;
         op.correction2 = 1.0F - op.beta2;
         return op;

@@ -11,6 +11,7 @@
 
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
 #include "parallel/lane_reduction.h"
 
 namespace holdfast::test {
@@ -125,30 +126,36 @@ class ReducingRank {
     return lanes;
   }
 
-  // What this rank's accumulator must hold, from sums over all gradient elements.
-  std::vector<float> expected_accumulator(const std::vector<float>& sums) const {
-    std::vector<float> expected(plan_.accumulator_elements(rank_));
-    const int count = static_cast<int>(plan_.buckets().size());
-    for (int b = 0; b < count; ++b) {
-      const ElementRange range = plan_.gradient_range(b, rank_);
-      std::copy(sums.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                sums.begin() + static_cast<std::ptrdiff_t>(range.end),
-                expected.begin() + static_cast<std::ptrdiff_t>(plan_.shard_offset(b, rank_)));
-    }
-    for (int b = 0; b < count; ++b) {
-      const int real = plan_.buckets()[static_cast<std::size_t>(b)].shadow_of;
-      if (real < 0) continue;
-      for (std::uint64_t i = 0; i < plan_.gradient_range(b, rank_).size(); ++i) {
-        expected[plan_.shard_offset(real, rank_) + i] += expected[plan_.shard_offset(b, rank_) + i];
+  // Whether this rank's segments hold the given sums (over all gradient elements, shadows not yet added), bit
+  // for bit, and the block sums are of them.
+  void expect_reduced(const std::vector<float>& sums) const {
+    std::size_t first_sum = 0;
+    for (const Segment& segment : plan_.segments(rank_)) {
+      std::vector<float> expected(
+          sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset),
+          sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset + segment.elements));
+      for (const Bucket& bucket : plan_.buckets()) {
+        if (bucket.shadow_of != segment.bucket) continue;
+        const std::uint64_t offset =
+            bucket.tensors[static_cast<std::size_t>(segment.tensor)].gradient_offset +
+            segment.first_block * block_elements;
+        for (std::uint64_t i = 0; i < segment.elements; ++i) expected[i] += sums[offset + i];
       }
+      EXPECT_EQ(
+          std::memcmp(reduction_.reduced().of(segment), expected.data(), segment.elements * sizeof(float)), 0)
+          << "bucket " << segment.bucket << ", tensor " << segment.tensor;
+      std::vector<double> squares(segment.block_count);
+      reference(SquareSum{.values = expected.data(),
+                          .count = static_cast<std::int64_t>(segment.elements),
+                          .sums = squares.data()});
+      for (std::size_t block = 0; block < squares.size(); ++block) {
+        EXPECT_NEAR(reduction_.square_sums()[first_sum + block] / squares[block], 1.0, 1e-14);
+      }
+      first_sum += squares.size();
     }
-    return expected;
+    EXPECT_EQ(first_sum, reduction_.square_sums().size());
   }
-
-  bool accumulator_is(const std::vector<float>& expected) const {
-    return expected.empty() ||
-           std::memcmp(reduction_.accumulator(), expected.data(), expected.size() * sizeof(float)) == 0;
-  }
+  std::uint64_t gradient_bytes() const { return memory_.total_bytes(MemoryClass::gradients); }
 
  private:
   Result<void> launch_step(const std::vector<std::vector<float>>& lanes) {
@@ -179,8 +186,9 @@ inline Result<void> check_lane_reduction(Communicator& communicator, const Waite
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
-    EXPECT_TRUE(reducing.accumulator_is(reducing.expected_accumulator(sums)))
-        << "step " << step << ", " << lanes << " lanes, rank " << rank << " of " << ranks;
+    SCOPED_TRACE("step " + std::to_string(step) + ", " + std::to_string(lanes) + " lanes, rank " +
+                 std::to_string(rank) + " of " + std::to_string(ranks));
+    reducing.expect_reduced(sums);
   }
   const LaneSchedule schedule(lanes, ranks);
   const std::size_t bucket_count = reducing.plan().buckets().size();

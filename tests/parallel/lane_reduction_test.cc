@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "allocation_counter.h"
@@ -48,9 +49,9 @@ TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
 
 using Shape = std::tuple<int, int>;
 INSTANTIATE_TEST_SUITE_P(All, LaneReductionBits,
-                         testing::Values(Shape(1, 5), Shape(2, 5), Shape(3, 5), Shape(4, 5), Shape(5, 5),
-                                         Shape(1, 8), Shape(2, 8), Shape(3, 8), Shape(4, 8), Shape(5, 8),
-                                         Shape(8, 8)));
+                         testing::Values(Shape(1, 1), Shape(2, 2), Shape(3, 3), Shape(1, 5), Shape(2, 5),
+                                         Shape(3, 5), Shape(4, 5), Shape(5, 5), Shape(1, 8), Shape(2, 8),
+                                         Shape(3, 8), Shape(4, 8), Shape(5, 8), Shape(8, 8)));
 
 // The gradients of these tests tell a sum in lane order from any other: what a reduction in order of arrival,
 // or a library's tree, would give has other bits.
@@ -71,6 +72,21 @@ TEST(LaneReductionData, OtherOrdersGiveOtherBits) {
   // Nor does it forgive 0 + x for the first lane: -0 would become +0.
   EXPECT_TRUE(std::any_of(in_order.begin(), in_order.end(),
                           [](float x) { return std::bit_cast<std::uint32_t>(x) == 0x80000000U; }));
+}
+
+// One lane on one rank: its gradients are the sum where backward wrote them, and only the shadow is added.
+TEST(LaneReduction, OneLaneIsNeitherCopiedNorAdded) {
+  HF_EXPECT_OK(run_local_ranks(1, [](Communicator& c) -> Result<void> {
+    std::map<OpId, int> ops;
+    CpuDeviceOptions options;
+    options.observer = [&ops](OpId id) { ++ops[id]; };
+    ReducingRank reducing(c, patient(), 1, test::uneven_buckets(), options);
+    HF_TRY_VOID(reducing.step(reducing.my_lanes(0)));
+    EXPECT_EQ(ops[OpId::accumulate], 1);
+    EXPECT_EQ(ops[OpId::copy], 8);  // the made-up backward: one for each tensor
+    EXPECT_EQ(reducing.gradient_bytes(), reducing.plan().gradient_elements() * sizeof(float));
+    return {};
+  }));
 }
 
 // Passes everything on, and counts the sends.

@@ -56,8 +56,8 @@ class Training {
         reduction_(rig_.buckets(), LaneSchedule(1, 1), *communicators_[0], rig_.device(),
                    {posix_env(), 10'000}, plan_) {
     arena_ = MemoryArena::allocate(plan_).value();
-    optimizer_.bind(arena_, rig_.parameters());
     reduction_.bind(arena_, rig_.gradients());
+    optimizer_.bind(arena_, rig_.parameters(), reduction_.reduced());
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
       std::vector<float> values = golden.floats("initial/" + piece.spec.tensor);
@@ -75,7 +75,7 @@ class Training {
     Outcome outcome = {.loss = lane() / static_cast<double>(rows()), .gradient_norm = gradient_norm()};
     const double clip = config_.optimizer.gradient_clip;
     optimizer_.launch_update(
-        rig_.device(), reduction_.accumulator(),
+        rig_.device(),
         {.step = index + 1,
          .learning_rate = learning_rate_at(config_.optimizer, index + 1, config_.training.steps),
          .gradient_scale = outcome.gradient_norm > clip ? clip / outcome.gradient_norm : 1.0});
@@ -119,10 +119,8 @@ class Training {
     return loss_sum;
   }
   double gradient_norm() {
-    optimizer_.launch_square_sums(rig_.device(), reduction_.accumulator());
-    rig_.device().synchronize();
     ExactSum sum;
-    for (const double block : optimizer_.square_sums()) sum.add(block);
+    for (const double block : reduction_.square_sums()) sum.add(block);
     return std::sqrt(sum.value());
   }
 

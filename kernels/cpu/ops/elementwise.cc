@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
+#include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
 
 namespace holdfast::cpu::HF_ISA {
@@ -9,6 +10,26 @@ namespace holdfast::cpu::HF_ISA {
 namespace {
 
 constexpr std::int64_t chunk_bytes = 65536;
+// What is larger than this is streamed: it would only push other things out of the caches.
+constexpr std::int64_t stream_bytes = 4 << 20;
+constexpr std::int64_t prefetch_elements = 1024;
+
+HF_INLINE void add_into(float* target, const float* source, std::int64_t count) {
+  for_lanes(count, [&](std::int64_t i, auto lanes) {
+    prefetch(target + i + prefetch_elements);
+    prefetch(source + i + prefetch_elements);
+    store(target + i, load(target + i, lanes) + load(source + i, lanes), lanes);
+  });
+}
+
+// A block of 32 elements is read again right after it was written: it comes from the store buffer.
+void add_into(float* target, const float* source, std::int64_t count, double* square_sums) {
+  for_square_sums(
+      count, square_sums, [&](std::int64_t i, std::int64_t size) __attribute__((always_inline)) {
+        add_into(target + i, source + i, size);
+        return target + i;
+      });
+}
 
 }  // namespace
 
@@ -29,12 +50,14 @@ void run_add(const Context& context, const void* arguments) {
 
 void run_accumulate(const Context& context, const void* arguments) {
   const Accumulate& op = *static_cast<const Accumulate*>(arguments);
-  for_chunks(context, op.count, chunk_elements, [&](std::int64_t first, std::int64_t size) {
-    float* target = op.target + first;
-    const float* source = op.source + first;
-    for_lanes(size, [&](std::int64_t i, auto lanes) {
-      store(target + i, load(target + i, lanes) + load(source + i, lanes), lanes);
-    });
+  constexpr std::int64_t chunk = square_sum_chunk_elements;
+  for_chunks(context, op.count, chunk, [&](std::int64_t first, std::int64_t size) {
+    if (op.square_sums == nullptr) {
+      add_into(op.target + first, op.source + first, size);
+    } else {
+      add_into(op.target + first, op.source + first, size,
+               op.square_sums + first / static_cast<std::int64_t>(block_elements));
+    }
   });
 }
 
@@ -49,16 +72,36 @@ void run_cast(const Context& context, const void* arguments) {
 
 void run_fill_zero(const Context& context, const void* arguments) {
   const FillZero& op = *static_cast<const FillZero*>(arguments);
+  const bool streams = op.bytes >= stream_bytes && stream_aligned(op.target);
   for_chunks(context, op.bytes, chunk_bytes, [&](std::int64_t first, std::int64_t size) {
-    __builtin_memset(static_cast<std::byte*>(op.target) + first, 0, static_cast<std::size_t>(size));
+    std::byte* const target = static_cast<std::byte*>(op.target) + first;
+    if (streams && size == chunk_bytes) {
+      for_lanes(chunk_bytes / 4, [target](std::int64_t i, auto lanes) {
+        stream(reinterpret_cast<float*>(target) + i, zero(), lanes);
+      });
+      stream_fence();
+    } else {
+      __builtin_memset(target, 0, static_cast<std::size_t>(size));
+    }
   });
 }
 
 void run_copy(const Context& context, const void* arguments) {
   const Copy& op = *static_cast<const Copy*>(arguments);
+  const bool streams = op.bytes >= stream_bytes && stream_aligned(op.target);
   for_chunks(context, op.bytes, chunk_bytes, [&](std::int64_t first, std::int64_t size) {
-    __builtin_memcpy(static_cast<std::byte*>(op.target) + first,
-                     static_cast<const std::byte*>(op.source) + first, static_cast<std::size_t>(size));
+    std::byte* const target = static_cast<std::byte*>(op.target) + first;
+    const std::byte* const source = static_cast<const std::byte*>(op.source) + first;
+    if (streams && size == chunk_bytes) {
+      for_lanes(chunk_bytes / 4, [target, source](std::int64_t i, auto lanes) {
+        const float* const from = reinterpret_cast<const float*>(source) + i;
+        prefetch(from + prefetch_elements);
+        stream(reinterpret_cast<float*>(target) + i, load(from, lanes), lanes);
+      });
+      stream_fence();
+    } else {
+      __builtin_memcpy(target, source, static_cast<std::size_t>(size));
+    }
   });
 }
 

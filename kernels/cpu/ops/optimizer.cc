@@ -2,29 +2,36 @@
 
 #include "kernels/cpu/ops/cut.h"
 #include "kernels/cpu/ops/ops.h"
+#include "kernels/cpu/ops/square_sum.h"
 #include "kernels/cpu/simd.h"
-#include "runtime/core/shard_spec.h"
 
 namespace holdfast::cpu::HF_ISA {
 
 namespace {
 
-constexpr std::int64_t adamw_chunk_elements = 4096;  // four streams of 16 KiB
+constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+constexpr std::int64_t adamw_chunk_blocks = 16;
+constexpr std::int64_t adamw_prefetch_elements = 512;
 
 // The divisions by the corrections are products with their inverses: one division and one root an element are
-// left.
-void update(const AdamW& op, std::int64_t first, std::int64_t size) {
-  float* weight = op.weight + first;
-  float* moment1 = op.moment1 + first;
-  float* moment2 = op.moment2 + first;
-  const float* gradient = op.gradient + first;
-  BFloat16* copy = op.copy == nullptr ? nullptr : op.copy + first;
+// left. put_copy(i, updated, lanes) writes the bf16 copy.
+template <typename PutCopy>
+HF_INLINE void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size,
+                      const PutCopy& put_copy) {
+  float* weight = tensor.weight + first;
+  float* moment1 = tensor.moment1 + first;
+  float* moment2 = tensor.moment2 + first;
+  const float* gradient = tensor.gradient + first;
   const f32x16 beta1 = broadcast(op.beta1), rest1 = broadcast(1.0F - op.beta1);
   const f32x16 beta2 = broadcast(op.beta2), rest2 = broadcast(1.0F - op.beta2);
   const f32x16 inverse1 = broadcast(1.0F / op.correction1), inverse2 = broadcast(1.0F / op.correction2);
-  const f32x16 epsilon = broadcast(op.epsilon), decay = broadcast(op.weight_decay);
+  const f32x16 epsilon = broadcast(op.epsilon), decay = broadcast(tensor.weight_decay);
   const f32x16 minus_rate = broadcast(-op.learning_rate), scale = broadcast(op.gradient_scale);
   for_lanes(size, [&](std::int64_t i, auto lanes) {
+    for (const float* stream : {gradient, static_cast<const float*>(moment1),
+                                static_cast<const float*>(moment2), static_cast<const float*>(weight)}) {
+      prefetch(stream + i + adamw_prefetch_elements);
+    }
     const f32x16 g = load(gradient + i, lanes) * scale;
     const f32x16 m = fma(load(moment1 + i, lanes), beta1, rest1 * g);
     const f32x16 v = fma(load(moment2 + i, lanes), beta2, rest2 * g * g);
@@ -34,43 +41,70 @@ void update(const AdamW& op, std::int64_t first, std::int64_t size) {
     store(moment1 + i, m, lanes);
     store(moment2 + i, v, lanes);
     store(weight + i, updated, lanes);
-    if (copy != nullptr) store(copy + i, updated, lanes);
+    put_copy(first + i, updated, lanes);
   });
 }
 
-// Element i of each 32 goes to lane i of four vectors of eight; the vectors are added as a tree at the end.
-double square_sum(const float* values, std::int64_t count) {
-  constexpr std::int64_t stride = 32;
-  f64x8 sums[4] = {zero_f64(), zero_f64(), zero_f64(), zero_f64()};
-  const auto add_stride = [&sums](const float* from) __attribute__((always_inline)) {
-    for (int part = 0; part < 4; ++part) {
-      const f64x8 value = load_f64(from + part * 8);
-      sums[part] = fma(value, value, sums[part]);
-    }
-  };
-  std::int64_t i = 0;
-  for (; i + stride <= count; i += stride) add_stride(values + i);
-  if (i < count) {
-    float rest[stride] = {};
-    __builtin_memcpy(rest, values + i, static_cast<std::size_t>(count - i) * sizeof(float));
-    add_stride(rest);
+// The copy is not read before the next step's forward: it is streamed where its alignment allows.
+void update(const AdamW& op, const AdamWTensor& tensor, std::int64_t first, std::int64_t size) {
+  BFloat16* const copy = tensor.copy;
+  if (copy == nullptr) {
+    update(op, tensor, first, size, [](std::int64_t, f32x16, auto) {});
+  } else if (stream_aligned(copy + first)) {
+    update(
+        op, tensor, first,
+        size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
+          stream(copy + i, updated, lanes);
+        });
+    stream_fence();
+  } else {
+    update(
+        op, tensor, first,
+        size, [copy](std::int64_t i, f32x16 updated, auto lanes) __attribute__((always_inline)) {
+          store(copy + i, updated, lanes);
+        });
   }
-  return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+// The tensor that holds a block: the last one that starts at or before it.
+std::int64_t tensor_of_block(const AdamW& op, std::int64_t wanted) {
+  std::int64_t low = 0;
+  for (std::int64_t high = op.tensor_count; high - low > 1;) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (op.tensors[middle].first_block <= wanted ? low : high) = middle;
+  }
+  return low;
+}
+
+// Blocks [begin, end) of the table, which may belong to several tensors.
+void update_blocks(const AdamW& op, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t t = tensor_of_block(op, begin); begin < end; ++t) {
+    const AdamWTensor& tensor = op.tensors[t];
+    const std::int64_t first = (begin - tensor.first_block) * block;
+    const std::int64_t last = smaller((end - tensor.first_block) * block, tensor.count);
+    update(op, tensor, first, last - first);
+    begin = tensor.first_block + ceil_divide(last, block);
+  }
 }
 
 }  // namespace
 
 void run_adamw(const Context& context, const void* arguments) {
   const AdamW& op = *static_cast<const AdamW*>(arguments);
-  for_chunks(context, op.count, adamw_chunk_elements,
-             [&](std::int64_t first, std::int64_t size) { update(op, first, size); });
+  for_chunks(context, op.block_count, adamw_chunk_blocks,
+             [&](std::int64_t first, std::int64_t size) { update_blocks(op, first, first + size); });
 }
 
 void run_square_sum(const Context& context, const void* arguments) {
   const SquareSum& op = *static_cast<const SquareSum*>(arguments);
-  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
-  for_chunks(context, op.count, block, [&](std::int64_t first, std::int64_t size) {
-    op.sums[first / block] = square_sum(op.values + first, size);
+  for_chunks(context, op.count, square_sum_chunk_elements, [&](std::int64_t first, std::int64_t size) {
+    const float* values = op.values + first;
+    for_square_sums(
+        size, op.sums + first / block, [values](std::int64_t i, std::int64_t) __attribute__((always_inline)) {
+          prefetch(values + i + square_sum_prefetch_elements);
+          prefetch(values + i + square_sum_prefetch_elements + vector_lanes);
+          return values + i;
+        });
   });
 }
 

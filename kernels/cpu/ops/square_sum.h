@@ -1,0 +1,43 @@
+// Block sums of squares, in double: alone (SquareSum) and of sums that are just being made (Accumulate). The
+// order is fixed: element i of each 32 of a block goes to lane i of four vectors of eight; the vectors are
+// added as a tree at the end.
+#pragma once
+
+#include "kernels/cpu/ops/cut.h"
+#include "kernels/cpu/simd.h"
+#include "runtime/core/shard_spec.h"
+
+namespace holdfast::cpu::HF_ISA {
+
+inline constexpr std::int64_t square_sum_stride = 32;
+inline constexpr std::int64_t square_sum_chunk_elements = 16 * static_cast<std::int64_t>(block_elements);
+inline constexpr std::int64_t square_sum_prefetch_elements = 1024;
+
+// sums[b] of block b of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points to values i
+// to i + size - 1; size is 32 but at the end.
+template <typename ValuesAt>
+HF_INLINE void for_square_sums(std::int64_t count, double* sums, const ValuesAt& values_at) {
+  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+  for (std::int64_t first = 0; first < count; first += block) {
+    const std::int64_t end = smaller(first + block, count);
+    f64x8 sum0 = zero_f64(), sum1 = zero_f64(), sum2 = zero_f64(), sum3 = zero_f64();
+    const auto add_stride = [&](const float* from) __attribute__((always_inline)) {
+      const f64x8 value0 = load_f64(from), value1 = load_f64(from + 8);
+      const f64x8 value2 = load_f64(from + 16), value3 = load_f64(from + 24);
+      sum0 = fma(value0, value0, sum0);
+      sum1 = fma(value1, value1, sum1);
+      sum2 = fma(value2, value2, sum2);
+      sum3 = fma(value3, value3, sum3);
+    };
+    std::int64_t i = first;
+    for (; i + square_sum_stride <= end; i += square_sum_stride) add_stride(values_at(i, square_sum_stride));
+    if (i < end) {
+      float rest[square_sum_stride] = {};
+      __builtin_memcpy(rest, values_at(i, end - i), static_cast<std::size_t>(end - i) * sizeof(float));
+      add_stride(rest);
+    }
+    sums[first / block] = reduce_add((sum0 + sum1) + (sum2 + sum3));
+  }
+}
+
+}  // namespace holdfast::cpu::HF_ISA
