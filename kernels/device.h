@@ -72,8 +72,10 @@ struct CpuDeviceOptions {
   std::vector<KernelWish> kernels = {};                 // by name; the others are chosen by the registry
   const KernelRegistry* registry = &kernel_registry();  // outlives the device
   std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
-  std::function<void(OpId)> observer =
-      {};  // called on the queue thread before each op runs; for tests and profilers
+  // Called on the queue thread before and after each op runs; for tests and profilers. `arguments` is the
+  // struct of the op.
+  std::function<void(OpId)> observer = {};
+  std::function<void(OpId, const void* arguments)> after = {};
 };
 // The wishes must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);

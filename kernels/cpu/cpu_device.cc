@@ -32,6 +32,7 @@ class CpuDevice final : public Device {
   CpuDevice(const CpuDeviceOptions& options, KernelTable kernels)
       : isa_(options.isa),
         observer_(options.observer),
+        after_(options.after),
         kernels_(std::move(kernels)),
         slots_(options.queue_capacity),
         team_(options.threads, cpu::use_one_thread_per_primitive),
@@ -72,6 +73,7 @@ class CpuDevice final : public Device {
 
   const CpuIsa isa_;
   const std::function<void(OpId)> observer_;
+  const std::function<void(OpId, const void*)> after_;
   const KernelTable kernels_;
   std::vector<Slot> slots_;
   cpu::Team team_;
@@ -184,6 +186,7 @@ void CpuDevice::execute(const Slot& slot) {
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
   kernel.run(context_, slot.arguments);
+  if (after_) after_(slot.id, slot.arguments);
 }
 
 void CpuDevice::complete(std::uint64_t done) {

@@ -133,10 +133,14 @@ class OneDnnProduct final : public Product {
 }  // namespace
 
 void use_one_thread_per_primitive() {
+  use_threads_per_primitive(1);
+}
+
+void use_threads_per_primitive(int threads) {
   // By name, so that whichever OpenMP runtime oneDNN brought is the one that is told; a sequential build
   // brings none. The setting is the calling thread's own.
   if (void* function = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
-    reinterpret_cast<void (*)(int)>(function)(1);
+    reinterpret_cast<void (*)(int)>(function)(threads);
   }
 }
 

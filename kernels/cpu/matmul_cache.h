@@ -15,6 +15,8 @@ namespace holdfast::cpu {
 // To be called first on every thread that creates or runs products: each primitive then uses that thread
 // only.
 void use_one_thread_per_primitive();
+// What primitives made and run on this thread may take instead; kernels never do.
+void use_threads_per_primitive(int threads);
 
 // "oneDNN 2.6.3 avx512_core_bf16": the library and the instruction set it chose.
 std::string matmul_library();
