@@ -202,6 +202,15 @@ class Errors(unittest.TestCase):
     def test_unknown_config_document(self):
         self.expect(self.holdfast("config", "dum"))
 
+    def test_unknown_bench_case(self):
+        self.expect(self.holdfast("bench", "stp"))
+
+    def test_unknown_bench_op(self):
+        self.expect(self.holdfast("bench", "op", "swiglu_forwrad"))
+
+    def test_unknown_bench_implementation(self):
+        self.expect(self.holdfast("bench", "op", "add", "--implementation", "sse9"))
+
     def test_train_without_config(self):
         self.expect(self.mpirun(2, "train"))
 

@@ -1,0 +1,25 @@
+// bench op: every implementation of one op on the shapes that models call it with, each held against what the
+// machine allows.
+#pragma once
+
+#include <string>
+
+#include "runtime/bench/report.h"
+#include "runtime/core/env.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+struct OpCaseOptions {
+  std::string name;                 // of the op, or "all"
+  std::string implementation = {};  // empty = all that this processor runs
+  DType dtype = DType::fp32;
+  int threads = 1;
+  std::string shape = {};          // only samples whose shape or use contains it
+  std::int64_t milliseconds = 40;  // for one implementation on one shape
+};
+
+// Prints a table for each op on stdout and returns the figures.
+Result<Json> run_op_case(Env& env, const OpCaseOptions& options);
+
+}  // namespace holdfast

@@ -1,0 +1,58 @@
+// The shapes in which a model calls an op, with operands: what an op is measured on when it runs alone.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/op.h"
+#include "runtime/bench/op_memory.h"
+#include "runtime/model/block.h"
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+
+// Any op's arguments.
+class OpCall {
+ public:
+  template <typename Op>
+  explicit OpCall(const Op& op) : id_(Op::id) {
+    static_assert(std::is_trivially_copyable_v<Op> && sizeof(Op) <= op_bytes_max);
+    std::memcpy(arguments_.data(), &op, sizeof(Op));
+  }
+  OpId id() const { return id_; }
+  const void* arguments() const { return arguments_.data(); }
+  void launch(Device& device) const;
+
+ private:
+  OpId id_;
+  alignas(16) std::array<std::byte, op_bytes_max> arguments_ = {};
+};
+
+struct OpSample {
+  std::string use;  // "gpt2-124m 4x64, up, weight gradient"
+  std::function<OpCall(OpMemory&)> make;
+};
+
+// How a training step of the model on one microbatch calls the op; none when it does not. `rows_of_head` rows
+// go through the head at once.
+struct SampleSource {
+  std::string name;
+  ModelSpec spec;
+  BatchShapeBT batch;
+  std::int64_t rows_of_head = 0;
+};
+std::vector<OpSample> op_samples(OpId id, const SampleSource& source);
+
+// The shapes of a preset; ExitCode::config when there is no such preset.
+Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t sequence_length);
+
+// The models and batches that op_samples() is asked for: gpt2-124m, llama-15m and llama-110m with 4 x 64 and
+// 1 x 1024 tokens; for ops that memory limits also 16 x 1024 tokens, beyond every cache.
+std::vector<SampleSource> sample_sources(OpId id, DType dtype);
+
+}  // namespace holdfast

@@ -1,0 +1,156 @@
+#include "runtime/bench/optimizer_case.h"
+
+#include <algorithm>
+
+#include "kernels/optimizer.h"
+#include "runtime/bench/limits.h"
+#include "runtime/bench/op_samples.h"
+#include "runtime/bench/op_timer.h"
+#include "runtime/bench/samples.h"
+#include "runtime/bench/table.h"
+#include "runtime/config/presets.h"
+#include "runtime/core/available_memory.h"
+#include "runtime/optim/sharded_optimizer.h"
+
+namespace holdfast {
+namespace {
+
+// What one rank of a run alone holds for its updates.
+class Updates {
+ public:
+  Updates(Env& env, const ModelSpec& spec, int threads)
+      : env_(env),
+        timer_(env),
+        buckets_(backward_buckets(spec), 1),
+        parameters_slot_(plan_.reserve("parameters", MemoryClass::weights,
+                                       buckets_.parameter_elements() * bytes_of(spec.dtype))),
+        gradients_slot_(plan_.reserve("gradients", MemoryClass::gradients,
+                                      buckets_.accumulator_elements(0) * sizeof(float))),
+        square_sums_slot_(plan_.reserve("square_sums", MemoryClass::workspace, sum_count() * sizeof(double))),
+        optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {
+    CpuDeviceOptions options{.threads = threads};
+    timer_.attach(options);
+    device_ = make_cpu_device(options);
+  }
+
+  Result<void> allocate() {
+    HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env_), 1));
+    HF_TRY(arena_, MemoryArena::allocate(plan_));
+    gradients_ = arena_.at<float>(gradients_slot_);
+    std::fill_n(gradients_, buckets_.accumulator_elements(0), 1e-3F);
+    square_sums_ = arena_.at<double>(square_sums_slot_);
+    optimizer_.bind(arena_, arena_.bytes(parameters_slot_).data(), {.values = gradients_});
+    return {};
+  }
+
+  // One pass of each kind over all parameters, with the clock cleared before.
+  const std::vector<OpTimer::Record>& square_sums() {
+    return timed([&] {
+      double* sums = square_sums_;
+      for (const Segment& segment : optimizer_.segments()) {
+        device_->launch(SquareSum{.values = gradients_ + segment.shard_offset,
+                                  .count = static_cast<std::int64_t>(segment.elements),
+                                  .sums = sums});
+        sums += segment.block_count;
+      }
+    });
+  }
+  const std::vector<OpTimer::Record>& update(std::int64_t step) {
+    return timed([&] {
+      optimizer_.launch_update(*device_, {.step = step, .learning_rate = 1e-4, .gradient_scale = 1.0});
+    });
+  }
+  // Of the last pass, from the first launch to the end of the last op.
+  double pass_seconds() const { return pass_seconds_; }
+  const Device& device() const { return *device_; }
+
+ private:
+  std::size_t sum_count() const {
+    std::size_t count = 0;
+    for (const Segment& segment : buckets_.segments(0)) count += segment.block_count;
+    return count;
+  }
+  template <typename Launch>
+  const std::vector<OpTimer::Record>& timed(const Launch& launch) {
+    timer_.clear();
+    const std::int64_t begin_ns = env_.monotonic_ns();
+    launch();
+    device_->synchronize();
+    pass_seconds_ = static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9;
+    return timer_.records();
+  }
+
+  Env& env_;
+  OpTimer timer_;
+  BucketPlan buckets_;
+  MemoryPlan plan_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, square_sums_slot_;
+  ShardedOptimizer optimizer_;
+  MemoryArena arena_;
+  float* gradients_ = nullptr;
+  double* square_sums_ = nullptr;
+  double pass_seconds_ = 0.0;
+  std::unique_ptr<Device> device_;  // last: its queue drains while the memory is still there
+};
+
+OpCost cost_of(const std::vector<OpTimer::Record>& records) {
+  OpCost sum;
+  for (const OpTimer::Record& record : records) {
+    const OpCost cost = holdfast::cost_of(record.id, record.arguments.data());
+    sum.bytes_read += cost.bytes_read;
+    sum.bytes_written += cost.bytes_written;
+    sum.bytes_updated += cost.bytes_updated;
+  }
+  return sum;
+}
+
+struct Pass {
+  std::string name;
+  OpCost cost;
+  std::vector<double> seconds;
+  double limit_seconds = 0.0;
+};
+
+}  // namespace
+
+Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
+  HF_TRY(const ModelSpec spec, preset_spec(options.preset, options.dtype, 64));
+  Updates updates(env, spec, options.threads);
+  HF_TRY_VOID(updates.allocate());
+  Limits limits(env, options.threads, options.limit_ms);
+  Pass update{.name = "adamw", .cost = cost_of(updates.update(1)), .seconds = {}};
+  Pass sums{.name = "square_sum", .cost = cost_of(updates.square_sums()), .seconds = {}};
+  for (std::int64_t i = 0; i < options.updates; ++i) {
+    if (i == options.updates / 2) {
+      HF_TRY(update.limit_seconds, limits.stream_seconds(update.cost));
+      HF_TRY(sums.limit_seconds, limits.stream_seconds(sums.cost));
+      updates.update(i + 2);
+    }
+    updates.square_sums();
+    sums.seconds.push_back(updates.pass_seconds());
+    updates.update(i + 2);
+    update.seconds.push_back(updates.pass_seconds());
+  }
+  fmt::print("{}\n{}: {} parameters, {}, {} threads, median of {} updates\n\n", machine_line(env),
+             options.preset, parameter_count(spec), name_of(options.dtype), options.threads, options.updates);
+  TextTable table({"op", "bytes", "ms", "rate", "limit ms", "limit", "of limit"}, 1);
+  Json result{{"preset", options.preset},
+              {"parameters", parameter_count(spec)},
+              {"dtype", name_of(options.dtype)},
+              {"threads", options.threads},
+              {"device", updates.device().description()}};
+  for (const Pass& pass : {update, sums}) {
+    const double seconds = median(pass.seconds);
+    table.add({pass.name, std::to_string(pass.cost.bytes_moved()), digits(seconds * 1e3),
+               rate_text(pass.cost, seconds), digits(pass.limit_seconds * 1e3),
+               rate_text(pass.cost, pass.limit_seconds), percent(pass.limit_seconds / seconds)});
+    result[pass.name] = {{"bytes_read", pass.cost.bytes_read},
+                         {"bytes_written", pass.cost.bytes_written},
+                         {"ms", seconds * 1e3},
+                         {"limit_ms", pass.limit_seconds * 1e3}};
+  }
+  fmt::print("{}", table.text());
+  return result;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,26 @@
+// The JSON document of a benchmark, and how its figures are written for people.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kernels/cost.h"
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+// Keys keep the order in which they are set.
+using Json = nlohmann::ordered_json;
+
+// Processor, its number, caches, memory: what a figure is worth nothing without.
+Json machine_json(Env& env);
+// "Intel(R) Xeon(R) Processor, 2 processors, L2 2 MiB, L3 105 MiB".
+std::string machine_line(Env& env);
+
+// "213.4 GFLOP/s", or "98.1 GB/s" (10^9 bytes) of an op that has no products.
+std::string rate_text(const OpCost& cost, double seconds);
+std::string percent(double share);  // "83 %"
+// Four digits: "1234", "12.34", "0.0123".
+std::string digits(double value);
+
+}  // namespace holdfast

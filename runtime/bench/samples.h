@@ -1,0 +1,11 @@
+// Statistics of repeated measurements.
+#pragma once
+
+#include <vector>
+
+namespace holdfast {
+
+// 0 without values.
+double median(std::vector<double> values);
+
+}  // namespace holdfast

@@ -1,0 +1,41 @@
+// The trainer's own steps on one rank, without a run around them, timed op by op.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "runtime/bench/op_timer.h"
+#include "runtime/bench/synthetic_run.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+class TimedSteps {
+ public:
+  TimedSteps(Env& env, BenchRun run);
+
+  // Before all others: memory, kernels, initial weights.
+  Result<void> prepare();
+  Result<void> warm_up(std::int64_t steps);
+  Result<void> measure(std::int64_t steps);
+
+  Worker& worker() { return *worker_; }
+  const Device& device() const { return *device_; }
+  const Config& config() const { return run_.config; }
+  // Of the measured steps.
+  const std::vector<std::vector<OpTimer::Record>>& records() const { return records_; }
+  const std::vector<double>& seconds() const { return seconds_; }
+
+ private:
+  Env& env_;
+  BenchRun run_;
+  OpTimer timer_;
+  FaultPoints faults_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Worker> worker_;
+  std::vector<std::vector<OpTimer::Record>> records_;  // by step
+  std::vector<double> seconds_;                        // by step
+};
+
+}  // namespace holdfast

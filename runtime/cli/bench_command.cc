@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/bench/op_case.h"
+#include "runtime/bench/optimizer_case.h"
+#include "runtime/bench/step_case.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/build_facts.h"
+#include "runtime/cli/commands.h"
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast bench CASE [...] [--json FILE]\n"
+    "\n"
+    "Measures one thing on this machine, each figure beside what the machine allows. tools/bench runs\n"
+    "several cases in one go, also those that need other programs. docs/bench.md says how to read the "
+    "tables.\n"
+    "\n"
+    "  op NAME|all [--implementation X] [--dtype fp32|bf16] [--threads N] [--shape TEXT] [--milliseconds N]\n"
+    "      Every implementation of an op on the shapes that models call it with, N ms each (40). --shape\n"
+    "      keeps those whose shape or use contains TEXT, such as 4x64 or llama.\n"
+    "  step [RUN.toml] [--section.key=value ...] [--steps N] [--warmup-steps N] [--milliseconds N]\n"
+    "      Where the time of a training step goes, op by op. Without RUN.toml: gpt2-124m, 4 x 64 tokens, "
+    "one\n"
+    "      lane, made-up tokens. N steps are measured (10) after others (3); each limit is measured for\n"
+    "      N ms (60).\n"
+    "  optimizer [--preset NAME] [--dtype fp32|bf16] [--threads N] [--updates N]\n"
+    "      AdamW over all parameters of a model (gpt2-124m), N times (20), against the rate of memory.\n"
+    "\n"
+    "  --json FILE    every figure of the case as one JSON document\n";
+
+// "--name=value" and "--name value" of a case, without those of the config ("--section.key=value", which have
+// a point, and the two keys that are in no section).
+bool is_config_override(const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return name.starts_with("--") &&
+         (name.find('.') != std::string::npos || name == "--threads" || name == "--device");
+}
+
+struct CaseWords {
+  std::vector<std::string> overrides;
+  std::vector<std::string> others;
+};
+CaseWords split(const std::vector<std::string>& words) {
+  CaseWords result;
+  for (const std::string& word : words) {
+    (is_config_override(word) ? result.overrides : result.others).push_back(word);
+  }
+  return result;
+}
+
+Result<DType> dtype_of(const Arguments& arguments) {
+  const std::string dtype = arguments.text("dtype", "fp32");
+  if (dtype == "fp32") return DType::fp32;
+  if (dtype == "bf16") return DType::bf16;
+  return fail(ExitCode::config, "--dtype must be fp32 or bf16, got \"{}\"", dtype);
+}
+
+Result<int> threads_of(Env& env, const Arguments& arguments) {
+  constexpr std::int64_t most = 4096;
+  HF_TRY(const std::int64_t threads, arguments.integer("threads", env.processor_count(), 1));
+  return static_cast<int>(std::min(threads, most));
+}
+
+Result<std::int64_t> milliseconds_of(const Arguments& arguments, std::int64_t otherwise) {
+  constexpr std::int64_t most = 600'000;
+  HF_TRY(const std::int64_t milliseconds, arguments.integer("milliseconds", otherwise, 1));
+  return std::min(milliseconds, most);
+}
+
+Result<Json> op(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("bench op", words, {"NAME"},
+                          {"implementation", "dtype", "threads", "shape", "milliseconds", "json"}));
+  OpCaseOptions op{.name = arguments.positional(0),
+                   .implementation = arguments.text("implementation", ""),
+                   .shape = arguments.text("shape", "")};
+  HF_TRY(op.dtype, dtype_of(arguments));
+  HF_TRY(op.threads, threads_of(env, arguments));
+  HF_TRY(op.milliseconds, milliseconds_of(arguments, op.milliseconds));
+  return run_op_case(env, op);
+}
+
+Result<Json> step(Env& env, const std::vector<std::string>& words) {
+  const CaseWords split_words = split(words);
+  std::vector<std::string> options = split_words.others;
+  StepCaseOptions step;
+  if (!options.empty() && !options.front().starts_with("--")) {
+    step.config_path = options.front();
+    options.erase(options.begin());
+  }
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("bench step", options, {}, {"steps", "warmup-steps", "milliseconds", "json"}));
+  HF_TRY(step.overrides, parse_overrides(split_words.overrides));
+  HF_TRY(step.steps, arguments.integer("steps", step.steps, 1));
+  HF_TRY(step.warmup_steps, arguments.integer("warmup-steps", step.warmup_steps, 0));
+  HF_TRY(step.limit_ms, milliseconds_of(arguments, step.limit_ms));
+  return run_step_case(env, step);
+}
+
+Result<Json> optimizer(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments,
+         Arguments::parse("bench optimizer", words, {}, {"preset", "dtype", "threads", "updates", "json"}));
+  OptimizerCaseOptions optimizer;
+  optimizer.preset = arguments.text("preset", optimizer.preset);
+  HF_TRY(optimizer.dtype, dtype_of(arguments));
+  HF_TRY(optimizer.threads, threads_of(env, arguments));
+  HF_TRY(optimizer.updates, arguments.integer("updates", optimizer.updates, 1));
+  return run_optimizer_case(env, optimizer);
+}
+
+struct Case {
+  std::string_view name;
+  Result<Json> (*run)(Env& env, const std::vector<std::string>& words);
+};
+constexpr std::array<Case, 3> cases = {{{"op", op}, {"step", step}, {"optimizer", optimizer}}};
+
+// The file of --json, which every case takes.
+std::string json_path(const std::vector<std::string>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i].starts_with("--json=")) return words[i].substr(7);
+    if (words[i] == "--json" && i + 1 < words.size()) return words[i + 1];
+  }
+  return "";
+}
+
+Result<void> bench(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  const std::string name = words.empty() ? "" : words.front();
+  const auto* found = std::ranges::find(cases, name, &Case::name);
+  if (found == cases.end()) {
+    std::vector<std::string_view> names;
+    for (const Case& each : cases) names.push_back(each.name);
+    const std::string near = closest(name, names);
+    return fail(ExitCode::config, "bench needs one of {}, got {}{}\n{}", fmt::join(names, ", "),
+                name.empty() ? "nothing" : name, near.empty() ? "" : fmt::format(", did you mean {}?", near),
+                usage);
+  }
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  const std::int64_t time_us = env.wall_time_us();
+  HF_TRY(const Json result, found->run(env, rest));
+  const std::string path = json_path(rest);
+  if (path.empty()) return {};
+  const Json document{
+      {"case", name},
+      {"arguments", rest},
+      {"time_us", time_us},
+      {"machine", machine_json(env)},
+      {"build", {{"version", build_version()}, {"type", build_type()}, {"compiler", build_compiler()}}},
+      {"result", result}};
+  const Result<void> written = env.replace_text(path, document.dump(1) + "\n");
+  if (written.ok()) return {};
+  return Error{ExitCode::config, fmt::format("--json: {}", written.error().message)};
+}
+
+}  // namespace
+
+int run_bench_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> outcome = bench(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast

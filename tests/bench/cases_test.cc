@@ -1,0 +1,84 @@
+// Every case runs to its end and fills in its figures. No times are judged.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/bench/op_case.h"
+#include "runtime/bench/optimizer_case.h"
+#include "runtime/bench/step_case.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(OpCase, MeasuresEveryImplementation) {
+  const Result<Json> figures =
+      run_op_case(posix_env(), {.name = "add", .threads = 2, .shape = "llama-15m 4x64", .milliseconds = 1});
+  ASSERT_TRUE(figures.ok()) << figures.error().message;
+  const Json& shapes = (*figures)["ops"]["add"];
+  ASSERT_EQ(shapes.size(), 1U);
+  EXPECT_GT(shapes[0]["limit_microseconds"], 0.0);
+  EXPECT_GE(shapes[0]["implementations"].size(), 1U);
+  for (const Json& implementation : shapes[0]["implementations"]) {
+    EXPECT_GT(implementation["microseconds"], 0.0);
+    EXPECT_GE(implementation["calls"], 5);
+  }
+}
+
+TEST(OpCase, RefusesWhatIsNotThere) {
+  const Result<Json> no_op = run_op_case(posix_env(), {.name = "gelu"});
+  ASSERT_FALSE(no_op.ok());
+  EXPECT_THAT(no_op.error().message, HasSubstr("there is no op gelu"));
+  const Result<Json> no_implementation = run_op_case(posix_env(), {.name = "add", .implementation = "sse9"});
+  ASSERT_FALSE(no_implementation.ok());
+  EXPECT_THAT(no_implementation.error().message, HasSubstr("sse9"));
+  const Result<Json> no_shape = run_op_case(posix_env(), {.name = "add", .shape = "gpt5"});
+  ASSERT_FALSE(no_shape.ok());
+  EXPECT_THAT(no_shape.error().message, HasSubstr("no shape or use of add contains \"gpt5\""));
+}
+
+TEST(OptimizerCase, MeasuresUpdatesAndSums) {
+  const Result<Json> figures = run_optimizer_case(
+      posix_env(), {.preset = "llama-15m", .dtype = DType::bf16, .threads = 2, .updates = 2, .limit_ms = 1});
+  ASSERT_TRUE(figures.ok()) << figures.error().message;
+  const auto elements = (*figures)["square_sum"]["bytes_read"].get<std::uint64_t>() / sizeof(float);
+  EXPECT_GE(elements, (*figures)["parameters"].get<std::uint64_t>());
+  EXPECT_EQ((*figures)["adamw"]["bytes_read"].get<std::uint64_t>(), 16 * elements);
+  EXPECT_EQ((*figures)["adamw"]["bytes_written"].get<std::uint64_t>(), 14 * elements);
+  EXPECT_GT((*figures)["adamw"]["ms"], 0.0);
+  EXPECT_GT((*figures)["adamw"]["limit_ms"], 0.0);
+}
+
+TEST(OptimizerCase, RefusesAPresetThatIsNotThere) {
+  const Result<Json> figures = run_optimizer_case(posix_env(), {.preset = "gpt5"});
+  ASSERT_FALSE(figures.ok());
+  EXPECT_THAT(figures.error().message, HasSubstr("there is no preset gpt5; there are gpt2-124m"));
+}
+
+TEST(StepCase, PrintsTheBudgetOfASmallModel) {
+  for (const std::string precision : {"fp32", "bf16"}) {
+    const Result<Json> figures = run_step_case(posix_env(), {.overrides = {{"model.preset", ""},
+                                                                           {"model.style", "llama"},
+                                                                           {"model.layers", "1"},
+                                                                           {"model.heads", "4"},
+                                                                           {"model.kv_heads", "2"},
+                                                                           {"model.width", "32"},
+                                                                           {"model.vocabulary", "1000"},
+                                                                           {"training.precision", precision},
+                                                                           {"training.sequence_length", "16"},
+                                                                           {"threads", "2"}},
+                                                             .warmup_steps = 1,
+                                                             .steps = 2,
+                                                             .limit_ms = 1});
+    ASSERT_TRUE(figures.ok()) << figures.error().message;
+    EXPECT_GT((*figures)["step_ms"], 0.0);
+    EXPECT_GT((*figures)["bound_ms"], 0.0);
+    EXPECT_EQ((*figures)["steps_ms"].size(), 2U);
+    EXPECT_EQ((*figures)["threads"], 2);
+    EXPECT_GT((*figures)["parts"]["attention"]["ms"], 0.0);
+    EXPECT_GT((*figures)["parts"]["optimizer"]["ms"], 0.0);
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
