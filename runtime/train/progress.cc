@@ -34,7 +34,8 @@ void Progress::say(std::string_view line) const {
   static_cast<void>(std::fflush(stdout));
 }
 
-Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed) {
+Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
+                               const StartupTimes& times) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
@@ -44,6 +45,9 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   } else {
     line.null_field("resumed_from_step");
   }
+  line.field("join_ms", milliseconds(times.join_ns)).field("worker_ms", milliseconds(times.worker_ns));
+  line.field("state_ms", milliseconds(times.state_ns))
+      .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
   return log_.write(line);
 }
 

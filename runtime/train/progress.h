@@ -22,7 +22,15 @@ class Progress {
   Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks);
   Result<void> open();
 
-  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed);
+  // How long this process was busy before its first step, by phase.
+  struct StartupTimes {
+    std::int64_t join_ns = 0;       // from the start of the program: config, data, device, start point
+    std::int64_t worker_ns = 0;     // memory is planned and allocated, kernels are prepared
+    std::int64_t state_ns = 0;      // initial weights, or a checkpoint
+    std::int64_t gemm_peak_ns = 0;  // the yardstick of the console's "gemm"
+  };
+  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
+                       const StartupTimes& times);
   // A console line for the first step, every `every_steps` and the last; an event for every step.
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
@@ -19,7 +20,8 @@ namespace {
 // One rank's run, step by step from nothing to a trained model; each member function is one phase.
 class TrainRun {
  public:
-  explicit TrainRun(const TrainInputs& inputs) : inputs_(inputs), first_(inputs.communicator.rank() == 0) {}
+  explicit TrainRun(const TrainInputs& inputs)
+      : inputs_(inputs), first_(inputs.communicator.rank() == 0), phase_begin_ns_(inputs.started_ns) {}
 
   // A thread that the system refuses arrives as an exception of the standard library; it is told as an error
   // of this rank alone, and the peers learn of it by its leaving.
@@ -38,9 +40,12 @@ class TrainRun {
 
   Result<ExitCode> run() {
     HF_TRY_VOID(join());
+    times_.join_ns = phase_ns();
     if (start_.step >= static_cast<std::uint64_t>(config_.training.steps)) return say_finished();
     HF_TRY_VOID(build_worker());
+    times_.worker_ns = phase_ns();
     HF_TRY_VOID(load_state());
+    times_.state_ns = phase_ns();
     HF_TRY_VOID(open_log());
     return train();
   }
@@ -63,9 +68,16 @@ class TrainRun {
     return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
   }
   Waiter waiter() const { return {inputs_.env, config_.parallel.timeout_ms}; }
+  // Since it was last called, or the program started.
+  std::int64_t phase_ns() {
+    const std::int64_t begin_ns = std::exchange(phase_begin_ns_, inputs_.env.monotonic_ns());
+    return phase_begin_ns_ - begin_ns;
+  }
 
   TrainInputs inputs_;
   bool first_;
+  std::int64_t phase_begin_ns_;
+  Progress::StartupTimes times_;
   Config config_;
   std::unique_ptr<FileLock> lock_;
   StartPoint start_;
@@ -159,6 +171,7 @@ Result<double> TrainRun::peak_of_all_ranks() {
 
 Result<void> TrainRun::open_log() {
   HF_TRY(const double peak, peak_of_all_ranks());
+  times_.gemm_peak_ns = phase_ns();
   const RunPaths paths{config_.run.directory};
   progress_ = std::make_unique<Progress>(
       inputs_.env, paths,
@@ -177,7 +190,7 @@ Result<void> TrainRun::open_log() {
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}});
     if (outcome.ok()) {
       outcome = progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(),
-                                   worker_->state(), !start_.checkpoint.empty());
+                                   worker_->state(), !start_.checkpoint.empty(), times_);
     }
     progress_->say(
         fmt::format("{} parameters, {} lanes on {} ranks x {} threads ({}), {} tokens per step, {} per rank",
