@@ -7,6 +7,11 @@
 // first_key (batch, sequence_length) keeps documents that share a sequence apart: query t of a sequence sees
 // the keys first_key[t] to t of it. 0 <= first_key[t] <= t, never decreasing along a sequence; null = 0
 // everywhere. Tiles that no query sees are not computed.
+//
+// bf16: what is stored is rounded, and so are, where an implementation multiplies in bf16 (avx512_bf16, amx),
+// the probabilities and the gradients of the scores before their products, as FlashAttention does; the others
+// compute in fp32 between load and store. Their bits differ; each has the same in every run and for any
+// number of threads.
 #pragma once
 
 #include <cstdint>

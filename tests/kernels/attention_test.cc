@@ -128,9 +128,8 @@ TEST_P(AttentionCases, Documents) {
               documents_of(c, 40, 11));
 }
 
-TEST(Attention, OneDocumentHasTheBitsOfNone) {
-  const Case c{2, 150, 4, 2, 12};
-  const Values qkv = random_values(c.qkv_count(), DType::fp32, 12);
+void expect_one_document_to_have_the_bits_of_none(const Case& c, DType dtype) {
+  const Values qkv = random_values(c.qkv_count(), dtype, 12);
   const FirstKeys one(static_cast<std::size_t>(c.batch * c.length), 0);
   const Tensors tensors = backward_tensors(c, qkv);
   const auto backward = [&](const FirstKeys& first_key) {
@@ -143,6 +142,10 @@ TEST(Attention, OneDocumentHasTheBitsOfNone) {
   };
   EXPECT_TRUE(forward(one)[1].same_bits(forward({})[1]));
   EXPECT_TRUE(backward(one)[5].same_bits(backward({})[5]));
+}
+TEST(Attention, OneDocumentHasTheBitsOfNone) {
+  expect_one_document_to_have_the_bits_of_none({2, 150, 4, 2, 12}, DType::fp32);
+  expect_one_document_to_have_the_bits_of_none({2, 600, 4, 2, 12}, DType::bf16);
 }
 
 // Scores of hidden keys that dwarf the visible ones must not reach anything: not as an overflow of 2^(score -
@@ -196,11 +199,11 @@ TEST(Attention, VeryNegativeScores) {
   expect_both(c, qkv, {.tolerance = 5e-3});
 }
 
-TEST(Attention, NotANumberReachesTheOutput) {
+void expect_nan_to_reach_the_output(DType dtype, const std::vector<CpuIsa>& isas) {
   const Case c{1, 60, 1, 1, 16};
-  Values qkv = random_values(c.qkv_count(), DType::fp32, 8);
+  Values qkv = random_values(c.qkv_count(), dtype, 8);
   qkv.set((20 * 3 + 1) * c.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 20
-  for (const CpuIsa isa : available_isas()) {
+  for (const CpuIsa isa : isas) {
     const Tensors result = run_op(
         forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); }, 1, isa);
     EXPECT_FALSE(std::isnan(result[1][19 * c.head_size]));  // earlier queries do not see it
@@ -208,6 +211,10 @@ TEST(Attention, NotANumberReachesTheOutput) {
     EXPECT_TRUE(std::isnan(result[1][59 * c.head_size]));
     EXPECT_TRUE(std::isnan(result[2][59]));
   }
+}
+TEST(Attention, NotANumberReachesTheOutput) {
+  expect_nan_to_reach_the_output(DType::fp32, available_isas());
+  expect_nan_to_reach_the_output(DType::bf16, bf16_isas());
 }
 
 void expect_gradients(const Case& c, const FirstKeys& first_key = {}) {
@@ -235,6 +242,79 @@ TEST(Attention, GradientMatchesFiniteDifferencesOverSeveralPanels) {
 TEST(Attention, GradientMatchesFiniteDifferencesWithDocuments) {
   const Case c{2, 53, 2, 1, 4};
   expect_gradients(c, documents_of(c, 30, 14));
+}
+
+// Implementations that multiply in bf16 and round probabilities and their gradients to it.
+OpLimits bf16_products() {
+  return {
+      .tolerance = 4e-6, .bf16_tolerance = 1.0 / 128, .same_bits_on_every_isa = false, .isas = bf16_isas()};
+}
+constexpr const char* no_bf16_products = "this processor has neither avx512_bf16 nor amx";
+
+class AttentionBf16Cases : public testing::TestWithParam<Case> {};
+
+// Tiles are 32 and 128 wide, blocks 256 and 512; head sizes that are whole steps of 32 and not; one task per
+// key head and several (fewer than 16 key heads in forward, 8 in backward); one and several query heads per
+// key head.
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBf16Cases,
+                         testing::Values(Case{1, 1, 1, 1, 8}, Case{3, 17, 8, 2, 48}, Case{1, 65, 4, 2, 64},
+                                         Case{1, 100, 2, 1, 80}, Case{2, 33, 2, 2, 128},
+                                         Case{9, 64, 2, 1, 64}, Case{1, 550, 2, 1, 64},
+                                         Case{16, 40, 2, 1, 16}, Case{2, 150, 6, 3, 34}, Case{1, 20, 2, 1, 5},
+                                         Case{1, 401, 1, 1, 256}, Case{4, 96, 4, 2, 32}));
+
+TEST_P(AttentionBf16Cases, AgreesWithTheReference) {
+  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
+  const Case c = GetParam();
+  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), bf16_products());
+}
+
+TEST_P(AttentionBf16Cases, Documents) {
+  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
+  const Case c = GetParam();
+  for (const std::int64_t longest : {5, 70, 300}) {
+    SCOPED_TRACE(longest);
+    expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), bf16_products(),
+                documents_of(c, longest, 10));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Keys that grow along the sequence: the softmax has to change its reference again and again, or just not.
+TEST(AttentionBf16, GrowingScores) {
+  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
+  for (const double growth : {3.0, 30.0}) {
+    const Case c{1, 1100, 1, 1, 16};
+    Values qkv = random_values(c.qkv_count(), DType::bf16, 15);
+    for (std::int64_t t = 0; t < c.length; ++t) {
+      for (std::int64_t d = 0; d < c.head_size; ++d) {
+        const std::int64_t query = t * 3 * c.head_size + d, key = query + c.head_size;
+        qkv.set(query, 1.0);
+        qkv.set(key, growth * static_cast<double>(t) / static_cast<double>(c.length) + qkv[key] / 8);
+      }
+    }
+    expect_both(c, qkv, bf16_products());
+  }
+}
+
+TEST(AttentionBf16, LargeScores) {
+  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
+  OpLimits limits = bf16_products();
+  limits.tolerance = 5e-3;
+  limits.bf16_tolerance = 1.0 / 64;
+  const Case c{2, 70, 2, 2, 16};
+  expect_both(c, random_values(c.qkv_count(), DType::bf16, 5, 90.0), limits);
+}
+
+TEST(AttentionBf16, IsWhatADeviceTakesForBf16Alone) {
+  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
+  const CpuIsa isa = bf16_isas().back();
+  const std::unique_ptr<Device> device = make_cpu_device({.isa = isa});
+  const AttentionForward bf16{.dtype = DType::bf16}, fp32{.dtype = DType::fp32};
+  const KernelChoice& choice = device->kernels()[static_cast<std::size_t>(OpId::attention_forward)];
+  EXPECT_STREQ(choice.of(&bf16).name, name_of(isa));
+  EXPECT_STREQ(choice.of(&fp32).name, "avx512");
+  EXPECT_NE(device->description().find(std::string("attention_forward ") + name_of(isa)), std::string::npos);
 }
 
 }  // namespace

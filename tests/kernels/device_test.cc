@@ -186,10 +186,12 @@ TEST(CpuDevice, DescriptionNamesWhatDecidesBits) {
 }
 
 TEST(CpuDevice, DescriptionNamesChosenKernelsThatHaveBitsOfTheirOwn) {
-  const std::string usual = make_cpu_device({})->description();
-  EXPECT_EQ(make_cpu_device({.kernels = {{OpId::rotary, "portable"}}})->description(), usual);
-  EXPECT_EQ(make_cpu_device({.kernels = {{OpId::rotary, "reference"}}})->description(),
-            usual + ", rotary reference");
+  const auto description = [](const std::vector<KernelWish>& wishes) {
+    return make_cpu_device({.isa = CpuIsa::portable, .kernels = wishes})->description();
+  };
+  const std::string usual = description({});
+  EXPECT_EQ(description({{OpId::rotary, "portable"}}), usual);
+  EXPECT_EQ(description({{OpId::rotary, "reference"}}), usual + ", rotary reference");
 }
 
 TEST(CpuDevice, RunsTheKernelsThatItWasTold) {

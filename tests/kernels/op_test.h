@@ -139,9 +139,18 @@ inline Values random_tokens(std::int64_t count, std::int64_t limit, std::uint64_
   return values;
 }
 
+// Those that compute every op; bf16_isas() have some of bf16.
 inline std::vector<CpuIsa> available_isas() {
   std::vector<CpuIsa> isas;
   for (const CpuIsa isa : {CpuIsa::portable, CpuIsa::avx2, CpuIsa::avx512}) {
+    if (isa <= best_cpu_isa()) isas.push_back(isa);
+  }
+  return isas;
+}
+
+inline std::vector<CpuIsa> bf16_isas() {
+  std::vector<CpuIsa> isas;
+  for (const CpuIsa isa : {CpuIsa::avx512_bf16, CpuIsa::amx}) {
     if (isa <= best_cpu_isa()) isas.push_back(isa);
   }
   return isas;
@@ -171,34 +180,36 @@ Tensors run_reference(const Tensors& tensors, const Bind& bind) {
   return result;
 }
 
-// Every element within `tolerance` (1/256, one rounding, at least for bf16) times the largest value of the
-// tensor.
-inline void expect_close(const Values& actual, const Values& expected, double tolerance,
+struct OpLimits {
+  double tolerance = 2e-6;             // relative to the largest value of a tensor
+  double bf16_tolerance = 1.0 / 256;   // of bf16 tensors, if it is more: one rounding
+  bool same_bits_on_every_isa = true;  // false: only on every number of threads (matmul)
+  std::vector<CpuIsa> isas = available_isas();
+};
+
+// Every element within the tolerance times the largest value of the tensor.
+inline void expect_close(const Values& actual, const Values& expected, const OpLimits& limits,
                          const std::string& what) {
   ASSERT_EQ(actual.count(), expected.count()) << what;
   double largest = 0;
   for (std::int64_t i = 0; i < expected.count(); ++i) largest = std::max(largest, std::abs(expected[i]));
   const double limit =
-      largest * (expected.dtype() == DType::bf16 ? std::max(tolerance, 1.0 / 256) : tolerance);
+      largest * (expected.dtype() == DType::bf16 ? std::max(limits.tolerance, limits.bf16_tolerance)
+                                                 : limits.tolerance);
   for (std::int64_t i = 0; i < expected.count(); ++i) {
     ASSERT_LE(std::abs(actual[i] - expected[i]), limit)
         << what << ", element " << i << ": " << actual[i] << ", expected " << expected[i];
   }
 }
 
-struct OpLimits {
-  double tolerance = 2e-6;  // relative to the largest value of a tensor; bf16 tensors: at least 1/256
-  bool same_bits_on_every_isa = true;  // false: only on every number of threads (matmul)
-};
-
-// Runs the op on every instruction set and on 1, 2, 3, 5 and 16 threads: close to the reference (tensors the
-// reference does not write must not change), and the same bits each time. `bind(tensors)` makes the op from a
-// set of tensors.
+// Runs the op on every instruction set of the limits and on 1, 2, 3, 5 and 16 threads: close to the reference
+// (tensors the reference does not write must not change), and the same bits each time. `bind(tensors)` makes
+// the op from a set of tensors.
 template <typename Bind>
 void expect_op(const Tensors& tensors, const Bind& bind, const OpLimits& limits = {}) {
   const Tensors expected = run_reference(tensors, bind);
   Tensors first;
-  for (const CpuIsa isa : available_isas()) {
+  for (const CpuIsa isa : limits.isas) {
     if (!limits.same_bits_on_every_isa) first.clear();
     for (const int threads : {1, 2, 3, 5, 16}) {
       const std::string where = std::string(name_of(isa)) + ", " + std::to_string(threads) + " threads";
@@ -209,7 +220,7 @@ void expect_op(const Tensors& tensors, const Bind& bind, const OpLimits& limits 
         if (!first.empty()) {
           ASSERT_TRUE(actual[t].same_bits(first[t])) << what << ": other bits";
         } else {
-          expect_close(actual[t], expected[t], limits.tolerance, what);
+          expect_close(actual[t], expected[t], limits, what);
         }
       }
       if (testing::Test::HasFatalFailure()) return;

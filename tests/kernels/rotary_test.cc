@@ -59,7 +59,7 @@ TEST(Rotary, InverseUndoesIt) {
   const Tensors back = run_op(
       rotated, [&](Tensors& t) { return rotary_op(t, shape, DType::fp32, true); }, 2, best_cpu_isa());
   EXPECT_FALSE(rotated[0].same_bits(tensors[0]));
-  expect_close(back[0], tensors[0], 1e-6, "x");
+  expect_close(back[0], tensors[0], {.tolerance = 1e-6}, "x");
 }
 
 TEST(Rotary, RotatesTheTwoHalvesOfAHead) {

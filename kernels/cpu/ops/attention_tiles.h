@@ -89,6 +89,7 @@ class Pieces {
     bytes_ += static_cast<std::size_t>(round_up(floats, vector_lanes)) * sizeof(float);
     return reinterpret_cast<float*>(piece);
   }
+  BFloat16* take_bf16(std::int64_t count) { return reinterpret_cast<BFloat16*>(take(ceil_divide(count, 2))); }
   std::size_t bytes() const { return bytes_; }
 
  private:

@@ -8,5 +8,9 @@ namespace holdfast::cpu::HF_ISA {
 
 void run_gemm(const Context& context, const void* arguments);
 void prepare_gemm(const Context& context, const void* arguments);
+void run_attention_forward(const Context& context, const void* arguments);
+void prepare_attention_forward(const Context& context, const void* arguments);
+void run_attention_backward(const Context& context, const void* arguments);
+void prepare_attention_backward(const Context& context, const void* arguments);
 
 }  // namespace holdfast::cpu::HF_ISA

@@ -1,4 +1,5 @@
 // The kernels with bf16 matrix instructions, for the registry (kernels/registry.h).
+#include "kernels/attention.h"
 #include "kernels/cpu/lists.h"
 #include "kernels/cpu/ops_bf16/ops.h"
 #include "kernels/matmul.h"
@@ -33,6 +34,11 @@ constexpr Implementation kernel(const char* what, Function run, Function prepare
 constexpr Implementation implementations[] = {
     kernel<Matmul>("own blocks and tiles (kernels/cpu/gemm), bf16 products by " HF_QUOTED(HF_ISA), run_gemm,
                    prepare_gemm),
+    kernel<AttentionForward>("products of tiles and probabilities in bf16 by " HF_QUOTED(HF_ISA),
+                             run_attention_forward, prepare_attention_forward),
+    kernel<AttentionBackward>(
+        "products of tiles, probabilities and their gradients in bf16 by " HF_QUOTED(HF_ISA),
+        run_attention_backward, prepare_attention_backward),
 };
 
 }  // namespace
