@@ -9,6 +9,7 @@
 #include "runtime/core/machine_facts.h"
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
+#include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
@@ -50,6 +51,24 @@ void print_machine(Env& env) {
   print_row("device", true, device->description());
 }
 
+// What each training.recompute would keep for backward on every rank, the chosen one first.
+std::string activation_memory(const Config& config, const ModelSpec& spec) {
+  const BatchShapeBT microbatch{.batch = config.training.microbatch_size,
+                                .sequence_length = config.training.sequence_length};
+  std::string chosen, others;
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    MemoryPlan plan;
+    const ActivationMemory memory(spec, microbatch, /*train=*/true, recompute, plan);
+    const std::string size = format_bytes(plan.total_bytes());
+    if (recompute == recompute_of(config)) {
+      chosen = fmt::format("{} per rank with training.recompute = \"{}\"", size, name_of(recompute));
+    } else {
+      others += fmt::format(", {} with \"{}\"", size, name_of(recompute));
+    }
+  }
+  return chosen + others;
+}
+
 void print_run(const Config& config) {
   const ModelSpec spec = make_model_spec(config);
   const TrainingConfig& training = config.training;
@@ -62,6 +81,7 @@ void print_run(const Config& config) {
       parameter_count(spec));
   fmt::print("  steps        {} of {} tokens, in {} lanes (1 to {} ranks)\n", training.steps, tokens,
              config.parallel.lanes, config.parallel.lanes);
+  fmt::print("  activations  {}\n", activation_memory(config, spec));
   fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
 }
 

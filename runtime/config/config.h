@@ -50,6 +50,7 @@ struct TrainingConfig {
   std::int64_t microbatch_size = 4;
   std::int64_t microbatches_per_lane = 1;
   std::string precision = "fp32";  // "fp32", "bf16"
+  std::string recompute = "none";  // "none", "selective", "full"
 };
 
 struct ParallelConfig {

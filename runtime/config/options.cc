@@ -108,6 +108,10 @@ std::vector<Option> training_options() {
               "microbatch_size"),
       choice("training.precision", HF_FIELD(training.precision), {"fp32", "bf16"}, kForbidden,
              "Type of weights and activations in forward and backward; master weights and sums are fp32"),
+      choice("training.recompute", HF_FIELD(training.recompute), {"none", "selective", "full"}, kSafe,
+             "What backward computes again instead of keeping it: selective = the outputs of norms and "
+             "activation functions, full = everything but the input of each block. Less memory for more "
+             "time; never changes a bit"),
   };
 }
 

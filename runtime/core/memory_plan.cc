@@ -77,7 +77,8 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
   return fail(
       ExitCode::does_not_fit,
       "the memory plan of {} does not fit: this host has {} available{}; reduce the model, "
-      "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
+      "training.microbatch_size or training.sequence_length, set training.recompute, or use more hosts. The "
+      "plan of a rank:{}",
       format_bytes(plan.total_bytes()), format_bytes(*available_bytes), each, table_of(plan));
 }
 
@@ -87,11 +88,12 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {
   if (bytes == 0) return arena;
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    return fail(
-        ExitCode::does_not_fit,
-        "the memory plan of {} does not fit: the system refused the allocation; reduce the model, "
-        "training.microbatch_size or training.sequence_length, or use more hosts. The plan of a rank:{}",
-        format_bytes(bytes), table_of(plan));
+    return fail(ExitCode::does_not_fit,
+                "the memory plan of {} does not fit: the system refused the allocation; reduce the model, "
+                "training.microbatch_size or training.sequence_length, set training.recompute, or use more "
+                "hosts. The "
+                "plan of a rank:{}",
+                format_bytes(bytes), table_of(plan));
   }
   madvise(base, bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
   arena.base_ = static_cast<std::byte*>(base);

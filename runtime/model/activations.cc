@@ -22,19 +22,21 @@ float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
 
 }  // namespace
 
-ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, MemoryPlan& plan)
+ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train,
+                                   Recompute recompute, MemoryPlan& plan)
     : spec_(spec),
       largest_(largest),
-      train_(train),
+      keeps_cheap_(train && recompute == Recompute::none),
+      keeps_costly_(train && recompute != Recompute::full),
       head_rows_(rows_of_head_chunk(largest.rows(), spec.padded_vocabulary)) {
   const std::int64_t rows = largest.rows();
   const std::size_t element = bytes_of(spec.dtype);
-  const std::int64_t distinct_layers = train ? spec.layers : 1;
-  for (std::int64_t i = 0; i < (train ? spec.layers + 1 : 1); ++i) {
-    residual_.push_back(reserve(plan, fmt::format("residual.{}", i), rows * spec.width, element));
+  for (std::int64_t i = 0; i <= spec.layers; ++i) {
+    residual_.push_back(train || i == 0
+                            ? reserve(plan, fmt::format("residual.{}", i), rows * spec.width, element)
+                            : residual_.front());
   }
-  for (std::int64_t layer = 0; layer < distinct_layers; ++layer)
-    blocks_.push_back(reserve_block(layer, plan));
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) blocks_.push_back(reserve_block(layer, plan));
   const std::int64_t rotary_elements = spec.positions > 0 ? 0 : largest.sequence_length * spec.head_size / 2;
   branch_ = reserve(plan, "branch", rows * spec.width, element);
   cosine_ = reserve(plan, "rotary.cosine", rotary_elements, sizeof(float));
@@ -60,43 +62,57 @@ MemoryPlan::Slot ActivationMemory::reserve(MemoryPlan& plan, const std::string& 
 }
 
 ActivationMemory::BlockSlots ActivationMemory::reserve_block(std::int64_t layer, MemoryPlan& plan) const {
-  const std::int64_t rows = largest_.rows();
+  struct Part {
+    MemoryPlan::Slot BlockSlots::*slot;
+    const char* name;
+    bool kept;             // by each block; else all share the first one's
+    std::int64_t columns;  // of a row
+    std::size_t element_bytes = sizeof(float);
+  };
   const std::size_t element = bytes_of(spec_.dtype);
-  const auto name = [layer](const char* part) { return fmt::format("layers.{}.{}", layer, part); };
+  const bool cheap = keeps_cheap_, costly = keeps_costly_;
+  const Part parts[] = {
+      {&BlockSlots::attention_mean, "attention_norm.mean", costly, 1},
+      {&BlockSlots::attention_rstd, "attention_norm.rstd", costly, 1},
+      {&BlockSlots::normed, "normed", cheap, spec_.width, element},
+      {&BlockSlots::qkv, "qkv", costly, spec_.qkv_width(), element},
+      {&BlockSlots::attention, "attention", costly, spec_.attention_width(), element},
+      {&BlockSlots::lse, "lse", costly, spec_.heads},
+      {&BlockSlots::mid, "mid", costly, spec_.width, element},
+      {&BlockSlots::feed_forward_mean, "feed_forward_norm.mean", costly, 1},
+      {&BlockSlots::feed_forward_rstd, "feed_forward_norm.rstd", costly, 1},
+      {&BlockSlots::normed_mid, "normed_mid", cheap, spec_.width, element},
+      {&BlockSlots::up, "up", costly, spec_.up_width(), element},
+      {&BlockSlots::active, "active", cheap, spec_.feed_forward, element},
+  };
   BlockSlots slots;
-  for (int half = 0; half < 2; ++half) {
-    slots.mean[half] = reserve(plan, name("mean"), rows, sizeof(float));
-    slots.rstd[half] = reserve(plan, name("rstd"), rows, sizeof(float));
+  for (const Part& part : parts) {
+    const std::string name =
+        part.kept ? fmt::format("layers.{}.{}", layer, part.name) : fmt::format("layers.{}", part.name);
+    slots.*part.slot = part.kept || layer == 0
+                           ? reserve(plan, name, largest_.rows() * part.columns, part.element_bytes)
+                           : blocks_.front().*part.slot;
   }
-  slots.normed = reserve(plan, name("normed"), rows * spec_.width, element);
-  slots.qkv = reserve(plan, name("qkv"), rows * spec_.qkv_width(), element);
-  slots.attention = reserve(plan, name("attention"), rows * spec_.attention_width(), element);
-  slots.lse = reserve(plan, name("lse"), rows * spec_.heads, sizeof(float));
-  slots.mid = reserve(plan, name("mid"), rows * spec_.width, element);
-  slots.normed_mid = reserve(plan, name("normed_mid"), rows * spec_.width, element);
-  slots.up = reserve(plan, name("up"), rows * spec_.up_width(), element);
-  slots.active = reserve(plan, name("active"), rows * spec_.feed_forward, element);
   return slots;
 }
 
 Activations ActivationMemory::bind(const MemoryArena& arena) const {
   Activations result;
-  for (std::int64_t i = 0; i <= spec_.layers; ++i) {
-    result.residual_NC.push_back(address(arena, residual_[train_ ? static_cast<std::size_t>(i) : 0]));
-  }
-  for (std::int64_t layer = 0; layer < spec_.layers; ++layer) {
-    const BlockSlots& s = blocks_[train_ ? static_cast<std::size_t>(layer) : 0];
-    result.blocks.push_back({.x_NC = result.residual_NC[static_cast<std::size_t>(layer)],
-                             .attention_norm = {floats(arena, s.mean[0]), floats(arena, s.rstd[0])},
-                             .normed_NC = address(arena, s.normed),
-                             .qkv = address(arena, s.qkv),
-                             .attention = address(arena, s.attention),
-                             .lse = floats(arena, s.lse),
-                             .mid_NC = address(arena, s.mid),
-                             .feed_forward_norm = {floats(arena, s.mean[1]), floats(arena, s.rstd[1])},
-                             .normed_mid_NC = address(arena, s.normed_mid),
-                             .up = address(arena, s.up),
-                             .active = address(arena, s.active)});
+  for (const MemoryPlan::Slot& slot : residual_) result.residual_NC.push_back(address(arena, slot));
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    const BlockSlots& s = blocks_[layer];
+    result.blocks.push_back(
+        {.x_NC = result.residual_NC[layer],
+         .attention_norm = {floats(arena, s.attention_mean), floats(arena, s.attention_rstd)},
+         .normed_NC = address(arena, s.normed),
+         .qkv = address(arena, s.qkv),
+         .attention = address(arena, s.attention),
+         .lse = floats(arena, s.lse),
+         .mid_NC = address(arena, s.mid),
+         .feed_forward_norm = {floats(arena, s.feed_forward_mean), floats(arena, s.feed_forward_rstd)},
+         .normed_mid_NC = address(arena, s.normed_mid),
+         .up = address(arena, s.up),
+         .active = address(arena, s.active)});
   }
   result.scratch = {.branch_NC = address(arena, branch_),
                     .dwide = address(arena, dwide_),

@@ -1,7 +1,7 @@
 // Where everything a microbatch computes lies in memory: planned once, then plain pointers.
 //
-// In training every block keeps its own activations for backward. A forward-only model shares one set between
-// all blocks, and one residual stream.
+// In training every block keeps for backward what Recompute lets it keep; what it does not keep lies in one
+// buffer that all blocks write in turn. A forward-only model keeps nothing, and has one residual stream.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct Activations {
 
 class ActivationMemory {
  public:
-  ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, MemoryPlan& plan);
+  ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
+                   MemoryPlan& plan);
   // Also fills the rotary tables.
   Activations bind(const MemoryArena& arena) const;
   // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
@@ -37,8 +38,8 @@ class ActivationMemory {
 
  private:
   struct BlockSlots {
-    MemoryPlan::Slot normed, qkv, attention, lse, mid, normed_mid, up, active;
-    MemoryPlan::Slot mean[2], rstd[2];
+    MemoryPlan::Slot attention_mean, attention_rstd, normed, qkv, attention, lse, mid;
+    MemoryPlan::Slot feed_forward_mean, feed_forward_rstd, normed_mid, up, active;
   };
   BlockSlots reserve_block(std::int64_t layer, MemoryPlan& plan) const;
   MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
@@ -47,7 +48,8 @@ class ActivationMemory {
 
   ModelSpec spec_;
   BatchShapeBT largest_;
-  bool train_;
+  bool keeps_cheap_;   // each block its own outputs of norms and activation functions
+  bool keeps_costly_;  // each block its own matmul and attention outputs, with the statistics
   std::int64_t head_rows_;
   std::vector<MemoryPlan::Slot> residual_;
   std::vector<BlockSlots> blocks_;

@@ -60,10 +60,9 @@ void activate_backward(Device& device, const ModelSpec& spec, const BlockActivat
   }
 }
 
-}  // namespace
-
-void block_forward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                   const BlockScratch& scratch, void* out_NC, const SequencesBT& sequences) {
+// x -> mid
+void forward_attention(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
+                       const BlockScratch& scratch, const SequencesBT& sequences) {
   const BatchShapeBT shape = sequences.shape;
   const std::int64_t rows = shape.rows();
   block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, rows);
@@ -81,12 +80,45 @@ void block_forward(Device& device, const ModelSpec& spec, const Block& block, co
                                  .dtype = spec.dtype});
   block.output.forward(device, a.attention, scratch.branch_NC, rows);
   add(device, spec, a.x_NC, scratch.branch_NC, a.mid_NC, rows);
+}
 
+// mid -> active
+void forward_to_active(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
+                       std::int64_t rows) {
   block.feed_forward_norm.forward(device, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm, rows);
   block.up.forward(device, a.normed_mid_NC, a.up, rows);
   activate(device, spec, a, rows);
+}
+
+}  // namespace
+
+void block_forward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
+                   const BlockScratch& scratch, void* out_NC, const SequencesBT& sequences) {
+  const std::int64_t rows = sequences.shape.rows();
+  forward_attention(device, spec, block, a, scratch, sequences);
+  forward_to_active(device, spec, block, a, rows);
   block.down.forward(device, a.active, scratch.branch_NC, rows);
   add(device, spec, a.mid_NC, scratch.branch_NC, out_NC, rows);
+}
+
+void recompute_for_feed_forward(Device& device, const ModelSpec& spec, const Block& block,
+                                const BlockActivations& a, const BlockScratch& scratch,
+                                const SequencesBT& sequences, Recompute recompute) {
+  const std::int64_t rows = sequences.shape.rows();
+  if (recompute == Recompute::none) return;
+  if (recompute == Recompute::full) {
+    forward_attention(device, spec, block, a, scratch, sequences);
+    forward_to_active(device, spec, block, a, rows);
+    return;
+  }
+  block.feed_forward_norm.forward(device, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm, rows);
+  activate(device, spec, a, rows);
+}
+
+void recompute_for_attention(Device& device, const Block& block, const BlockActivations& a,
+                             BatchShapeBT shape, Recompute recompute) {
+  if (recompute != Recompute::selective) return;
+  block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, shape.rows());
 }
 
 void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block,

@@ -31,7 +31,8 @@ struct Block {
   Linear qkv, output, up, down;
 };
 
-// What forward leaves for backward, for one block and one microbatch. Void pointers are in the model's dtype.
+// What backward needs of forward, for one block and one microbatch. What is computed again in backward
+// (Recompute) lies in memory that all blocks share. Void pointers are in the model's dtype.
 struct BlockActivations {
   void* x_NC = nullptr;  // input of the block: the previous block's output
   Norm::Statistics attention_norm;
@@ -60,6 +61,14 @@ struct BlockScratch {
 void block_forward(Device& device, const ModelSpec& spec, const Block& block,
                    const BlockActivations& activations, const BlockScratch& scratch, void* out_NC,
                    const SequencesBT& sequences);
+
+// Before the backward of a half of the block: computes again what that half reads and the blocks share. With
+// Recompute::full the first call does it for both halves.
+void recompute_for_feed_forward(Device& device, const ModelSpec& spec, const Block& block,
+                                const BlockActivations& activations, const BlockScratch& scratch,
+                                const SequencesBT& sequences, Recompute recompute);
+void recompute_for_attention(Device& device, const Block& block, const BlockActivations& activations,
+                             BatchShapeBT shape, Recompute recompute);
 
 // d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each
 // half's gradients leave as soon as they are complete.

@@ -30,8 +30,8 @@ class BucketCounter {
 
 }  // namespace
 
-Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan)
-    : spec_(spec), memory_(spec, largest, mode == Mode::train, plan) {}
+Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute)
+    : spec_(spec), recompute_(recompute), memory_(spec, largest, mode == Mode::train, recompute, plan) {}
 
 void Model::bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
                  float* gradients) {
@@ -116,11 +116,17 @@ void Model::backward_trunk(Device& device, const TokenBatch& batch, const Backwa
                        activations_.final_statistics, nullptr, d_NC, batch.shape.rows(), options.accumulate);
   bucket.next();
   for (std::size_t layer = blocks_.size(); layer-- > 0;) {
-    feed_forward_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch,
-                          d_NC, batch.shape, options.accumulate);
+    const Block& block = blocks_[layer];
+    const BlockActivations& activations = activations_.blocks[layer];
+    const BlockScratch& scratch = activations_.scratch;
+    const SequencesBT sequences{batch.shape, batch.first_key};
+    // What the blocks share holds the last block's part, as forward left it.
+    const Recompute recompute = layer + 1 == blocks_.size() ? Recompute::none : recompute_;
+    recompute_for_feed_forward(device, spec_, block, activations, scratch, sequences, recompute);
+    feed_forward_backward(device, spec_, block, activations, scratch, d_NC, batch.shape, options.accumulate);
     bucket.next();
-    attention_backward(device, spec_, blocks_[layer], activations_.blocks[layer], activations_.scratch, d_NC,
-                       {batch.shape, batch.first_key}, options.accumulate);
+    recompute_for_attention(device, block, activations, batch.shape, recompute);
+    attention_backward(device, spec_, block, activations, scratch, d_NC, sequences, options.accumulate);
     bucket.next();
   }
   embedding_backward(device, batch, options.accumulate);

@@ -45,7 +45,8 @@ class Model {
  public:
   enum class Mode { train, forward_only };
 
-  Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan);
+  Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan,
+        Recompute recompute = Recompute::none);
   // `gradients` is null in forward_only mode.
   void bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters, float* gradients);
 
@@ -70,6 +71,7 @@ class Model {
   void embedding_backward(Device& device, const TokenBatch& batch, bool accumulate) const;
 
   ModelSpec spec_;
+  Recompute recompute_;
   ActivationMemory memory_;
   Activations activations_;
   std::vector<Block> blocks_;

@@ -77,6 +77,25 @@ ModelSpec make_model_spec(const Config& config) {
   return spec;
 }
 
+Recompute recompute_of(const Config& config) {
+  for (const Recompute recompute : {Recompute::selective, Recompute::full}) {
+    if (config.training.recompute == name_of(recompute)) return recompute;
+  }
+  return Recompute::none;
+}
+
+const char* name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::none:
+      return "none";
+    case Recompute::selective:
+      return "selective";
+    case Recompute::full:
+      return "full";
+  }
+  return "unknown";
+}
+
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   ParameterList list(spec);
   // Projections into the residual stream start smaller, so that its variance does not grow with depth

@@ -15,6 +15,13 @@ namespace holdfast {
 
 enum class NormKind { layer_norm, rms_norm };
 enum class ActivationKind { gelu, swiglu };
+// Which activations backward computes again instead of finding them in memory (Korthikanti et al. 2022).
+// Changes memory and time, never a bit: an op gives the same bits whenever it runs.
+enum class Recompute {
+  none,
+  selective,  // what is cheap to compute and large: outputs of norms and activation functions
+  full,       // everything but the input of each block
+};
 
 struct ModelSpec {
   std::int64_t layers = 0, heads = 0, kv_heads = 0, head_size = 0, width = 0, feed_forward = 0;
@@ -39,6 +46,8 @@ struct ModelSpec {
 
 // From a resolved config (resolve_config has filled in every shape).
 ModelSpec make_model_spec(const Config& config);
+Recompute recompute_of(const Config& config);
+const char* name_of(Recompute recompute);  // as the config has it
 
 // How a tensor starts: normal with this deviation, or the constant when the deviation is 0.
 struct ParameterSpec {

@@ -59,7 +59,7 @@ Result<void> Worker::allocate() {
       plan_.reserve("tokens", MemoryClass::data,
                     slots * 2 * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t));
   loss_sums_slot_ = plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double));
-  model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_);
+  model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
                                                   config().optimizer, plan_);
   reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, communicator(), device(), waiter_, plan_);

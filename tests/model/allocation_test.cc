@@ -73,7 +73,7 @@ class NullObserver final : public BucketObserver {
   void bucket_launched(int) override {}
 };
 
-class AllocationTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
+class AllocationTest : public testing::TestWithParam<std::tuple<const char*, const char*, Recompute>> {};
 
 TEST_P(AllocationTest, NothingIsAllocatedAfterPlanning) {
   Config config;
@@ -91,7 +91,9 @@ TEST_P(AllocationTest, NothingIsAllocatedAfterPlanning) {
   config.training.precision = std::get<1>(GetParam());
   constexpr BatchShapeBT shape{.batch = 2, .sequence_length = 32};
   ModelRig rig(make_model_spec(config), shape,
-               {.threads = 3, .observer = [](OpId id) { running_op = static_cast<std::size_t>(id); }});
+               {.threads = 3,
+                .observer = [](OpId id) { running_op = static_cast<std::size_t>(id); },
+                .recompute = std::get<2>(GetParam())});
   rig.set_initial_weights(1);
   rig.set_tokens(random_tokens(shape.rows(), 97, 1), random_tokens(shape.rows(), 97, 2));
   NullObserver observer;
@@ -134,9 +136,12 @@ TEST(AllocationCounter, SeesAnAllocation) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, AllocationTest,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values("fp32", "bf16")),
+                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values("fp32", "bf16"),
+                                          testing::Values(Recompute::none, Recompute::selective,
+                                                          Recompute::full)),
                          [](const auto& test) {
-                           return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param));
+                           return fmt::format("{}_{}_{}", std::get<0>(test.param), std::get<1>(test.param),
+                                              name_of(std::get<2>(test.param)));
                          });
 
 }  // namespace

@@ -115,26 +115,30 @@ class CompleteBuckets final : public BucketObserver {
   ModelRig& rig_;
 };
 
-TEST_P(ModelTest, AnnouncesEveryBucketOnceInOrderWhenItIsComplete) {
-  ModelRig rig(spec(), shape);
-  start(rig, shape.rows());
-  std::fill_n(rig.gradients(), rig.buckets().gradient_elements(), std::numeric_limits<float>::quiet_NaN());
-  CompleteBuckets observer(rig);
-  rig.forward_backward({.gradient_scale = scale, .observer = &observer});
-  std::vector<int> in_order(rig.buckets().buckets().size());
-  std::iota(in_order.begin(), in_order.end(), 0);
-  ASSERT_EQ(observer.buckets, in_order);
-  for (const int bucket : in_order) {
-    for (const BucketTensor& tensor : rig.buckets().buckets()[static_cast<std::size_t>(bucket)].tensors) {
-      const std::vector<float>& announced = observer.gradients[static_cast<std::size_t>(bucket)];
-      for (std::uint64_t i = 0; i < tensor.elements(); ++i) {
-        const float value = announced[tensor.gradient_offset + i];
-        ASSERT_FALSE(std::isnan(value)) << tensor.name << " " << i;
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(value),
-                  std::bit_cast<std::uint32_t>(rig.gradients()[tensor.gradient_offset + i]))
-            << tensor.name << " " << i;
-      }
+void expect_complete(const ModelRig& rig, int bucket, const CompleteBuckets& observer) {
+  const std::vector<float>& announced = observer.gradients[static_cast<std::size_t>(bucket)];
+  for (const BucketTensor& tensor : rig.buckets().buckets()[static_cast<std::size_t>(bucket)].tensors) {
+    for (std::uint64_t i = 0; i < tensor.elements(); ++i) {
+      const float value = announced[tensor.gradient_offset + i];
+      ASSERT_FALSE(std::isnan(value)) << tensor.name << " " << i;
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(value),
+                std::bit_cast<std::uint32_t>(rig.gradients()[tensor.gradient_offset + i]))
+          << tensor.name << " " << i;
     }
+  }
+}
+
+TEST_P(ModelTest, AnnouncesEveryBucketOnceInOrderWhenItIsComplete) {
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    ModelRig rig(spec(), shape, {.recompute = recompute});
+    start(rig, shape.rows());
+    std::fill_n(rig.gradients(), rig.buckets().gradient_elements(), std::numeric_limits<float>::quiet_NaN());
+    CompleteBuckets observer(rig);
+    rig.forward_backward({.gradient_scale = scale, .observer = &observer});
+    std::vector<int> in_order(rig.buckets().buckets().size());
+    std::iota(in_order.begin(), in_order.end(), 0);
+    ASSERT_EQ(observer.buckets, in_order);
+    for (const int bucket : in_order) expect_complete(rig, bucket, observer);
   }
 }
 
@@ -249,8 +253,8 @@ TEST(ModelHead, ChunksOfRowsAddUp) {
   const ModelSpec spec = make_model_spec(config);
   constexpr BatchShapeBT whole{.batch = 2, .sequence_length = 150}, half{.batch = 1, .sequence_length = 150};
   MemoryPlan plan;
-  ASSERT_LT(ActivationMemory(spec, whole, true, plan).head_rows(), whole.rows());
-  ASSERT_EQ(ActivationMemory(spec, half, true, plan).head_rows(), half.rows());
+  ASSERT_LT(ActivationMemory(spec, whole, true, Recompute::none, plan).head_rows(), whole.rows());
+  ASSERT_EQ(ActivationMemory(spec, half, true, Recompute::none, plan).head_rows(), half.rows());
 
   ModelRig whole_rig(spec, whole), half_rig(spec, half);
   start(whole_rig, whole.rows());

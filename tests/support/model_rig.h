@@ -23,6 +23,7 @@ struct RigOptions {
   Model::Mode mode = Model::Mode::train;
   int threads = 2;
   std::function<void(OpId)> observer = {};
+  Recompute recompute = Recompute::none;
 };
 
 class ModelRig {
@@ -31,7 +32,7 @@ class ModelRig {
       : shape_(shape),
         buckets_(backward_buckets(spec), 1),
         device_(make_cpu_device({.threads = options.threads, .observer = options.observer})),
-        model_(spec, shape, options.mode, plan_) {
+        model_(spec, shape, options.mode, plan_, options.recompute) {
     const auto rows = static_cast<std::uint64_t>(shape.rows());
     parameters_ = plan_.reserve("parameters", MemoryClass::weights,
                                 buckets_.parameter_elements() * bytes_of(spec.dtype));

@@ -1,5 +1,6 @@
 """The same bits, whatever the number of ranks and threads and wherever a run was stopped: `holdfast digest` of runs under
 mpirun against one rank that ran straight through."""
+import re
 import signal
 import time
 import unittest
@@ -7,6 +8,12 @@ import unittest
 import harness
 
 BF16_GPT2 = ["--model.style=gpt2", "--model.kv_heads=4", "--training.precision=bf16"]
+
+
+def bytes_of(text):
+    """Of what the program prints: "6.25 MiB"."""
+    number, unit = text.split()
+    return float(number) * 1024 ** ["B", "KiB", "MiB", "GiB"].index(unit)
 
 
 class BitsTest(unittest.TestCase):
@@ -20,9 +27,9 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(run.digest(), reference or self.reference)
         self.assertEqual(run.status()["state"], "finished")
 
-    def stop_at(self, run, step, ranks):
+    def stop_at(self, run, step, ranks, overrides=()):
         """SIGUSR2 to mpirun, which passes it on: the step is finished and saved, exit code 75."""
-        start = run.start(ranks)
+        start = run.start(ranks, overrides=overrides)
         self.assertTrue(start.wait_for_step(step), start.tail())
         start.signal(signal.SIGUSR2)
         start.expect_exit(75)
@@ -31,6 +38,7 @@ class BitsTest(unittest.TestCase):
         self.assertEqual((status["state"], status["exit_code"]), ("saved", 75))
         self.assertGreaterEqual(status["step"], step)
         self.assertEqual(run.newest_step(), status["step"], "what was computed is saved")
+        return start
 
     def test_reference_is_a_run_that_learns(self):
         lines = self.reference.splitlines()
@@ -70,6 +78,22 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(resumed[0], None)
         self.assertEqual(sorted(set(resumed[1:])), resumed[1:], "every start went on from a later step")
         self.expect_reference(run)
+
+    def test_recompute_changes_between_resumes(self):
+        """Less memory, said before the run and by every start of it, and the same bits."""
+        run = self.scene.run("recompute")
+        planned = []
+        for step, mode in ((7, "none"), (17, "selective"), (26, "full")):
+            start = self.stop_at(run, step, 2, [f"--training.recompute={mode}"])
+            planned.append(bytes_of(re.search(r"tokens per step, ([\d.]+ \w+) per rank", start.output())[1]))
+        self.assertEqual(planned, sorted(planned, reverse=True))
+        self.assertGreater(planned[0], planned[2])
+        run.start(3, overrides=["--training.recompute=full"]).expect_exit(0)
+        self.expect_reference(run)
+        line = re.search(r"activations +(.*)", harness.program_output("check", *run.train_arguments()[2:]))[1]
+        kept = {mode: bytes_of(size) for size, mode in re.findall(r'([\d.]+ \w+)[^"]*"(\w+)"', line)}
+        self.assertGreater(kept["none"], kept["selective"])
+        self.assertGreater(kept["selective"], kept["full"])
 
     def test_stop_after(self):
         run = self.scene.run("stop-after")

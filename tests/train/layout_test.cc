@@ -55,6 +55,29 @@ TEST_F(LayoutTest, LanesThatNoRankCountDivides) {
     expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, what);
 }
 
+TEST_F(LayoutTest, AnyRecompute) {
+  for (const char* mode : {"selective", "full"}) {
+    for (const int ranks : {1, 3}) {
+      expect_same_bits({.run = fmt::format("{}{}", mode, ranks),
+                        .ranks = ranks,
+                        .overrides = {fmt::format("training.recompute={}", mode)}},
+                       {});
+    }
+  }
+}
+
+TEST_F(LayoutTest, RecomputeChangesBetweenResumes) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "training.precision=bf16",
+                                         "training.microbatches_per_lane=2"};
+  for (const char* mode : {"full", "none", "selective"}) {
+    Launch launch{.run = "changing", .ranks = 2, .stop_after_steps = 5, .overrides = what};
+    launch.overrides.push_back(fmt::format("training.recompute={}", mode));
+    const RunEnd end = train(launch);
+    ASSERT_EQ(end.code, ExitCode::saved) << end.message;
+  }
+  expect_same_bits({.run = "changing", .overrides = {"training.recompute=full"}}, what);
+}
+
 TEST_F(LayoutTest, RanksChangeBetweenResumes) {
   const int ranks[] = {4, 1, 3, 2};
   for (const int rank_count : ranks) {

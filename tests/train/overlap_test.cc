@@ -1,6 +1,7 @@
 // That gradients leave while backward runs, counted on a real model.
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "tests/support/worker_rig.h"
@@ -12,7 +13,9 @@ namespace {
 // when backward is. Each takes backward some milliseconds, and four may be late, so a thread that does not
 // get a processor at once breaks nothing. Where other programs have all processors a step may still suffer:
 // the best of three counts.
-TEST(Overlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
+class Overlap : public testing::TestWithParam<const char*> {};
+
+TEST_P(Overlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
   constexpr int ranks = 2, steps = 3, warm_up_steps = 1;
   constexpr std::uint64_t bucket_count = 20;
   Config config;
@@ -22,6 +25,7 @@ TEST(Overlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
   config.training.steps = 100;
   config.training.sequence_length = 128;
   config.training.microbatch_size = 4;
+  config.training.recompute = GetParam();
   config.parallel.lanes = ranks;
   std::array<std::vector<double>, ranks> shares;
   WorkerRig rig(config, ranks);
@@ -48,6 +52,9 @@ TEST(Overlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
         << fmt::format("{} {} {}", of_rank[0], of_rank[1], of_rank[2]);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Recompute, Overlap, testing::Values("none", "selective", "full"),
+                         [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
 }  // namespace holdfast::test
