@@ -94,38 +94,76 @@ void expect_both(const Case& c, const Values& qkv, const OpLimits& limits, const
       backward_tensors(c, qkv, first_key), [&](Tensors& t) { return backward_of(t, c, first_key); }, limits);
 }
 
-class AttentionCases : public testing::TestWithParam<Case> {};
+// Implementations with bf16 products round probabilities and their gradients to bf16 before they use them.
+OpLimits usual_limits() {
+  const bool rounds = under_test()->implementation().needs >= CpuIsa::avx512_bf16;
+  return {.tolerance = 4e-6, .bf16_tolerance = rounds ? 1.0 / 128 : 1.0 / 256};
+}
 
 // Panels are 48 wide, vectors 16, tiles 96 and 192: lengths just below, at and above; one and several heads
 // per key head; one task per key head and several (fewer than 8 key heads in the batch).
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases,
-                         testing::Values(Case{1, 1, 1, 1, 2}, Case{2, 17, 2, 1, 6}, Case{1, 48, 3, 3, 16},
-                                         Case{2, 49, 4, 2, 10}, Case{3, 50, 3, 3, 34}, Case{4, 64, 4, 2, 8},
-                                         Case{1, 97, 2, 1, 64}, Case{1, 33, 1, 1, 256},
-                                         Case{1, 193, 2, 1, 18}, Case{2, 150, 8, 4, 12},
-                                         Case{1, 401, 1, 1, 4}, Case{1, 16, 6, 1, 80}));
+constexpr Case cases[] = {{1, 1, 1, 1, 2},    {2, 17, 2, 1, 6},   {1, 48, 3, 3, 16}, {2, 49, 4, 2, 10},
+                          {3, 50, 3, 3, 34},  {4, 64, 4, 2, 8},   {1, 97, 2, 1, 64}, {1, 33, 1, 1, 256},
+                          {1, 193, 2, 1, 18}, {2, 150, 8, 4, 12}, {1, 401, 1, 1, 4}, {1, 16, 6, 1, 80}};
 
-TEST_P(AttentionCases, Fp32) {
-  const Case c = GetParam();
-  expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), {.tolerance = 4e-6});
-}
-
-TEST_P(AttentionCases, Bf16) {
-  const Case c = GetParam();
-  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), {.tolerance = 4e-6});
+KERNEL_CASES(AttentionMatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c);
+    for (const DType dtype : {DType::fp32, DType::bf16}) {
+      expect_both(c, random_values(c.qkv_count(), dtype, 1, 2.0), usual_limits());
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
 }
 
 // Documents shorter than a vector, around a panel, and longer than a tile.
-TEST_P(AttentionCases, Documents) {
-  const Case c = GetParam();
-  for (const std::int64_t longest : {5, 70, 300}) {
-    SCOPED_TRACE(longest);
-    const FirstKeys first_key = documents_of(c, longest, 10);
-    expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), {.tolerance = 4e-6}, first_key);
-    if (HasFatalFailure()) return;
+KERNEL_CASES(AttentionInsideDocumentsMatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c);
+    for (const std::int64_t longest : {5, 70, 300}) {
+      SCOPED_TRACE(longest);
+      const FirstKeys first_key = documents_of(c, longest, 10);
+      expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), usual_limits(), first_key);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), usual_limits(),
+                documents_of(c, 40, 11));
   }
-  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), {.tolerance = 4e-6},
-              documents_of(c, 40, 11));
+}
+
+// bf16, for implementations with products of it: tiles are 32 and 128 wide, blocks 256 and 512; head sizes
+// that are whole steps of 32 and not; one task per key head and several (fewer than 16 key heads in forward,
+// 8 in backward); one and several query heads per key head.
+constexpr Case bf16_cases[] = {{1, 1, 1, 1, 8},    {3, 17, 8, 2, 48}, {1, 65, 4, 2, 64},   {1, 100, 2, 1, 80},
+                               {2, 33, 2, 2, 128}, {9, 64, 2, 1, 64}, {1, 550, 2, 1, 64},  {16, 40, 2, 1, 16},
+                               {2, 150, 6, 3, 34}, {1, 20, 2, 1, 5},  {1, 401, 1, 1, 256}, {4, 96, 4, 2, 32}};
+
+KERNEL_CASES(AttentionInBf16MatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  for (const Case& c : bf16_cases) {
+    SCOPED_TRACE(c);
+    const Values qkv = random_values(c.qkv_count(), DType::bf16, 1, 2.0);
+    expect_both(c, qkv, usual_limits());
+    for (const std::int64_t longest : {5, 70, 300}) {
+      expect_both(c, qkv, usual_limits(), documents_of(c, longest, 10));
+    }
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// Keys that grow along the sequence: the softmax has to change its reference again and again, or just not.
+KERNEL_CASES(AttentionOfGrowingScores, OpId::attention_forward, OpId::attention_backward) {
+  for (const double growth : {3.0, 30.0}) {
+    const Case c{1, 1100, 1, 1, 16};
+    Values qkv = random_values(c.qkv_count(), DType::bf16, 15);
+    for (std::int64_t t = 0; t < c.length; ++t) {
+      for (std::int64_t d = 0; d < c.head_size; ++d) {
+        const std::int64_t query = t * 3 * c.head_size + d, key = query + c.head_size;
+        qkv.set(query, 1.0);
+        qkv.set(key, growth * static_cast<double>(t) / static_cast<double>(c.length) + qkv[key] / 8);
+      }
+    }
+    expect_both(c, qkv, usual_limits());
+  }
 }
 
 void expect_one_document_to_have_the_bits_of_none(const Case& c, DType dtype) {
@@ -150,7 +188,7 @@ TEST(Attention, OneDocumentHasTheBitsOfNone) {
 
 // Scores of hidden keys that dwarf the visible ones must not reach anything: not as an overflow of 2^(score -
 // largest) either, in forward or backward.
-TEST(Attention, LargeHiddenScores) {
+KERNEL_CASES(AttentionOfLargeHiddenScores, OpId::attention_forward, OpId::attention_backward) {
   const Case c{1, 200, 2, 1, 16};
   Values qkv = random_values(c.qkv_count(), DType::fp32, 13);
   const std::int64_t begin = 121, stride = 4 * c.head_size;  // of the second document; of a row
@@ -167,23 +205,26 @@ TEST(Attention, LargeHiddenScores) {
   for (std::int64_t i = 0; i < second.count(); ++i) second.set(i, qkv[begin * stride + i]);
   const Tensors expected =
       run_reference(forward_tensors(alone, second), [&](Tensors& t) { return forward_of(t, alone); });
-  const Tensors together = run_op(
-      forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); }, 1, best_cpu_isa());
-  for (std::int64_t i = 0; i < expected[1].count(); ++i) {
-    ASSERT_NEAR(together[1][begin * c.heads * c.head_size + i], expected[1][i], 4e-6) << i;
+  const auto together =
+      run_under_test(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c, first_key); });
+  for (std::int64_t i = 0; together && i < expected[1].count(); ++i) {
+    ASSERT_NEAR((*together)[1][begin * c.heads * c.head_size + i], expected[1][i], 4e-6) << i;
   }
   expect_both(c, qkv, {.tolerance = 5e-3}, first_key);
 }
 
 // Score differences of 1e4, where softmax is one-hot but for near ties; fp32 scores are good to 1e-3 there.
-TEST(Attention, LargeScores) {
+KERNEL_CASES(AttentionOfLargeScores, OpId::attention_forward, OpId::attention_backward) {
   const Case c{2, 70, 2, 2, 16};
-  expect_both(c, random_values(c.qkv_count(), DType::fp32, 5, 90.0), {.tolerance = 5e-3});
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    expect_both(c, random_values(c.qkv_count(), dtype, 5, 90.0),
+                {.tolerance = 5e-3, .bf16_tolerance = 1.0 / 64});
+  }
 }
 
 // Keys opposite to their queries: the log-sum-exp of the first rows is about -1e4. Nothing may overflow on
 // the way, in the padding behind the last key neither.
-TEST(Attention, VeryNegativeScores) {
+KERNEL_CASES(AttentionOfVeryNegativeScores, OpId::attention_forward, OpId::attention_backward) {
   const Case c{1, 21, 1, 1, 8};
   Values qkv = random_values(c.qkv_count(), DType::fp32, 6, 100.0);
   for (std::int64_t t = 0; t < c.length; ++t) {
@@ -199,22 +240,18 @@ TEST(Attention, VeryNegativeScores) {
   expect_both(c, qkv, {.tolerance = 5e-3});
 }
 
-void expect_nan_to_reach_the_output(DType dtype, const std::vector<CpuIsa>& isas) {
+KERNEL_CASES(NotANumberReachesTheOutputOfAttention, OpId::attention_forward) {
   const Case c{1, 60, 1, 1, 16};
-  Values qkv = random_values(c.qkv_count(), dtype, 8);
-  qkv.set((20 * 3 + 1) * c.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 20
-  for (const CpuIsa isa : isas) {
-    const Tensors result = run_op(
-        forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); }, 1, isa);
-    EXPECT_FALSE(std::isnan(result[1][19 * c.head_size]));  // earlier queries do not see it
-    EXPECT_TRUE(std::isnan(result[1][20 * c.head_size]));
-    EXPECT_TRUE(std::isnan(result[1][59 * c.head_size]));
-    EXPECT_TRUE(std::isnan(result[2][59]));
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    Values qkv = random_values(c.qkv_count(), dtype, 8);
+    qkv.set((20 * 3 + 1) * c.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 20
+    const auto result = run_under_test(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); });
+    if (!result) continue;
+    EXPECT_FALSE(std::isnan((*result)[1][19 * c.head_size]));  // earlier queries do not see it
+    EXPECT_TRUE(std::isnan((*result)[1][20 * c.head_size]));
+    EXPECT_TRUE(std::isnan((*result)[1][59 * c.head_size]));
+    EXPECT_TRUE(std::isnan((*result)[2][59]));
   }
-}
-TEST(Attention, NotANumberReachesTheOutput) {
-  expect_nan_to_reach_the_output(DType::fp32, available_isas());
-  expect_nan_to_reach_the_output(DType::bf16, bf16_isas());
 }
 
 void expect_gradients(const Case& c, const FirstKeys& first_key = {}) {
@@ -244,72 +281,10 @@ TEST(Attention, GradientMatchesFiniteDifferencesWithDocuments) {
   expect_gradients(c, documents_of(c, 30, 14));
 }
 
-// Implementations that multiply in bf16 and round probabilities and their gradients to it.
-OpLimits bf16_products() {
-  return {
-      .tolerance = 4e-6, .bf16_tolerance = 1.0 / 128, .same_bits_on_every_isa = false, .isas = bf16_isas()};
-}
-constexpr const char* no_bf16_products = "this processor has neither avx512_bf16 nor amx";
-
-class AttentionBf16Cases : public testing::TestWithParam<Case> {};
-
-// Tiles are 32 and 128 wide, blocks 256 and 512; head sizes that are whole steps of 32 and not; one task per
-// key head and several (fewer than 16 key heads in forward, 8 in backward); one and several query heads per
-// key head.
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBf16Cases,
-                         testing::Values(Case{1, 1, 1, 1, 8}, Case{3, 17, 8, 2, 48}, Case{1, 65, 4, 2, 64},
-                                         Case{1, 100, 2, 1, 80}, Case{2, 33, 2, 2, 128},
-                                         Case{9, 64, 2, 1, 64}, Case{1, 550, 2, 1, 64},
-                                         Case{16, 40, 2, 1, 16}, Case{2, 150, 6, 3, 34}, Case{1, 20, 2, 1, 5},
-                                         Case{1, 401, 1, 1, 256}, Case{4, 96, 4, 2, 32}));
-
-TEST_P(AttentionBf16Cases, AgreesWithTheReference) {
-  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
-  const Case c = GetParam();
-  expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), bf16_products());
-}
-
-TEST_P(AttentionBf16Cases, Documents) {
-  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
-  const Case c = GetParam();
-  for (const std::int64_t longest : {5, 70, 300}) {
-    SCOPED_TRACE(longest);
-    expect_both(c, random_values(c.qkv_count(), DType::bf16, 1, 2.0), bf16_products(),
-                documents_of(c, longest, 10));
-    if (HasFatalFailure()) return;
-  }
-}
-
-// Keys that grow along the sequence: the softmax has to change its reference again and again, or just not.
-TEST(AttentionBf16, GrowingScores) {
-  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
-  for (const double growth : {3.0, 30.0}) {
-    const Case c{1, 1100, 1, 1, 16};
-    Values qkv = random_values(c.qkv_count(), DType::bf16, 15);
-    for (std::int64_t t = 0; t < c.length; ++t) {
-      for (std::int64_t d = 0; d < c.head_size; ++d) {
-        const std::int64_t query = t * 3 * c.head_size + d, key = query + c.head_size;
-        qkv.set(query, 1.0);
-        qkv.set(key, growth * static_cast<double>(t) / static_cast<double>(c.length) + qkv[key] / 8);
-      }
-    }
-    expect_both(c, qkv, bf16_products());
-  }
-}
-
-TEST(AttentionBf16, LargeScores) {
-  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
-  OpLimits limits = bf16_products();
-  limits.tolerance = 5e-3;
-  limits.bf16_tolerance = 1.0 / 64;
-  const Case c{2, 70, 2, 2, 16};
-  expect_both(c, random_values(c.qkv_count(), DType::bf16, 5, 90.0), limits);
-}
-
-TEST(AttentionBf16, IsWhatADeviceTakesForBf16Alone) {
-  if (bf16_isas().empty()) GTEST_SKIP() << no_bf16_products;
-  const CpuIsa isa = bf16_isas().back();
-  const std::unique_ptr<Device> device = make_cpu_device({.isa = isa});
+TEST(Attention, ADeviceTakesBf16ProductsForBf16Alone) {
+  const CpuIsa isa = best_cpu_isa();
+  if (isa < CpuIsa::avx512_bf16) GTEST_SKIP() << "this processor has neither avx512_bf16 nor amx";
+  const std::unique_ptr<Device> device = make_cpu_device({});
   const AttentionForward bf16{.dtype = DType::bf16}, fp32{.dtype = DType::fp32};
   const KernelChoice& choice = device->kernels()[static_cast<std::size_t>(OpId::attention_forward)];
   EXPECT_STREQ(choice.of(&bf16).name, name_of(isa));

@@ -45,7 +45,7 @@ EmbeddingBackward backward_op(Tensors& t, const Shape& shape, DType dtype, bool 
           .dtype = dtype};
 }
 
-TEST(Embedding, MatchesReference) {
+KERNEL_CASES(EmbeddingMatchesReference, OpId::embedding_forward, OpId::embedding_backward) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     for (const Shape& shape : shapes) {
       for (const bool positions : {false, true}) {

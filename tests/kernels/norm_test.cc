@@ -93,7 +93,7 @@ RmsNormBackward rms_backward(Tensors& t, const Shape& shape, DType dtype, const 
           .dtype = dtype};
 }
 
-TEST(LayerNorm, MatchesReference) {
+KERNEL_CASES(LayerNormMatchesReference, OpId::layernorm_forward, OpId::layernorm_backward) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(shape.width);
@@ -109,7 +109,7 @@ TEST(LayerNorm, MatchesReference) {
   }
 }
 
-TEST(RmsNorm, MatchesReference) {
+KERNEL_CASES(RmsNormMatchesReference, OpId::rmsnorm_forward, OpId::rmsnorm_backward) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(shape.width);
@@ -126,14 +126,14 @@ TEST(RmsNorm, MatchesReference) {
 }
 
 // A row far from zero: the variance must not come from a difference of large sums.
-TEST(LayerNorm, KeepsItsAccuracyWithALargeMean) {
+KERNEL_CASES(LayerNormKeepsItsAccuracyWithALargeMean, OpId::layernorm_forward) {
   const Shape shape{3, 257};
   Tensors tensors = forward_tensors(shape, DType::fp32);
   for (std::int64_t i = 0; i < tensors[0].count(); ++i) tensors[0].set(i, tensors[0][i] + 1000.0);
   expect_op(tensors, [&](Tensors& t) { return layer_forward(t, shape, DType::fp32); }, {.tolerance = 1e-4});
 }
 
-TEST(Norm, ConstantRowsStayFinite) {
+KERNEL_CASES(NormsOfConstantRowsStayFinite, OpId::layernorm_forward, OpId::rmsnorm_forward) {
   const Shape shape{2, 40};
   Tensors tensors = forward_tensors(shape, DType::fp32);
   for (std::int64_t i = 0; i < tensors[0].count(); ++i) tensors[0].set(i, 0);

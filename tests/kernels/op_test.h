@@ -1,6 +1,5 @@
-// Harness of the kernel tests: runs an op on the CPU device and compares it with its reference, with itself
-// on other numbers of threads and other instruction sets (bit for bit), and its gradients with finite
-// differences.
+// Harness of the kernel tests: runs each implementation of an op on the CPU device and compares it with the
+// reference and, bit for bit, with itself on other numbers of threads; and gradients with finite differences.
 //
 //   std::vector<Values> tensors = {random_values(x_count, dtype, 1), Values(y_count, dtype)};
 //   expect_op(tensors, [&](std::vector<Values>& t) {
@@ -17,38 +16,36 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/device.h"
 #include "runtime/core/tensor.h"
+#include "tests/kernels/kernel_cases.h"
 
 namespace holdfast::test {
 
 // Memory of one tensor with its type. Guarded: elements past the end must still be as made when the op is
-// done. Starts in the middle of a cache line, because no kernel may count on more than an element's
-// alignment.
+// done.
 class Values {
  public:
   Values(std::int64_t count, DType dtype)
-      : count_(count), dtype_(dtype), lines_(byte_count() / sizeof(Line) + 3) {
-    std::memset(bytes() + byte_count(), guard, guard_bytes);
+      : count_(count),
+        dtype_(dtype),
+        bytes_(static_cast<std::size_t>(count) * bytes_of(dtype) + guard_bytes, guard) {
+    std::fill_n(bytes_.begin(), byte_count(), std::byte{0});
   }
 
   std::int64_t count() const { return count_; }
   DType dtype() const { return dtype_; }
   std::size_t byte_count() const { return static_cast<std::size_t>(count_) * bytes_of(dtype_); }
-  void* data() { return bytes(); }
-  const void* data() const { return bytes(); }
+  void* data() { return bytes_.data(); }
+  const void* data() const { return bytes_.data(); }
   template <typename T>
   T* as() {
     return static_cast<T*>(data());
-  }
-  // From now on starts where a cache line does: some kernels then take another way.
-  void move_to_cache_line() {
-    std::memmove(lines_.data(), data(), byte_count() + guard_bytes);
-    offset_ = 0;
   }
 
   double operator[](std::int64_t i) const {
@@ -84,35 +81,27 @@ class Values {
     return byte_count() == other.byte_count() && std::memcmp(data(), other.data(), byte_count()) == 0;
   }
   bool guard_intact() const {
-    const std::byte* end = bytes() + byte_count();
-    return std::all_of(end, end + guard_bytes, [](std::byte b) { return b == std::byte{guard}; });
+    return std::all_of(bytes_.end() - guard_bytes, bytes_.end(), [](std::byte b) { return b == guard; });
   }
 
  private:
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  static constexpr std::size_t guard_bytes = 64;
-  static constexpr unsigned char guard = 0xa5;
-
-  std::byte* bytes() { return reinterpret_cast<std::byte*>(lines_.data()) + offset_; }
-  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(lines_.data()) + offset_; }
+  static constexpr std::ptrdiff_t guard_bytes = 64;
+  static constexpr std::byte guard{0xa5};
 
   template <typename T>
   T element(std::int64_t i) const {
     T value;
-    std::memcpy(&value, bytes() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+    std::memcpy(&value, bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
     return value;
   }
   template <typename T>
   void put(std::int64_t i, T value) {
-    std::memcpy(bytes() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
+    std::memcpy(bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
   }
 
   std::int64_t count_;
   DType dtype_;
-  std::size_t offset_ = 16;
-  std::vector<Line> lines_;
+  std::vector<std::byte> bytes_;
 };
 
 using Tensors = std::vector<Values>;
@@ -139,18 +128,9 @@ inline Values random_tokens(std::int64_t count, std::int64_t limit, std::uint64_
   return values;
 }
 
-// Those that compute every op; bf16_isas() have some of bf16.
 inline std::vector<CpuIsa> available_isas() {
   std::vector<CpuIsa> isas;
   for (const CpuIsa isa : {CpuIsa::portable, CpuIsa::avx2, CpuIsa::avx512}) {
-    if (isa <= best_cpu_isa()) isas.push_back(isa);
-  }
-  return isas;
-}
-
-inline std::vector<CpuIsa> bf16_isas() {
-  std::vector<CpuIsa> isas;
-  for (const CpuIsa isa : {CpuIsa::avx512_bf16, CpuIsa::amx}) {
     if (isa <= best_cpu_isa()) isas.push_back(isa);
   }
   return isas;
@@ -181,10 +161,8 @@ Tensors run_reference(const Tensors& tensors, const Bind& bind) {
 }
 
 struct OpLimits {
-  double tolerance = 2e-6;             // relative to the largest value of a tensor
-  double bf16_tolerance = 1.0 / 256;   // of bf16 tensors, if it is more: one rounding
-  bool same_bits_on_every_isa = true;  // false: only on every number of threads (matmul)
-  std::vector<CpuIsa> isas = available_isas();
+  double tolerance = 2e-6;            // relative to the largest value of a tensor
+  double bf16_tolerance = 1.0 / 256;  // of bf16 tensors, if it is more: one rounding
 };
 
 // Every element within the tolerance times the largest value of the tensor.
@@ -202,31 +180,55 @@ inline void expect_close(const Values& actual, const Values& expected, const OpL
   }
 }
 
-// Runs the op on every instruction set of the limits and on 1, 2, 3, 5 and 16 threads: close to the reference
-// (tensors the reference does not write must not change), and the same bits each time. `bind(tensors)` makes
-// the op from a set of tensors.
+template <typename Bind>
+Tensors run_on(Device& device, const Tensors& tensors, const Bind& bind) {
+  Tensors result = tensors;
+  device.launch(bind(result));
+  device.synchronize();
+  return result;
+}
+
+// Inside KERNEL_CASES. Runs the implementation under test, if it is one of this op and supports the
+// arguments, on every number of threads of thread_counts(): close to the reference (tensors the reference
+// does not write must not change), and the same bits each time; those of "portable" where it says so.
+// `bind(tensors)` makes the op from a set of tensors.
 template <typename Bind>
 void expect_op(const Tensors& tensors, const Bind& bind, const OpLimits& limits = {}) {
+  HF_CHECK(under_test() != nullptr, "expect_op() outside of KERNEL_CASES");
+  UnderTest& subject = *under_test();
+  const Implementation& implementation = subject.implementation();
+  Tensors probe = tensors;
+  const auto op = bind(probe);
+  if (implementation.op != op.id) return;
+  if (implementation.supports != nullptr && !implementation.supports(&op)) return;
+  ++subject.checked;
   const Tensors expected = run_reference(tensors, bind);
   Tensors first;
-  for (const CpuIsa isa : limits.isas) {
-    if (!limits.same_bits_on_every_isa) first.clear();
-    for (const int threads : {1, 2, 3, 5, 16}) {
-      const std::string where = std::string(name_of(isa)) + ", " + std::to_string(threads) + " threads";
-      const Tensors actual = run_op(tensors, bind, threads, isa);
-      for (std::size_t t = 0; t < actual.size(); ++t) {
-        const std::string what = where + ", tensor " + std::to_string(t);
-        ASSERT_TRUE(actual[t].guard_intact()) << what << ": written past the end";
-        if (!first.empty()) {
-          ASSERT_TRUE(actual[t].same_bits(first[t])) << what << ": other bits";
-        } else {
-          expect_close(actual[t], expected[t], limits, what);
-        }
-      }
-      if (testing::Test::HasFatalFailure()) return;
-      if (first.empty()) first = actual;
+  if (implementation.same_bits_as_portable) first = run_on(subject.portable_device(), tensors, bind);
+  for (const int threads : subject.thread_counts()) {
+    const Tensors actual = run_on(subject.device(threads), tensors, bind);
+    for (std::size_t t = 0; t < actual.size(); ++t) {
+      const std::string what = std::to_string(threads) + " threads, tensor " + std::to_string(t);
+      ASSERT_TRUE(actual[t].guard_intact()) << what << ": written past the end";
+      if (threads == 1) expect_close(actual[t], expected[t], limits, what);
+      ASSERT_TRUE(first.empty() || actual[t].same_bits(first[t])) << what << ": other bits";
     }
+    if (testing::Test::HasFatalFailure()) return;
+    if (first.empty()) first = actual;
   }
+}
+
+// Inside KERNEL_CASES, where the values themselves are looked at: the result of the implementation under
+// test, or nothing when it is not one of this op.
+template <typename Bind>
+std::optional<Tensors> run_under_test(const Tensors& tensors, const Bind& bind, int threads = 1) {
+  Tensors probe = tensors;
+  const auto op = bind(probe);
+  const Implementation& implementation = under_test()->implementation();
+  if (implementation.op != op.id) return std::nullopt;
+  if (implementation.supports != nullptr && !implementation.supports(&op)) return std::nullopt;
+  ++under_test()->checked;
+  return run_on(under_test()->device(threads), tensors, bind);
 }
 
 // Sum of a[i] * b[i].

@@ -55,7 +55,7 @@ class AdamWUpdate {
   mutable std::vector<AdamWTensor> table_;  // of the op made last
 };
 
-TEST(AdamW, MatchesReference) {
+KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
   for (const std::int64_t count : {1, 15, 16, 4096, 20011}) {
     for (const bool copy : {false, true}) {
       SCOPED_TRACE(count);
@@ -108,7 +108,7 @@ TEST(AdamW, FirstStepMovesEachWeightByTheLearningRateAgainstItsGradient) {
   for (std::int64_t i = 0; i < count; ++i) EXPECT_NEAR(result[0][i], tensors[3][i] > 0 ? -0.03 : 0.03, 1e-6);
 }
 
-TEST(SquareSum, MatchesReference) {
+KERNEL_CASES(SquareSumMatchesReference, OpId::square_sum) {
   for (const std::int64_t count : {0, 1, 31, 32, 33, 4096, 4097, 40000}) {
     SCOPED_TRACE(count);
     const std::int64_t blocks = (count + 4095) / 4096;

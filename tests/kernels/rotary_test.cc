@@ -40,7 +40,7 @@ Rotary rotary_op(Tensors& t, const Shape& shape, DType dtype, bool inverse) {
           .dtype = dtype};
 }
 
-TEST(Rotary, MatchesReference) {
+KERNEL_CASES(RotaryMatchesReference, OpId::rotary) {
   for (const DType dtype : {DType::fp32, DType::bf16}) {
     for (const Shape& shape : shapes) {
       for (const bool inverse : {false, true}) {

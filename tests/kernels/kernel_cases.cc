@@ -1,0 +1,104 @@
+#include "tests/kernels/kernel_cases.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace holdfast::test {
+
+namespace {
+
+struct Cases {
+  const char* name;
+  std::vector<OpId> ops;
+  void (*run)();
+};
+
+std::vector<Cases>& all_cases() {
+  static std::vector<Cases> cases;
+  return cases;
+}
+
+// Every KERNEL_CASES of the implementation's op.
+class KernelTest : public testing::Test {
+ public:
+  KernelTest(const KernelRegistry& registry, const Implementation& implementation)
+      : subject_(registry, implementation) {}
+
+  void TestBody() override {
+    under_test() = &subject_;
+    for (const Cases& cases : all_cases()) {
+      if (std::ranges::find(cases.ops, subject_.implementation().op) == cases.ops.end()) continue;
+      SCOPED_TRACE(cases.name);
+      cases.run();
+      if (HasFatalFailure()) break;
+    }
+    under_test() = nullptr;
+    EXPECT_GT(subject_.checked, 0) << "it supports none of the cases of its op, or the op has none";
+  }
+
+ private:
+  UnderTest subject_;
+};
+
+// The builds of one source share a name; where there are several, their instruction set is part of the
+// test's.
+std::string test_name(const KernelRegistry& registry, const Implementation& implementation) {
+  const std::vector<const Implementation*> all = registry.of(implementation.op);
+  const auto builds = std::ranges::count_if(
+      all, [&](const Implementation* other) { return std::string_view(other->name) == implementation.name; });
+  return builds == 1 ? implementation.name
+                     : fmt::format("{}_{}", implementation.name, name_of(implementation.needs));
+}
+
+}  // namespace
+
+Device& UnderTest::device(int threads) {
+  for (const std::unique_ptr<Device>& device : devices_) {
+    if (device->threads() == threads) return *device;
+  }
+  // Limited to what this build needs, so that a wider one of the same name does not take its place.
+  devices_.push_back(make_cpu_device({.threads = threads,
+                                      .isa = implementation_.needs,
+                                      .kernels = {{implementation_.op, implementation_.name}},
+                                      .registry = &registry_}));
+  return *devices_.back();
+}
+
+std::span<const int> UnderTest::thread_counts() const {
+  static constexpr int counts[] = {1, 2, 3, 5, 16};
+  if (std::string_view(implementation_.name) == "reference") return std::span(counts).first(1);
+  return std::span(counts).first(implementation_.needs == CpuIsa::portable ? 3 : std::size(counts));
+}
+
+Device& UnderTest::portable_device() {
+  if (portable_ == nullptr)
+    portable_ = make_cpu_device(
+        {.threads = 1, .kernels = {{implementation_.op, "portable"}}, .registry = &registry_});
+  return *portable_;
+}
+
+UnderTest*& under_test() {
+  static UnderTest* current = nullptr;
+  return current;
+}
+
+bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*run)()) {
+  all_cases().push_back({name, ops, run});
+  return true;
+}
+
+void register_kernel_tests(const KernelRegistry& registry, std::string_view name) {
+  for (std::size_t index = 0; index < op_count; ++index) {
+    for (const Implementation* each : registry.of(static_cast<OpId>(index))) {
+      if (each->needs > best_cpu_isa() || (!name.empty() && each->name != name)) continue;
+      testing::RegisterTest(
+          op_names[index], test_name(registry, *each).c_str(), nullptr, nullptr, __FILE__, __LINE__,
+          [&registry, each]() -> testing::Test* { return new KernelTest(registry, *each); });
+    }
+  }
+}
+
+}  // namespace holdfast::test

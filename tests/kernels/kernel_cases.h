@@ -1,0 +1,64 @@
+// Tests that run once for every implementation of an op in the registry, whoever registered it: a file that
+// is dropped into kernels/cpu/custom is held to them without an edit here.
+//
+//   KERNEL_CASES(GeluMatchesReference, OpId::gelu_forward, OpId::gelu_backward) {
+//     expect_op(tensors, bind);  // tests/kernels/op_test.h: of the implementation under test, for its op
+//   }
+//
+// They become tests named after op and implementation:
+//
+//   test_kernels --gtest_filter=gelu_forward.mine*     all builds: "mine", or "mine_avx2" where there are
+//   several
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/registry.h"
+
+namespace holdfast::test {
+
+// The implementation that a running KERNEL_CASES is about, with a device of each number of threads that was
+// asked for: the cases share the devices, and so their scratch memory.
+class UnderTest {
+ public:
+  UnderTest(const KernelRegistry& registry, const Implementation& implementation)
+      : registry_(registry), implementation_(implementation) {}
+
+  const Implementation& implementation() const { return implementation_; }
+  Device& device(int threads);
+  // To run it on: fewer for what is slow. The reference takes one thread of any number.
+  std::span<const int> thread_counts() const;
+  // "portable" of the same op, on one thread.
+  Device& portable_device();
+
+  // Expectations made; a test that makes none has seen none of its implementation.
+  int checked = 0;
+
+ private:
+  const KernelRegistry& registry_;
+  const Implementation& implementation_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Device> portable_;
+};
+
+// Null outside of KERNEL_CASES.
+UnderTest*& under_test();
+
+// Adds a test to the program's list before main() runs; returns true.
+bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*run)());
+
+// Makes a test of every implementation of the registry that this processor runs, or of those of one name.
+// Before RUN_ALL_TESTS().
+void register_kernel_tests(const KernelRegistry& registry, std::string_view name = {});
+
+#define KERNEL_CASES(name, ...)                                                             \
+  void name();                                                                              \
+  [[maybe_unused]] const bool name##_added = add_kernel_cases(#name, {__VA_ARGS__}, &name); \
+  void name()
+
+}  // namespace holdfast::test
