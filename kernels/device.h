@@ -67,8 +67,7 @@ class Device {
 
 struct CpuDeviceOptions {
   int threads = 1;
-  CpuIsa isa =
-      best_cpu_isa();  // the most that kernels may use; oneDNN has a limit of its own (limit_matmul_library)
+  CpuIsa isa = best_cpu_isa();                          // the most that kernels may use
   std::vector<KernelWish> kernels = {};                 // by name; the others are chosen by the registry
   const KernelRegistry* registry = &kernel_registry();  // outlives the device
   std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
@@ -79,5 +78,9 @@ struct CpuDeviceOptions {
 };
 // The wishes must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
+
+// Tells oneDNN, which does not listen to a device, the most that it may use. It holds for the whole process
+// and only works before oneDNN's first use: before the first device, and before any description().
+Result<void> limit_library_isa(CpuIsa isa);
 
 }  // namespace holdfast

@@ -131,9 +131,9 @@ Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWis
     const auto op = static_cast<OpId>(index);
     KernelChoice& choice = table[index];
     choice.order = default_order(op, isa);
-    std::size_t defaults = 0;  // names, on any processor
-    for (const Implementation* each : of(op)) defaults += each->preference >= 0 ? 1U : 0U;
-    choice.why = why_default(isa, defaults == 1);
+    std::vector<const Implementation*> defaults = of(op);  // of any processor
+    std::erase_if(defaults, [](const Implementation* each) { return each->preference < 0; });
+    choice.why = why_default(isa, names_of(defaults, CpuIsa::amx).size() == 1);
   }
   for (const KernelWish& wish : wishes) {
     HF_CHECK(wish.op < OpId::count);
@@ -141,7 +141,7 @@ Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWis
     KernelChoice& choice = table[static_cast<std::size_t>(wish.op)];
     std::erase(choice.order, wanted);
     choice.order.insert(choice.order.begin(), wanted);
-    choice.why = fmt::format("chosen by kernels.{}", name_of(wish.op));
+    choice.why = "chosen by [kernels]";
   }
   for (KernelChoice& choice : table) drop_unreachable(choice.order);
   return table;
@@ -152,14 +152,20 @@ const KernelRegistry& kernel_registry() {
   return registry;
 }
 
+std::string bits_of(const KernelChoice& choice) {
+  std::vector<std::string> parts;
+  for (const Implementation* each : choice.order) {
+    if (each->same_bits_as_portable) continue;
+    parts.push_back(each->library != nullptr ? each->library()
+                                             : fmt::format("{} {}", name_of(each->op), each->name));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 std::string bits_of(const KernelTable& table) {
   std::vector<std::string> parts;
   for (const KernelChoice& choice : table) {
-    for (const Implementation* each : choice.order) {
-      if (each->same_bits_as_portable) continue;
-      parts.push_back(each->library != nullptr ? each->library()
-                                               : fmt::format("{} {}", name_of(each->op), each->name));
-    }
+    if (std::string bits = bits_of(choice); !bits.empty()) parts.push_back(std::move(bits));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

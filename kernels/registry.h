@@ -71,5 +71,6 @@ const KernelRegistry& kernel_registry();
 // What decides the bits of a table beyond what is the same on every processor: "oneDNN 2.6.3
 // avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the bits of "portable".
 std::string bits_of(const KernelTable& table);
+std::string bits_of(const KernelChoice& choice);
 
 }  // namespace holdfast

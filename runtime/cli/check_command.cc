@@ -13,6 +13,7 @@
 #include "runtime/model/spec.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
+#include "runtime/train/kernel_choice.h"
 #include "runtime/train/resume.h"
 
 namespace holdfast {
@@ -43,12 +44,16 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
-void print_machine(Env& env) {
+// `kernels`: what the config asks for, where it is good.
+void print_machine(Env& env, const KernelRequest& kernels) {
   fmt::print("this machine\n");
   for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
   print_mpi();
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
+  const std::unique_ptr<Device> device =
+      make_cpu_device({.threads = 1, .isa = kernels.isa, .kernels = kernels.wishes});
   print_row("device", true, device->description());
+  fmt::print("kernels\n");
+  for (const std::string& line : kernel_lines(device->kernels(), kernels.isa)) fmt::print("  {}\n", line);
 }
 
 // What each training.recompute would keep for backward on every rank, the chosen one first.
@@ -112,11 +117,15 @@ Result<void> check_run_directory(Env& env, const std::string& directory) {
 }
 
 // What train would do on one rank, or on parallel.data ranks when that is given, up to the first step.
-Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments) {
+Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
+                       KernelRequest& kernels) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
   HF_TRY_VOID(check_device(config));
+  const KernelRequest wanted = kernel_request(config.kernels, loaded.origin);
+  HF_TRY_VOID(settle_kernels(wanted));
+  kernels = wanted;
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
   HF_TRY(const StartPoint start, choose_start(env, config));
@@ -141,11 +150,13 @@ int run_check_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   Result<void> run;
+  KernelRequest kernels;
   const bool has_config = !arguments.empty() && !arguments.front().starts_with("--");
-  if (has_config) run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()});
+  if (has_config)
+    run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, kernels);
   if (!has_config && !arguments.empty())
     run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", usage);
-  print_machine(posix_env());
+  print_machine(posix_env(), kernels);
   std::fflush(stdout);
   return run.ok() ? 0 : complain(run.error());
 }

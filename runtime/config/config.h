@@ -3,9 +3,12 @@
 // generated.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "kernels/op.h"
 
 namespace holdfast {
 
@@ -86,6 +89,14 @@ struct EvaluationConfig {
   std::int64_t batches = 8;  // microbatches of the fixed held-out set
 };
 
+// Which implementation runs each op; the names are those of kernels/registry.h.
+struct KernelsConfig {
+  KernelsConfig() { implementations.fill("auto"); }
+
+  std::string isa = "auto";  // the most that kernels may use: "portable", "avx2", "avx512", ...
+  std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
+};
+
 struct LogConfig {
   std::int64_t every_steps = 10;  // console line interval
 };
@@ -101,6 +112,7 @@ struct Config {
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
+  KernelsConfig kernels;
   LogConfig log;
 };
 

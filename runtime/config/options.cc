@@ -175,6 +175,29 @@ std::vector<Option> interval_options() {
               "Held-out data, as data.sources; never trained on"),
       integer("evaluation.batches", HF_FIELD(evaluation.batches), "microbatches", {1, 1e6}, kSafe,
               "Size of the fixed held-out set"),
+  };
+}
+
+#define HF_KERNEL_OPTION(op)                                                       \
+  text(                                                                            \
+      "kernels." #op, [](Config & config) -> auto& {                               \
+        return config.kernels.implementations[static_cast<std::size_t>(OpId::op)]; \
+      },                                                                           \
+      kNumeric,                                                                    \
+      "Implementation that runs " #op                                              \
+      ", by a name that `holdfast check` lists; auto = the "                       \
+      "best for the processor"),
+
+std::vector<Option> kernel_options() {
+  return {choice("kernels.isa", HF_FIELD(kernels.isa),
+                 {"auto", "portable", "avx2", "avx512", "avx512_bf16", "amx"}, kNumeric,
+                 "The most of the processor that kernels and oneDNN may use; auto = all that it has"),
+          HF_OPS(HF_KERNEL_OPTION)};
+}
+#undef HF_KERNEL_OPTION
+
+std::vector<Option> log_options() {
+  return {
       integer("log.every_steps", HF_FIELD(log.every_steps), "steps", {1, kMany}, kSafe,
               "Print a line on the console this often; events.jsonl always has every step"),
   };
@@ -183,7 +206,7 @@ std::vector<Option> interval_options() {
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
   for (auto section : {general_options, run_options, model_options, data_options, training_options,
-                       parallel_options, optimizer_options, interval_options}) {
+                       parallel_options, optimizer_options, interval_options, kernel_options, log_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

@@ -52,7 +52,7 @@ void append_escaped(std::string& out, std::string_view text) {
 }
 
 void append_name(std::string& out, std::string_view name) {
-  out += ',';
+  if (out.back() != '{') out += ',';
   append_escaped(out, name);
   out += ':';
 }
@@ -103,6 +103,17 @@ EventLine& EventLine::field(std::string_view name, std::string_view value) {
 EventLine& EventLine::null_field(std::string_view name) {
   append_name(text_, name);
   text_ += "null";
+  return *this;
+}
+
+EventLine& EventLine::object(std::string_view name) {
+  append_name(text_, name);
+  text_ += '{';
+  return *this;
+}
+
+EventLine& EventLine::end_object() {
+  text_ += '}';
   return *this;
 }
 

@@ -26,6 +26,8 @@ class EventLine {
   EventLine& field(std::string_view name,
                    std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
   EventLine& null_field(std::string_view name);
+  EventLine& object(std::string_view name);  // the fields up to end_object() are inside it
+  EventLine& end_object();
   std::string_view end();  // closes the object; valid until the next begin()
 
  private:

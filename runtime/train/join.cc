@@ -4,6 +4,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
+#include "runtime/train/kernel_choice.h"
 
 namespace holdfast {
 namespace {
@@ -78,7 +79,10 @@ Result<void> check_device(const Config& config) {
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config) {
   HF_TRY_VOID(check_device(config));
-  std::unique_ptr<Device> device = make_cpu_device({.threads = threads_of_rank(inputs, config)});
+  const KernelRequest kernels = kernel_request(config.kernels, inputs.config->origin);
+  HF_TRY_VOID(agree(inputs, waiter, settle_kernels(kernels)));
+  std::unique_ptr<Device> device = make_cpu_device(
+      {.threads = threads_of_rank(inputs, config), .isa = kernels.isa, .kernels = kernels.wishes});
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"device", device->description()}}));
   return device;
 }

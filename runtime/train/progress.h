@@ -30,7 +30,7 @@ class Progress {
     std::int64_t gemm_peak_ns = 0;  // the yardstick of the console's "gemm"
   };
   Result<void> started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
-                       const StartupTimes& times);
+                       const StartupTimes& times, const Device& device);
   // A console line for the first step, every `every_steps` and the last; an event for every step.
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);

@@ -4,6 +4,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/document.h"
+#include "runtime/train/kernel_choice.h"
 
 namespace holdfast {
 namespace {
@@ -53,6 +54,14 @@ const char* name_of(ResumeEffect effect) {
       return "forbidden";
   }
   return "";
+}
+
+// Of "kernels.rotary".
+std::optional<OpId> op_of_key(std::string_view key) {
+  for (std::size_t index = 0; index < op_count; ++index) {
+    if (key == fmt::format("kernels.{}", op_names[index])) return static_cast<OpId>(index);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -110,7 +119,11 @@ Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint&
   if (start.checkpoint.empty()) return lines;
   HF_TRY(const Config stored, stored_config(env, start));
   std::string forbidden;
-  for (const ConfigChange& change : diff_config(stored, config)) {
+  for (ConfigChange& change : diff_config(stored, config)) {
+    if (const std::optional<OpId> op = op_of_key(change.key);
+        op.has_value() && same_kernel_bits(stored.kernels, config.kernels, *op)) {
+      change.effect = ResumeEffect::safe;
+    }
     const std::string line =
         fmt::format("{}: {} -> {}  ({})", change.key, change.before, change.after, name_of(change.effect));
     if (change.effect == ResumeEffect::forbidden) forbidden += "\n  " + line;

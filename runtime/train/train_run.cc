@@ -10,6 +10,7 @@
 #include "runtime/core/units.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/join.h"
+#include "runtime/train/kernel_choice.h"
 #include "runtime/train/report.h"
 #include "runtime/train/save.h"
 #include "runtime/train/trainer.h"
@@ -103,7 +104,8 @@ Result<void> TrainRun::join() {
   for (const std::string& change : changes) fmt::print("resume: {}\n", change);
   if (!start_.device.empty() && start_.device != device_->description()) {
     fmt::print(
-        "resume: made on \"{}\", now on \"{}\"  (numeric: matrix products may differ in their last bits)\n",
+        "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
+        "bits)\n",
         start_.device, device_->description());
   }
   return {};
@@ -190,13 +192,14 @@ Result<void> TrainRun::open_log() {
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}});
     if (outcome.ok()) {
       outcome = progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(),
-                                   worker_->state(), !start_.checkpoint.empty(), times_);
+                                   worker_->state(), !start_.checkpoint.empty(), times_, *device_);
     }
     progress_->say(
         fmt::format("{} parameters, {} lanes on {} ranks x {} threads ({}), {} tokens per step, {} per rank",
                     parameter_count(worker_->spec()), config_.parallel.lanes, inputs_.communicator.size(),
                     device_->threads(), device_->description(), worker_->tokens_per_step(),
                     format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes())));
+    for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
   }
   return agree(outcome);
 }

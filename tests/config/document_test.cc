@@ -34,6 +34,8 @@ Config all_changed() {
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12};
   config.checkpoint = {11, 4};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
+  config.kernels.isa = "avx2";
+  config.kernels.implementations.fill("mine");
   config.log = {1};
   return config;
 }
@@ -146,7 +148,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(options_help("nothing"),
             "there is no section nothing; the sections are general, run, model, data, training, parallel, "
             "optimizer, "
-            "checkpoint, evaluation, log\n");
+            "checkpoint, evaluation, kernels, log\n");
   const std::string all = options_help("");
   for (const Option& option : option_registry()) {
     EXPECT_THAT(all, testing::HasSubstr("--" + std::string(option.key) + "="));

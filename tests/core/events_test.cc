@@ -30,6 +30,14 @@ TEST(EventLine, IsOneJsonObject) {
   EXPECT_TRUE(json["nothing"].is_null());
 }
 
+TEST(EventLine, ObjectsNest) {
+  EventLine line;
+  line.begin("start", 1).object("kernels").object("add").field("name", "avx2").end_object();
+  line.object("copy").end_object().end_object().field("ranks", 2);
+  EXPECT_EQ(line.end(),
+            R"({"event":"start","time_us":1,"kernels":{"add":{"name":"avx2"},"copy":{}},"ranks":2})");
+}
+
 TEST(EventLine, BeginStartsAFreshLine) {
   EventLine line;
   line.begin("first", 1).field("only_first", 1).end();

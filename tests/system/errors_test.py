@@ -304,6 +304,14 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--device=cuda"))
         self.expect(self.holdfast("check", "run.toml", "--device=cuda"))
 
+    def test_unknown_kernel(self):
+        self.expect_nothing_made(self.train("--kernels.rotary=refernce"))
+        self.expect(self.holdfast("check", "run.toml", "--kernels.rotary=refernce"))
+
+    def test_kernel_out_of_reach(self):
+        self.expect_nothing_made(self.train("--kernels.isa=portable", "--kernels.rotary=avx512"))
+        self.expect(self.holdfast("check", "run.toml", "--kernels.isa=portable", "--kernels.rotary=avx512"))
+
     def test_small_vocabulary(self):
         self.expect(self.train("--model.vocabulary=100"))
         self.expect(self.holdfast("check", "run.toml", "--model.vocabulary=100"))
