@@ -131,6 +131,26 @@ class BitsTest(unittest.TestCase):
         run.start(3).expect_exit(0)
         self.expect_reference(run)
 
+    def test_every_dispatch_path(self):
+        """Every rung of the processor, forced: products have bits of their own on each, whatever the ranks and threads."""
+        for precision, style in (("fp32", []), ("bf16", BF16_GPT2)):
+            digests = {}
+            for isa in ("portable", "avx2", "avx512", "avx512_bf16", "amx", "auto"):
+                with self.subTest(isa=isa, precision=precision):
+                    overrides = ["--training.steps=8", f"--kernels.isa={isa}", *style]
+                    straight = self.scene.run(f"{isa}-{precision}", overrides)
+                    start = straight.start(1, overrides=["--threads=1"])
+                    if start.wait() == 2 and "this processor has" in start.output():
+                        continue
+                    start.expect_exit(0)
+                    digests[isa] = straight.digest()
+                    split = self.scene.run(f"{isa}-{precision}-split", overrides)
+                    split.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
+                    split.start(3, overrides=["--threads=2"]).expect_exit(0)
+                    self.expect_reference(split, digests[isa])
+            self.assertGreaterEqual(len(digests), 2, "portable and the processor's own, at the least")
+            self.assertEqual(digests["auto"], list(digests.values())[-2], "the highest rung is what a run takes by itself")
+
     def test_gpt2_style_in_bf16(self):
         reference = harness.reference_digest(self.scene, BF16_GPT2, "bf16-reference")
         self.assertNotEqual(reference, self.reference)
