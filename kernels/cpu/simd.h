@@ -40,6 +40,7 @@ typedef double NativeF64 __attribute__((vector_size(native_lanes * 4)));
 typedef std::uint32_t NativeU32 __attribute__((vector_size(native_lanes * 4)));
 typedef std::int32_t NativeI32 __attribute__((vector_size(native_lanes * 4)));
 typedef std::uint16_t NativeU16 __attribute__((vector_size(native_lanes * 2)));
+typedef std::uint16_t NativeU16Pair __attribute__((vector_size(native_lanes * 4)));
 
 // Lane i is element i % native_lanes of part[i / native_lanes].
 struct f32x16 {
@@ -192,12 +193,16 @@ HF_INLINE NativeU32 widen(NativeU16 bits) {
   return __builtin_convertvector(bits, NativeU32);
 #endif
 }
-HF_INLINE NativeU16 narrow(NativeU32 bits) {  // of values below 2^16
-#if defined(__AVX512F__)
-  return __builtin_bit_cast(NativeU16,
-                            _mm512_maskz_cvtepi32_epi16(0xffff, __builtin_bit_cast(__m512i, bits)));
+HF_INLINE NativeU16 high_halves(NativeU32 bits) {
+#if defined(__AVX512BW__)
+  constexpr NativeU16Pair odd = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+  const __m512i halves = _mm512_maskz_permutexvar_epi16(~0U, __builtin_bit_cast(__m512i, odd),
+                                                        __builtin_bit_cast(__m512i, bits));
+  NativeU16 low;
+  __builtin_memcpy(&low, &halves, sizeof(low));
+  return low;
 #else
-  return __builtin_convertvector(bits, NativeU16);
+  return __builtin_convertvector(bits >> 16, NativeU16);
 #endif
 }
 HF_INLINE NativeF32 native_load(const BFloat16* from) {
@@ -212,8 +217,8 @@ HF_INLINE void native_store(float* to, NativeF32 value) {
 HF_INLINE NativeU16 round_to_bfloat16(NativeF32 value) {
   const NativeU32 bits = __builtin_bit_cast(NativeU32, value);
   const NativeU32 rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  const NativeI32 magnitude = __builtin_bit_cast(NativeI32, bits & 0x7fffffffU);
-  return narrow((magnitude > 0x7f800000 ? bits | 0x00400000U : rounded) >> 16);
+  const NativeU32 quiet = bits | 0x00400000U;
+  return high_halves(value == value ? rounded : quiet);
 }
 HF_INLINE void native_store(BFloat16* to, NativeF32 value) {
   const NativeU16 halves = round_to_bfloat16(value);
@@ -326,10 +331,13 @@ HF_INLINE void stream_fence() {
 #endif
 }
 
-// Asks for the cache line of an address that will be read soon; any address will do. Processors prefetch on
-// their own only inside a page, and slowly at its start.
+// Asks for the cache line of an address that will be read soon, or (into the second-level cache) in a while;
+// any address will do. Processors prefetch on their own only inside a page, and slowly at its start.
 HF_INLINE void prefetch(const void* address) {
   __builtin_prefetch(address);
+}
+HF_INLINE void prefetch_far(const void* address) {
+  __builtin_prefetch(address, 0, 2);
 }
 
 // Eight floats, widened.
@@ -387,40 +395,50 @@ HF_INLINE double reduce_add(f64x8 value) {
 // ---- functions
 // ------------------------------------------------------------------------------------------------------
 
-// e^x within 2 ulp: x = n ln 2 + r, a polynomial in r (Cephes expf), and n added to the exponent. Zero where
-// e^x is below the smallest normal float (so at -inf), infinity where it is too large; NaN stays NaN.
+// e^x within 2 ulp, for softmax and sigmoid: zero where e^x is below the smallest normal float (so at -inf),
+// e^87 (6e37) where x is larger than 87; NaN stays NaN. x = n ln 2 + r, e^r = 1 + r + r^2 q(r) with the
+// polynomial that meets it in the Chebyshev nodes of |r| <= ln 2 / 2 (relative error 8e-9), times 2^n.
 HF_INLINE NativeF32 native_exp(NativeF32 x) {
   constexpr float smallest_x = -87.3365402F;  // e^x >= smallest normal float
-  constexpr float largest_x = 88.7228317F;    // e^x <= largest float
+  constexpr float largest_x = 87.0F;
   constexpr float round_shift =
       12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const auto all = [](float value) __attribute__((always_inline)) {
     return value - NativeF32{};
   };
+  x = largest_x < x ? all(largest_x) : x;
   const NativeF32 shifted = native_fma(x, all(1.44269504088896F), all(round_shift));
   const NativeF32 n = shifted - round_shift;
   NativeF32 r = native_fma(n, all(-0.693359375F), x);  // ln 2 in two parts
   r = native_fma(n, all(2.12194440e-4F), r);
-  NativeF32 p = all(1.9875691500e-4F);
-  p = native_fma(p, r, all(1.3981999507e-3F));
-  p = native_fma(p, r, all(8.3334519073e-3F));
-  p = native_fma(p, r, all(4.1665795894e-2F));
-  p = native_fma(p, r, all(1.6666665459e-1F));
-  p = native_fma(p, r, all(5.0000001201e-1F));
-  p = native_fma(p, r * r, r) + 1.0F;
-  const NativeU32 exponent = __builtin_bit_cast(NativeU32, shifted)
-                             << 23;  // the shift drops round_shift's own bits
-  const NativeF32 scaled = __builtin_bit_cast(NativeF32, __builtin_bit_cast(NativeU32, p) + exponent);
-  const NativeF32 large = x + __builtin_inff();
-  return x < smallest_x ? NativeF32{} : (x <= largest_x ? scaled : large);
+  const NativeF32 r2 = r * r;
+  const NativeF32 q01 = native_fma(r, all(1.6666577756e-1F), all(0.5F));
+  const NativeF32 q23 = native_fma(r, all(8.3631733432e-3F), all(4.1666556150e-2F));
+  const NativeF32 q = native_fma(native_fma(r2, all(1.3926175889e-3F), q23), r2, q01);
+  const NativeF32 p = native_fma(q, r2, r) + 1.0F;
+  // 2^n from its bits; the shift drops round_shift's own
+  const NativeU32 power = (__builtin_bit_cast(NativeU32, shifted) << 23) + 0x3f800000U;
+  const NativeF32 scaled = p * __builtin_bit_cast(NativeF32, power);
+  return x < smallest_x ? NativeF32{} : scaled;
 }
 HF_INLINE f32x16 exp(f32x16 x) {
   return HF_PARTS(f32x16, native_exp(x.part[p]));
 }
 
-// 1 / (1 + e^-x)
+// sigmoid(x) = 1 / (1 + e^-x) and sigmoid(-x) = 1 - sigmoid(x), both without cancellation; sigmoid(x) is
+// zero where e^-x saturates.
+struct SigmoidPair {
+  f32x16 of_x;
+  f32x16 of_minus_x;
+};
+HF_INLINE SigmoidPair sigmoid_pair(f32x16 x) {
+  const f32x16 minus_x = -x;
+  const f32x16 power = exp(minus_x);
+  const f32x16 inverse = broadcast(1.0F) / (power + 1.0F);
+  return {if_less(broadcast(87.0F), minus_x, zero(), inverse), power * inverse};
+}
 HF_INLINE f32x16 sigmoid(f32x16 x) {
-  return broadcast(1.0F) / (broadcast(1.0F) + exp(-x));
+  return sigmoid_pair(x).of_x;
 }
 
 // ---- dispatch

@@ -8,18 +8,6 @@ namespace holdfast::cpu::HF_ISA {
 
 namespace {
 
-// sigmoid(x) and sigmoid(-x) = 1 - sigmoid(x), both without cancellation.
-struct SigmoidPair {
-  f32x16 of_x;
-  f32x16 of_minus_x;
-};
-HF_INLINE SigmoidPair sigmoid_pair(f32x16 x) {
-  const f32x16 small = exp(-abs(x));
-  const f32x16 larger_one = broadcast(1.0F) / (small + 1.0F);
-  const f32x16 smaller_one = small * larger_one;
-  return {if_less(x, zero(), smaller_one, larger_one), if_less(x, zero(), larger_one, smaller_one)};
-}
-
 // GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
 constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715F;

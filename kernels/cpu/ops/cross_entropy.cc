@@ -10,45 +10,41 @@ namespace holdfast::cpu::HF_ISA {
 
 namespace {
 
-// Columns whose largest value is taken, then whose exponentials are added, while they stay in the nearest
-// cache.
+// Columns whose exponentials are added lane by lane before they join the sum of the row: keeps the rounding
+// of 128k terms small.
 constexpr std::int64_t block_columns = 2048;
-
-struct RowSum {
-  float largest = -std::numeric_limits<float>::infinity();
-  float sum = 0.0F;  // of e^(x - largest)
-};
 
 template <typename T>
 float largest_of(const T* x, std::int64_t count) {
   constexpr float lowest = -std::numeric_limits<float>::infinity();
-  f32x16 largest[2] = {broadcast(lowest), broadcast(lowest)};
-  for_lanes(count, [&](std::int64_t i, auto lanes) {
-    f32x16& chain = largest[i / vector_lanes % 2];
-    chain = max(keep(load(x + i, lanes), lanes, lowest), chain);
-  });
-  return reduce_max(max(largest[0], largest[1]));
+  f32x16 a = broadcast(lowest), b = a, c = a, d = a;  // four chains hide the latency of a comparison
+  constexpr std::int64_t stride = 4 * vector_lanes;
+  const std::int64_t whole = count / stride * stride;
+  for (std::int64_t i = 0; i < whole; i += stride) {
+    a = max(load(x + i), a);
+    b = max(load(x + i + vector_lanes), b);
+    c = max(load(x + i + 2 * vector_lanes), c);
+    d = max(load(x + i + 3 * vector_lanes), d);
+  }
+  for_lanes(count - whole,
+            [&](std::int64_t i, auto lanes) { a = max(keep(load(x + whole + i, lanes), lanes, lowest), a); });
+  return reduce_max(max(max(a, b), max(c, d)));
 }
 
-// Online softmax over blocks: the sum so far shrinks when a block has a larger value. Sums are added lane by
-// lane within a block and then over blocks, which also keeps the rounding of 128k terms small.
-template <typename T>
-RowSum sum_row(const T* x, std::int64_t vocabulary) {
-  RowSum row;
+// The sum of e^(x - largest); put_aside(i, power, lanes) sees each term.
+template <typename T, typename PutAside>
+HF_INLINE float sum_of_powers(const T* x, std::int64_t count, float largest, const PutAside& put_aside) {
   f32x16 sum = zero();
-  for (std::int64_t first = 0; first < vocabulary; first += block_columns) {
-    const std::int64_t count = smaller(block_columns, vocabulary - first);
-    const float block_largest = largest_of(x + first, count);
-    const float before = row.largest;
-    if (before < block_largest) row.largest = block_largest;
+  for (std::int64_t first = 0; first < count; first += block_columns) {
     f32x16 block_sum = zero();
-    for_lanes(count, [&](std::int64_t i, auto lanes) {
-      block_sum = block_sum + keep(exp(load(x + first + i, lanes) - row.largest), lanes, 0.0F);
+    for_lanes(smaller(block_columns, count - first), [&](std::int64_t i, auto lanes) {
+      const f32x16 power = exp(load(x + first + i, lanes) - largest);
+      put_aside(first + i, power, lanes);
+      block_sum = block_sum + keep(power, lanes, 0.0F);
     });
-    sum = fma(sum, exp(broadcast(before) - row.largest), block_sum);
+    sum = sum + block_sum;
   }
-  row.sum = reduce_add(sum);
-  return row;
+  return reduce_add(sum);
 }
 
 template <typename T>
@@ -56,8 +52,16 @@ void write_zeros(T* x, std::int64_t count) {
   for_lanes(count, [&](std::int64_t i, auto lanes) { store(x + i, zero(), lanes); });
 }
 
+// The exponentials, which the gradient needs again: in the row itself where they are fp32, else in `scratch`.
+float* powers_of(float* x, std::byte*) {
+  return x;
+}
+float* powers_of(BFloat16*, std::byte* scratch) {
+  return reinterpret_cast<float*>(scratch);
+}
+
 template <typename T>
-void cross_entropy_row(const CrossEntropy& op, std::int64_t index, bool writes_gradient) {
+void cross_entropy_row(const CrossEntropy& op, std::int64_t index, bool writes_gradient, std::byte* scratch) {
   T* x = static_cast<T*>(op.logits) + index * op.row_stride;
   const std::int64_t target = op.targets[index];
   if (target < 0) {
@@ -65,29 +69,48 @@ void cross_entropy_row(const CrossEntropy& op, std::int64_t index, bool writes_g
     if (writes_gradient) write_zeros(x, op.row_stride);
     return;
   }
-  const RowSum row = sum_row(x, op.vocabulary);
-  const f32x16 x_target = load(x + target, FirstLanes{1});
-  const double above_target = static_cast<double>(row.largest) - static_cast<double>(x_target.part[0][0]);
-  op.losses[index] = static_cast<float>(std::log(static_cast<double>(row.sum)) + above_target);
+  const float largest = largest_of(x, op.vocabulary);
+  const float x_target = load(x + target, FirstLanes{1}).part[0][0];
+  float* const powers = powers_of(x, scratch);
+  const float sum = writes_gradient
+                        ? sum_of_powers(
+                              x, op.vocabulary, largest,
+                              [powers](std::int64_t i, f32x16 power, auto lanes)
+                                  __attribute__((always_inline)) { store(powers + i, power, lanes); })
+                        : sum_of_powers(x, op.vocabulary, largest, [](std::int64_t, f32x16, auto) {});
+  op.losses[index] = static_cast<float>(std::log(static_cast<double>(sum)) +
+                                        (static_cast<double>(largest) - static_cast<double>(x_target)));
   if (!writes_gradient) return;
-  const float factor = op.gradient_scale / row.sum;
-  for_lanes(op.vocabulary, [&](std::int64_t i, auto lanes) {
-    store(x + i, exp(load(x + i, lanes) - row.largest) * factor, lanes);
-  });
-  store(x + target, fma(exp(x_target - row.largest), factor, broadcast(-op.gradient_scale)), FirstLanes{1});
+  const float factor = op.gradient_scale / sum;
+  const f32x16 at_target = fma(load(powers + target, FirstLanes{1}), factor, broadcast(-op.gradient_scale));
+  for_lanes(op.vocabulary,
+            [&](std::int64_t i, auto lanes) { store(x + i, load(powers + i, lanes) * factor, lanes); });
+  store(x + target, at_target, FirstLanes{1});
   write_zeros(x + op.vocabulary, op.row_stride - op.vocabulary);
+}
+
+bool writes_gradient(const CrossEntropy& op) {
+  return std::fpclassify(op.gradient_scale) != FP_ZERO;
 }
 
 }  // namespace
 
+void prepare_cross_entropy(const Context& context, const void* arguments) {
+  const CrossEntropy& op = *static_cast<const CrossEntropy*>(arguments);
+  if (op.dtype == DType::fp32 || !writes_gradient(op)) return;
+  context.request_scratch(static_cast<std::size_t>(op.vocabulary) * sizeof(float));
+}
+
 void run_cross_entropy(const Context& context, const void* arguments) {
   const CrossEntropy& op = *static_cast<const CrossEntropy*>(arguments);
-  const bool writes_gradient = std::fpclassify(op.gradient_scale) != FP_ZERO;
+  const bool gradient = writes_gradient(op);
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
-    for_chunks(context, op.rows, rows_per_chunk(op.row_stride), [&](std::int64_t first, std::int64_t size) {
-      for (std::int64_t row = first; row < first + size; ++row)
-        cross_entropy_row<T>(op, row, writes_gradient);
+    const std::int64_t rows = rows_per_chunk(op.row_stride);
+    context.parallel_for(ceil_divide(op.rows, rows), [&](std::int64_t index, int thread) {
+      const std::int64_t end = smaller(op.rows, (index + 1) * rows);
+      for (std::int64_t row = index * rows; row < end; ++row)
+        cross_entropy_row<T>(op, row, gradient, context.scratch(thread));
     });
   });
 }

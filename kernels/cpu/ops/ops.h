@@ -43,6 +43,7 @@ HF_DECLARE_PREPARE(layernorm_backward);
 HF_DECLARE_PREPARE(rmsnorm_backward);
 HF_DECLARE_PREPARE(attention_forward);
 HF_DECLARE_PREPARE(attention_backward);
+HF_DECLARE_PREPARE(cross_entropy);
 
 #undef HF_DECLARE_RUN
 #undef HF_DECLARE_PREPARE

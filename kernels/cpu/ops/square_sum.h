@@ -10,8 +10,7 @@
 namespace holdfast::cpu::HF_ISA {
 
 inline constexpr std::int64_t square_sum_stride = 32;
-inline constexpr std::int64_t square_sum_chunk_elements = 16 * static_cast<std::int64_t>(block_elements);
-inline constexpr std::int64_t square_sum_prefetch_elements = 1024;
+inline constexpr std::int64_t square_sum_chunk_elements = 32 * static_cast<std::int64_t>(block_elements);
 
 // sums[b] of block b of `count` values. values_at(i, size), called for i = 0, 32, 64 ..., points to values i
 // to i + size - 1; size is 32 but at the end.
