@@ -31,6 +31,9 @@ class File {
   // retried.
   virtual Result<void> sync() = 0;
   virtual Result<std::uint64_t> size() = 0;
+  // Hints, which may do nothing: the bytes will be read soon; nothing of the file need stay in the cache.
+  virtual void will_need(std::uint64_t offset, std::uint64_t bytes) = 0;
+  virtual void drop_cached() = 0;
   virtual const std::string& path() const = 0;
 };
 

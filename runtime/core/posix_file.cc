@@ -92,6 +92,13 @@ class PosixFile final : public File {
     return static_cast<std::uint64_t>(info.st_size);
   }
 
+  void will_need(std::uint64_t offset, std::uint64_t bytes) override {
+    posix_fadvise(descriptor_.value(), static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                  POSIX_FADV_WILLNEED);
+  }
+
+  void drop_cached() override { posix_fadvise(descriptor_.value(), 0, 0, POSIX_FADV_DONTNEED); }
+
   const std::string& path() const override { return path_; }
 
  private:

@@ -234,6 +234,8 @@ class FaultyEnv final : public Env {
       }
       return inner_->size();
     }
+    void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
+    void drop_cached() override { inner_->drop_cached(); }
     const std::string& path() const override { return inner_->path(); }
 
    private:
