@@ -92,10 +92,10 @@ void print_run(const Config& config) {
 
 Result<std::shared_ptr<DataSet>> check_data(Env& env, const Config& config) {
   HF_TRY(std::shared_ptr<DataSet> data,
-         DataSet::open(env, config.data.sources, config.training.sequence_length));
+         DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
   fmt::print("data\n  training     {} tokens, {} samples\n", data->token_count(), data->sample_count());
   if (config.evaluation.every_steps > 0) {
-    HF_TRY(const HeldOutSet held_out, HeldOutSet::open(env, config));
+    HF_TRY(const HeldOutSet held_out, HeldOutSet::open(env, config, *data));
     fmt::print("  held out     {} microbatches\n", held_out.batches());
   }
   return data;

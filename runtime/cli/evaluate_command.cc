@@ -15,7 +15,8 @@ constexpr const char* usage =
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the mean loss per token "
     "(nats) in fp32\n"
-    "over the consecutive windows of N tokens of FILE: an llm.c token shard, known by its magic, or text.\n"
+    "over the consecutive windows of N tokens of FILE: an llm.c or llmq token shard or a Megatron\n"
+    "dataset, known by its magic, or text.\n"
     "  --data FILE             the data\n"
     "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n";
 

@@ -173,14 +173,9 @@ bool Reader::read_format(const TomlValue& value, const std::string& key, SourceC
     return false;
   }
   if (std::ranges::find(source_formats(), std::string_view(value.text)) == source_formats().end()) {
-    if (value.text == "megatron" || value.text == "llmq") {
-      problem(value, fmt::format("{} = \"{}\" is not supported in this version: convert the data to {}", key,
-                                 value.text, expected));
-    } else {
-      const std::string near = closest(value.text, source_formats());
-      problem(value, fmt::format("{} must be {}, got {}{}", key, expected, toml_quote(value.text),
-                                 near.empty() ? "" : fmt::format(", did you mean {}?", near)));
-    }
+    const std::string near = closest(value.text, source_formats());
+    problem(value, fmt::format("{} must be {}, got {}{}", key, expected, toml_quote(value.text),
+                               near.empty() ? "" : fmt::format(", did you mean {}?", near)));
     return false;
   }
   source.format = value.text;

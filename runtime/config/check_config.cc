@@ -157,10 +157,10 @@ void Checker::check_sources(const std::string& key, const SourceList& sources) {
   if (sources.empty()) {
     if (key == "data.sources") {
       problem({key}, "data.sources is empty: give at least one source, like [{ path = \"corpus.txt\" }]");
-    } else if (config_.evaluation.every_steps > 0) {
+    } else if (config_.evaluation.every_steps > 0 && !(config_.data.validation_fraction > 0.0)) {
       problem({"evaluation.every_steps", key},
-              fmt::format("{} needs evaluation.sources, which is empty: give held-out data, or leave "
-                          "evaluation.every_steps out",
+              fmt::format("{} needs held-out data: give evaluation.sources or data.validation_fraction, or "
+                          "leave evaluation.every_steps out",
                           shown("evaluation.every_steps")));
     }
     return;

@@ -14,7 +14,7 @@ namespace holdfast {
 
 struct SourceConfig {
   std::string path;             // a file; relative to the directory the program was started in
-  std::string format = "text";  // "text" (bytes), "llmc" (llm.c token shard, v1 or v7)
+  std::string format = "text";  // "text" (bytes), "llmc", "megatron", "llmq"
   double weight = 0.0;          // share of the samples; 0 everywhere = in proportion to size
 };
 
@@ -43,6 +43,11 @@ struct ModelConfig {
 
 struct DataConfig {
   std::vector<SourceConfig> sources;
+  bool document_mask = false;        // attention stays inside documents
+  std::int64_t document_begin = -1;  // token that begins every document; -1 = none
+  std::int64_t document_end = -1;    // token that ends every document; -1 = none
+  double validation_fraction = 0.0;  // of the samples, held back from training
+  std::int64_t validation_seed = 0;  // decides which
   std::int64_t prefetch_microbatches = 4;
   bool ledger = false;  // write the id of every sample used to RUN/ledger-<rank>.jsonl
 };

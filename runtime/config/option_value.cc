@@ -40,7 +40,7 @@ std::string_view section_of(std::string_view key) {
 }
 
 std::span<const std::string_view> source_formats() {
-  static constexpr std::array<std::string_view, 2> formats = {"text", "llmc"};
+  static constexpr std::array<std::string_view, 4> formats = {"text", "llmc", "megatron", "llmq"};
   return formats;
 }
 

@@ -67,7 +67,8 @@ std::vector<Option> model_options() {
               "of 64 (llama)"),
       integer(
           "model.vocabulary", HF_FIELD(model.vocabulary), "tokens", {0, 2147483647}, kForbidden,
-          "Size of the vocabulary; 0 = follows from the preset or the data (text 256, llmc 50257 or 128256)"),
+          "Size of the vocabulary; 0 = follows from the preset or the data (text 256, llmc 50257 or 128256, "
+          "llmq what its header says; megatron does not say)"),
       choice(
           "model.head", HF_FIELD(model.head), {"auto", "tied", "untied"}, kForbidden,
           "Whether the output head shares the embedding's weights; auto = tied for gpt2, untied for llama"),
@@ -86,6 +87,17 @@ std::vector<Option> data_options() {
           "data.sources", HF_FIELD(data.sources), kForbidden,
           "Training data: a list of {path, format, weight}. On resume a path may change; number, formats "
           "and weights may not")),
+      boolean("data.document_mask", HF_FIELD(data.document_mask), kForbidden,
+              "Tokens attend inside their document only; positions do not restart with a document"),
+      integer(
+          "data.document_begin", HF_FIELD(data.document_begin), "token", {-1, 2147483647}, kForbidden,
+          "Token that begins every document; -1 = what the format says (llmc 50256 or 128000), else none"),
+      integer("data.document_end", HF_FIELD(data.document_end), "token", {-1, 2147483647}, kForbidden,
+              "Token that ends every document; -1 = none"),
+      real("data.validation_fraction", HF_FIELD(data.validation_fraction), "", {0, 0.5}, kForbidden,
+           "Share of the samples of every source that is never trained on, for the held-out loss; 0 = none"),
+      integer("data.validation_seed", HF_FIELD(data.validation_seed), "", {0, kInt64Max}, kForbidden,
+              "Decides which samples data.validation_fraction holds back; run.seed does not"),
       integer("data.prefetch_microbatches", HF_FIELD(data.prefetch_microbatches), "microbatches", {1, 64},
               kSafe, "Read ahead of the training by a thread of its own"),
       boolean("data.ledger", HF_FIELD(data.ledger), kSafe,
@@ -172,7 +184,7 @@ std::vector<Option> interval_options() {
       integer("evaluation.every_steps", HF_FIELD(evaluation.every_steps), "steps", {0, kMany}, kSafe,
               "Compute the held-out loss this often; 0 = never"),
       sources("evaluation.sources", HF_FIELD(evaluation.sources), kSafe,
-              "Held-out data, as data.sources; never trained on"),
+              "Held-out data, as data.sources; empty = what data.validation_fraction holds back"),
       integer("evaluation.batches", HF_FIELD(evaluation.batches), "microbatches", {1, 1e6}, kSafe,
               "Size of the fixed held-out set"),
   };

@@ -88,8 +88,8 @@ A run is described by a TOML file. A value is taken from, the last one winning: 
 merged. An unknown key is an error. `holdfast check RUN.toml` shows every error at once, each with its place.
 
 A source of `data.sources` and `evaluation.sources` is a table with `path` (a file, relative to the directory the
-program is started in), `format` (@formats@; default `text`) and `weight` (its share of the samples; left out
-everywhere, sources count in proportion to their size). Durations are written like `"3h50m"` or as a number of seconds.
+program is started in), `format` (@formats@; default `text`; see [data.md](data.md)) and `weight` (its share of the
+samples; left out everywhere, sources count in proportion to their size). Durations are written like `"3h50m"` or as a number of seconds.
 
 The column *on resume* says what a changed value means for a run that is resumed: *safe* may be
 changed (`training.steps` moves the end of the schedule with it), *numeric* is announced and changes the future, *forbidden* is an error (exit 2),

@@ -1,7 +1,7 @@
+#include "runtime/data/data_set.h"
+
 #include <algorithm>
 #include <cmath>
-
-#include "runtime/data/loader.h"
 
 namespace holdfast {
 namespace {
@@ -37,8 +37,16 @@ Result<void> check_weights(const std::vector<SourceConfig>& sources) {
 
 }  // namespace
 
+DataOptions data_options(const DataConfig& config) {
+  return {.documents = {.mask = config.document_mask,
+                        .begin_token = config.document_begin,
+                        .end_token = config.document_end},
+          .validation = {.fraction = config.validation_fraction,
+                         .seed = static_cast<std::uint64_t>(config.validation_seed)}};
+}
+
 Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<SourceConfig>& sources,
-                                               std::int64_t sequence_length) {
+                                               std::int64_t sequence_length, const DataOptions& options) {
   HF_CHECK(sequence_length >= 1);
   if (sources.empty()) {
     return fail(ExitCode::data,
@@ -47,38 +55,78 @@ Result<std::shared_ptr<DataSet>> DataSet::open(Env& env, const std::vector<Sourc
   }
   auto data = std::make_shared<DataSet>();
   data->sequence_length_ = sequence_length;
-  data->configs_ = sources;
+  data->options_ = options;
   std::string problems;
   const auto note = [&](const Error& error) { problems += (problems.empty() ? "" : "\n") + error.message; };
   if (const Result<void> weights = check_weights(sources); !weights.ok()) note(weights.error());
   for (const SourceConfig& config : sources) {
-    Result<std::unique_ptr<TokenSource>> source = TokenSource::open(env, config, sequence_length);
-    if (source.ok()) {
-      data->sources_.push_back(std::move(source).value());
-    } else {
+    Result<std::unique_ptr<TokenSource>> source =
+        TokenSource::open(env, config, sequence_length, options.documents);
+    if (!source.ok()) {
       note(source.error());
+      continue;
     }
+    const std::uint64_t samples = samples_of(**source, sequence_length);
+    SampleSubset used = samples;
+    if (options.validation.fraction > 0.0) {
+      used = {SampleSubset::Part::training, options.validation, data->sources_.size(), samples};
+    }
+    if (used.count() == 0) {
+      note(fail(
+          ExitCode::data,
+          "{} holds {} sample of {} tokens, which data.validation_fraction = {} holds back: none is left "
+          "for training; use a larger file or shorter sequences, or leave data.validation_fraction out",
+          (*source)->path(), samples, sequence_length, options.validation.fraction));
+    }
+    data->sources_.push_back({.tokens = std::move(source).value(), .samples = used, .weight = config.weight});
   }
   if (!problems.empty()) return Error{ExitCode::data, problems};
   return data;
 }
 
+std::shared_ptr<DataSet> DataSet::validation_part() const {
+  auto part = std::make_shared<DataSet>(*this);
+  part->sources_.clear();
+  if (!(options_.validation.fraction > 0.0)) return part;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const SampleSubset held_back(SampleSubset::Part::validation, options_.validation, i,
+                                 samples_of(*sources_[i].tokens, sequence_length_));
+    if (held_back.count() == 0) continue;
+    part->sources_.push_back(
+        {.tokens = sources_[i].tokens, .samples = held_back, .weight = sources_[i].weight});
+  }
+  return part;
+}
+
 std::int64_t DataSet::vocabulary_needed() const {
   std::int64_t largest = 0;
-  for (const auto& source : sources_) largest = std::max(largest, source->vocabulary_needed());
+  for (const Source& source : sources_) largest = std::max(largest, source.tokens->vocabulary_needed());
   return largest;
 }
 
-std::int64_t DataSet::vocabulary_of_format() const {
-  std::int64_t largest = 0;
-  for (const auto& source : sources_) largest = std::max(largest, source->vocabulary_of_format());
-  return largest;
+Result<std::int64_t> DataSet::vocabulary_of_format() const {
+  const TokenSource& first = *sources_.front().tokens;
+  for (const Source& source : sources_) {
+    if (source.tokens->vocabulary_of_format() == 0) {
+      return fail(ExitCode::config,
+                  "model.vocabulary is left out, and {} does not say how large its vocabulary is: give it",
+                  source.tokens->path());
+    }
+    if (source.tokens->vocabulary_of_format() == first.vocabulary_of_format()) continue;
+    return fail(
+        ExitCode::config,
+        "model.vocabulary is left out, and the sources do not agree on it: {} has {}, {} has {}; give "
+        "it, if all of them are made with one tokenizer",
+        first.path(), first.vocabulary_of_format(), source.tokens->path(),
+        source.tokens->vocabulary_of_format());
+  }
+  return first.vocabulary_of_format();
 }
 
 Digest DataSet::fingerprint() const {
   DigestStream stream;
-  for (const auto& source : sources_) {
-    const Digest digest = source->fingerprint();
+  for (const Source& source : sources_) {
+    const Digest digest = source.tokens->fingerprint();
     stream.add(digest.high);
     stream.add(digest.low);
   }
@@ -87,20 +135,20 @@ Digest DataSet::fingerprint() const {
 
 std::uint64_t DataSet::sample_count() const {
   std::uint64_t count = 0;
-  for (const auto& source : sources_) count += samples_of(*source, sequence_length_);
+  for (const Source& source : sources_) count += source.samples.count();
   return count;
 }
 
 std::uint64_t DataSet::token_count() const {
   std::uint64_t count = 0;
-  for (const auto& source : sources_) count += source->token_count();
+  for (const Source& source : sources_) count += source.tokens->token_count();
   return count;
 }
 
 SampleOrder DataSet::order(std::uint64_t seed) const {
   std::vector<SampleOrder::Source> sources;
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    sources.push_back({.samples = samples_of(*sources_[i], sequence_length_), .weight = configs_[i].weight});
+  for (const Source& source : sources_) {
+    sources.push_back({.samples = source.samples, .weight = source.weight});
   }
   return SampleOrder(seed, std::move(sources));
 }
@@ -108,8 +156,20 @@ SampleOrder DataSet::order(std::uint64_t seed) const {
 Result<void> DataSet::read(const SampleId& id, std::span<std::int32_t> tokens,
                            std::int64_t vocabulary) const {
   HF_CHECK(tokens.size() == static_cast<std::size_t>(sequence_length_) + 1 && id.source < sources_.size());
-  return sources_[id.source]->read(id.sample * static_cast<std::uint64_t>(sequence_length_), tokens,
-                                   vocabulary);
+  return sources_[id.source].tokens->read(first_token(id), tokens, vocabulary);
+}
+
+Result<std::uint64_t> DataSet::fill_row(const SampleId& id, std::span<const std::int32_t> tokens,
+                                        const SequenceRow& row) const {
+  return sources_[id.source].tokens->fill_row(first_token(id), tokens, row);
+}
+
+void DataSet::will_need(const SampleId& id) const {
+  sources_[id.source].tokens->will_need(first_token(id), static_cast<std::uint64_t>(sequence_length_) + 1);
+}
+
+void DataSet::drop_cached() const {
+  for (const Source& source : sources_) source.tokens->drop_cached();
 }
 
 }  // namespace holdfast

@@ -22,9 +22,18 @@ constexpr std::size_t digest_head_tokens = sizeof(DigestHead) / sizeof(std::int3
 struct Slot {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;
+  std::vector<std::int32_t> first_key;
   std::vector<SampleId> samples;
+  std::uint64_t counted_targets = 0;
   Digest digest;
 };
+
+// How many samples are asked for ahead: enough to keep a disk busy, not so many that the cache loses them
+// before they are read.
+std::size_t samples_ahead(std::int64_t sequence_length) {
+  constexpr std::int64_t tokens_ahead = std::int64_t{1} << 20;
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(tokens_ahead / sequence_length, 1, 256));
+}
 
 }  // namespace
 
@@ -39,7 +48,10 @@ struct DataLoader::State {
   std::int64_t vocabulary;
 
   std::vector<Slot> slots;
-  std::vector<std::int32_t> sample_buffer;  // DigestHead, then the tokens; of the prefetch thread
+  // Of the prefetch thread alone.
+  std::vector<std::int32_t> sample_buffer;  // DigestHead, then the tokens
+  std::vector<SampleId> asked{};            // a ring of the samples that were asked for
+  std::uint64_t asked_count = 0;            // samples ever asked for
 
   std::mutex mutex{};
   std::condition_variable changed{};
@@ -49,13 +61,13 @@ struct DataLoader::State {
   bool stopping = false;
   std::thread thread{};
 
-  std::size_t microbatches_per_step() const {
-    return rank_lanes.size() * static_cast<std::size_t>(shape.microbatches_per_lane);
-  }
   void run();
   bool wait_for_room();
+  // Where the rank's index-th sample stands in its step; *step is the number of the step.
+  std::uint64_t position_in_step(std::uint64_t index, std::uint64_t* step) const;
+  SampleId next_sample(std::uint64_t index);
   Result<void> fill(std::uint64_t microbatch, Slot& slot);
-  Result<void> fill_sample(std::uint64_t step, std::uint64_t position_in_step, std::size_t row, Slot& slot);
+  Result<void> fill_sample(std::uint64_t index, std::size_t row, Slot& slot);
 };
 
 void DataLoader::State::run() {
@@ -79,30 +91,47 @@ bool DataLoader::State::wait_for_room() {
   return !stopping;
 }
 
+std::uint64_t DataLoader::State::position_in_step(std::uint64_t index, std::uint64_t* step) const {
+  const auto per_lane = static_cast<std::uint64_t>(shape.microbatches_per_lane * shape.microbatch_size);
+  const std::uint64_t per_step = rank_lanes.size() * per_lane;
+  const std::uint64_t in_step = index % per_step;
+  *step = index / per_step;
+  return static_cast<std::uint64_t>(rank_lanes[in_step / per_lane]) * per_lane + in_step % per_lane;
+}
+
+// The rank's index-th sample; asks for those that follow it.
+SampleId DataLoader::State::next_sample(std::uint64_t index) {
+  for (; asked_count < index + asked.size(); ++asked_count) {
+    std::uint64_t step = 0;
+    const std::uint64_t position = position_in_step(asked_count, &step);
+    const SampleId id = order.at(cursor + step * shape.samples_per_step() + position);
+    data->will_need(id);
+    asked[asked_count % asked.size()] = id;
+  }
+  return asked[index % asked.size()];
+}
+
 Result<void> DataLoader::State::fill(std::uint64_t microbatch, Slot& slot) {
-  const std::uint64_t step = microbatch / microbatches_per_step();
-  const std::uint64_t in_step = microbatch % microbatches_per_step();
-  const auto per_lane = static_cast<std::uint64_t>(shape.microbatches_per_lane);
   const auto rows = static_cast<std::uint64_t>(shape.microbatch_size);
-  const auto lane = static_cast<std::uint64_t>(rank_lanes[in_step / per_lane]);
-  const std::uint64_t first = (lane * per_lane + in_step % per_lane) * rows;
   slot.digest = Digest{};
-  for (std::uint64_t row = 0; row < rows; ++row) HF_TRY_VOID(fill_sample(step, first + row, row, slot));
+  slot.counted_targets = 0;
+  for (std::uint64_t row = 0; row < rows; ++row) HF_TRY_VOID(fill_sample(microbatch * rows + row, row, slot));
   return {};
 }
 
-Result<void> DataLoader::State::fill_sample(std::uint64_t step, std::uint64_t position_in_step,
-                                            std::size_t row, Slot& slot) {
-  const SampleId id = order.at(cursor + step * shape.samples_per_step() + position_in_step);
+Result<void> DataLoader::State::fill_sample(std::uint64_t index, std::size_t row, Slot& slot) {
+  std::uint64_t step = 0;
+  const std::uint64_t position = position_in_step(index, &step);
+  const SampleId id = next_sample(index);
   const std::span<std::int32_t> tokens = std::span(sample_buffer).subspan(digest_head_tokens);
   HF_TRY_VOID(data->read(id, tokens, vocabulary));
-  const DigestHead head = {.position_in_step = position_in_step, .source = id.source, .sample = id.sample};
+  const DigestHead head = {.position_in_step = position, .source = id.source, .sample = id.sample};
   std::memcpy(sample_buffer.data(), &head, sizeof(head));
   slot.digest += digest_of(std::as_bytes(std::span(sample_buffer)));
   slot.samples[row] = id;
-  const auto length = static_cast<std::size_t>(shape.sequence_length);
-  std::ranges::copy(tokens.first(length), slot.inputs.begin() + static_cast<std::ptrdiff_t>(row * length));
-  std::ranges::copy(tokens.last(length), slot.targets.begin() + static_cast<std::ptrdiff_t>(row * length));
+  const SequenceRows rows(slot.inputs, slot.targets, slot.first_key, tokens.size() - 1);
+  HF_TRY(const std::uint64_t counted, data->fill_row(id, tokens, rows[row]));
+  slot.counted_targets += counted;
   return {};
 }
 
@@ -118,7 +147,9 @@ DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchS
   const auto length = static_cast<std::size_t>(shape.sequence_length);
   const Slot slot = {.inputs = std::vector<std::int32_t>(rows * length),
                      .targets = std::vector<std::int32_t>(rows * length),
+                     .first_key = std::vector<std::int32_t>(data->masks_documents() ? rows * length : 0),
                      .samples = std::vector<SampleId>(rows),
+                     .counted_targets = 0,
                      .digest = {}};
   state_.reset(
       new State{.data = std::move(data),
@@ -128,7 +159,8 @@ DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchS
                 .cursor = cursor,
                 .vocabulary = vocabulary,
                 .slots = std::vector<Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
-                .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1)});
+                .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1),
+                .asked = std::vector<SampleId>(samples_ahead(shape.sequence_length))});
   state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 
@@ -151,8 +183,12 @@ Result<MicroBatch> DataLoader::next() {
   ++state.taken;
   guard.unlock();
   state.changed.notify_all();
-  return MicroBatch{
-      .inputs = slot.inputs, .targets = slot.targets, .samples = slot.samples, .digest = slot.digest};
+  return MicroBatch{.inputs = slot.inputs,
+                    .targets = slot.targets,
+                    .first_key = slot.first_key,
+                    .samples = slot.samples,
+                    .counted_targets = slot.counted_targets,
+                    .digest = slot.digest};
 }
 
 }  // namespace holdfast

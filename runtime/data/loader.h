@@ -2,6 +2,9 @@
 // its own. Its state is one number (the global position of the next step), so resume is O(1) and any change
 // of the number of ranks keeps every sample exactly once.
 //
+// What the next samples lie on is asked of the operating system well before it is read, so that samples in
+// random places of a file that is not cached are fetched many at a time.
+//
 // Step s uses positions [cursor, cursor + lanes * microbatches_per_lane * microbatch_size): lane l owns the
 // l-th contiguous part, microbatch m of a lane the m-th part of that.
 #pragma once
@@ -12,8 +15,7 @@
 #include <vector>
 
 #include "runtime/core/digest.h"
-#include "runtime/data/sample_order.h"
-#include "runtime/data/source.h"
+#include "runtime/data/data_set.h"
 
 namespace holdfast {
 
@@ -27,36 +29,17 @@ struct BatchShape {
   }
 };
 
-// Valid until the next call of next(). inputs and targets are (microbatch_size, sequence_length), targets
-// shifted by one.
+// Valid until the next call of next(). Each row is a sample's SequenceRow: inputs, targets and first_key are
+// (microbatch_size, sequence_length); first_key is empty unless documents are masked.
 struct MicroBatch {
   std::span<const std::int32_t> inputs;
   std::span<const std::int32_t> targets;
+  std::span<const std::int32_t> first_key;
   std::span<const SampleId> samples;
+  std::uint64_t counted_targets = 0;
   // Sum over the samples of digest_of(position inside the step, source, sample, tokens): adds up over lanes
   // and ranks to the digest of the step, in any order.
   Digest digest;
-};
-
-class DataSet {
- public:
-  // All sources of a list; errors of all files are in one message. Threads: const methods may be shared.
-  static Result<std::shared_ptr<DataSet>> open(Env& env, const std::vector<SourceConfig>& sources,
-                                               std::int64_t sequence_length);
-  std::int64_t vocabulary_needed() const;  // largest of the sources', 0 = unknown
-  std::int64_t vocabulary_of_format()
-      const;  // largest of the sources': what model.vocabulary is when left out
-  Digest fingerprint() const;
-  std::uint64_t sample_count() const;
-  std::uint64_t token_count() const;
-  SampleOrder order(std::uint64_t seed) const;
-  // The sequence_length + 1 tokens of a sample.
-  Result<void> read(const SampleId& id, std::span<std::int32_t> tokens, std::int64_t vocabulary) const;
-
- private:
-  std::int64_t sequence_length_ = 0;
-  std::vector<SourceConfig> configs_;
-  std::vector<std::unique_ptr<TokenSource>> sources_;
 };
 
 class DataLoader {

@@ -48,12 +48,12 @@ std::vector<std::uint64_t> SampleOrder::slots_per_round(const std::vector<Source
 SampleOrder::SampleOrder(std::uint64_t seed, std::vector<Source> sources)
     : seed_(seed), sources_(std::move(sources)) {
   HF_CHECK(!sources_.empty());
-  for (const Source& source : sources_) HF_CHECK(source.samples >= 1);
+  for (const Source& source : sources_) HF_CHECK(source.samples.count() >= 1);
   std::vector<std::uint64_t> lengths;
   if (has_weights(sources_)) {
     lengths = slots_per_round(sources_);
   } else {
-    for (const Source& source : sources_) lengths.push_back(source.samples);
+    for (const Source& source : sources_) lengths.push_back(source.samples.count());
   }
   first_.push_back(0);
   for (const std::uint64_t length : lengths) first_.push_back(first_.back() + length);
@@ -68,7 +68,7 @@ SampleId SampleOrder::at_unweighted(std::uint64_t position) const {
   const std::uint64_t epoch = position / samples;
   const std::uint64_t sample = permutation_of(samples, seed_, list_stream, epoch)(position % samples);
   const std::uint32_t source = source_holding(sample);
-  return {.source = source, .sample = sample - first_[source], .epoch = epoch};
+  return {.source = source, .sample = sources_[source].samples.at(sample - first_[source]), .epoch = epoch};
 }
 
 SampleId SampleOrder::at_weighted(std::uint64_t position) const {
@@ -77,10 +77,10 @@ SampleId SampleOrder::at_weighted(std::uint64_t position) const {
   const std::uint32_t source = source_holding(slot);
   const std::uint64_t slots = first_[source + 1] - first_[source];
   const std::uint64_t turn = round * slots + slot - first_[source];  // of all slots this source ever gets
-  const std::uint64_t samples = sources_[source].samples;
-  const std::uint64_t epoch = turn / samples;
-  const Permutation order = permutation_of(samples, seed_, source_stream + source, epoch);
-  return {.source = source, .sample = order(turn % samples), .epoch = epoch};
+  const SampleSubset& samples = sources_[source].samples;
+  const std::uint64_t epoch = turn / samples.count();
+  const Permutation order = permutation_of(samples.count(), seed_, source_stream + source, epoch);
+  return {.source = source, .sample = samples.at(order(turn % samples.count())), .epoch = epoch};
 }
 
 std::uint32_t SampleOrder::source_holding(std::uint64_t index) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/data/permutation.h"
+#include "runtime/data/sample_subset.h"
 
 namespace holdfast {
 
@@ -24,7 +25,8 @@ struct SampleId {
 class SampleOrder {
  public:
   struct Source {
-    std::uint64_t samples = 0;
+    SampleSubset samples =
+        0;  // those that are used; a SampleId names one by its place among all of the source
     double weight = 0.0;
   };
   static constexpr std::uint64_t round_slots = 65536;

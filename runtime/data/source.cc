@@ -2,128 +2,58 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 namespace holdfast {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "token files are little-endian, and so is this code");
+constexpr std::size_t piece_bytes = 16384;  // what is read at once, on the stack
+using Piece = std::array<std::byte, piece_bytes>;
 
-constexpr std::uint64_t llmc_header_bytes = 1024;  // 256 int32: magic, version, number of tokens, unused
-constexpr std::int64_t byte_vocabulary = 256;
-
-struct ShardFormat {
-  std::int32_t magic;
-  std::int32_t version;
-  std::uint64_t token_bytes;
-  std::int64_t vocabulary;  // of the tokenizer: GPT-2's, Llama 3's
-};
-constexpr std::array<ShardFormat, 2> llmc_formats = {{{20240520, 1, 2, 50257}, {20240801, 7, 4, 128256}}};
-
-// What else people have lying around, so that the sentence can say what it is.
-struct ForeignFormat {
-  std::int32_t magic;
-  const char* name;
-};
-constexpr std::array<ForeignFormat, 7> foreign_formats = {{
-    {20240522, "an llm.c evaluation file"},
-    {20240326, "an llm.c model checkpoint"},
-    {20240327, "an llm.c debug state"},
-    {20240328, "an llm.c tokenizer"},
-    {20240527, "an llm.c optimizer state"},
-    {0x2e4e4942, "an llmq token shard"},       // "BIN."
-    {0x44494d4d, "a Megatron dataset index"},  // "MMID"
-}};
-
-// Where the tokens are in a file and how they are stored.
-struct TokenLayout {
-  std::uint64_t first_byte = 0;
-  std::uint64_t token_bytes = 1;
-  std::uint64_t token_count = 0;
-  std::int64_t vocabulary_needed = 0;
-  std::int64_t vocabulary_of_format = 0;
-};
-
-std::string foreign_name(std::int32_t magic) {
-  for (const ForeignFormat& format : foreign_formats) {
-    if (format.magic == magic) return fmt::format(" (it looks like {})", format.name);
-  }
-  return "";
-}
-
-Result<TokenLayout> llmc_layout(File& file, std::uint64_t file_bytes) {
-  if (file_bytes < llmc_header_bytes) {
-    return fail(
-        ExitCode::data,
-        "{} is {} bytes long, too short for the {}-byte header of an llm.c token shard; copy the file again, "
-        "or use format = \"text\" if it is text",
-        file.path(), file_bytes, llmc_header_bytes);
-  }
-  std::array<std::int32_t, 3> header{};
-  HF_TRY_VOID(file.read_at(0, std::as_writable_bytes(std::span(header))));
-  const auto [magic, version, count] = header;
-  const auto* format = std::ranges::find(llmc_formats, magic, &ShardFormat::magic);
-  if (format == llmc_formats.end()) {
-    return fail(
-        ExitCode::data,
-        "{} is not an llm.c token shard: it starts with {}{}, expected {} (uint16 tokens) or {} (uint32 "
-        "tokens); the formats are \"text\" (every byte is a token) and \"llmc\"",
-        file.path(), magic, foreign_name(magic), llmc_formats[0].magic, llmc_formats[1].magic);
-  }
-  if (version != format->version) {
-    return fail(
-        ExitCode::data,
-        "{} is an llm.c token shard (magic {}) of version {}, expected version {}; write it again with a "
-        "matching tool",
-        file.path(), magic, version, format->version);
-  }
-  const std::uint64_t held = (file_bytes - llmc_header_bytes) / format->token_bytes;
-  const std::uint64_t expected_bytes =
-      llmc_header_bytes + static_cast<std::uint64_t>(count) * format->token_bytes;
-  if (count < 0 || file_bytes != expected_bytes) {
-    return fail(ExitCode::data,
-                "{}: its header says {} tokens of {} bytes, but the file has {} bytes, room for {}; it is "
-                "{}, copy or "
-                "write it again",
-                file.path(), count, format->token_bytes, file_bytes, held,
-                count >= 0 && file_bytes < expected_bytes ? "truncated" : "damaged");
-  }
-  return TokenLayout{.first_byte = llmc_header_bytes,
-                     .token_bytes = format->token_bytes,
-                     .token_count = held,
-                     .vocabulary_needed = 0,
-                     .vocabulary_of_format = format->vocabulary};
+Result<TokenFile> open_format(Env& env, const SourceConfig& config, const DocumentRule& documents) {
+  if (config.format == "text") return open_text(env, config.path);
+  if (config.format == "llmc") return open_llmc(env, config.path);
+  if (config.format == "megatron") return open_megatron(env, config.path, documents.mask);
+  if (config.format == "llmq") return open_llmq(env, config.path);
+  return fail(ExitCode::data,
+              "{}: there is no data format \"{}\"; the formats are \"text\", \"llmc\", \"megatron\" and "
+              "\"llmq\"",
+              config.path, config.format);
 }
 
 // The rule is in source.h.
-Result<Digest> fingerprint_of(File& file, std::uint64_t file_bytes) {
-  constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+Result<void> digest_file(File& file, DigestStream& stream) {
+  constexpr std::uint64_t sample_bytes = std::uint64_t{1} << 20;
   constexpr std::uint64_t whole_bytes_max = std::uint64_t{256} << 20;
-  constexpr std::uint64_t spread_pieces = 258;  // head, tail and 256 between them
-  std::vector<std::byte> buffer(std::min(file_bytes, piece_bytes));
-  DigestStream stream;
+  constexpr std::uint64_t spread_samples = 258;  // head, tail and 256 between them
+  HF_TRY(const std::uint64_t file_bytes, file.size());
+  std::vector<std::byte> buffer(std::min(file_bytes, sample_bytes));
   stream.add(file_bytes);
   const auto add = [&](std::uint64_t offset, std::uint64_t bytes) -> Result<void> {
-    const std::span<std::byte> piece = std::span(buffer).first(bytes);
-    HF_TRY_VOID(file.read_at(offset, piece));
-    stream.add(std::span<const std::byte>(piece));
+    const std::span<std::byte> sample = std::span(buffer).first(bytes);
+    HF_TRY_VOID(file.read_at(offset, sample));
+    stream.add(std::span<const std::byte>(sample));
     return {};
   };
   if (file_bytes <= whole_bytes_max) {
-    for (std::uint64_t offset = 0; offset < file_bytes; offset += piece_bytes) {
-      HF_TRY_VOID(add(offset, std::min(piece_bytes, file_bytes - offset)));
+    for (std::uint64_t offset = 0; offset < file_bytes; offset += sample_bytes) {
+      HF_TRY_VOID(add(offset, std::min(sample_bytes, file_bytes - offset)));
     }
-    return stream.finish();
+    return {};
   }
-  const std::uint64_t last = file_bytes - piece_bytes;
-  for (std::uint64_t i = 0; i < spread_pieces; ++i) {
+  const std::uint64_t last = file_bytes - sample_bytes;
+  for (std::uint64_t i = 0; i < spread_samples; ++i) {
     // last * i could pass 2^64 only for files beyond 2^55 bytes
-    HF_TRY_VOID(add(last * i / (spread_pieces - 1), piece_bytes));
+    HF_TRY_VOID(add(last * i / (spread_samples - 1), sample_bytes));
   }
+  return {};
+}
+
+Result<Digest> fingerprint_of(const TokenFile& file) {
+  DigestStream stream;
+  HF_TRY_VOID(digest_file(*file.file, stream));
+  if (file.index != nullptr) HF_TRY_VOID(digest_file(*file.index, stream));
   return stream.finish();
 }
 
@@ -139,104 +69,149 @@ Result<void> check_length(const std::string& path, std::uint64_t tokens, std::in
               path, tokens, sequence_length, sequence_length + 1, tokens - 1);
 }
 
-// Reads straight from the file at 64-bit offsets: no state, so any number of threads may read.
-class FileTokenSource final : public TokenSource {
- public:
-  FileTokenSource(std::unique_ptr<File> file, TokenLayout layout, Digest fingerprint)
-      : file_(std::move(file)), layout_(layout), fingerprint_(fingerprint) {}
-
-  std::uint64_t token_count() const override { return layout_.token_count; }
-  std::int64_t vocabulary_needed() const override { return layout_.vocabulary_needed; }
-  std::int64_t vocabulary_of_format() const override { return layout_.vocabulary_of_format; }
-  Digest fingerprint() const override { return fingerprint_; }
-  const std::string& path() const override { return file_->path(); }
-
-  Result<void> read(std::uint64_t first_token, std::span<std::int32_t> target,
-                    std::int64_t vocabulary) override {
-    HF_CHECK(first_token <= layout_.token_count && target.size() <= layout_.token_count - first_token,
-             "tokens {} + {} of {} wanted, it has {}", first_token, target.size(), path(),
-             layout_.token_count);
-    // The stored tokens go to the end of the target and are widened in place from the front: a token is read
-    // before anything is written over it, and nothing is allocated.
-    const std::span<std::byte> bytes = std::as_writable_bytes(target);
-    const std::span<std::byte> stored = bytes.last(target.size() * layout_.token_bytes);
-    HF_TRY_VOID(file_->read_at(layout_.first_byte + first_token * layout_.token_bytes, stored));
-    const std::uint64_t limit =
-        vocabulary > 0 ? static_cast<std::uint64_t>(vocabulary) : std::uint64_t{1} << 31;
-    for (std::size_t i = 0; i < target.size(); ++i) {
-      std::uint32_t token = 0;
-      std::memcpy(&token, stored.data() + i * layout_.token_bytes, layout_.token_bytes);
-      if (token >= limit) return too_large(first_token + i, token, limit);
-      target[i] = static_cast<std::int32_t>(token);
-    }
-    return {};
+// The stored tokens as int32, whatever their type, in loops that the compiler can vectorise. Returns the
+// first that is below 0 or not below `limit`, or target.size(); what is behind it is undefined then.
+template <typename Stored>
+std::size_t widen(const std::byte* stored, std::uint64_t limit, std::span<std::int32_t> target) {
+  const auto token_at = [stored](std::size_t i) {
+    Stored token;
+    std::memcpy(&token, stored + i * sizeof(Stored), sizeof(Stored));
+    return token;
+  };
+  using Unsigned = std::conditional_t<(sizeof(Stored) > 4), std::uint64_t, std::uint32_t>;
+  Unsigned largest = 0;  // a negative token is very large here
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const Stored token = token_at(i);
+    largest = std::max(largest, static_cast<Unsigned>(token));
+    target[i] = static_cast<std::int32_t>(token);
   }
+  if (largest < limit) return target.size();
+  std::size_t i = 0;
+  while (static_cast<Unsigned>(token_at(i)) < limit) ++i;
+  return i;
+}
 
- private:
-  Error too_large(std::uint64_t index, std::uint32_t token, std::uint64_t vocabulary) const {
-    return fail(
-        ExitCode::data,
-        "{}: token {} is {}, but the vocabulary has {} entries (largest token {}); set model.vocabulary to "
-        "more than {}, or use data made with this model's tokenizer",
-        path(), index, token, vocabulary, vocabulary - 1, token);
+std::size_t widen(TokenType type, const std::byte* stored, std::uint64_t limit,
+                  std::span<std::int32_t> target) {
+  switch (type) {
+    case TokenType::u8:
+      return widen<std::uint8_t>(stored, limit, target);
+    case TokenType::i8:
+      return widen<std::int8_t>(stored, limit, target);
+    case TokenType::u16:
+      return widen<std::uint16_t>(stored, limit, target);
+    case TokenType::i16:
+      return widen<std::int16_t>(stored, limit, target);
+    case TokenType::u32:
+      return widen<std::uint32_t>(stored, limit, target);
+    case TokenType::i32:
+      return widen<std::int32_t>(stored, limit, target);
+    case TokenType::i64:
+      return widen<std::int64_t>(stored, limit, target);
   }
+  return 0;
+}
 
-  std::unique_ptr<File> file_;
-  TokenLayout layout_;
-  Digest fingerprint_;
-};
-
-// A regular file that can be opened and holds something.
-Result<std::unique_ptr<File>> open_data_file(Env& env, const std::string& path) {
-  HF_TRY(const FileStatus status, env.status(path));
-  if (!status.exists) {
-    return fail(
-        ExitCode::data,
-        "the data file {} does not exist; check the path (a relative path starts at the directory in which "
-        "the program was started)",
-        path);
+// One stored token, for a sentence.
+std::int64_t token_value(TokenType type, const std::byte* stored) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, stored, bytes_of(type));
+  if (type == TokenType::u8 || type == TokenType::u16 || type == TokenType::u32) {
+    return static_cast<std::int64_t>(bits);
   }
-  if (status.directory) {
-    return fail(ExitCode::data, "the data file {} is a directory; name a file in it, one source per file",
-                path);
-  }
-  if (status.bytes == 0) {
-    return fail(ExitCode::data, "the data file {} is empty; use a file with data, or leave this source out",
-                path);
-  }
-  return env.open(path, OpenMode::read);
+  const auto unused = static_cast<int>(64 - 8 * bytes_of(type));
+  return static_cast<std::int64_t>(bits << unused) >> unused;  // extends the sign
 }
 
 }  // namespace
 
 Result<std::unique_ptr<TokenSource>> TokenSource::open(Env& env, const SourceConfig& config,
-                                                       std::int64_t sequence_length) {
+                                                       std::int64_t sequence_length,
+                                                       const DocumentRule& rule) {
   HF_CHECK(sequence_length >= 1);
-  HF_TRY(std::unique_ptr<File> file, open_data_file(env, config.path));
-  HF_TRY(const std::uint64_t file_bytes, file->size());
-  TokenLayout layout = {.token_count = file_bytes,
-                        .vocabulary_needed = byte_vocabulary,
-                        .vocabulary_of_format = byte_vocabulary};
-  if (config.format == "llmc") {
-    HF_TRY(layout, llmc_layout(*file, file_bytes));
-  } else if (config.format != "text") {
-    return fail(ExitCode::data, "{}: there is no data format \"{}\"; the formats are \"text\" and \"llmc\"",
-                config.path, config.format);
+  HF_TRY(TokenFile file, open_format(env, config, rule));
+  HF_TRY_VOID(check_length(file.file->path(), file.token_count, sequence_length));
+  std::optional<Documents> documents;
+  if (rule.mask) {
+    HF_TRY(documents, Documents::of(file, rule));
   }
-  HF_TRY_VOID(check_length(config.path, layout.token_count, sequence_length));
-  HF_TRY(const Digest fingerprint, fingerprint_of(*file, file_bytes));
-  return std::unique_ptr<TokenSource>(
-      std::make_unique<FileTokenSource>(std::move(file), layout, fingerprint));
+  HF_TRY(const Digest fingerprint, fingerprint_of(file));
+  return std::unique_ptr<TokenSource>(new TokenSource(std::move(file), std::move(documents), fingerprint));
 }
 
-Result<std::string> detect_format(Env& env, const std::string& path) {
-  HF_TRY(const std::unique_ptr<File> file, open_data_file(env, path));
-  HF_TRY(const std::uint64_t file_bytes, file->size());
-  std::int32_t magic = 0;
-  if (file_bytes < llmc_header_bytes) return std::string("text");
-  HF_TRY_VOID(file->read_at(0, std::as_writable_bytes(std::span(&magic, 1))));
-  const bool known = std::ranges::find(llmc_formats, magic, &ShardFormat::magic) != llmc_formats.end();
-  return std::string(known ? "llmc" : "text");
+Result<void> TokenSource::read(std::uint64_t first_token, std::span<std::int32_t> target,
+                               std::int64_t vocabulary) const {
+  HF_CHECK(first_token <= token_count() && target.size() <= token_count() - first_token,
+           "tokens {} + {} of {} wanted, it has {}", first_token, target.size(), path(), token_count());
+  const std::uint64_t limit =
+      vocabulary > 0 ? static_cast<std::uint64_t>(vocabulary) : std::uint64_t{1} << 31;
+  const std::uint64_t width = bytes_of(file_.type);
+  Piece piece;
+  while (!target.empty()) {
+    const std::size_t count = std::min(target.size(), piece_bytes / width);
+    HF_TRY_VOID(
+        file_.file->read_at(file_.first_byte + first_token * width, std::span(piece).first(count * width)));
+    const std::size_t good = widen(file_.type, piece.data(), limit, target.first(count));
+    if (good < count) {
+      return outside_vocabulary(first_token + good, token_value(file_.type, piece.data() + good * width),
+                                limit);
+    }
+    first_token += count;
+    target = target.subspan(count);
+  }
+  return {};
+}
+
+Error TokenSource::outside_vocabulary(std::uint64_t index, std::int64_t token,
+                                      std::uint64_t vocabulary) const {
+  if (token < 0) {
+    return fail(ExitCode::data,
+                "{}: token {} is {}, expected 0 or more; the file holds no tokens, or is damaged: write it "
+                "again",
+                path(), index, token);
+  }
+  return fail(
+      ExitCode::data,
+      "{}: token {} is {}, but the vocabulary has {} entries (largest token {}); set model.vocabulary to "
+      "more than {}, or use data made with this model's tokenizer",
+      path(), index, token, vocabulary, vocabulary - 1, token);
+}
+
+Result<std::uint64_t> TokenSource::mask_targets(std::uint64_t first_token,
+                                                std::span<std::int32_t> targets) const {
+  std::uint64_t counted = 0;
+  Piece piece;
+  while (!targets.empty()) {
+    const std::size_t skipped = first_token % 8;  // bits in front of the first
+    const std::size_t count = std::min(targets.size(), piece_bytes * 8 - skipped);
+    const std::span<std::byte> bits = std::span(piece).first((skipped + count + 7) / 8);
+    HF_TRY_VOID(file_.file->read_at(*file_.mask_byte + first_token / 8, bits));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t bit = skipped + i;
+      const bool counts = ((std::to_integer<unsigned>(bits[bit / 8]) >> (bit % 8)) & 1U) != 0;
+      if (!counts) targets[i] = uncounted_target;
+      counted += counts ? 1 : 0;
+    }
+    first_token += count;
+    targets = targets.subspan(count);
+  }
+  return counted;
+}
+
+Result<std::uint64_t> TokenSource::fill_row(std::uint64_t first_token, std::span<const std::int32_t> tokens,
+                                            const SequenceRow& row) const {
+  const std::size_t length = row.inputs.size();
+  HF_CHECK(tokens.size() == length + 1 && row.targets.size() == length);
+  std::ranges::copy(tokens.first(length), row.inputs.begin());
+  std::ranges::copy(tokens.last(length), row.targets.begin());
+  if (documents_.has_value()) documents_->first_keys(first_token, row.inputs, row.first_key);
+  if (file_.mask_byte.has_value()) return mask_targets(first_token + 1, row.targets);
+  return std::uint64_t{length};
+}
+
+void TokenSource::will_need(std::uint64_t first_token, std::uint64_t count) const {
+  const std::uint64_t width = bytes_of(file_.type);
+  file_.file->will_need(file_.first_byte + first_token * width, count * width);
 }
 
 }  // namespace holdfast

@@ -1,13 +1,11 @@
 // Token sources: files of tokens read in place. A source is a sequence of tokens cut into samples: sample i
 // is the window of sequence_length + 1 tokens that starts at i * sequence_length; the tail that fills no
-// window is not used.
-//
-// Formats: "text" (each byte is a token, vocabulary 256), "llmc" (llm.c shard: magic 20240520 version 1 with
-// uint16 tokens, magic 20240801 version 7 with uint32 tokens).
+// window is not used. The formats are those of token_file.h.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -15,36 +13,82 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/data/documents.h"
+#include "runtime/data/token_file.h"
 
 namespace holdfast {
 
+// A target that does not count in the loss.
+inline constexpr std::int32_t uncounted_target = -100;
+
+// One sequence of a batch, as the model takes it: each span has sequence_length elements, targets are the
+// inputs shifted by one. first_key is empty when attention is not masked.
+struct SequenceRow {
+  std::span<std::int32_t> inputs;
+  std::span<std::int32_t> targets;
+  std::span<std::int32_t> first_key;
+};
+
+// The rows of a batch in contiguous memory; `first_key` may be empty.
+class SequenceRows {
+ public:
+  SequenceRows(std::span<std::int32_t> inputs, std::span<std::int32_t> targets,
+               std::span<std::int32_t> first_key, std::size_t sequence_length)
+      : all_{inputs, targets, first_key}, length_(sequence_length) {}
+  SequenceRow operator[](std::size_t row) const {
+    return {.inputs = all_.inputs.subspan(row * length_, length_),
+            .targets = all_.targets.subspan(row * length_, length_),
+            .first_key = all_.first_key.empty() ? std::span<std::int32_t>()
+                                                : all_.first_key.subspan(row * length_, length_)};
+  }
+
+ private:
+  SequenceRow all_;
+  std::size_t length_;
+};
+
+// Threads: const methods may be called from any thread; they allocate nothing.
 class TokenSource {
  public:
-  // Checks magic, version, length and that at least one sample fits; errors (ExitCode::data) name the file,
-  // what was found, what was expected and what to do.
+  // Checks the file as its format allows, and that at least one sample fits; errors (ExitCode::data) name the
+  // file, what was found, what was expected and what to do.
   static Result<std::unique_ptr<TokenSource>> open(Env& env, const SourceConfig& config,
-                                                   std::int64_t sequence_length);
-  virtual ~TokenSource() = default;
+                                                   std::int64_t sequence_length,
+                                                   const DocumentRule& documents = {});
 
-  virtual std::uint64_t token_count() const = 0;
-  virtual std::int64_t vocabulary_needed() const = 0;  // 256 for text; 0 = unknown until read (token shards)
-  // Of the tokenizer that the format was made for: 256 for text, GPT-2's 50,257 and Llama 3's 128,256 for
-  // llm.c shards.
-  virtual std::int64_t vocabulary_of_format() const = 0;
+  std::uint64_t token_count() const { return file_.token_count; }
+  std::int64_t vocabulary_needed() const { return file_.vocabulary_needed; }
+  std::int64_t vocabulary_of_format() const { return file_.vocabulary_of_format; }
   // Tells whether this is the same file as last time: a digest of the length and of the content, read once,
   // by open(). A file of up to 256 MiB is digested whole, so that one changed byte shows. Of a larger one its
   // head, its tail and 256 pieces evenly between them are, 1 MiB each, at places that follow from the length
-  // alone: another file or a longer one shows, a change that lies wholly between the pieces does not.
-  virtual Digest fingerprint() const = 0;
-  virtual const std::string& path() const = 0;
-  // tokens [first, first + target.size()); a token >= vocabulary is an error that names file and position.
-  // vocabulary = 0: unknown, every token below 2^31 is accepted. May be called from any thread; allocates
-  // nothing.
-  virtual Result<void> read(std::uint64_t first_token, std::span<std::int32_t> target,
-                            std::int64_t vocabulary) = 0;
-};
+  // alone: another file or a longer one shows, a change that lies wholly between the pieces does not. Of a
+  // Megatron dataset both files are.
+  Digest fingerprint() const { return fingerprint_; }
+  const std::string& path() const { return file_.file->path(); }
+  bool masks_documents() const { return documents_.has_value(); }  // rows have first keys
 
-// The format that a file's magic says it has: "llmc", or "text" for everything without a known magic.
-Result<std::string> detect_format(Env& env, const std::string& path);
+  // tokens [first, first + target.size()); a token below 0 or >= vocabulary is an error that names file and
+  // position. vocabulary = 0: unknown, every token below 2^31 is accepted.
+  Result<void> read(std::uint64_t first_token, std::span<std::int32_t> target, std::int64_t vocabulary) const;
+  // The row of the window that starts at `first_token`, from its tokens as read() gave them (one more than
+  // the row is long). The number of targets that count.
+  Result<std::uint64_t> fill_row(std::uint64_t first_token, std::span<const std::int32_t> tokens,
+                                 const SequenceRow& row) const;
+  // These tokens will be read soon: the operating system may begin to fetch them.
+  void will_need(std::uint64_t first_token, std::uint64_t count) const;
+  // Asks the operating system to forget what it has cached of the file: to measure a cold read.
+  void drop_cached() const { file_.file->drop_cached(); }
+
+ private:
+  TokenSource(TokenFile file, std::optional<Documents> documents, Digest fingerprint)
+      : file_(std::move(file)), documents_(std::move(documents)), fingerprint_(fingerprint) {}
+  Result<std::uint64_t> mask_targets(std::uint64_t first_token, std::span<std::int32_t> targets) const;
+  Error outside_vocabulary(std::uint64_t index, std::int64_t token, std::uint64_t vocabulary) const;
+
+  TokenFile file_;
+  std::optional<Documents> documents_;  // with DocumentRule::mask
+  Digest fingerprint_;
+};
 
 }  // namespace holdfast

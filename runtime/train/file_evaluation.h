@@ -9,10 +9,11 @@
 
 namespace holdfast {
 
-// Mean loss per predicted token over the floor((tokens - 1) / N) consecutive windows of N =
-// model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N + N. The format of the file
-// is the one its magic says: llm.c shards, else text. The sum over batches is exact. ExitCode::data when the
-// file is bad or shorter than one window.
+// Mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N) consecutive
+// windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N + N. The
+// format of the file is the one its magic says, else text. Attention stays inside documents if it did in
+// training and the file says where they are. The sum over batches is exact. ExitCode::data when the file is
+// bad or shorter than one window.
 Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
 
 }  // namespace holdfast

@@ -58,7 +58,7 @@ Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoin
   MemoryPlan& plan = inference->plan_;
   const auto parameters = plan.reserve("parameters", MemoryClass::weights,
                                        inference->buckets_.parameter_elements() * sizeof(float));
-  const auto tokens = plan.reserve("tokens", MemoryClass::data, 2 * rows * sizeof(std::int32_t));
+  const auto tokens = plan.reserve("tokens", MemoryClass::data, 3 * rows * sizeof(std::int32_t));
   const auto loss_sum = plan.reserve("loss_sum", MemoryClass::workspace, sizeof(double));
   inference->model_ = std::make_unique<Model>(spec, inference->shape_, Model::Mode::forward_only, plan);
   HF_TRY_VOID(check_fits(plan, available_memory_bytes(env), 1));
@@ -66,6 +66,7 @@ Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoin
   inference->parameters_ = inference->arena_.at<float>(parameters);
   inference->inputs_ = inference->arena_.at<std::int32_t>(tokens);
   inference->targets_ = inference->inputs_ + rows;
+  inference->first_key_ = inference->targets_ + rows;
   inference->loss_sum_ = inference->arena_.at<double>(loss_sum);
   inference->model_->bind(inference->arena_, inference->buckets_, inference->arena_.bytes(parameters).data(),
                           nullptr);
@@ -100,11 +101,18 @@ std::span<const float> InferenceModel::next_logits(std::span<const std::int32_t>
   return {static_cast<const float*>(logits), static_cast<std::size_t>(spec_.vocabulary)};
 }
 
-double InferenceModel::loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets) {
+double InferenceModel::loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                                std::span<const std::int32_t> first_key) {
   HF_CHECK(inputs.size() == static_cast<std::size_t>(shape_.rows()) && targets.size() == inputs.size());
   std::ranges::copy(inputs, inputs_);
   std::ranges::copy(targets, targets_);
-  model_->forward_loss(*device_, {.inputs = inputs_, .targets = targets_, .shape = shape_}, loss_sum_);
+  std::ranges::copy(first_key, first_key_);
+  model_->forward_loss(*device_,
+                       {.inputs = inputs_,
+                        .targets = targets_,
+                        .first_key = first_key.empty() ? nullptr : first_key_,
+                        .shape = shape_},
+                       loss_sum_);
   device_->synchronize();
   return *loss_sum_;
 }

@@ -41,8 +41,10 @@ class InferenceModel {
   // Logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary` values, valid
   // until the next call.
   std::span<const float> next_logits(std::span<const std::int32_t> tokens);
-  // Sum of the losses of shape().rows() tokens; a negative target is not counted.
-  double loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets);
+  // Sum of the losses of shape().rows() tokens; a negative target is not counted. `first_key`: see
+  // TokenBatch; empty = none.
+  double loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                  std::span<const std::int32_t> first_key);
 
  private:
   InferenceModel(Config config, const InferenceOptions& options);
@@ -58,6 +60,7 @@ class InferenceModel {
   float* parameters_ = nullptr;
   std::int32_t* inputs_ = nullptr;
   std::int32_t* targets_ = nullptr;
+  std::int32_t* first_key_ = nullptr;
   double* loss_sum_ = nullptr;
   std::unique_ptr<Device> device_;  // last: its queue drains while the memory it works on is still there
 };

@@ -56,8 +56,8 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config) {
-  Result<std::shared_ptr<DataSet>> data =
-      DataSet::open(inputs.env, config.data.sources, config.training.sequence_length);
+  Result<std::shared_ptr<DataSet>> data = DataSet::open(
+      inputs.env, config.data.sources, config.training.sequence_length, data_options(config.data));
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(data)));
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"data", to_hex((*data)->fingerprint())}}));
   return data;
@@ -65,8 +65,9 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   if (config.device == "auto") config.device = "cpu";
-  if (config.model.vocabulary == 0 && config.model.preset.empty())
-    config.model.vocabulary = data.vocabulary_of_format();
+  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
+    HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
+  }
   return resolve_config(config, ranks, data.vocabulary_needed());
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/train/step.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -17,6 +18,7 @@ struct Ballot {
   ExactSum loss;
   ExactSum square_norm;
   Digest data;
+  std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
 };
@@ -38,10 +40,11 @@ void run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& f
   const std::int64_t count = worker.batch_shape().microbatches_per_lane;
   LaneBuckets observer(worker);
   for (std::int64_t index = 0; index < count; ++index, ++slot) {
-    TokenBatch tokens = worker.stage_tokens(slot, {}, {});
+    TokenBatch tokens = worker.stage_tokens(slot, {}, {}, {});
     if (Result<MicroBatch> batch = worker.loader().next(); batch.ok()) {
-      tokens = worker.stage_tokens(slot, batch->inputs, batch->targets);
+      tokens = worker.stage_tokens(slot, batch->inputs, batch->targets, batch->first_key);
       ballot.data += batch->digest;
+      ballot.counted_targets += static_cast<std::int64_t>(batch->counted_targets);
       if (worker.ledger() != nullptr) worker.ledger()->add(batch->samples);
     } else if (failure.ok()) {
       failure = batch.error();
@@ -77,7 +80,7 @@ void sum_blocks(Worker& worker, std::size_t slots, Ballot& ballot) {
 
 Result<void> vote(Worker& worker, Ballot& ballot) {
   constexpr std::size_t width = ExactSum::word_count;
-  std::array<std::int64_t, 2 * width + 4> words{};
+  std::array<std::int64_t, 2 * width + 5> words{};
   ballot.loss.normalise();
   ballot.square_norm.normalise();
   std::copy(ballot.loss.words().begin(), ballot.loss.words().end(), words.begin());
@@ -86,6 +89,7 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   words[2 * width + 1] = std::bit_cast<std::int64_t>(ballot.data.low);
   words[2 * width + 2] = ballot.stops;
   words[2 * width + 3] = ballot.failures;
+  words[2 * width + 4] = ballot.counted_targets;
   HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
   std::copy_n(words.begin(), width, ballot.loss.words().begin());
   std::copy_n(words.begin() + width, width, ballot.square_norm.words().begin());
@@ -93,6 +97,7 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   ballot.data.low = std::bit_cast<std::uint64_t>(words[2 * width + 1]);
   ballot.stops = words[2 * width + 2];
   ballot.failures = words[2 * width + 3];
+  ballot.counted_targets = words[2 * width + 4];
   return {};
 }
 
@@ -103,6 +108,14 @@ Result<void> check_finite(const StepOutcome& outcome) {
               "made. Lower "
               "optimizer.learning_rate or start again from an older checkpoint",
               outcome.step, outcome.loss, outcome.grad_norm);
+}
+
+// Gradients are those of sum / tokens_per_step; this makes them those of the mean over the targets that
+// count, which are known only when all ranks have read their samples. Exactly 1 when all count, 0 when none
+// does: such a step has the loss 0 and learns nothing.
+double mean_factor(const Worker& worker, const Ballot& ballot) {
+  if (ballot.counted_targets == 0) return 0.0;
+  return static_cast<double>(worker.tokens_per_step()) / static_cast<double>(ballot.counted_targets);
 }
 
 // A NaN norm never gets here; a zero one needs no scaling.
@@ -136,14 +149,15 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   if (ballot.failures > 0) {
     HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), failure, worker.env().host_name()));
   }
-  outcome.loss = ballot.loss.value() / static_cast<double>(worker.tokens_per_step());
-  outcome.grad_norm = std::sqrt(ballot.square_norm.value());
+  const double factor = mean_factor(worker, ballot);
+  outcome.loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
+  outcome.grad_norm = factor * std::sqrt(ballot.square_norm.value());
   outcome.stop = ballot.stops > 0;
   HF_TRY_VOID(check_finite(outcome));
 
   const auto step = static_cast<std::int64_t>(outcome.step);
   outcome.learning_rate = learning_rate_at(worker.config().optimizer, step, worker.config().training.steps);
-  const double scale = clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
+  const double scale = factor * clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
   worker.optimizer().launch_update(
       worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
   worker.device().synchronize();

@@ -114,7 +114,7 @@ Result<void> TrainRun::join() {
 Result<void> TrainRun::build_worker() {
   Result<void> outcome;
   if (config_.evaluation.every_steps > 0) {
-    Result<HeldOutSet> opened = HeldOutSet::open(inputs_.env, config_);
+    Result<HeldOutSet> opened = HeldOutSet::open(inputs_.env, config_, *data_);
     if (opened.ok()) held_out_ = std::move(opened).value();
     if (!opened.ok()) outcome = opened.error();
   }

@@ -21,6 +21,11 @@ std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int rank) {
   return result;
 }
 
+// Of a microbatch: inputs, targets, first keys.
+std::size_t token_arrays(const Config& config) {
+  return config.data.document_mask ? 3 : 2;
+}
+
 }  // namespace
 
 Worker::Worker(const WorkerInputs& inputs)
@@ -55,9 +60,9 @@ Result<void> Worker::allocate() {
                                    buckets_.parameter_elements() * bytes_of(spec_.dtype));
   gradients_slot_ =
       plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
-  tokens_slot_ =
-      plan_.reserve("tokens", MemoryClass::data,
-                    slots * 2 * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t));
+  tokens_slot_ = plan_.reserve(
+      "tokens", MemoryClass::data,
+      slots * token_arrays(config()) * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t));
   loss_sums_slot_ = plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double));
   model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
@@ -83,7 +88,7 @@ Result<void> Worker::allocate() {
 // Launches every kind of step once in planning mode: the kernels make their primitives and say what workspace
 // they need.
 Result<void> Worker::prepare_kernels() {
-  const TokenBatch batch = stage_tokens(0, {}, {});
+  const TokenBatch batch = stage_tokens(0, {}, {}, {});
   device().begin_planning();
   for (const bool accumulate : {false, true}) {
     model_->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate});
@@ -95,15 +100,18 @@ Result<void> Worker::prepare_kernels() {
 }
 
 TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
-                                std::span<const std::int32_t> targets) {
+                                std::span<const std::int32_t> targets,
+                                std::span<const std::int32_t> first_key) {
   const BatchShapeBT shape{.batch = batch_shape_.microbatch_size,
                            .sequence_length = batch_shape_.sequence_length};
   const auto rows = static_cast<std::size_t>(shape.rows());
-  std::int32_t* staged_inputs = tokens_ + 2 * slot * rows;
+  std::int32_t* staged_inputs = tokens_ + token_arrays(config()) * slot * rows;
   std::int32_t* staged_targets = staged_inputs + rows;
+  std::int32_t* staged_first_key = config().data.document_mask ? staged_targets + rows : nullptr;
   std::copy(inputs.begin(), inputs.end(), staged_inputs);
   std::copy(targets.begin(), targets.end(), staged_targets);
-  return {.inputs = staged_inputs, .targets = staged_targets, .shape = shape};
+  if (staged_first_key != nullptr) std::copy(first_key.begin(), first_key.end(), staged_first_key);
+  return {.inputs = staged_inputs, .targets = staged_targets, .first_key = staged_first_key, .shape = shape};
 }
 
 std::uint64_t Worker::tokens_per_step() const {

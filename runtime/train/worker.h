@@ -63,8 +63,9 @@ class Worker {
   // One slot per microbatch this rank runs in a step, in the order it runs them.
   std::span<double> loss_sums() const { return loss_sums_; }
   // Copies a microbatch to memory that stays valid until the slot comes round again.
+  // Without data.document_mask there are no first keys.
   TokenBatch stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
-                          std::span<const std::int32_t> targets);
+                          std::span<const std::int32_t> targets, std::span<const std::int32_t> first_key);
 
   std::uint64_t tokens_per_step() const;
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32

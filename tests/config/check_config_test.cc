@@ -91,9 +91,8 @@ std::vector<BadPair> run_table() {
        "rank needs a lane; lower parallel.data, or start a new run with more lanes"},
       {"evaluation = { every_steps = 10 }\n",
        {},
-       "run.toml:5:30  error  evaluation.every_steps = 10 (run.toml:5:30) needs evaluation.sources, which is "
-       "empty: "
-       "give held-out data, or leave evaluation.every_steps out"},
+       "run.toml:5:30  error  evaluation.every_steps = 10 (run.toml:5:30) needs held-out data: give "
+       "evaluation.sources or data.validation_fraction, or leave evaluation.every_steps out"},
       {"",
        {{"data.sources", "[]"}},
        "command line  error  data.sources is empty: give at least one source, like [{ path = \"corpus.txt\" "

@@ -195,12 +195,9 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
        "run.toml:2:26  error  unknown key data.sources[0].shuffle: a source has path, format and weight"},
       {"[data]\nsources = [{ path = \"a\", weight = -1 }]\n",
        "run.toml:2:35  error  data.sources[0].weight must be between 0 and 1000000000, got -1"},
-      {"[data]\nsources = [{ path = \"a\", format = \"megatron\" }]\n",
-       "run.toml:2:35  error  data.sources[0].format = \"megatron\" is not supported in this version: "
-       "convert the data "
-       "to one of text, llmc"},
       {"[data]\nsources = [{ path = \"a\", format = \"txt\" }]\n",
-       "run.toml:2:35  error  data.sources[0].format must be one of text, llmc, got \"txt\", did you mean "
+       "run.toml:2:35  error  data.sources[0].format must be one of text, llmc, megatron, llmq, got \"txt\", "
+       "did you mean "
        "text?"},
       {"[model]\npreset = \"gpt2-125m\"\n",
        "run.toml:2:10  error  model.preset must be one of gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, "

@@ -130,6 +130,76 @@ TEST_F(LoaderTest, EachSampleOncePerEpochThroughAnyChangeOfRanks) {
   EXPECT_EQ(samples_of_epoch[1], 451u);
 }
 
+// One epoch of both parts of two sources, weighted or not: together every sample once.
+TEST_F(LoaderTest, TrainingAndValidationShareTheSamplesWithoutOverlap) {
+  for (const double weight : {0.0, 1.0}) {
+    SCOPED_TRACE(weight);
+    const auto opened = DataSet::open(
+        posix_env(),
+        {{.path = directory / "first", .weight = weight}, {.path = directory / "second", .weight = weight}},
+        8, {.documents = {}, .validation = {.fraction = 0.1, .seed = 2}});
+    HF_ASSERT_OK(opened);
+    const std::shared_ptr<DataSet> held_back = (*opened)->validation_part();
+    EXPECT_EQ((*opened)->sample_count() + held_back->sample_count(), 451u);
+    EXPECT_EQ(held_back->sample_count(), 45u);
+    EXPECT_EQ((*opened)->fingerprint(), data->fingerprint());
+    std::set<std::pair<std::uint32_t, std::uint64_t>> seen;
+    for (const DataSet* part : {opened->get(), held_back.get()}) {
+      const SampleOrder order = part->order(seed);
+      std::set<std::pair<std::uint32_t, std::uint64_t>> own;
+      // With weights a whole round of slots: many epochs of both sources.
+      for (std::uint64_t i = 0; i < (weight > 0.0 ? SampleOrder::round_slots : part->sample_count()); ++i) {
+        const SampleId id = order.at(i);
+        const bool first_time = own.emplace(id.source, id.sample).second;
+        ASSERT_TRUE(first_time || weight > 0.0);
+      }
+      EXPECT_EQ(own.size(), part->sample_count());
+      for (const auto& sample : own) ASSERT_TRUE(seen.insert(sample).second);
+    }
+    EXPECT_EQ(seen.size(), 451u);
+  }
+}
+
+TEST_F(LoaderTest, SourcesOfOneVocabularyAgreeOnIt) {
+  const std::string shard = write_bytes(directory / "shard", llmc_v1(std::vector<std::uint16_t>(100, 3)));
+  const std::string unknown =
+      write_bytes(directory / "unknown", llmq_bytes(std::vector<std::int32_t>(100, 3), 1));
+  const auto vocabulary = [&](const std::vector<SourceConfig>& sources) {
+    return (*DataSet::open(posix_env(), sources, 8))->vocabulary_of_format();
+  };
+  const SourceConfig text = {.path = directory / "first"}, tokens = {.path = shard, .format = "llmc"};
+  EXPECT_EQ(vocabulary({tokens, tokens}).value(), 50257);
+  EXPECT_THAT(vocabulary({tokens, text}).error().message, HasSubstr("do not agree"));
+  EXPECT_THAT(vocabulary({text, {.path = unknown, .format = "llmq"}}).error().message,
+              HasSubstr("/unknown does not say how large its vocabulary is"));
+  EXPECT_EQ(vocabulary({tokens, text}).error().code, ExitCode::config);
+}
+
+TEST_F(LoaderTest, FirstKeysComeWithTheRowsTheyBelongTo) {
+  const std::string path = write_bytes(directory / "lines", [] {
+    std::string text = varied_text(8 * 200 + 1);
+    for (std::size_t i = 4; i < text.size(); i += 5) text[i] = '\n';
+    return text;
+  }());
+  const auto lines = DataSet::open(posix_env(), {{.path = path}}, 8,
+                                   {.documents = {.mask = true, .end_token = '\n'}, .validation = {}});
+  HF_ASSERT_OK(lines);
+  DataLoader rank(*lines, seed, shape, {0, 1}, 0, 256, 2);
+  for (int i = 0; i < 8; ++i) {
+    const Result<MicroBatch> batch = rank.next();
+    HF_ASSERT_OK(batch);
+    EXPECT_EQ(batch->counted_targets, 24u);
+    ASSERT_EQ(batch->first_key.size(), 24u);
+    for (std::size_t row = 0; row < 3; ++row) {
+      std::int32_t begin = 0;
+      for (std::size_t t = 0; t < 8; ++t) {
+        if (t > 0 && batch->inputs[row * 8 + t - 1] == '\n') begin = static_cast<std::int32_t>(t);
+        ASSERT_EQ(batch->first_key[row * 8 + t], begin);
+      }
+    }
+  }
+}
+
 TEST_F(LoaderTest, ABatchStaysValidWhileTheThreadRunsAhead) {
   DataLoader rank = loader(lanes_of(0, 1), 0, 1);
   for (int i = 0; i < 50; ++i) {

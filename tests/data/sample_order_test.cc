@@ -21,7 +21,7 @@ TEST(SampleOrderTest, WithoutWeightsEveryEpochHasEverySampleOnce) {
     for (std::uint64_t i = 0; i < 158; ++i) {
       const SampleId id = order.at(epoch * 158 + i);
       ASSERT_LT(id.source, 3u);
-      ASSERT_LT(id.sample, sources[id.source].samples);
+      ASSERT_LT(id.sample, sources[id.source].samples.count());
       ASSERT_EQ(id.epoch, epoch);
       ASSERT_TRUE(seen.emplace(id.source, id.sample).second);
       ids.push_back({.source = id.source, .sample = id.sample, .epoch = 0});
@@ -82,7 +82,7 @@ TEST(SampleOrderTest, EachSourceUsesEachSampleOncePerEpochOfItsOwn) {
   constexpr std::uint64_t rounds = 5;
   for (std::uint64_t i = 0; i < rounds * 65536; ++i) {
     const SampleId id = order.at(i);
-    ASSERT_LT(id.sample, sources[id.source].samples);
+    ASSERT_LT(id.sample, sources[id.source].samples.count());
     if (id.source == 0) {
       std::vector<std::uint32_t>& uses = uses_of_first[id.epoch];
       uses.resize(30000);

@@ -112,9 +112,11 @@ TEST_F(SourceTest, TruncatedAndGrownShardsSayBothNumbers) {
 }
 
 TEST_F(SourceTest, ForeignFilesAreNamed) {
-  EXPECT_THAT(refusal("llmc", std::string(2000, 'a')),
-              AllOf(HasSubstr("is not an llm.c token shard: it starts with 1633771873, expected 20240520"),
-                    HasSubstr("the formats are \"text\" (every byte is a token) and \"llmc\"")));
+  EXPECT_THAT(
+      refusal("llmc", std::string(2000, 'a')),
+      AllOf(HasSubstr("is not an llm.c token shard: it starts with 1633771873, expected 20240520"),
+            HasSubstr(
+                "the formats are \"text\" (every byte is a token), \"llmc\", \"megatron\" and \"llmq\"")));
   EXPECT_THAT(refusal("llmc", llmc_bytes<std::uint16_t>({1, 2, 3}, 20240326, 3)),
               HasSubstr("it starts with 20240326 (it looks like an llm.c model checkpoint)"));
   EXPECT_THAT(refusal("llmc", "BIN.TOK\n" + std::string(2000, '\0')),

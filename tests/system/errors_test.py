@@ -355,6 +355,53 @@ class Errors(unittest.TestCase):
     def test_data_format(self):
         self.expect_nothing_made(self.train_on("text.txt", "llmcc"))
 
+    def megatron_set(self, tokens, stored=None, code=8):
+        """set.bin with `tokens`, of which the index says one document; `stored` of them are there."""
+        index = b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, code, 1, 2, len(tokens), 0, 0, 1)
+        (self.folder / "set.idx").write_bytes(index)
+        (self.folder / "set.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens)[:stored])
+
+    def test_megatron_half(self):
+        self.megatron_set(range(1000))
+        (self.folder / "set.bin").unlink()
+        self.expect_nothing_made(self.train_on("set.idx", "megatron"))
+
+    def test_megatron_index(self):
+        self.megatron_set(range(1000), stored=1990)
+        self.expect_nothing_made(self.train_on("set.bin", "megatron"))
+
+    def test_megatron_floats(self):
+        self.megatron_set(range(1000), code=7)
+        self.expect_nothing_made(self.train_on("set", "megatron"))
+
+    def test_llmq_version(self):
+        (self.folder / "tokens.bin").write_bytes((b"BIN.TOK\n" + struct.pack("<5i", 3, 4, 0, 256, 0)).ljust(1024, b"*"))
+        self.expect_nothing_made(self.train_on("tokens.bin", "llmq"))
+
+    def test_vocabulary_unknown(self):
+        self.megatron_set(range(1000))
+        self.expect(self.train('--data.sources=[{path = "set", format = "megatron"}]'))
+
+    def test_vocabulary_disagreed(self):
+        token_file(self.folder / "tokens.bin", range(1000))
+        self.expect(self.train('--data.sources=[{path = "text.txt"}, {path = "tokens.bin", format = "llmc"}]'))
+
+    def test_no_documents(self):
+        self.expect_nothing_made(self.train("--data.document_mask=true"))
+
+    def test_validation_too_small(self):
+        self.expect(self.train("--data.validation_fraction=0.001", "--evaluation.every_steps=2"))
+
+    def test_nothing_to_train_on(self):
+        # The seed that holds back the first of each two samples; the text has one sample of this length.
+        for seed in range(8):
+            outcome = self.train("--training.sequence_length=3799", "--data.validation_fraction=0.5",
+                                 f"--data.validation_seed={seed}", "--training.microbatch_size=1", "--training.steps=1",
+                                 f"--run.directory=run-{seed}")
+            if outcome.returncode != 0:
+                return self.expect(outcome)
+        self.fail("no seed of 8 holds back the first sample")
+
     def test_token_too_large(self):
         token_file(self.folder / "tokens.bin", [1] * 32 + [60000])
         self.expect(self.train_on("tokens.bin"))

@@ -1,0 +1,14 @@
+// The two files of a Megatron dataset.
+#pragma once
+
+#include <string>
+
+namespace holdfast {
+
+struct MegatronPaths {
+  std::string data;   // NAME.bin
+  std::string index;  // NAME.idx
+};
+MegatronPaths megatron_paths(const std::string& path);  // NAME.bin, NAME.idx or NAME
+
+}  // namespace holdfast

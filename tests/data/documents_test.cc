@@ -1,0 +1,80 @@
+#include "runtime/data/documents.h"
+
+#include <gmock/gmock.h>
+
+#include "runtime/data/source.h"
+#include "tests/data/token_files.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class DocumentsTest : public testing::Test {
+ protected:
+  // The first keys of the window of 6 tokens that starts at `first`.
+  std::vector<std::int32_t> first_keys(const std::string& path, const std::string& format,
+                                       std::uint64_t first, const DocumentRule& rule) {
+    const auto source = TokenSource::open(posix_env(), {.path = path, .format = format}, 6, rule);
+    EXPECT_TRUE(source.ok()) << source.error().message;
+    if (!source.ok()) return {};
+    std::vector<std::int32_t> window(7), inputs(6), targets(6), first_key(6);
+    EXPECT_TRUE((*source)->read(first, window, 0).ok());
+    const SequenceRow row = {.inputs = inputs, .targets = targets, .first_key = first_key};
+    EXPECT_TRUE((*source)->fill_row(first, window, row).ok());
+    return first_key;
+  }
+
+  TemporaryDirectory directory;
+};
+
+// llm.c's scripts put <|endoftext|> in front of each document; it belongs to the document that follows.
+TEST_F(DocumentsTest, ShardsOfLlmcBeginDocumentsWithTheirToken) {
+  const std::string path =
+      write_bytes(directory / "shard", llmc_v1({50256, 1, 2, 50256, 3, 50256, 4, 5, 6, 7}));
+  EXPECT_THAT(first_keys(path, "llmc", 0, {.mask = true}), ElementsAre(0, 0, 0, 3, 3, 5));
+  EXPECT_THAT(first_keys(path, "llmc", 1, {.mask = true}), ElementsAre(0, 0, 2, 2, 4, 4));
+  EXPECT_THAT(first_keys(path, "llmc", 1, {.mask = true, .begin_token = 2}), ElementsAre(0, 1, 1, 1, 1, 1));
+  const std::string wide = write_bytes(directory / "wide", llmc_v7({9, 128000, 2, 3, 4, 5, 6, 7}));
+  EXPECT_THAT(first_keys(wide, "llmc", 0, {.mask = true}), ElementsAre(0, 1, 1, 1, 1, 1));
+}
+
+TEST_F(DocumentsTest, AnEndTokenBelongsToItsOwnDocument) {
+  const std::string path = write_bytes(directory / "shard", llmq_bytes({1, 2, 99, 3, 4, 99, 5, 6, 7, 99}));
+  EXPECT_THAT(first_keys(path, "llmq", 0, {.mask = true, .end_token = 99}), ElementsAre(0, 0, 0, 3, 3, 3));
+  EXPECT_THAT(first_keys(path, "llmq", 3, {.mask = true, .end_token = 99}), ElementsAre(0, 0, 0, 3, 3, 3));
+  EXPECT_THAT(first_keys(path, "llmq", 0, {.mask = true, .begin_token = 4, .end_token = 99}),
+              ElementsAre(0, 0, 0, 3, 4, 4));
+}
+
+// By document_indices, not by sequences: the first document has two of them, the third is empty.
+TEST_F(DocumentsTest, AMegatronIndexSaysWhereDocumentsBegin) {
+  MegatronIndex index = megatron_index(8, 2, {2, 1, 4, 5});
+  index.documents = {0, 2, 3, 3, 4};
+  write_bytes(directory / "set.idx", index.bytes());
+  write_bytes(directory / "set.bin",
+              raw_bytes(std::vector<std::uint16_t>{7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7}));
+  const DocumentRule rule = {.mask = true, .begin_token = 7};  // the index comes first
+  EXPECT_THAT(first_keys(directory / "set", "megatron", 0, rule), ElementsAre(0, 0, 0, 3, 3, 3));
+  EXPECT_THAT(first_keys(directory / "set", "megatron", 3, rule), ElementsAre(0, 0, 0, 0, 4, 4));
+  EXPECT_THAT(first_keys(directory / "set", "megatron", 5, rule), ElementsAre(0, 0, 2, 2, 2, 2));
+}
+
+TEST_F(DocumentsTest, AFileThatDoesNotSayIsRefusedUnlessThatIsFine) {
+  const std::string path = write_bytes(directory / "text", varied_text(100));
+  const auto refused = TokenSource::open(posix_env(), {.path = path, .format = "text"}, 6, {.mask = true});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ExitCode::data);
+  EXPECT_THAT(refused.error().message, HasSubstr("does not say where its documents begin"));
+  const auto fine =
+      TokenSource::open(posix_env(), {.path = path, .format = "text"}, 6, {.mask = true, .needed = false});
+  HF_ASSERT_OK(fine);
+  EXPECT_FALSE((*fine)->masks_documents());
+  const std::string lines = write_bytes(directory / "lines", "ab\ncd\nefgh");
+  EXPECT_THAT(first_keys(lines, "text", 0, {.mask = true, .end_token = '\n'}), ElementsAre(0, 0, 0, 3, 3, 3));
+}
+
+}  // namespace
+}  // namespace holdfast
