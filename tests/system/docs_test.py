@@ -4,9 +4,13 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/bench_peers"))
+from cases import CASES  # noqa: E402
+
 HOLDFAST = os.environ["HOLDFAST"]
 
 
@@ -34,6 +38,18 @@ class DocsTest(unittest.TestCase):
                 answer = run(command, "--help")
                 self.assertEqual(answer.returncode, 0)
                 self.assertTrue(answer.stdout.startswith(f"usage: holdfast {command}"), answer.stdout[:80])
+
+    def test_models_of_the_peers_are_the_presets(self):
+        rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| tied \|",
+                          run("config", "docs").stdout, re.MULTILINE)
+        presets = {name: (style, *map(int, numbers)) for name, style, *numbers in rows}
+        compared = [case for case in CASES if case.preset]
+        self.assertGreaterEqual(len(compared), 3)
+        for case in compared:
+            with self.subTest(case.name):
+                shape = case.shape
+                self.assertEqual(presets[case.preset], (shape.style, shape.layers, shape.heads, shape.kv_heads, shape.width,
+                                                        shape.feed_forward, shape.vocabulary))
 
     def test_files_that_documents_link_to_exist(self):
         for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
