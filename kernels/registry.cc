@@ -33,6 +33,12 @@ std::vector<std::string_view> names_of(std::span<const Implementation* const> im
 
 // What runs after the first is what the ones before do not support.
 void drop_unreachable(std::vector<const Implementation*>& order) {
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto supports = order[i]->supports;
+    const auto same = [&](const Implementation* each) { return supports && each->supports == supports; };
+    order.erase(std::remove_if(order.begin() + static_cast<std::ptrdiff_t>(i) + 1, order.end(), same),
+                order.end());
+  }
   const auto supports_all =
       std::ranges::find_if(order, [](const Implementation* each) { return each->supports == nullptr; });
   HF_CHECK(supports_all != order.end(), "some arguments of an op have no implementation");

@@ -42,29 +42,39 @@ KERNEL_CASES(AccumulateMatchesReference, OpId::accumulate) {
   }
 }
 
-// Those of SquareSum of the result, bit for bit.
-KERNEL_CASES(AccumulateTakesTheBlockSumsOfSquaresOfTheResult, OpId::accumulate) {
-  for (const std::int64_t count : {1, 31, 32, 4095, 4096, 4097, 200'003}) {
+constexpr std::int64_t block_counts[] = {1, 31, 32, 4095, 4096, 4097, 200'003};
+
+// Tensors: target, source, block sums.
+Tensors square_sum_tensors(std::int64_t count) {
+  return {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2),
+          Values((count + 4095) / 4096, DType::fp64)};
+}
+Accumulate accumulate_with_squares(Tensors& t) {
+  return {.target = t[0].as<float>(),
+          .source = t[1].as<float>(),
+          .count = t[0].count(),
+          .square_sums = t[2].as<double>()};
+}
+
+KERNEL_CASES(AccumulateWithBlockSumsMatchesReference, OpId::accumulate) {
+  for (const std::int64_t count : block_counts) {
     SCOPED_TRACE(count);
-    const std::int64_t blocks = (count + 4095) / 4096;
-    const Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2),
-                             Values(blocks, DType::fp64)};
-    const auto bind = [&](Tensors& t) {
-      return Accumulate{.target = t[0].as<float>(),
-                        .source = t[1].as<float>(),
-                        .count = count,
-                        .square_sums = t[2].as<double>()};
-    };
-    expect_op(tensors, bind);
-    const auto result = run_under_test(tensors, bind, 2);
-    if (!result) continue;
+    expect_op(square_sum_tensors(count), accumulate_with_squares);
+  }
+}
+
+// Those of SquareSum of the result, bit for bit.
+TEST(Elementwise, AccumulateTakesTheBlockSumsOfSquaresOfTheResult) {
+  for (const std::int64_t count : block_counts) {
+    SCOPED_TRACE(count);
+    const Tensors result = run_op(square_sum_tensors(count), accumulate_with_squares, 2, best_cpu_isa());
     const Tensors squares = run_op(
-        *result,
+        result,
         [&](Tensors& t) {
           return SquareSum{.values = t[0].as<float>(), .count = count, .sums = t[2].as<double>()};
         },
         2, best_cpu_isa());
-    EXPECT_TRUE((*result)[2].same_bits(squares[2]));
+    EXPECT_TRUE(result[2].same_bits(squares[2]));
   }
 }
 
@@ -110,18 +120,17 @@ KERNEL_CASES(FillZeroAndCopyTouchExactlyTheirBytes, OpId::fill_zero, OpId::copy)
 }
 
 // What is large and starts on a cache line is streamed.
-TEST(Elementwise, LargeFillsAndCopiesTouchExactlyTheirBytes) {
+KERNEL_CASES(LargeFillsAndCopiesTouchExactlyTheirBytes, OpId::fill_zero, OpId::copy) {
   const std::int64_t count = 2'000'000, bytes = 4 * count - 777;
   Tensors tensors = {random_values(count, DType::fp32, 1), random_values(count, DType::fp32, 2)};
   for (Values& tensor : tensors) tensor.move_to_cache_line();
-  for (const CpuIsa isa : available_isas()) {
-    const auto fill = [&](Tensors& t) { return FillZero{.target = t[1].data(), .bytes = bytes}; };
-    const auto copy = [&](Tensors& t) {
-      return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes};
-    };
-    EXPECT_TRUE(run_op(tensors, fill, 2, isa)[1].same_bits(run_reference(tensors, fill)[1]));
-    EXPECT_TRUE(run_op(tensors, copy, 2, isa)[1].same_bits(run_reference(tensors, copy)[1]));
-  }
+  const auto expect_exact = [&](const auto& bind) {
+    const auto result = run_under_test(tensors, bind, 2);
+    EXPECT_TRUE(!result || (*result)[1].same_bits(run_reference(tensors, bind)[1]));
+  };
+  expect_exact([&](Tensors& t) { return FillZero{.target = t[1].data(), .bytes = bytes}; });
+  expect_exact(
+      [&](Tensors& t) { return Copy{.source = t[0].data(), .target = t[1].data(), .bytes = bytes}; });
 }
 
 }  // namespace

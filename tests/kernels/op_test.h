@@ -28,24 +28,28 @@
 namespace holdfast::test {
 
 // Memory of one tensor with its type. Guarded: elements past the end must still be as made when the op is
-// done.
+// done. Starts in the middle of a cache line, because no kernel may count on more than an element's
+// alignment.
 class Values {
  public:
   Values(std::int64_t count, DType dtype)
-      : count_(count),
-        dtype_(dtype),
-        bytes_(static_cast<std::size_t>(count) * bytes_of(dtype) + guard_bytes, guard) {
-    std::fill_n(bytes_.begin(), byte_count(), std::byte{0});
+      : count_(count), dtype_(dtype), lines_(byte_count() / sizeof(Line) + 3) {
+    std::memset(bytes() + byte_count(), guard, guard_bytes);
   }
 
   std::int64_t count() const { return count_; }
   DType dtype() const { return dtype_; }
   std::size_t byte_count() const { return static_cast<std::size_t>(count_) * bytes_of(dtype_); }
-  void* data() { return bytes_.data(); }
-  const void* data() const { return bytes_.data(); }
+  void* data() { return bytes(); }
+  const void* data() const { return bytes(); }
   template <typename T>
   T* as() {
     return static_cast<T*>(data());
+  }
+  // From now on starts where a cache line does: some kernels then take another way.
+  void move_to_cache_line() {
+    std::memmove(lines_.data(), data(), byte_count() + guard_bytes);
+    offset_ = 0;
   }
 
   double operator[](std::int64_t i) const {
@@ -81,27 +85,35 @@ class Values {
     return byte_count() == other.byte_count() && std::memcmp(data(), other.data(), byte_count()) == 0;
   }
   bool guard_intact() const {
-    return std::all_of(bytes_.end() - guard_bytes, bytes_.end(), [](std::byte b) { return b == guard; });
+    const std::byte* end = bytes() + byte_count();
+    return std::all_of(end, end + guard_bytes, [](std::byte b) { return b == std::byte{guard}; });
   }
 
  private:
-  static constexpr std::ptrdiff_t guard_bytes = 64;
-  static constexpr std::byte guard{0xa5};
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  static constexpr std::size_t guard_bytes = 64;
+  static constexpr unsigned char guard = 0xa5;
+
+  std::byte* bytes() { return reinterpret_cast<std::byte*>(lines_.data()) + offset_; }
+  const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(lines_.data()) + offset_; }
 
   template <typename T>
   T element(std::int64_t i) const {
     T value;
-    std::memcpy(&value, bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+    std::memcpy(&value, bytes() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
     return value;
   }
   template <typename T>
   void put(std::int64_t i, T value) {
-    std::memcpy(bytes_.data() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
+    std::memcpy(bytes() + static_cast<std::size_t>(i) * sizeof(T), &value, sizeof(T));
   }
 
   std::int64_t count_;
   DType dtype_;
-  std::vector<std::byte> bytes_;
+  std::size_t offset_ = 16;
+  std::vector<Line> lines_;
 };
 
 using Tensors = std::vector<Values>;

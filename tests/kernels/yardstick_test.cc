@@ -64,7 +64,7 @@ TEST(LibraryMatmul, IsAMatmul) {
     };
     std::thread([&] { cpu::LibraryMatmul(threads).run(bind(tensors)); }).join();
     reference(bind(expected));
-    expect_close(tensors[2], expected[2], 2e-6, "c");
+    expect_close(tensors[2], expected[2], {}, "c");
   }
 }
 

@@ -10,6 +10,7 @@
 namespace holdfast {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -131,7 +132,7 @@ TEST_F(KernelChoiceTest, AResumeWithAnotherChoiceSaysWhatItMeans) {
   EXPECT_EQ(end.code, ExitCode::saved) << end.message;
   EXPECT_THAT(told, HasSubstr("resume: kernels.rotary: \"auto\" -> \"reference\"  (numeric: "));
   EXPECT_THAT(told, HasSubstr("resume: kernels.loss_sum: \"auto\" -> \"portable\"  (safe)"));
-  EXPECT_THAT(told, HasSubstr(", rotary reference\"  (numeric: "));
+  EXPECT_THAT(told, ContainsRegex(", rotary reference.*\"  .numeric: "));
 }
 
 TEST_F(KernelChoiceTest, AnUnknownImplementationEndsTheStart) {

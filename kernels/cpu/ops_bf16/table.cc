@@ -1,8 +1,7 @@
 // The kernels with bf16 matrix instructions, for the registry (kernels/registry.h).
-#include "kernels/attention.h"
 #include "kernels/cpu/lists.h"
 #include "kernels/cpu/ops_bf16/ops.h"
-#include "kernels/matmul.h"
+#include "kernels/cpu/supports.h"
 
 namespace holdfast::cpu::HF_ISA {
 
@@ -11,34 +10,32 @@ namespace {
 #define HF_QUOTED_(name) #name
 #define HF_QUOTED(name) HF_QUOTED_(name)
 
-template <typename Op>
-bool is_bf16(const void* arguments) {
-  return static_cast<const Op*>(arguments)->dtype == DType::bf16;
-}
-
 using Function = void (*)(const Context& context, const void* arguments);
 
-template <typename Op>
-constexpr Implementation kernel(const char* what, Function run, Function prepare) {
+constexpr Implementation kernel(OpId op, const char* what, Function run, Function prepare,
+                                bool (*supports)(const void* arguments)) {
   Implementation result;
-  result.op = Op::id;
+  result.op = op;
   result.name = HF_QUOTED(HF_ISA);
   result.what = what;
   result.needs = CpuIsa::HF_ISA;
-  result.supports = is_bf16<Op>;
+  result.supports = supports;
   result.prepare = prepare;
   result.run = run;
   return result;
 }
 
+constexpr const char* gemm_what =
+    "own blocks and tiles (kernels/cpu/gemm), bf16 products by " HF_QUOTED(HF_ISA);
+constexpr const char* attention_what =
+    "bf16 products of tiles, probabilities rounded to bf16, compiled for " HF_QUOTED(HF_ISA);
+
 constexpr Implementation implementations[] = {
-    kernel<Matmul>("own blocks and tiles (kernels/cpu/gemm), bf16 products by " HF_QUOTED(HF_ISA), run_gemm,
-                   prepare_gemm),
-    kernel<AttentionForward>("products of tiles and probabilities in bf16 by " HF_QUOTED(HF_ISA),
-                             run_attention_forward, prepare_attention_forward),
-    kernel<AttentionBackward>(
-        "products of tiles, probabilities and their gradients in bf16 by " HF_QUOTED(HF_ISA),
-        run_attention_backward, prepare_attention_backward),
+    kernel(OpId::matmul, gemm_what, run_gemm, prepare_gemm, supports_bf16_matmul),
+    kernel(OpId::attention_forward, attention_what, run_attention_forward, prepare_attention_forward,
+           supports_bf16_attention_forward),
+    kernel(OpId::attention_backward, attention_what, run_attention_backward, prepare_attention_backward,
+           supports_bf16_attention_backward),
 };
 
 }  // namespace
