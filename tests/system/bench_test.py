@@ -1,0 +1,66 @@
+"""tools/bench as a user meets it, behind the set-up and the build: every case runs, and its figures are written. No time is
+judged."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RUN = ROOT / "tools/bench_cases/run.py"
+
+
+class BenchTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name) / "figures.json"
+
+    def bench(self, *words):
+        return subprocess.run([sys.executable, str(RUN), *words, "--json", str(self.path)], capture_output=True, text=True,
+                              timeout=200, check=False, env={**os.environ, "TMPDIR": str(self.path.parent)})
+
+    def figures(self, *words):
+        outcome = self.bench(*words)
+        self.assertEqual(outcome.returncode, 0, outcome.stdout + outcome.stderr)
+        document = json.loads(self.path.read_text())
+        self.assertEqual(document["command"][0], "tools/bench")
+        self.assertRegex(document["date"], r"^20\d\d-\d\d-\d\dT")
+        return document["cases"]
+
+    def test_cases_of_the_program_run_one_after_another(self):
+        small = ["--shape", "llama-15m 4x64", "--milliseconds", "5"]
+        cases = self.figures("op", "add", *small, "op", "rmsnorm_forward", "--dtype", "bf16", *small)
+        self.assertEqual([case["case"] for case in cases], ["op", "op"])
+        self.assertEqual([list(case["result"]["ops"]) for case in cases], [["add"], ["rmsnorm_forward"]])
+        self.assertTrue(cases[0]["machine"]["processor"])
+        self.assertGreater(len(cases[0]["result"]["ops"]["add"][0]["implementations"]), 0)
+
+    def test_startup_adds_up(self):
+        (case,) = self.figures("startup", "--repeat", "1")
+        self.assertAlmostEqual(sum(case["result"]["phases_ms"].values()), case["result"]["total_ms"], delta=1.0)
+
+    def test_lanes_move_the_bytes_of_the_formula(self):
+        (case,) = self.figures("lanes", "--rounds", "1", "--steps", "2", "--sequence-length", "16", "--microbatch-size", "1")
+        result = case["result"]
+        self.assertAlmostEqual(result["gradient_bytes_per_step"] / result["gradient_bytes_by_formula"], 1.0, delta=0.01)
+        self.assertGreater(result["ratio"], 0.0)
+
+    def test_what_is_no_case_is_refused(self):
+        outcome = self.bench("stpe")
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("there is no case stpe; there are lanes, op, ", outcome.stderr)
+
+    def test_a_case_that_fails_is_named_and_the_others_still_run(self):
+        outcome = self.bench("op", "gelu", "op", "add", "--shape", "llama-15m 4x64", "--milliseconds", "5")
+        self.assertEqual(outcome.returncode, 1)
+        self.assertIn("there is no op gelu", outcome.stderr)
+        self.assertIn("the case op failed with exit code 2", outcome.stderr)
+        self.assertEqual(len(json.loads(self.path.read_text())["cases"]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
