@@ -1,12 +1,9 @@
 #include "runtime/bench/synthetic_run.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <limits>
 
+#include "runtime/bench/token_files.h"
 #include "runtime/config/presets.h"
-#include "runtime/core/random.h"
 #include "runtime/train/join.h"
 
 namespace holdfast {
@@ -40,21 +37,9 @@ Result<std::unique_ptr<ScratchDirectory>> make_tokens(Env& env, Config& config) 
   constexpr std::int64_t tokens = 1 << 20;
   const std::int64_t count = std::max(tokens, 16 * (config.training.sequence_length + 1));
   config.data.sources.front().path = scratch->file("tokens.bin");
-  HF_TRY_VOID(write_token_shard(env, config.data.sources.front().path, count, vocabulary_of(config)));
+  HF_TRY_VOID(outcome_of(write_token_file(env, {.format = "llmc", .vocabulary = vocabulary_of(config)},
+                                          config.data.sources.front().path, count)));
   return scratch;
-}
-
-template <typename Token>
-std::string shard_text(std::array<std::int32_t, 256> header, std::int64_t count, std::int64_t vocabulary) {
-  std::vector<Token> tokens(static_cast<std::size_t>(count));
-  const RandomStream stream(0, 0);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<Token>(stream.uniform(i) * static_cast<double>(vocabulary));
-  }
-  std::string text(sizeof(header) + tokens.size() * sizeof(Token), '\0');
-  std::memcpy(text.data(), header.data(), sizeof(header));
-  std::memcpy(text.data() + sizeof(header), tokens.data(), tokens.size() * sizeof(Token));
-  return text;
 }
 
 }  // namespace
@@ -68,17 +53,6 @@ Result<std::unique_ptr<ScratchDirectory>> ScratchDirectory::make(Env& env) {
 
 ScratchDirectory::~ScratchDirectory() {
   static_cast<void>(env_->remove_tree(path_).ok());  // nothing depends on it
-}
-
-Result<void> write_token_shard(Env& env, const std::string& path, std::int64_t count,
-                               std::int64_t vocabulary) {
-  const bool narrow = vocabulary <= std::numeric_limits<std::uint16_t>::max() + 1;
-  std::array<std::int32_t, 256> header{};  // runtime/data/source.h has the format
-  header[0] = narrow ? 20240520 : 20240801;
-  header[1] = narrow ? 1 : 7;
-  header[2] = static_cast<std::int32_t>(count);
-  return env.replace_text(path, narrow ? shard_text<std::uint16_t>(header, count, vocabulary)
-                                       : shard_text<std::uint32_t>(header, count, vocabulary));
 }
 
 int threads_of(Env& env, const Config& config) {

@@ -37,10 +37,6 @@ struct BenchRun {
 Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
                                 const std::vector<Override>& overrides);
 
-// An llm.c shard of `count` random tokens below `vocabulary`.
-Result<void> write_token_shard(Env& env, const std::string& path, std::int64_t count,
-                               std::int64_t vocabulary);
-
 int threads_of(Env& env, const Config& config);
 
 }  // namespace holdfast

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/bench/loader_case.h"
 #include "runtime/bench/op_case.h"
 #include "runtime/bench/optimizer_case.h"
 #include "runtime/bench/step_case.h"
@@ -31,6 +32,9 @@ constexpr const char* usage =
     "      N ms (60).\n"
     "  optimizer [--preset NAME] [--dtype fp32|bf16] [--threads N] [--updates N]\n"
     "      AdamW over all parameters of a model (gpt2-124m), N times (20), against the rate of memory.\n"
+    "  loader [--tokens N] [--sequence-length N] [--microbatch-size N]\n"
+    "      Tokens per second of the data loader from a file of N tokens (16777216) of each format, cold and\n"
+    "      warm, against the fastest step.\n"
     "\n"
     "  --json FILE    every figure of the case as one JSON document\n";
 
@@ -114,11 +118,26 @@ Result<Json> optimizer(Env& env, const std::vector<std::string>& words) {
   return run_optimizer_case(env, optimizer);
 }
 
+Result<Json> loader(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(
+      const Arguments arguments,
+      Arguments::parse("bench loader", words, {}, {"tokens", "sequence-length", "microbatch-size", "json"}));
+  LoaderCaseOptions loader;
+  HF_TRY(loader.sequence_length, arguments.integer("sequence-length", loader.sequence_length, 1));
+  HF_TRY(loader.microbatch_size, arguments.integer("microbatch-size", loader.microbatch_size, 1));
+  HF_TRY(loader.tokens, arguments.integer("tokens", loader.tokens, 1));
+  const std::int64_t fewest = loader.microbatch_size * loader.sequence_length + 1;
+  if (loader.tokens >= fewest) return run_loader_case(env, loader);
+  return fail(ExitCode::config, "--tokens must be at least {}, one microbatch, got {}", fewest,
+              loader.tokens);
+}
+
 struct Case {
   std::string_view name;
   Result<Json> (*run)(Env& env, const std::vector<std::string>& words);
 };
-constexpr std::array<Case, 3> cases = {{{"op", op}, {"step", step}, {"optimizer", optimizer}}};
+constexpr std::array<Case, 4> cases = {
+    {{"op", op}, {"step", step}, {"optimizer", optimizer}, {"loader", loader}}};
 
 // The file of --json, which every case takes.
 std::string json_path(const std::vector<std::string>& words) {

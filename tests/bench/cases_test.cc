@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/bench/loader_case.h"
 #include "runtime/bench/op_case.h"
 #include "runtime/bench/optimizer_case.h"
 #include "runtime/bench/step_case.h"
+#include "runtime/bench/token_files.h"
 
 namespace holdfast {
 namespace {
@@ -53,6 +55,18 @@ TEST(OptimizerCase, RefusesAPresetThatIsNotThere) {
   const Result<Json> figures = run_optimizer_case(posix_env(), {.preset = "gpt5"});
   ASSERT_FALSE(figures.ok());
   EXPECT_THAT(figures.error().message, HasSubstr("there is no preset gpt5; there are gpt2-124m"));
+}
+
+TEST(LoaderCase, ReadsEveryFormatColdAndWarm) {
+  const Result<Json> figures =
+      run_loader_case(posix_env(), {.tokens = 20'000, .sequence_length = 16, .steps = 1});
+  ASSERT_TRUE(figures.ok()) << figures.error().message;
+  EXPECT_GT((*figures)["step_tokens_per_sec"], 0.0);
+  EXPECT_EQ((*figures)["formats"].size(), token_file_kinds().size());
+  for (const Json& format : (*figures)["formats"]) {
+    EXPECT_GT(format["cold_tokens_per_sec"], 0.0);
+    EXPECT_GT(format["warm_tokens_per_sec"], 0.0);
+  }
 }
 
 TEST(StepCase, PrintsTheBudgetOfASmallModel) {

@@ -22,6 +22,7 @@ DEFAULT = [
     ["step"],
     ["step", "--training.precision=bf16"],
     ["optimizer"],
+    ["loader"],
     ["startup"],
     ["lanes"],
     ["op", "all", "--shape", "gpt2-124m 4x64", "--milliseconds", "10"],
