@@ -107,6 +107,10 @@ struct AmxTile {
       _tile_loadd(2, base + half * base_stride, base_bytes);
       _tile_loadd(3, base + half * base_stride + half, base_bytes);
     }
+    for (int row = 0; row < rows; ++row) {  // the sums are stored in rows that lie far apart
+      __builtin_prefetch(target + row * target_stride, 1);
+      __builtin_prefetch(target + row * target_stride + half, 1);
+    }
     constexpr std::size_t row_bytes = half * sizeof(float);
     for (std::int64_t word = 0; word < panel; word += half * half) {
       _tile_loadd(4, a + word, row_bytes);
