@@ -8,7 +8,7 @@ namespace holdfast {
 
 double measure_gemm_peak(Env& env, Device& device, DType dtype) {
   constexpr std::int64_t n = 768;
-  constexpr std::int64_t duration_ns = 60'000'000;
+  constexpr std::int64_t duration_ns = 20'000'000;
   const auto rate_of = [](double products, std::int64_t time_ns) {
     return 2.0 * static_cast<double>(n * n * n) * products / (static_cast<double>(time_ns) * 1e-9);
   };

@@ -1,6 +1,7 @@
 #include "runtime/train/save.h"
 
 #include <map>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -119,11 +120,22 @@ Result<void> restore_weights(Worker& worker, const std::string& checkpoint_direc
 Result<void> initialize_weights(Worker& worker) {
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(worker.spec())) specs.emplace(spec.name, spec);
-  for (const OwnedState& piece : worker.optimizer().state()) {
-    if (piece.spec.kind != "weight") continue;
-    initial_values(specs.at(piece.spec.tensor), worker.config().run.seed, piece.spec.first_element(),
-                   std::span(piece.data, piece.spec.element_count()));
-  }
+  const std::uint64_t parts = static_cast<std::uint64_t>(worker.device().threads());
+  const std::vector<OwnedState> state = worker.optimizer().state();
+  // An element's value follows from its number, so it does not matter which thread computes it.
+  const auto fill_part = [&](std::uint64_t part) {
+    for (const OwnedState& piece : state) {
+      if (piece.spec.kind != "weight") continue;
+      const std::uint64_t count = piece.spec.element_count();
+      const std::uint64_t begin = count * part / parts, end = count * (part + 1) / parts;
+      initial_values(specs.at(piece.spec.tensor), worker.config().run.seed,
+                     piece.spec.first_element() + begin, std::span(piece.data + begin, end - begin));
+    }
+  };
+  std::vector<std::jthread> others;  // joined at the end of the scope
+  for (std::uint64_t part = 1; part < parts; ++part) others.emplace_back(fill_part, part);
+  fill_part(0);
+  others.clear();
   return worker.publish_parameters();
 }
 
