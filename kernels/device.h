@@ -56,7 +56,7 @@ class Device {
   virtual std::uint64_t workspace_bytes() const = 0;
 
   virtual const KernelTable& kernels() const = 0;
-  // "cpu, avx512, oneDNN 2.6.3 avx512_core_bf16": what decides bits (so not the number of threads). Stored
+  // "cpu, avx512, matmul amx": what decides bits (so not the number of threads). Stored
   // with a run; a resume on another says so.
   virtual std::string description() const = 0;
   virtual int threads() const = 0;

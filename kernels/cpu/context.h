@@ -63,7 +63,8 @@ class Context {
       : team_(&team), scratch_(&scratch), matmuls_(&matmuls) {}
 
   // Runs body(index, thread) for every index in [0, count) on the team, in any order and on any thread;
-  // returns when all are done. The cut into indices must follow from shapes alone.
+  // returns when all are done. The cut into indices follows from shapes alone, or, where the kernel says why
+  // (kernels/cpu/gemm/gemm.h), cannot change a bit.
   void parallel_for(std::int64_t count, TaskRef body) const;
 
   // Scratch of one thread, at least the largest request_scratch() made so far; 64-byte aligned. Its content

@@ -24,6 +24,7 @@ struct RigOptions {
   int threads = 2;
   std::function<void(OpId)> observer = {};
   Recompute recompute = Recompute::none;
+  std::vector<KernelWish> kernels = {};
 };
 
 class ModelRig {
@@ -31,7 +32,8 @@ class ModelRig {
   ModelRig(const ModelSpec& spec, BatchShapeBT shape, const RigOptions& options = {})
       : shape_(shape),
         buckets_(backward_buckets(spec), 1),
-        device_(make_cpu_device({.threads = options.threads, .observer = options.observer})),
+        device_(make_cpu_device(
+            {.threads = options.threads, .kernels = options.kernels, .observer = options.observer})),
         model_(spec, shape, options.mode, plan_, options.recompute) {
     const auto rows = static_cast<std::uint64_t>(shape.rows());
     parameters_ = plan_.reserve("parameters", MemoryClass::weights,
