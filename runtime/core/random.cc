@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/core/normal_lanes.h"
+
 namespace holdfast {
 namespace {
 
@@ -109,6 +111,13 @@ float RandomStream::normal(std::uint64_t element) const {
       static_cast<double>((join(words[0], words[1]) >> 11) + 1) * 0x1p-53;             // (0, 1]
   const double turns = static_cast<double>(join(words[2], words[3]) >> 11) * 0x1p-53;  // [0, 1)
   return static_cast<float>(std::sqrt(-2.0 * portable_log(radius_uniform)) * portable_cos_of_turns(turns));
+}
+
+void RandomStream::fill_normals(std::uint64_t first_element, float deviation, std::span<float> values) const {
+  const std::size_t in_lanes = values.size() - values.size() % static_cast<std::size_t>(normal_lanes);
+  normal_fillers().back().fill(key_, first_element, deviation, values.data(),
+                               static_cast<std::int64_t>(in_lanes));
+  for (std::size_t i = in_lanes; i < values.size(); ++i) values[i] = deviation * normal(first_element + i);
 }
 
 }  // namespace holdfast

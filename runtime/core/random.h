@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace holdfast {
 
@@ -21,6 +22,8 @@ class RandomStream {
   double uniform(std::uint64_t element) const;  // in [0, 1), 53 bits
   // Mean 0, deviation 1; Box-Muller in double, same bits everywhere.
   float normal(std::uint64_t element) const;
+  // values[i] = deviation * normal(first_element + i), in a fraction of the time.
+  void fill_normals(std::uint64_t first_element, float deviation, std::span<float> values) const;
 
  private:
   std::uint64_t key_;

@@ -76,14 +76,16 @@ Linear ParameterTable::head() const {
 
 void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                     std::span<float> values) {
-  std::fill(values.begin(), values.end(), parameter.constant);
-  if (parameter.deviation <= 0.0F) return;
+  if (parameter.deviation <= 0.0F) {
+    std::fill(values.begin(), values.end(), parameter.constant);
+    return;
+  }
   const RandomStream stream(seed, digest_of("init " + parameter.name).low);
   const std::uint64_t real_elements = parameter.elements() - parameter.padding_elements;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t element = first_element + i;
-    values[i] = element < real_elements ? parameter.deviation * stream.normal(element) : 0.0F;
-  }
+  const std::uint64_t real_left = real_elements - std::min(first_element, real_elements);
+  const std::span<float> real = values.first(std::min<std::size_t>(values.size(), real_left));
+  stream.fill_normals(first_element, parameter.deviation, real);
+  std::fill(values.begin() + static_cast<std::ptrdiff_t>(real.size()), values.end(), 0.0F);
 }
 
 }  // namespace holdfast

@@ -4,10 +4,12 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <set>
 #include <vector>
 
 #include "runtime/core/digest.h"
+#include "runtime/core/normal_lanes.h"
 
 namespace holdfast {
 namespace {
@@ -94,6 +96,54 @@ TEST(RandomStream, BitsArePinned) {
   }
   EXPECT_EQ(to_hex(words.finish()), "8f6001a500d519f202b44256d5e8bacb");
   EXPECT_EQ(to_hex(normals.finish()), "9ca995811fb15865918c3515de1f8d02");
+}
+
+// The first of `count` values whose bits are not those of RandomStream::normal; `count` when there is none.
+std::int64_t first_difference(std::uint64_t seed, std::uint64_t first_element, float deviation,
+                              const std::vector<float>& values) {
+  const RandomStream stream(seed, 17);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float expected = deviation * stream.normal(first_element + i);
+    if (std::bit_cast<std::uint32_t>(values[i]) != std::bit_cast<std::uint32_t>(expected)) {
+      return static_cast<std::int64_t>(i);
+    }
+  }
+  return static_cast<std::int64_t>(values.size());
+}
+
+TEST(RandomStream, EveryInstructionSetHasTheBitsOfTheDefinition) {
+  constexpr std::int64_t counts[] = {normal_lanes, 5 * normal_lanes, 200'000};
+  // Odd ones, across 2^32, and across the end.
+  constexpr std::uint64_t first_elements[] = {0, 3, (1ull << 32) - 13, (1ull << 40) + 1, ~0ull - 20};
+  for (const NormalFiller& filler : normal_fillers()) {
+    for (const std::uint64_t seed : {0ull, 1ull, 0x123456789abcdefull}) {
+      for (const std::uint64_t first_element : first_elements) {
+        for (const std::int64_t count : counts) {
+          std::vector<float> values(static_cast<std::size_t>(count));
+          filler.fill(mix64(seed, 17), first_element, 0.02F, values.data(), count);
+          ASSERT_EQ(first_difference(seed, first_element, 0.02F, values), count)
+              << filler.instruction_set << ", seed " << seed << ", from element " << first_element;
+        }
+      }
+    }
+  }
+}
+
+TEST(RandomStream, FilledNormalsDoNotDependOnWhereThePieceBeginsAndEnds) {
+  constexpr std::size_t size = 100;
+  for (std::size_t begin = 0; begin < 20; ++begin) {
+    for (std::size_t count = 0; count < 40; ++count) {
+      std::vector<float> values(size, 7.0F);
+      RandomStream(5, 17).fill_normals(1000 + begin, 3.0F, std::span(values).subspan(begin, count));
+      const std::vector<float> filled(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      values.begin() + static_cast<std::ptrdiff_t>(begin + count));
+      ASSERT_EQ(first_difference(5, 1000 + begin, 3.0F, filled), static_cast<std::int64_t>(count)) << begin;
+      for (std::size_t i = 0; i < size; ++i) {
+        const bool outside = i < begin || i >= begin + count;
+        ASSERT_TRUE(!outside || std::equal_to<>()(values[i], 7.0F)) << begin << " " << count << " " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

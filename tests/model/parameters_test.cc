@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <span>
 #include <vector>
+
+#include "runtime/core/digest.h"
 
 namespace holdfast {
 namespace {
@@ -21,6 +24,17 @@ TEST(InitialValues, AnyPartIsThatPartOfTheWhole) {
   std::vector<float> part(777);
   initial_values(parameter, 3, 1001, part);
   EXPECT_EQ(part, std::vector<float>(whole.begin() + 1001, whole.begin() + 1778));
+}
+
+// The bits are part of every run's identity: a change here changes where every training begins.
+TEST(InitialValues, BitsArePinned) {
+  const ParameterSpec parameter{
+      .name = "embedding.token.weight", .shape = {101, 33}, .deviation = 0.02F, .padding_elements = 66};
+  DigestStream digest;
+  for (const float value : values_of(parameter, 42)) {
+    digest.add(std::uint64_t{std::bit_cast<std::uint32_t>(value)});
+  }
+  EXPECT_EQ(to_hex(digest.finish()), "c228888160efac0f906d8e54c592f9c7");
 }
 
 TEST(InitialValues, DependOnSeedAndName) {
