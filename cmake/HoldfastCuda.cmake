@@ -1,31 +1,36 @@
-# The CUDA device: kernels/cuda/*.cu, compiled wherever nvcc is found so that it never rots.
+# The CUDA device: kernels/cuda, compiled wherever nvcc is found so that it never rots, into a library that the program loads
+# when a GPU is asked for. (tests/cuda_emulator compiles the same files for the CPU.)
 set(HOLDFAST_CUDA AUTO CACHE STRING "CUDA device: ON, OFF, or AUTO (when there is nvcc)")
 set_property(CACHE HOLDFAST_CUDA PROPERTY STRINGS AUTO ON OFF)
-file(GLOB HOLDFAST_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
-string(COMPARE NOTEQUAL "${HOLDFAST_CUDA}" AUTO HOLDFAST_CUDA_DEMANDED)
 
-if(HOLDFAST_CUDA AND HOLDFAST_CUDA_SOURCES)
+if(HOLDFAST_CUDA)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES all-major)
+      set(CMAKE_CUDA_ARCHITECTURES 90) # one keeps the build short; the preset "cuda" has all
+    endif()
+    if(CCACHE)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
     endif()
     enable_language(CUDA)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20) # CMake 3.25 does not know that nvcc has it
     find_package(CUDAToolkit REQUIRED)
-  elseif(HOLDFAST_CUDA_DEMANDED)
+  elseif(NOT HOLDFAST_CUDA STREQUAL AUTO)
     message(FATAL_ERROR "HOLDFAST_CUDA=ON, but nvcc was not found: install the CUDA toolkit, or put nvcc in the PATH")
   endif()
-elseif(HOLDFAST_CUDA AND HOLDFAST_CUDA_DEMANDED)
-  message(WARNING "HOLDFAST_CUDA=ON, but this tree has no CUDA kernels yet (kernels/cuda/*.cu): the program is built with "
-    "the CPU device alone, and device = \"cuda\" is refused with a sentence")
 endif()
 
-# holdfast_cuda(TARGET): adds the CUDA twins of the kernels to TARGET, and HF_CUDA for all who use it.
-function(holdfast_cuda target)
-  if(HOLDFAST_CUDA_SOURCES AND CMAKE_CUDA_COMPILER)
-    target_sources(${target} PRIVATE ${HOLDFAST_CUDA_SOURCES})
-    target_compile_definitions(${target} PUBLIC HF_CUDA)
-    target_link_libraries(${target} PUBLIC CUDA::cudart CUDA::cublasLt)
+# holdfast_cuda_module(NAME FOR program): bin/libNAME.so from kernels/cuda, where there is nvcc.
+function(holdfast_cuda_module name)
+  cmake_parse_arguments(ARG "" "FOR" "" ${ARGN})
+  if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA)
+    return()
   endif()
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cc)
+  add_library(hf_cuda STATIC ${files})
+  target_compile_options(hf_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings -lineinfo
+    --ptxas-options=-v --threads=2>)
+  target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt)
+  holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})
 endfunction()

@@ -38,7 +38,7 @@ class Device {
     submit(Op::id, &op, sizeof(Op));
   }
 
-  virtual Ticket ticket() const = 0;
+  virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
   // Waits at most `timeout_us` (0 = poll); true when reached.
   virtual bool wait(Ticket ticket, std::int64_t timeout_us) = 0;

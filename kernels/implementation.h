@@ -1,4 +1,5 @@
-// One way of computing one op on the CPU: what a file of kernels tells the registry (kernels/registry.h).
+// One way of computing one op on one kind of device: what a file of kernels tells the registry
+// (kernels/registry.h).
 #pragma once
 
 #include <cstddef>
@@ -11,6 +12,9 @@ namespace holdfast {
 
 namespace cpu {
 class Context;  // kernels/cpu/context.h: threads and scratch memory
+}
+namespace cuda {
+class Context;  // kernels/cuda/context.h: stream and workspace
 }
 
 // Constant data: files that are compiled for AVX-512 hold some of it, and nothing of theirs may run on a
@@ -36,6 +40,11 @@ struct Implementation {
   // nothing new to make. It reads shapes only, never the memory of the op. May be null.
   void (*prepare)(const cpu::Context& context, const void* arguments) = nullptr;
   void (*run)(const cpu::Context& context, const void* arguments) = nullptr;
+
+  // The same of an implementation for CUDA devices, which are in a registry of their own (kernels/cuda). They
+  // run on the thread that launches; cuda_run only puts work on the stream.
+  void (*cuda_prepare)(cuda::Context& context, const void* arguments) = nullptr;
+  void (*cuda_run)(cuda::Context& context, const void* arguments) = nullptr;
 };
 
 // The implementations that one source file holds.

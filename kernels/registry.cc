@@ -33,6 +33,7 @@ std::vector<std::string_view> names_of(std::span<const Implementation* const> im
 
 // What runs after the first is what the ones before do not support.
 void drop_unreachable(std::vector<const Implementation*>& order) {
+  if (order.empty()) return;  // of() says so when the op is asked for
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto supports = order[i]->supports;
     const auto same = [&](const Implementation* each) { return supports && each->supports == supports; };
@@ -54,6 +55,7 @@ std::string why_default(CpuIsa isa, bool only_one) {
 }  // namespace
 
 const Implementation& KernelChoice::of(const void* arguments) const {
+  HF_CHECK(!order.empty(), "this device has no kernel for an op that was launched");
   for (const Implementation* each : order) {
     if (each->supports == nullptr || each->supports(arguments)) return *each;
   }

@@ -46,7 +46,7 @@ class CpuDevice final : public Device {
     queue_thread_.join();
   }
 
-  Ticket ticket() const override { return submitted_.load(std::memory_order_relaxed); }
+  Ticket ticket() override { return submitted_.load(std::memory_order_relaxed); }
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
 

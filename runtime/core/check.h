@@ -3,7 +3,9 @@
 // aborts.
 #pragma once
 
+#ifndef __CUDACC__
 #include <fmt/format.h>
+#endif
 
 #include <string>
 #include <string_view>
@@ -15,6 +17,13 @@ namespace holdfast {
 }  // namespace holdfast
 
 // HF_CHECK(condition) or HF_CHECK(condition, "format {}", values...).
+#ifdef __CUDACC__  // nvcc does not take fmt: its files say the format without the values
+#define HF_CHECK(condition, ...)                                                 \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]]                                               \
+      ::holdfast::check_failed(__FILE__, __LINE__, #condition, "" #__VA_ARGS__); \
+  } while (false)
+#else
 #define HF_CHECK(condition, ...)                                                   \
   do {                                                                             \
     if (!(condition)) [[unlikely]] {                                               \
@@ -22,3 +31,4 @@ namespace holdfast {
                                std::string(__VA_OPT__(fmt::format(__VA_ARGS__)))); \
     }                                                                              \
   } while (false)
+#endif

@@ -24,8 +24,9 @@ std::vector<Cases>& all_cases() {
 // Every KERNEL_CASES of the implementation's op.
 class KernelTest : public testing::Test {
  public:
-  KernelTest(const KernelRegistry& registry, const Implementation& implementation)
-      : subject_(registry, implementation) {}
+  KernelTest(const KernelRegistry& registry, const Implementation& implementation,
+             const DeviceProvider& provider)
+      : subject_(registry, implementation, provider) {}
 
   void TestBody() override {
     under_test() = &subject_;
@@ -56,6 +57,7 @@ std::string test_name(const KernelRegistry& registry, const Implementation& impl
 }  // namespace
 
 Device& UnderTest::device(int threads) {
+  if (provider_) return provider_(implementation_, threads);
   for (const std::unique_ptr<Device>& device : devices_) {
     if (device->threads() == threads) return *device;
   }
@@ -69,6 +71,7 @@ Device& UnderTest::device(int threads) {
 
 std::span<const int> UnderTest::thread_counts() const {
   static constexpr int counts[] = {1, 2, 3, 5, 16};
+  if (provider_) return std::span(counts).first(3);
   if (std::string_view(implementation_.name) == "reference") return std::span(counts).first(1);
   return std::span(counts).first(implementation_.needs == CpuIsa::portable ? 3 : std::size(counts));
 }
@@ -90,13 +93,15 @@ bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*
   return true;
 }
 
-void register_kernel_tests(const KernelRegistry& registry, std::string_view name) {
+void register_kernel_tests(const KernelRegistry& registry, std::string_view name,
+                           const DeviceProvider& provider) {
   for (std::size_t index = 0; index < op_count; ++index) {
     for (const Implementation* each : registry.of(static_cast<OpId>(index))) {
       if (each->needs > best_cpu_isa() || (!name.empty() && each->name != name)) continue;
-      testing::RegisterTest(
-          op_names[index], test_name(registry, *each).c_str(), nullptr, nullptr, __FILE__, __LINE__,
-          [&registry, each]() -> testing::Test* { return new KernelTest(registry, *each); });
+      testing::RegisterTest(op_names[index], test_name(registry, *each).c_str(), nullptr, nullptr, __FILE__,
+                            __LINE__, [&registry, each, provider]() -> testing::Test* {
+                              return new KernelTest(registry, *each, provider);
+                            });
     }
   }
 }

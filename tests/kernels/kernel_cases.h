@@ -11,6 +11,7 @@
 //   several
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -22,15 +23,20 @@
 
 namespace holdfast::test {
 
+// Where the implementations of a registry run, when it is not the CPU device. `variant` counts from 1: runs
+// that must give the same bits, and may differ in what must not matter. The device is used at once.
+using DeviceProvider = std::function<Device&(const Implementation& implementation, int variant)>;
+
 // The implementation that a running KERNEL_CASES is about, with a device of each number of threads that was
 // asked for: the cases share the devices, and so their scratch memory.
 class UnderTest {
  public:
-  UnderTest(const KernelRegistry& registry, const Implementation& implementation)
-      : registry_(registry), implementation_(implementation) {}
+  UnderTest(const KernelRegistry& registry, const Implementation& implementation,
+            const DeviceProvider& provider)
+      : registry_(registry), implementation_(implementation), provider_(provider) {}
 
   const Implementation& implementation() const { return implementation_; }
-  Device& device(int threads);
+  Device& device(int threads);  // or the variant of that number
   // To run it on: fewer for what is slow. The reference takes one thread of any number.
   std::span<const int> thread_counts() const;
   // "portable" of the same op, on one thread.
@@ -42,6 +48,7 @@ class UnderTest {
  private:
   const KernelRegistry& registry_;
   const Implementation& implementation_;
+  const DeviceProvider provider_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::unique_ptr<Device> portable_;
 };
@@ -53,8 +60,9 @@ UnderTest*& under_test();
 bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*run)());
 
 // Makes a test of every implementation of the registry that this processor runs, or of those of one name.
-// Before RUN_ALL_TESTS().
-void register_kernel_tests(const KernelRegistry& registry, std::string_view name = {});
+// Before RUN_ALL_TESTS(). `provider`: empty for the CPU.
+void register_kernel_tests(const KernelRegistry& registry, std::string_view name = {},
+                           const DeviceProvider& provider = {});
 
 #define KERNEL_CASES(name, ...)                                                             \
   void name();                                                                              \

@@ -1,0 +1,99 @@
+// Elementwise: each thread takes neighbouring elements, 16 bytes of them where addresses allow it.
+#include "kernels/activation.h"
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/vector.h"
+
+namespace holdfast::cuda {
+
+namespace {
+
+// GELU's (1 + tanh u) / 2 is sigmoid(2 u), with 2 u = scale * (x + cubic x^3).
+constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715F;
+
+__device__ float sigmoid(float x) {
+  return 1.0F / (1.0F + expf(-x));
+}
+
+struct Gelu {
+  __device__ float operator()(float x) const {
+    return x * sigmoid(gelu_scale * x * (1.0F + gelu_cubic * x * x));
+  }
+};
+
+struct GeluSlope {
+  __device__ float operator()(float x, float dy) const {
+    const float u = gelu_scale * x * (1.0F + gelu_cubic * x * x);
+    const float of_x = sigmoid(u), of_minus_x = sigmoid(-u);
+    const float slope_of_u = gelu_scale * (1.0F + 3.0F * gelu_cubic * x * x);
+    return dy * (of_x * of_minus_x * x * slope_of_u + of_x);  // zero meets x first: no 0 * infinity
+  }
+};
+
+template <typename T, int size, typename Function>
+__global__ void map1(const T* x, T* y, std::int64_t count, Function function) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
+  if (first >= count) return;
+  float a[size], result[size];
+  load<size>(x + first, a);
+#pragma unroll
+  for (int i = 0; i < size; ++i) result[i] = function(a[i]);
+  store<size>(y + first, result);
+}
+
+template <typename T, int size, typename Function>
+__global__ void map2(const T* x, const T* dy, T* dx, std::int64_t count, Function function) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
+  if (first >= count) return;
+  float a[size], b[size], result[size];
+  load<size>(x + first, a);
+  load<size>(dy + first, b);
+#pragma unroll
+  for (int i = 0; i < size; ++i) result[i] = function(a[i], b[i]);
+  store<size>(dx + first, result);
+}
+
+// `run(size)` with the number of elements of an access as a constant.
+template <typename T, typename Run, typename... Pointers>
+void with_pack(std::int64_t width, const Run& run, const Pointers*... addresses) {
+  if (packs_fit<T>(width, addresses...)) {
+    run(std::integral_constant<int, pack_size<T>>{});
+  } else {
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace
+
+void run_gelu_forward(Context& context, const void* arguments) {
+  const GeluForward& op = *static_cast<const GeluForward*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_pack<T>(
+        op.count,
+        [&](auto size) {
+          launch(context, map1<T, size, Gelu>, {.blocks = blocks_for(op.count, 256 * size)},
+                 static_cast<const T*>(op.x), static_cast<T*>(op.y), op.count, Gelu{});
+        },
+        op.x, op.y);
+  });
+}
+
+void run_gelu_backward(Context& context, const void* arguments) {
+  const GeluBackward& op = *static_cast<const GeluBackward*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_pack<T>(
+        op.count,
+        [&](auto size) {
+          launch(context, map2<T, size, GeluSlope>, {.blocks = blocks_for(op.count, 256 * size)},
+                 static_cast<const T*>(op.x), static_cast<const T*>(op.dy), static_cast<T*>(op.dx), op.count,
+                 GeluSlope{});
+        },
+        op.x, op.dy, op.dx);
+  });
+}
+
+}  // namespace holdfast::cuda

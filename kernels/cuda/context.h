@@ -1,0 +1,48 @@
+// What a CUDA kernel runs in: the device's stream, its workspace, and what it knows about the GPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace holdfast::cuda {
+
+class Context {
+ public:
+  Context(cudaStream_t stream, int multiprocessors) : stream_(stream), multiprocessors_(multiprocessors) {}
+
+  cudaStream_t stream() const { return stream_; }
+  int multiprocessors() const { return multiprocessors_; }
+
+  // Scratch in device memory, at least the largest request_workspace() so far; 256-byte aligned. It belongs
+  // to one op at a time: the stream runs them in order.
+  std::byte* workspace() const { return workspace_; }
+  void request_workspace(std::size_t bytes) {
+    requested_bytes_ = std::max(requested_bytes_, bytes);
+  }  // in prepare only
+  std::size_t requested_bytes() const { return requested_bytes_; }
+  void set_workspace(std::byte* workspace) { workspace_ = workspace; }
+
+  // The first error of the runtime is kept: what was launched after it never ran.
+  void note(cudaError_t error, const char* operation) {
+    if (error != cudaSuccess && error_ == cudaSuccess) {
+      error_ = error;
+      operation_ = operation;
+    }
+  }
+  cudaError_t error() const { return error_; }
+  const char* failed_operation() const { return operation_; }
+
+ private:
+  cudaStream_t stream_;
+  int multiprocessors_;
+  std::byte* workspace_ = nullptr;
+  std::size_t requested_bytes_ = 0;
+  cudaError_t error_ = cudaSuccess;
+  const char* operation_ = "";
+};
+
+}  // namespace holdfast::cuda

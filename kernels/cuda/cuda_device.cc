@@ -1,0 +1,218 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/error.h"
+#include "kernels/cuda/table.h"
+
+namespace holdfast::cuda {
+
+namespace {
+
+// Launching puts kernels on the stream at once. ticket() records an event; events that were reached are used
+// again, so nothing is made in the loop once there are as many as are ever in flight.
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaDeviceOptions& options, CudaFacts facts, KernelTable kernels, cudaStream_t stream)
+      : options_(options),
+        facts_(std::move(facts)),
+        kernels_(std::move(kernels)),
+        stream_(stream),
+        context_(stream, facts_.multiprocessors) {}
+  ~CudaDevice() override;
+
+  Ticket ticket() override;
+  bool reached(Ticket ticket) const override;
+  bool wait(Ticket ticket, std::int64_t timeout_us) override;
+
+  void begin_planning() override { planning_ = true; }
+  Result<void> end_planning() override;
+  std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
+
+  const KernelTable& kernels() const override { return kernels_; }
+  std::string description() const override;
+  int threads() const override { return 1; }
+
+ private:
+  struct Mark {
+    Ticket ticket;
+    cudaEvent_t event;
+  };
+
+  void submit(OpId id, const void* arguments, std::size_t bytes) override;
+  bool grow_workspace();
+  cudaEvent_t spare_event();
+
+  const CudaDeviceOptions options_;
+  const CudaFacts facts_;
+  const KernelTable kernels_;
+  cudaStream_t stream_;
+  Context context_;
+  bool planning_ = false;
+  Ticket submitted_ = 0;
+  std::uint64_t workspace_bytes_ = 0;
+
+  mutable std::mutex mutex_;  // any thread may poll
+  mutable Ticket reached_ = 0;
+  mutable std::deque<Mark> marks_;  // not reached yet, in order
+  mutable std::vector<cudaEvent_t> spare_events_;
+};
+
+CudaDevice::~CudaDevice() {
+  synchronize();
+  context_.note(cudaFree(context_.workspace()), "cudaFree");
+  for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
+  for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
+  cudaStreamDestroy(stream_);
+}
+
+void CudaDevice::submit(OpId id, const void* arguments, std::size_t) {
+  ++submitted_;
+  const Implementation& kernel = kernels_[static_cast<std::size_t>(id)].of(arguments);
+  if (kernel.cuda_prepare != nullptr) kernel.cuda_prepare(context_, arguments);
+  if (planning_) return;
+  HF_CHECK(grow_workspace(), "no memory for the workspace of {}, which was not planned", name_of(id));
+  if (options_.observer) options_.observer(id);
+  kernel.cuda_run(context_, arguments);
+  if (options_.after) options_.after(id, arguments);
+}
+
+bool CudaDevice::grow_workspace() {
+  const std::uint64_t wanted = context_.requested_bytes();
+  if (wanted <= workspace_bytes_) return true;
+  synchronize();  // the old one may be in use
+  context_.note(cudaFree(context_.workspace()), "cudaFree");
+  void* memory = nullptr;
+  const bool allocated = cudaMalloc(&memory, wanted) == cudaSuccess;
+  context_.set_workspace(static_cast<std::byte*>(memory));
+  workspace_bytes_ = allocated ? wanted : 0;
+  return allocated;
+}
+
+cudaEvent_t CudaDevice::spare_event() {
+  if (!spare_events_.empty()) {
+    const cudaEvent_t event = spare_events_.back();
+    spare_events_.pop_back();
+    return event;
+  }
+  cudaEvent_t event = nullptr;
+  context_.note(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return event;
+}
+
+Device::Ticket CudaDevice::ticket() {
+  const std::lock_guard lock(mutex_);
+  const Ticket last = marks_.empty() ? reached_ : marks_.back().ticket;
+  if (last < submitted_) {
+    const cudaEvent_t event = spare_event();
+    context_.note(cudaEventRecord(event, stream_), "cudaEventRecord");
+    marks_.push_back({submitted_, event});
+  }
+  return submitted_;
+}
+
+// After an error of the runtime nothing more will run, so everything counts as reached: nobody waits for
+// ever, and status() says what happened.
+bool CudaDevice::reached(Ticket ticket) const {
+  const std::lock_guard lock(mutex_);
+  while (!marks_.empty() && reached_ < ticket) {
+    const cudaError_t state = cudaEventQuery(marks_.front().event);
+    if (state == cudaErrorNotReady) return false;
+    reached_ = marks_.front().ticket;
+    spare_events_.push_back(marks_.front().event);
+    marks_.pop_front();
+  }
+  return reached_ >= ticket;
+}
+
+bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
+  for (int looks = 0;; ++looks) {
+    if (reached(ticket)) return true;
+    if (std::chrono::steady_clock::now() >= end) return false;
+    if (looks < 1000) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+Result<void> CudaDevice::end_planning() {
+  planning_ = false;
+  if (grow_workspace()) return {};
+  return fail(ExitCode::does_not_fit,
+              "{} could not allocate a workspace of {} bytes: expected enough free memory; use a smaller "
+              "microbatch or a "
+              "shorter sequence",
+              facts_.name, context_.requested_bytes());
+}
+
+// Two GPUs of one kind give the same bits; toolkit and number of multiprocessors decide which matrix products
+// cuBLASLt takes.
+std::string CudaDevice::description() const {
+  const std::string bits = bits_of(kernels_);
+  return fmt::format("cuda, sm_{}{}, {} multiprocessors, CUDA {}.{}{}{}", facts_.compute_major,
+                     facts_.compute_minor, facts_.multiprocessors, facts_.runtime_version / 1000,
+                     facts_.runtime_version % 1000 / 10, bits.empty() ? "" : ", ", bits);
+}
+
+Result<CudaFacts> facts_of(int ordinal) {
+  CudaFacts facts;
+  cudaDeviceProp properties = {};
+  HF_TRY_VOID(check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
+  facts.name = properties.name;
+  facts.ordinal = ordinal;
+  facts.compute_major = properties.major;
+  facts.compute_minor = properties.minor;
+  facts.multiprocessors = properties.multiProcessorCount;
+  facts.memory_bytes = properties.totalGlobalMem;
+  HF_TRY_VOID(check(cudaRuntimeGetVersion(&facts.runtime_version), "cudaRuntimeGetVersion"));
+  HF_TRY_VOID(check(cudaDriverGetVersion(&facts.driver_version), "cudaDriverGetVersion"));
+  return facts;
+}
+
+}  // namespace
+
+Result<std::vector<CudaFacts>> devices() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return fail(ExitCode::config, "there is no CUDA device: {}",
+                found == cudaSuccess ? "none is visible to this process (CUDA_VISIBLE_DEVICES)"
+                                     : cudaGetErrorString(found));
+  }
+  std::vector<CudaFacts> all;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    HF_TRY(CudaFacts facts, facts_of(ordinal));
+    all.push_back(std::move(facts));
+  }
+  return all;
+}
+
+Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
+  HF_TRY_VOID(outcome_of(devices()));
+  HF_TRY_VOID(check(cudaSetDevice(options.ordinal), "cudaSetDevice"));
+  HF_TRY(CudaFacts facts, facts_of(options.ordinal));
+  constexpr int oldest_major = 8;  // bf16 in the matrix units
+  if (facts.compute_major < oldest_major) {
+    return fail(ExitCode::config, "{} has compute capability {}.{}, expected {}.0 at least", facts.name,
+                facts.compute_major, facts.compute_minor, oldest_major);
+  }
+  HF_TRY(KernelTable kernels, registry().choose(CpuIsa::portable, options.kernels));
+  cudaStream_t stream = nullptr;
+  HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  return std::unique_ptr<Device>(
+      std::make_unique<CudaDevice>(options, std::move(facts), std::move(kernels), stream));
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,14 @@
+// The CUDA device: one stream of one GPU, a workspace, and the table of kernels.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda_loader.h"
+
+namespace holdfast::cuda {
+
+Result<std::vector<CudaFacts>> devices();
+Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options);
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,20 @@
+// Errors of the CUDA runtime as results.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "runtime/core/result.h"
+
+namespace holdfast::cuda {
+
+// "cudaMalloc on GPU 0: out of memory (cudaErrorMemoryAllocation)"; what else to say goes before and after.
+inline std::string sentence_of(cudaError_t error, const char* operation) {
+  return fmt::format("{}: {} ({})", operation, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+inline Result<void> check(cudaError_t error, const char* operation, ExitCode code = ExitCode::config) {
+  if (error == cudaSuccess) return {};
+  return fail(code, "CUDA: {}", sentence_of(error, operation));
+}
+
+}  // namespace holdfast::cuda

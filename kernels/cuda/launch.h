@@ -1,0 +1,53 @@
+// How kernels are started, and how work is cut into blocks.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/context.h"
+#include "runtime/core/check.h"
+
+namespace holdfast::cuda {
+
+struct Grid {
+  dim3 blocks;
+  int threads = 256;
+  std::size_t shared_bytes = 0;  // dynamic; more than 48 KiB are asked for here
+};
+
+// Arguments are converted to the kernel's parameter types. Errors are kept by the context.
+template <typename... Parameters, typename... Values>
+void launch(Context& context, void (*kernel)(Parameters...), const Grid& grid, const Values&... values) {
+  constexpr std::size_t shared_bytes_unasked = 48 << 10;
+  if (grid.shared_bytes > shared_bytes_unasked) {
+    context.note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(grid.shared_bytes)),
+                 "cudaFuncSetAttribute");
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid.blocks;
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = context.stream();
+  context.note(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(values)...), "cudaLaunchKernelEx");
+}
+
+inline unsigned blocks_for(std::int64_t items, std::int64_t items_per_block) {
+  const std::int64_t blocks = (items + items_per_block - 1) / items_per_block;
+  HF_CHECK(blocks >= 0 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
+  return static_cast<unsigned>(blocks);
+}
+
+// Of the block; 16-byte aligned.
+__device__ inline std::byte* dynamic_shared() {
+#ifdef HF_CUDA_EMULATED
+  return cuda_emulator::dynamic_shared_memory();
+#else
+  extern __shared__ uint4 hf_dynamic_shared[];
+  return reinterpret_cast<std::byte*>(hf_dynamic_shared);
+#endif
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,13 @@
+// Every CUDA kernel, one file per op contract. prepare_... reads shapes alone and asks for workspace.
+#pragma once
+
+#include "kernels/cuda/context.h"
+#include "kernels/op.h"
+
+namespace holdfast::cuda {
+
+#define HF_DECLARE_RUN(op) void run_##op(Context& context, const void* arguments);
+HF_OPS(HF_DECLARE_RUN)
+#undef HF_DECLARE_RUN
+
+}  // namespace holdfast::cuda

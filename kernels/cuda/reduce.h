@@ -1,0 +1,44 @@
+// Sums and maxima over the threads of a warp or a block, in an order that follows from the number of threads
+// alone: the same bits in every run. Every thread of the warp or block must call; every thread gets the
+// result.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace holdfast::cuda {
+
+inline constexpr unsigned all_lanes = 0xffffffffU;
+
+struct Sum {
+  template <typename T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+  static constexpr float identity = 0.0F;
+};
+struct Max {
+  __device__ float operator()(float a, float b) const { return a > b ? a : b; }
+  static constexpr float identity = -INFINITY;
+};
+
+template <typename Combine, typename T>
+__device__ T warp_reduce(T value, Combine combine) {
+#pragma unroll
+  for (int flip = 16; flip > 0; flip /= 2) value = combine(value, __shfl_xor_sync(all_lanes, value, flip));
+  return value;
+}
+
+// The number of threads is a multiple of 32. Can be called again at once.
+template <typename Combine, typename T>
+__device__ T block_reduce(T value, Combine combine) {
+  __shared__ T of_warps[32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  value = warp_reduce(value, combine);
+  __syncthreads();  // the readers of the call before are done
+  if (lane == 0) of_warps[warp] = value;
+  __syncthreads();
+  value = warp_reduce(lane < warps ? of_warps[lane] : static_cast<T>(Combine::identity), combine);
+  return value;
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,76 @@
+// Loads and stores of several neighbouring elements at once, converted from and to fp32: 16 bytes an access
+// where addresses allow it. bf16 is rounded to nearest even, as runtime/core/tensor.h does.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "runtime/core/tensor.h"
+
+namespace holdfast::cuda {
+
+__device__ inline float as_float(float value) {
+  return value;
+}
+__device__ inline float as_float(BFloat16 value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+template <typename T>
+__device__ T from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline BFloat16 from_float<BFloat16>(float value) {
+  const unsigned bits = __float_as_uint(value);
+  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  const unsigned rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+  BFloat16 result;
+  result.bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x0040U : rounded);
+  return result;
+}
+
+// `size` elements of T in memory, as one access of up to 16 bytes.
+template <typename T, int size>
+struct alignas(sizeof(T) * size <= 16 ? sizeof(T) * size : 16) Pack {
+  T elements[size];
+};
+template <typename T>
+inline constexpr int pack_size = 16 / static_cast<int>(sizeof(T));  // elements of a full access
+
+// The address must be a multiple of the size of the pack.
+template <int size, typename T>
+__device__ void load(const T* source, float (&values)[size]) {
+  const Pack<T, size> pack = *reinterpret_cast<const Pack<T, size>*>(source);
+#pragma unroll
+  for (int i = 0; i < size; ++i) values[i] = as_float(pack.elements[i]);
+}
+template <int size, typename T>
+__device__ void store(T* target, const float (&values)[size]) {
+  Pack<T, size> pack;
+#pragma unroll
+  for (int i = 0; i < size; ++i) pack.elements[i] = from_float<T>(values[i]);
+  *reinterpret_cast<Pack<T, size>*>(target) = pack;
+}
+
+// Whether rows of `width` elements can be accessed in full packs from all these addresses (null counts as
+// aligned).
+template <typename T, typename... Pointers>
+bool packs_fit(std::int64_t width, const Pointers*... addresses) {
+  const auto aligned = [](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
+  };
+  return width % pack_size<T> == 0 && (aligned(addresses) && ...);
+}
+
+// Calls body(T{}, std::integral_constant<int, elements of an access>).
+template <typename Body>
+void for_dtype(DType dtype, const Body& body) {
+  HF_CHECK(dtype == DType::fp32 || dtype == DType::bf16, "elements of type {}", name_of(dtype));
+  dtype == DType::fp32 ? body(float{}) : body(BFloat16{});
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,26 @@
+#include "kernels/cuda_loader.h"
+
+#include <dlfcn.h>
+
+namespace holdfast {
+namespace {
+
+Error not_loaded() {
+  const char* reason = ::dlerror();
+  return fail(ExitCode::config,
+              "the CUDA device could not be loaded: {}; build holdfast on a machine with the CUDA toolkit "
+              "(cmake --preset cuda), or use device = \"cpu\"",
+              reason == nullptr ? "unknown reason" : reason);
+}
+
+}  // namespace
+
+Result<const CudaModule*> load_cuda_module(const std::string& path) {
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return not_loaded();
+  void* factory = ::dlsym(library, cuda_module_symbol);
+  if (factory == nullptr) return not_loaded();
+  return reinterpret_cast<CudaModuleFactory*>(factory)();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,51 @@
+// CUDA as a choice at run time: all that calls CUDA is in a library of its own beside the program
+// (libholdfast_cuda.so, made from kernels/cuda/ wherever there is nvcc), which is loaded when a GPU is asked
+// for. Without it, or without a driver, everything works on the CPU.
+//
+// Errors: ExitCode::config with a sentence that says what is missing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/registry.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct CudaFacts {
+  std::string name;  // "NVIDIA H200"
+  int ordinal = 0;
+  int compute_major = 0, compute_minor = 0;
+  int multiprocessors = 0;
+  int runtime_version = 0, driver_version = 0;  // 13000 is 13.0
+  std::uint64_t memory_bytes = 0, free_bytes = 0;
+};
+
+struct CudaDeviceOptions {
+  int ordinal = 0;                       // of the GPUs that this process sees
+  std::vector<KernelWish> kernels = {};  // by name; the others are chosen by the registry
+  // As for CPU devices; calls come from the launching thread, around putting the op on the stream.
+  std::function<void(OpId)> observer = {};
+  std::function<void(OpId, const void* arguments)> after = {};
+};
+
+// What the library hands out. Program and library are built together and share these headers, the C++ runtime
+// and the heap; neither throws into the other.
+struct CudaModule {
+  const KernelRegistry& (*registry)();
+  Result<std::vector<CudaFacts>> (*devices)();  // those that this process sees; none is an error
+  Result<std::unique_ptr<Device>> (*make_device)(const CudaDeviceOptions& options);
+};
+inline constexpr const char* cuda_module_file = "libholdfast_cuda.so";
+inline constexpr const char* cuda_module_symbol = "holdfast_cuda_module";
+using CudaModuleFactory = const CudaModule*();
+
+// Stays loaded until the process ends. `path`: of the library.
+Result<const CudaModule*> load_cuda_module(const std::string& path);
+
+}  // namespace holdfast

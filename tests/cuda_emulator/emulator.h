@@ -1,0 +1,58 @@
+// Runs CUDA kernels on the CPU, so that machines without a GPU can test them: the sources of kernels/cuda are
+// compiled as plain C++ against include/cuda_runtime.h of this folder, and each thread of a block becomes a
+// fiber. It shows that a kernel computes the right thing for every shape, that it never reads what another
+// thread may not have written yet (fibers run in several orders; the bits must be the same), that all threads
+// reach the same barriers, and that shared memory and grids stay within a device's limits. It says nothing
+// about speed, and its memory is sequentially consistent.
+//
+// This header is what the emulated intrinsics are made of; kernels never include it by name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace holdfast::cuda_emulator {
+
+struct Index3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+struct Launch {
+  const char* what = "kernel";  // for messages
+  Index3 grid, block;
+  std::size_t shared_bytes = 0;
+};
+
+// Runs body() once for every thread of every block, one block after another. Deadlocks (threads of a block
+// that wait for each other) end the process with a list of who waits where.
+void run_grid(const Launch& launch, const std::function<void()>& body);
+
+// The order in which the fibers of a block and the blocks of a grid take turns: 0 is ascending, 1 descending,
+// any other number a shuffle of its own.
+void set_order(std::uint64_t order);
+
+// Below: only inside body().
+
+Index3 thread_index();
+Index3 block_index();
+Index3 block_size();
+Index3 grid_size();
+// 16-byte aligned, filled with NaNs before each block.
+std::byte* dynamic_shared_memory();
+// Returns when all threads of the block that have not ended are here.
+void block_barrier();
+
+// One lane's part in something that lanes of a warp do together. When every lane of `mask` has called it,
+// combine(lanes) runs once with each lane's `mine` (null outside of the mask), and all return.
+inline constexpr int warp_lanes = 32;
+using Combine = void (*)(void* const lanes[warp_lanes]);
+void warp_together(std::uint32_t mask, void* mine, Combine combine);
+int lane_index();
+
+// cp.async: copies that arrive no sooner than they are waited for.
+void copy_later(void* target, const void* source, std::size_t bytes, std::size_t zero_bytes);
+void commit_copies();
+void await_copies(int groups_left);
+
+}  // namespace holdfast::cuda_emulator

@@ -1,0 +1,261 @@
+// Stands in for CUDA's <cuda_runtime.h> when kernels/cuda is compiled for the CPU (tests/cuda_emulator): the
+// part of the language and of the runtime that the kernels and the device use, and no more.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "tests/cuda_emulator/emulator.h"
+
+#define HF_CUDA_EMULATED 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+#define __align__(bytes) alignas(bytes)
+// The fibers of a block run on one thread of the system.
+#define __shared__ static thread_local
+
+#define HF_EMULATED_VECTOR(name, type, bytes) \
+  struct alignas(bytes) name {                \
+    type x, y, z, w;                          \
+  };
+HF_EMULATED_VECTOR(uint4, unsigned, 16)
+HF_EMULATED_VECTOR(int4, int, 16)
+HF_EMULATED_VECTOR(float4, float, 16)
+#undef HF_EMULATED_VECTOR
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+// Variables, not macros: launch configurations have members of the same names.
+namespace holdfast::cuda_emulator {
+template <Index3 (*read)(), unsigned Index3::*member>
+struct Component {
+  operator unsigned() const { return read().*member; }  // NOLINT(google-explicit-constructor)
+};
+template <Index3 (*read)()>
+struct Indices {
+  Component<read, &Index3::x> x;
+  Component<read, &Index3::y> y;
+  Component<read, &Index3::z> z;
+};
+}  // namespace holdfast::cuda_emulator
+inline constexpr holdfast::cuda_emulator::Indices<holdfast::cuda_emulator::thread_index> threadIdx;
+inline constexpr holdfast::cuda_emulator::Indices<holdfast::cuda_emulator::block_index> blockIdx;
+inline constexpr holdfast::cuda_emulator::Indices<holdfast::cuda_emulator::block_size> blockDim;
+inline constexpr holdfast::cuda_emulator::Indices<holdfast::cuda_emulator::grid_size> gridDim;
+inline constexpr int warpSize = 32;
+
+inline void __syncthreads() {
+  ::holdfast::cuda_emulator::block_barrier();
+}
+inline void __syncwarp(unsigned mask = 0xffffffffU) {
+  int none = 0;
+  ::holdfast::cuda_emulator::warp_together(mask, &none, [](void* const*) {});
+}
+
+namespace holdfast::cuda_emulator {
+
+template <typename T>
+struct Shuffle {
+  T value;
+  int source;
+  T result;
+};
+
+template <typename T>
+T shuffle(unsigned mask, T value, int source) {
+  Shuffle<T> mine{value, source, value};
+  warp_together(mask, &mine, [](void* const lanes[warp_lanes]) {
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+      if (lanes[lane] == nullptr) continue;
+      auto& part = *static_cast<Shuffle<T>*>(lanes[lane]);
+      const void* other = part.source >= 0 && part.source < warp_lanes ? lanes[part.source] : nullptr;
+      if (other != nullptr) part.result = static_cast<const Shuffle<T>*>(other)->value;
+    }
+  });
+  return mine.result;
+}
+
+}  // namespace holdfast::cuda_emulator
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
+  const int lane = ::holdfast::cuda_emulator::lane_index();
+  return ::holdfast::cuda_emulator::shuffle(mask, value, (lane & ~(width - 1)) | (source & (width - 1)));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int flip, int = 32) {
+  return ::holdfast::cuda_emulator::shuffle(mask, value, ::holdfast::cuda_emulator::lane_index() ^ flip);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  const int lane = ::holdfast::cuda_emulator::lane_index();
+  const int source = lane + static_cast<int>(delta);
+  return ::holdfast::cuda_emulator::shuffle(mask, value,
+                                            (source & ~(width - 1)) == (lane & ~(width - 1)) ? source : lane);
+}
+unsigned __ballot_sync(unsigned mask, int predicate);
+
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+inline float rsqrtf(float x) {
+  return 1.0F / std::sqrt(x);
+}
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __fdividef(float a, float b) {
+  return a / b;
+}
+inline float __fmaf_rn(float a, float b, float c) {
+  return std::fma(a, b, c);
+}
+inline float __fadd_rn(float a, float b) {
+  return a + b;
+}
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
+inline double __dadd_rn(double a, double b) {
+  return a + b;
+}
+template <typename T>
+T __ldg(const T* address) {
+  return *address;
+}
+template <typename T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <typename T>
+void __stcs(T* address, T value) {
+  *address = value;
+}
+using std::max;
+using std::min;
+
+// ---- the runtime ----------------------------------------------------------------------------------------
+
+enum cudaError_t : int {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+};
+const char* cudaGetErrorString(cudaError_t error);
+const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+
+struct cudaDeviceProp {
+  char name[256];
+  std::size_t totalGlobalMem;
+  int multiProcessorCount;
+  int major, minor;
+};
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaRuntimeGetVersion(int* version);
+cudaError_t cudaDriverGetVersion(int* version);
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
+
+// Device memory: where the processor has protection keys, the host crashes when it touches it.
+cudaError_t cudaMalloc(void** memory, std::size_t bytes);
+cudaError_t cudaFree(void* memory);
+inline constexpr unsigned cudaHostAllocDefault = 0;
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
+inline constexpr unsigned cudaMemAttachGlobal = 1;
+cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned flags = cudaMemAttachGlobal);
+
+// Streams run on a thread of their own, so whoever forgets to wait reads what is not there yet.
+struct EmulatedStream;
+struct EmulatedEvent;
+using cudaStream_t = EmulatedStream*;
+using cudaEvent_t = EmulatedEvent*;
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
+
+enum cudaMemcpyKind : int {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStream_t stream);
+
+enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int bytes) {
+  return bytes <= (227 << 10) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  void* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+
+namespace holdfast::cuda_emulator {
+cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  return ::holdfast::cuda_emulator::enqueue_launch(
+      *config, [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
+}

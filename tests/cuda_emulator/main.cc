@@ -1,0 +1,34 @@
+// The kernel tests (tests/kernels) on the emulated CUDA device. Variants are orders in which threads take
+// turns.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/table.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/kernels/kernel_cases.h"
+
+namespace {
+
+using namespace holdfast;
+
+Device& emulated(const Implementation& implementation, int variant) {
+  static std::unique_ptr<Device> device;
+  static const Implementation* of = nullptr;
+  if (of != &implementation) {
+    Result<std::unique_ptr<Device>> made =
+        cuda::make_device({.kernels = {{implementation.op, implementation.name}}});
+    HF_CHECK(made.ok(), "{}", made.error().message);
+    device = std::move(made).value();
+    of = &implementation;
+  }
+  cuda_emulator::set_order(static_cast<std::uint64_t>(variant - 1));
+  return *device;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  test::register_kernel_tests(cuda::registry(), {}, emulated);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,294 @@
+// The emulated CUDA runtime: memory, streams and events (include/cuda_runtime.h).
+#include <cuda_runtime.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+using namespace holdfast;
+
+namespace {
+
+constexpr std::size_t device_bytes = std::size_t{8} << 30;
+
+// Which memory is the device's. The key (or -1 where the processor has none) keeps the host out.
+struct DeviceMemory {
+  std::mutex mutex;
+  std::map<void*, std::size_t> blocks;
+  std::size_t used = 0;
+  int key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+};
+
+DeviceMemory& device_memory() {
+  static DeviceMemory memory;
+  return memory;
+}
+
+void allow_device_memory() {
+  if (device_memory().key >= 0) pkey_set(device_memory().key, 0);
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t noted(cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+
+}  // namespace
+
+struct EmulatedStream {
+  EmulatedStream() : thread([this] { serve(); }) {}
+  ~EmulatedStream() {
+    push({});
+    thread.join();
+  }
+  void push(std::function<void()> task) {
+    const std::lock_guard lock(mutex);
+    tasks.push_back(std::move(task));
+    changed.notify_all();
+  }
+  bool idle() {
+    const std::lock_guard lock(mutex);
+    return tasks.empty();
+  }
+  void drain() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return tasks.empty(); });
+  }
+  void serve() {
+    allow_device_memory();
+    for (;;) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this] { return !tasks.empty(); });
+      const std::function<void()> task = tasks.front();
+      lock.unlock();
+      if (task) task();
+      lock.lock();
+      tasks.pop_front();
+      changed.notify_all();
+      if (!task) return;
+    }
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::function<void()>> tasks;  // the first one runs
+  std::thread thread;
+};
+
+struct EmulatedEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t recorded = 0, reached = 0;
+  std::chrono::steady_clock::time_point when{};
+  bool done() {
+    const std::lock_guard lock(mutex);
+    return reached == recorded;
+  }
+  void wait_for(std::uint64_t count) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return reached >= count; });
+  }
+};
+
+namespace holdfast::cuda_emulator {
+
+cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body) {
+  const dim3 g = config.gridDim, b = config.blockDim;
+  const Launch launch{
+      .grid = {g.x, g.y, g.z}, .block = {b.x, b.y, b.z}, .shared_bytes = config.dynamicSmemBytes};
+  config.stream->push([launch, body = std::move(body)] { run_grid(launch, body); });
+  return cudaSuccess;
+}
+
+}  // namespace holdfast::cuda_emulator
+
+unsigned __ballot_sync(unsigned mask, int predicate) {
+  struct Vote {
+    int predicate;
+    unsigned result;
+  } mine{predicate, 0};
+  cuda_emulator::warp_together(mask, &mine, [](void* const lanes[cuda_emulator::warp_lanes]) {
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      if (lanes[lane] != nullptr && static_cast<Vote*>(lanes[lane])->predicate != 0) votes |= 1U << lane;
+    }
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      if (lanes[lane] != nullptr) static_cast<Vote*>(lanes[lane])->result = votes;
+    }
+  });
+  return mine.result;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorInvalidValue:
+      return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice:
+      return "invalid device ordinal";
+    case cudaErrorNotReady:
+      return "device not ready";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+  }
+  return "unrecognized error code";
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return cudaGetErrorString(error);
+}
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+cudaError_t cudaPeekAtLastError() {
+  return last_error;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return noted(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof(properties->name), "emulated device");
+  properties->totalGlobalMem = device_bytes;
+  properties->multiProcessorCount = 4;  // few, so that grids that depend on it take several turns
+  properties->major = 8;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return cudaRuntimeGetVersion(version);
+}
+cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  DeviceMemory& memory = device_memory();
+  const std::lock_guard lock(memory.mutex);
+  *free_bytes = device_bytes - memory.used;
+  *total_bytes = device_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** target, std::size_t bytes) {
+  DeviceMemory& memory = device_memory();
+  const std::lock_guard lock(memory.mutex);
+  if (bytes > device_bytes - memory.used) return noted(cudaErrorMemoryAllocation);
+  void* block = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED) return noted(cudaErrorMemoryAllocation);
+  if (memory.key >= 0) pkey_mprotect(block, bytes + 1, PROT_READ | PROT_WRITE, memory.key);
+  memory.blocks[block] = bytes;
+  memory.used += bytes;
+  *target = block;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* block) {
+  if (block == nullptr) return cudaSuccess;
+  DeviceMemory& memory = device_memory();
+  const std::lock_guard lock(memory.mutex);
+  const auto found = memory.blocks.find(block);
+  if (found == memory.blocks.end()) return noted(cudaErrorInvalidValue);
+  munmap(block, found->second + 1);
+  memory.used -= found->second;
+  memory.blocks.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return noted(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned) {
+  return cudaHostAlloc(memory, bytes, 0);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new EmulatedStream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return stream->idle() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream->drain();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  std::uint64_t count;
+  {
+    const std::lock_guard lock(event->mutex);
+    count = event->recorded;
+  }
+  stream->push([event, count] { event->wait_for(count); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  event->wait_for(event->recorded);
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  std::uint64_t count;
+  {
+    const std::lock_guard lock(event->mutex);
+    count = ++event->recorded;
+  }
+  stream->push([event, count] {
+    const std::lock_guard lock(event->mutex);
+    event->reached = count;
+    event->when = std::chrono::steady_clock::now();
+    event->changed.notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event->done() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  event->wait_for(event->recorded);
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  if (!start->done() || !end->done()) return noted(cudaErrorNotReady);
+  *milliseconds = std::chrono::duration<float, std::milli>(end->when - start->when).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  stream->push([=] { std::memcpy(target, source, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStream_t stream) {
+  stream->push([=] { std::memset(target, value, bytes); });
+  return cudaSuccess;
+}
