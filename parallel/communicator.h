@@ -1,5 +1,5 @@
 // Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
-// else (collectives.h, lane_reduction.h) is built on it, so that no library reduction ever decides a bit.
+// else (collectives.h, host_exchange.h) is built on it, so that no library reduction ever decides a bit.
 //
 // Implementations: local/ (ranks are threads of one process, for tests) and mpi/.
 // Threads: one thread per rank calls it. Errors: ExitCode::communication, naming the peer. After an error the
@@ -38,6 +38,6 @@ class Communicator {
 };
 
 // Tags: one space for the tree, so that two users of one communicator never meet.
-enum Tag : int { tag_collective = 1, tag_gradient = 1000, tag_parameter = 100000 };
+enum Tag : int { tag_collective = 1, tag_exchange = 1000 };
 
 }  // namespace holdfast

@@ -1,40 +1,23 @@
 #include "parallel/lane_reduction.h"
 
-#include <algorithm>
-
 #include "parallel/lane_sum.h"
 
 namespace holdfast {
 namespace {
 
-using Request = Communicator::Request;
-
-constexpr Request no_request = -1;                                    // of an empty range
-constexpr std::size_t requests_in_flight = LaneReduction::ranks_max;  // of each direction, over all peers
-static_assert(2 * requests_in_flight <= Communicator::request_count_max);
 constexpr std::int64_t poll_interval_us =
     200;  // while the device computes: MPI moves nothing unless it is polled
-
-// Messages with one other rank. Receives are posted and complete in bucket order, sends in the order
-// launched; only the oldest of each is tested, so that a poll costs one test per peer and direction.
-struct Peer {
-  std::size_t receives_posted = 0, receives_done = 0;  // buckets
-  std::size_t sends_posted = 0, sends_done = 0;        // places in the order launched
-};
 
 }  // namespace
 
 struct LaneReduction::State {
-  State(const BucketPlan& plan, LaneSchedule lane_schedule, Communicator& group, Device& queue,
+  State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group, Device& queue,
         const Waiter& wait, MemoryPlan& memory);
 
-  // Index helpers: all tables are [rank][bucket].
-  std::size_t at(int rank_index, std::size_t bucket) const {
-    return static_cast<std::size_t>(rank_index) * bucket_count + bucket;
-  }
   const ElementRange& owned(int rank_index, std::size_t bucket) const {
-    return ranges[at(rank_index, bucket)];
+    return ranges[static_cast<std::size_t>(rank_index) * bucket_count + bucket];
   }
+  bool exchanged() const { return opened == bucket_count && exchange->oldest() >= first + bucket_count; }
   std::span<const std::byte> to_send(int target, std::size_t bucket) const {
     const ElementRange& range = owned(target, bucket);
     return std::as_bytes(std::span(gradients + range.begin, range.size()));
@@ -47,21 +30,20 @@ struct LaneReduction::State {
   Result<void> begin(int wave_index);
   void launched(std::size_t bucket, Device::Ticket ticket);
   void launch_adds(std::size_t bucket);
-  Result<bool> post_receives();
-  Result<bool> post_sends();
-  Result<bool> test_receives();
-  Result<bool> test_sends();
+  void launch_adds();
+  Result<bool> open_exchanges();
+  Result<void> send(std::size_t bucket);
+  Result<bool> send_ready();
   Result<bool> advance();
   Result<void> poll_until_done();
   Error timed_out() const;
 
   LaneSchedule schedule;
-  Communicator* communicator;
+  Exchange* exchange;
   Device* device;
   Waiter waiter;
   int rank, ranks;
   std::size_t bucket_count;
-  std::size_t window;  // messages in flight per peer and direction
   std::vector<ElementRange> ranges;
   LaneSum sum;
   float* gradients = nullptr;
@@ -75,21 +57,22 @@ struct LaneReduction::State {
   int active = 0;  // ranks 0 .. active-1 have a lane
   bool has_lane = false;
   Device::Ticket backward_end = 0, last_add = 0;
-  std::vector<std::size_t> order;       // buckets as launched
-  std::vector<Device::Ticket> tickets;  // of order
-  std::size_t ready = 0;                // so many of order are reached
-  std::vector<bool> own_launched;       // by bucket
+  std::vector<Device::Ticket> tickets;  // of the buckets launched so far
+  std::size_t ready = 0;                // so many of them are reached
+  std::size_t sent = 0;                 // so many of them are handed to the exchange
+  Exchange::Number first = 0;           // of the exchange of bucket 0
+  std::size_t opened = 0;               // buckets
+  std::size_t first_adding = 0;         // all buckets before it are added
   std::vector<int> next_add;            // by bucket: the rank whose lane is added next
-  std::vector<int> sends_left;          // by place in order: peers it has yet to be posted to
-  std::size_t adds_left = 0, messages_left = 0;
-  std::vector<Peer> peers;
-  std::vector<Request> receives, sends;  // sends: [rank][place in order]
+  std::size_t adds_left = 0;
+  std::vector<Exchange::Incoming> incoming;  // of one exchange
+  std::vector<Exchange::Outgoing> outgoing;
 };
 
-LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Communicator& group,
+LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group,
                             Device& queue, const Waiter& wait, MemoryPlan& memory)
     : schedule(lane_schedule),
-      communicator(&group),
+      exchange(&group),
       device(&queue),
       waiter(wait),
       rank(group.rank()),
@@ -97,22 +80,15 @@ LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, 
       bucket_count(plan.buckets().size()),
       sum(plan, lane_schedule, group.rank(), queue, memory) {
   HF_CHECK(plan.ranks() == ranks && schedule.ranks() == ranks);
-  const auto size = static_cast<std::size_t>(ranks);
-  HF_CHECK(size <= requests_in_flight, "{} ranks in one group", ranks);
-  window = std::max<std::size_t>(1, requests_in_flight / size);
   for (int r = 0; r < ranks; ++r) {
     for (std::size_t b = 0; b < bucket_count; ++b) {
       ranges.push_back(plan.gradient_range(static_cast<int>(b), r));
     }
   }
-  order.reserve(bucket_count);
   tickets.reserve(bucket_count);
-  own_launched.resize(bucket_count);
   next_add.resize(bucket_count);
-  sends_left.resize(bucket_count);
-  peers.resize(size);
-  receives.resize(size * bucket_count);
-  sends.resize(size * bucket_count);
+  incoming.reserve(static_cast<std::size_t>(ranks));
+  outgoing.reserve(static_cast<std::size_t>(ranks));
 }
 
 Result<void> LaneReduction::State::begin(int wave_index) {
@@ -124,29 +100,19 @@ Result<void> LaneReduction::State::begin(int wave_index) {
   active = schedule.lanes_in_wave(wave);
   has_lane = schedule.lane_of(wave, rank) >= 0;
   backward_end = last_add = device->ticket();
-  order.clear();
   tickets.clear();
-  ready = 0;
-  own_launched.assign(bucket_count, false);
+  ready = sent = opened = first_adding = adds_left = 0;
   next_add.assign(bucket_count, 0);
-  peers.assign(peers.size(), Peer{});
-  adds_left = messages_left = 0;
   for (std::size_t b = 0; b < bucket_count; ++b) {
     if (owned(rank, b).size() > 0) adds_left += static_cast<std::size_t>(active);
   }
-  const auto sources = static_cast<std::size_t>(active - (has_lane ? 1 : 0));
-  const std::size_t targets = has_lane ? peers.size() - 1 : 0;
-  messages_left = (sources + targets) * bucket_count;
-  HF_TRY_VOID(post_receives());
-  return {};
+  return outcome_of(open_exchanges());
 }
 
 void LaneReduction::State::launched(std::size_t bucket, Device::Ticket ticket) {
-  HF_CHECK(in_wave && has_lane && bucket < bucket_count && !own_launched[bucket]);
-  sends_left[order.size()] = ranks - 1;
-  order.push_back(bucket);
+  HF_CHECK(in_wave && has_lane && bucket < bucket_count && bucket == tickets.size(),
+           "bucket {} was launched after {} others", bucket, tickets.size());
   tickets.push_back(ticket);
-  own_launched[bucket] = true;
   launch_adds(bucket);
 }
 
@@ -154,8 +120,8 @@ void LaneReduction::State::launched(std::size_t bucket, Device::Ticket ticket) {
 void LaneReduction::State::launch_adds(std::size_t bucket) {
   if (owned(rank, bucket).size() == 0) return;
   for (int& source = next_add[bucket]; source < active; ++source) {
-    const bool here = source == rank ? bool{own_launched[bucket]}
-                                     : peers[static_cast<std::size_t>(source)].receives_done > bucket;
+    const bool here = source == rank ? bucket < tickets.size()
+                                     : bucket < opened && exchange->received(first + bucket, source);
     if (!here) return;
     sum.add(wave, source, static_cast<int>(bucket));
     last_add = device->ticket();
@@ -163,117 +129,75 @@ void LaneReduction::State::launch_adds(std::size_t bucket) {
   }
 }
 
-Result<bool> LaneReduction::State::post_receives() {
-  bool moved = false;
-  for (int source = 0; source < active; ++source) {
-    if (source == rank) continue;
-    Peer& peer = peers[static_cast<std::size_t>(source)];
-    for (; peer.receives_posted < bucket_count && peer.receives_posted - peer.receives_done < window;
-         ++peer.receives_posted) {
-      const std::size_t bucket = peer.receives_posted;
-      Request request = no_request;
-      if (owned(rank, bucket).size() > 0) {
-        HF_TRY(request, communicator->receive(to_receive(source, bucket), source,
-                                              tag_gradient + static_cast<int>(bucket)));
-      }
-      receives[at(source, bucket)] = request;
-      moved = true;
-    }
-  }
-  return moved;
+void LaneReduction::State::launch_adds() {
+  const auto added = [this](std::size_t bucket) {
+    return owned(rank, bucket).size() == 0 || next_add[bucket] == active;
+  };
+  while (first_adding < bucket_count && added(first_adding)) ++first_adding;
+  for (std::size_t bucket = first_adding; bucket < opened; ++bucket) launch_adds(bucket);
 }
 
-Result<bool> LaneReduction::State::post_sends() {
-  bool moved = false;
-  while (ready < order.size() && device->reached(tickets[ready])) {
-    ++ready;
-    moved = true;
+// In bucket order on every rank, as far as the exchange takes them. A rank without a lane sends nothing.
+Result<bool> LaneReduction::State::open_exchanges() {
+  const std::size_t before = opened;
+  for (; opened < bucket_count && exchange->can_open(); ++opened) {
+    incoming.clear();
+    for (int source = 0; source < active; ++source) {
+      if (source == rank || owned(rank, opened).size() == 0) continue;
+      incoming.push_back({.target = to_receive(source, opened), .peer = source});
+    }
+    HF_TRY(const Exchange::Number number, exchange->open(incoming));
+    if (opened == 0) first = number;
+    if (!has_lane) HF_TRY_VOID(exchange->send(number, {}));
   }
+  return opened > before;
+}
+
+Result<void> LaneReduction::State::send(std::size_t bucket) {
+  outgoing.clear();
   for (int step = 1; step < ranks; ++step) {  // every rank starts at another peer
     const int target = (rank + step) % ranks;
-    Peer& peer = peers[static_cast<std::size_t>(target)];
-    for (; peer.sends_posted < ready && peer.sends_posted - peer.sends_done < window; ++peer.sends_posted) {
-      const std::size_t bucket = order[peer.sends_posted];
-      const std::span<const std::byte> bytes = to_send(target, bucket);
-      Request request = no_request;
-      if (!bytes.empty()) {
-        HF_TRY(request, communicator->send(bytes, target, tag_gradient + static_cast<int>(bucket)));
-        counts.bytes_sent += bytes.size();
-      }
-      sends[at(target, peer.sends_posted)] = request;
-      if (--sends_left[peer.sends_posted] == 0) {
-        ++counts.buckets_sent;
-        if (!device->reached(backward_end)) ++counts.buckets_sent_before_backward_ended;
-      }
-      moved = true;
-    }
+    const std::span<const std::byte> bytes = to_send(target, bucket);
+    if (bytes.empty()) continue;
+    outgoing.push_back({.source = bytes, .peer = target});
+    counts.bytes_sent += bytes.size();
   }
-  return moved;
+  HF_TRY_VOID(exchange->send(first + bucket, outgoing));
+  if (ranks == 1) return {};
+  ++counts.buckets_sent;
+  if (!device->reached(backward_end)) ++counts.buckets_sent_before_backward_ended;
+  return {};
 }
 
-Result<bool> LaneReduction::State::test_receives() {
-  bool moved = false;
-  for (int source = 0; source < active; ++source) {
-    if (source == rank) continue;
-    Peer& peer = peers[static_cast<std::size_t>(source)];
-    while (peer.receives_done < peer.receives_posted) {
-      const std::size_t bucket = peer.receives_done;
-      const Request request = receives[at(source, bucket)];
-      bool complete = true;
-      if (request != no_request) {
-        HF_TRY(complete, communicator->test(request));
-      }
-      if (!complete) break;
-      ++peer.receives_done;
-      --messages_left;
-      launch_adds(bucket);
-      moved = true;
-    }
-  }
-  return moved;
-}
-
-Result<bool> LaneReduction::State::test_sends() {
-  bool moved = false;
-  for (int target = 0; target < ranks; ++target) {
-    Peer& peer = peers[static_cast<std::size_t>(target)];
-    while (peer.sends_done < peer.sends_posted) {
-      const Request request = sends[at(target, peer.sends_done)];
-      bool complete = true;
-      if (request != no_request) {
-        HF_TRY(complete, communicator->test(request));
-      }
-      if (!complete) break;
-      ++peer.sends_done;
-      --messages_left;
-      moved = true;
-    }
-  }
-  return moved;
+Result<bool> LaneReduction::State::send_ready() {
+  const std::size_t before = ready + sent;
+  while (ready < tickets.size() && device->reached(tickets[ready])) ++ready;
+  for (; sent < ready && sent < opened; ++sent) HF_TRY_VOID(send(sent));
+  return ready + sent > before;
 }
 
 Result<bool> LaneReduction::State::advance() {
-  HF_TRY(const bool sent, post_sends());
-  HF_TRY(const bool arrived, test_receives());
-  HF_TRY(const bool posted, post_receives());
-  HF_TRY(const bool taken, test_sends());
-  return sent || arrived || posted || taken;
+  HF_TRY(const bool sending, send_ready());
+  HF_TRY(const bool moved, exchange->advance());
+  if (moved) launch_adds();
+  HF_TRY(const bool opening, open_exchanges());
+  return sending || moved || opening;
 }
 
 Result<void> LaneReduction::State::poll_until_done() {
-  HF_CHECK(in_wave && (!has_lane || order.size() == bucket_count),
-           "{} of {} buckets were launched in wave {}", order.size(), bucket_count, wave);
+  HF_CHECK(in_wave && (!has_lane || tickets.size() == bucket_count),
+           "{} of {} buckets were launched in wave {}", tickets.size(), bucket_count, wave);
   Rest pause(waiter.env(), waiter.timeout_ms());
   std::int64_t exposed_from_ns = -1;
   while (true) {
     HF_TRY(const bool moved, advance());
     const bool backward_ended = device->reached(backward_end);
     if (backward_ended && exposed_from_ns < 0) exposed_from_ns = waiter.env().monotonic_ns();
-    if (messages_left == 0 && adds_left == 0 && device->reached(last_add)) break;
+    if (exchanged() && adds_left == 0 && device->reached(last_add)) break;
     if (moved || !backward_ended) pause.moved();
-    if (ready < order.size()) {
+    if (ready < tickets.size()) {
       device->wait(tickets[ready], poll_interval_us);
-    } else if (messages_left == 0) {
+    } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
     } else if (!pause.rest()) {
@@ -286,26 +210,24 @@ Result<void> LaneReduction::State::poll_until_done() {
 }
 
 Error LaneReduction::State::timed_out() const {
-  for (int r = 0; r < ranks; ++r) {
-    const Peer& peer = peers[static_cast<std::size_t>(r)];
-    const bool receiving = peer.receives_done < peer.receives_posted;
-    if (!receiving && peer.sends_done == peer.sends_posted) continue;
-    return fail(
-        ExitCode::communication,
-        "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} rank {}, which "
-        "hangs or is out of reach; look at its output, then start the run again",
-        rank, waiter.timeout_ms(), wave, receiving ? peer.receives_done : order[peer.sends_done],
-        receiving ? "did not arrive from" : "was not taken by", r);
-  }
-  return fail(ExitCode::communication, "rank {} waits for nobody in wave {}", rank, wave);
+  const Exchange::Awaited awaited = exchange->awaited();
+  const std::string what = awaited.peer < 0 ? "did not finish: another rank"
+                           : awaited.receiving
+                               ? fmt::format("did not arrive from rank {}, which", awaited.peer)
+                               : fmt::format("was not taken by rank {}, which", awaited.peer);
+  return fail(
+      ExitCode::communication,
+      "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is out "
+      "of reach; look at its output, then start the run again",
+      rank, waiter.timeout_ms(), wave, awaited.number - first, what);
 }
 
-LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator,
+LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange,
                              Device& device, const Waiter& waiter, MemoryPlan& plan)
-    : state_(std::make_unique<State>(buckets, schedule, communicator, device, waiter, plan)) {}
+    : state_(std::make_unique<State>(buckets, schedule, exchange, device, waiter, plan)) {}
 
 LaneReduction::~LaneReduction() {
-  if (state_->in_wave && state_->ranks > 1) state_->communicator->abandon();  // its buffers go
+  if (state_->in_wave && state_->ranks > 1) state_->exchange->abandon();  // its buffers go
 }
 
 void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
@@ -334,7 +256,7 @@ void LaneReduction::backward_launched() {
 
 Result<void> LaneReduction::finish_wave() {
   Result<void> result = state_->poll_until_done();
-  if (!result.ok()) state_->communicator->abandon();
+  if (!result.ok()) state_->exchange->abandon();
   return result;
 }
 

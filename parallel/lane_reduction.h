@@ -5,15 +5,17 @@
 // One step, on every rank:
 //   reduction.begin_step();
 //   for each wave:
-//     reduction.begin_wave(wave);                       // posts the receives
-//     ... launch the lane's microbatches; for its last microbatch, in bucket order as launched:
+//     reduction.begin_wave(wave);                       // opens the exchanges, so posts the receives
+//     ... launch the lane's microbatches; for its last microbatch, in bucket order:
 //         reduction.bucket_launched(bucket, device.ticket());
 //     reduction.backward_launched();
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
 //   HF_TRY_VOID(reduction.finish_step());               // adds the shadows; waits: the sums are whole
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
 // and the adds of the wave are done: the next wave may overwrite the gradient buffer. After an error the
-// communicator is abandoned. Nothing is allocated after construction.
+// exchange is abandoned. Nothing is allocated after construction.
+//
+// A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@
 
 #include "kernels/device.h"
 #include "parallel/buckets.h"
-#include "parallel/collectives.h"
+#include "parallel/exchange.h"
 #include "parallel/lanes.h"
 #include "runtime/core/memory_plan.h"
 
@@ -39,11 +41,9 @@ struct LaneReductionCounts {
 
 class LaneReduction {
  public:
-  // Of a group: a message to and one from every peer fit into a communicator's requests.
-  static constexpr int ranks_max = 1536;
   // Reserves what LaneSum needs in `plan`. Everything passed by reference but `plan` and `waiter` outlives
   // this object.
-  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Communicator& communicator, Device& device,
+  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
   ~LaneReduction();
   // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
@@ -69,9 +69,9 @@ class LaneReduction {
 };
 
 // After the update: every rank sends its owned ranges of the flat parameter buffer to all others, bucket by
-// bucket in forward order. Returns when this rank's buffer is complete. dtype_bytes: bytes of one element of
-// the buffer.
-Result<void> gather_parameters(const BucketPlan& buckets, Communicator& communicator, const Waiter& waiter,
+// bucket in forward order, an exchange each. Returns when this rank's buffer is complete. dtype_bytes: bytes
+// of one element of the buffer. The device has written what it sends.
+Result<void> gather_parameters(const BucketPlan& buckets, Exchange& exchange, const Waiter& waiter,
                                std::byte* parameters, std::size_t dtype_bytes);
 
 }  // namespace holdfast

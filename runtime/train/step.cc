@@ -162,7 +162,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
       worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
   worker.device().synchronize();
   HF_FAULT_POINT(worker.faults(), "step.before_gather");
-  HF_TRY_VOID(gather_parameters(worker.buckets(), worker.communicator(), worker.waiter(), worker.parameters(),
+  HF_TRY_VOID(gather_parameters(worker.buckets(), worker.exchange(), worker.waiter(), worker.parameters(),
                                 bytes_of(worker.spec().dtype)));
   advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
   HF_FAULT_POINT(worker.faults(), "step.end");

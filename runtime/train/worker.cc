@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-static_assert(data_parallel_max <= LaneReduction::ranks_max,
+static_assert(data_parallel_max <= Exchange::ranks_max,
               "what the config lets through, the lane reduction must take");
 
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int rank) {
@@ -31,6 +31,7 @@ std::size_t token_arrays(const Config& config) {
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       waiter_(inputs.env, inputs.config.parallel.timeout_ms),
+      exchange_(inputs.communicator),
       spec_(make_model_spec(inputs.config)),
       lanes_(static_cast<int>(inputs.config.parallel.lanes), inputs.communicator.size()),
       buckets_(backward_buckets(spec_), inputs.communicator.size()),
@@ -67,7 +68,7 @@ Result<void> Worker::allocate() {
   model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
                                                   config().optimizer, plan_);
-  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, communicator(), device(), waiter_, plan_);
+  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, exchange_, device(), waiter_, plan_);
   // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's
   // count.
   HF_TRY_VOID(agree_on_outcome(communicator(), waiter_,
@@ -134,7 +135,7 @@ void Worker::start_loader() {
 Result<void> Worker::publish_parameters() {
   optimizer_->launch_publish(device());
   device().synchronize();
-  return gather_parameters(buckets_, communicator(), waiter_, parameters_, bytes_of(spec_.dtype));
+  return gather_parameters(buckets_, exchange_, waiter_, parameters_, bytes_of(spec_.dtype));
 }
 
 }  // namespace holdfast

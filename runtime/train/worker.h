@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "parallel/buckets.h"
 #include "parallel/collectives.h"
+#include "parallel/host_exchange.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
 #include "runtime/config/config.h"
@@ -44,6 +45,7 @@ class Worker {
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }
   Communicator& communicator() { return inputs_.communicator; }
+  Exchange& exchange() { return exchange_; }  // of the device's memory
   Device& device() { return inputs_.device; }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
@@ -81,6 +83,7 @@ class Worker {
 
   WorkerInputs inputs_;
   Waiter waiter_;
+  HostExchange exchange_;
   ModelSpec spec_;
   LaneSchedule lanes_;
   BucketPlan buckets_;

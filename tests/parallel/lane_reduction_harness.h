@@ -77,13 +77,13 @@ inline std::vector<int> lanes_in_order(int count) {
 // A rank with its device and buffers, to run whole steps of lane reduction.
 class ReducingRank {
  public:
-  ReducingRank(Communicator& communicator, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
+  ReducingRank(Exchange& exchange, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
                const CpuDeviceOptions& options = {})
-      : rank_(communicator.rank()),
-        schedule_(lanes, communicator.size()),
-        plan_(std::move(buckets), communicator.size()),
+      : rank_(exchange.rank()),
+        schedule_(lanes, exchange.size()),
+        plan_(std::move(buckets), exchange.size()),
         device_(make_cpu_device(options)),
-        reduction_(plan_, schedule_, communicator, *device_, waiter, memory_) {
+        reduction_(plan_, schedule_, exchange, *device_, waiter, memory_) {
     gradients_slot_ =
         memory_.reserve("gradients", MemoryClass::gradients, plan_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
@@ -180,9 +180,9 @@ class ReducingRank {
 };
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
-inline Result<void> check_lane_reduction(Communicator& communicator, const Waiter& waiter, int lanes) {
-  const int rank = communicator.rank(), ranks = communicator.size();
-  ReducingRank reducing(communicator, waiter, lanes, uneven_buckets());
+inline Result<void> check_lane_reduction(Exchange& exchange, const Waiter& waiter, int lanes) {
+  const int rank = exchange.rank(), ranks = exchange.size();
+  ReducingRank reducing(exchange, waiter, lanes, uneven_buckets());
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
@@ -209,9 +209,9 @@ inline Result<void> check_lane_reduction(Communicator& communicator, const Waite
 }
 
 // Every rank's own ranges reach all ranks, and nothing else is written.
-inline Result<void> check_gather_parameters(Communicator& communicator, const Waiter& waiter,
+inline Result<void> check_gather_parameters(Exchange& exchange, const Waiter& waiter,
                                             std::vector<Bucket> buckets = uneven_buckets()) {
-  const int rank = communicator.rank(), ranks = communicator.size();
+  const int rank = exchange.rank(), ranks = exchange.size();
   const BucketPlan plan(std::move(buckets), ranks);
   std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
@@ -224,8 +224,8 @@ inline Result<void> check_gather_parameters(Communicator& communicator, const Wa
       }
     }
   }
-  HF_TRY_VOID(gather_parameters(plan, communicator, waiter,
-                                std::as_writable_bytes(std::span(parameters)).data(), sizeof(std::uint16_t)));
+  HF_TRY_VOID(gather_parameters(plan, exchange, waiter, std::as_writable_bytes(std::span(parameters)).data(),
+                                sizeof(std::uint16_t)));
   EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks;
   return {};
 }

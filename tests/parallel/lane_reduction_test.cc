@@ -11,6 +11,7 @@
 #include "allocation_counter.h"
 #include "communicator_contract.h"
 #include "lane_reduction_harness.h"
+#include "parallel/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 
 namespace holdfast {
@@ -43,8 +44,10 @@ class LaneReductionBits : public testing::TestWithParam<std::tuple<int, int>> {}
 
 TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   const auto [ranks, lanes] = GetParam();
-  HF_EXPECT_OK(run_local_ranks(
-      ranks, [lanes = lanes](Communicator& c) { return test::check_lane_reduction(c, patient(), lanes); }));
+  HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes](Communicator& c) {
+    HostExchange exchange(c);
+    return test::check_lane_reduction(exchange, patient(), lanes);
+  }));
 }
 
 using Shape = std::tuple<int, int>;
@@ -80,7 +83,8 @@ TEST(LaneReduction, OneLaneIsNeitherCopiedNorAdded) {
     std::map<OpId, int> ops;
     CpuDeviceOptions options;
     options.observer = [&ops](OpId id) { ++ops[id]; };
-    ReducingRank reducing(c, patient(), 1, test::uneven_buckets(), options);
+    HostExchange exchange(c);
+    ReducingRank reducing(exchange, patient(), 1, test::uneven_buckets(), options);
     HF_TRY_VOID(reducing.step(reducing.my_lanes(0)));
     EXPECT_EQ(ops[OpId::accumulate], 1);
     EXPECT_EQ(ops[OpId::copy], 8);  // the made-up backward: one for each tensor
@@ -126,7 +130,8 @@ TEST(LaneReduction, BucketsLeaveWhileTheBackwardRuns) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     };
-    ReducingRank reducing(communicator, patient(), 2, buckets, options);
+    HostExchange exchange(communicator);
+    ReducingRank reducing(exchange, patient(), 2, buckets, options);
     const std::vector<float> lane = reducing.my_lanes(0).front();
     LaneReduction& reduction = reducing.reduction();
     std::vector<float> unused(1);
@@ -153,7 +158,8 @@ TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
       return {};
     }
     const Waiter impatient(posix_env(), 50);
-    ReducingRank reducing(c, impatient, 2, test::uneven_buckets());
+    HostExchange exchange(c);
+    ReducingRank reducing(exchange, impatient, 2, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     done.store(true);
     EXPECT_FALSE(outcome.ok());
@@ -170,7 +176,8 @@ TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
 TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
   HF_EXPECT_OK(run_local_ranks(3, [](Communicator& c) -> Result<void> {
     if (c.rank() == 1) return {};
-    ReducingRank reducing(c, patient(), 3, test::uneven_buckets());
+    HostExchange exchange(c);
+    ReducingRank reducing(exchange, patient(), 3, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     EXPECT_FALSE(outcome.ok());
     if (outcome.ok()) return {};
@@ -181,7 +188,8 @@ TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
 
 TEST(LaneReduction, StepsAllocateNothing) {
   HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
-    ReducingRank reducing(c, patient(), 5, test::uneven_buckets());
+    HostExchange exchange(c);
+    ReducingRank reducing(exchange, patient(), 5, test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
     std::uint64_t before = 0;
@@ -190,7 +198,7 @@ TEST(LaneReduction, StepsAllocateNothing) {
       if (step == 1) before = test::allocation_count();
       HF_TRY_VOID(barrier(c, patient()));
       HF_TRY_VOID(reducing.step(lanes));
-      HF_TRY_VOID(gather_parameters(reducing.plan(), c, patient(), parameters.data(), sizeof(float)));
+      HF_TRY_VOID(gather_parameters(reducing.plan(), exchange, patient(), parameters.data(), sizeof(float)));
       HF_TRY_VOID(barrier(c, patient()));
     }
     EXPECT_EQ(test::allocation_count(), before);
@@ -201,8 +209,10 @@ TEST(LaneReduction, StepsAllocateNothing) {
 class GatherParametersOf : public testing::TestWithParam<int> {};
 
 TEST_P(GatherParametersOf, EveryRankGetsEveryRange) {
-  HF_EXPECT_OK(run_local_ranks(GetParam(),
-                               [](Communicator& c) { return test::check_gather_parameters(c, patient()); }));
+  HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
+    HostExchange exchange(c);
+    return test::check_gather_parameters(exchange, patient());
+  }));
 }
 
 // More messages than are waited for together, in batches that end at other places on each rank.
@@ -213,7 +223,8 @@ TEST(GatherParameters, TakesSeveralBatches) {
       const std::uint64_t blocks = b % 7 == 0 ? 3 : 1;
       buckets[b].tensors = {{.name = "t", .shape = {(blocks - 1) * block_elements + 5}}};
     }
-    return test::check_gather_parameters(c, patient(), std::move(buckets));
+    HostExchange exchange(c);
+    return test::check_gather_parameters(exchange, patient(), std::move(buckets));
   }));
 }
 

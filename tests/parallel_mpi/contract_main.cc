@@ -13,7 +13,9 @@
 #include <string_view>
 
 #include "../parallel/communicator_contract.h"
+#include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
+#include "parallel/host_exchange.h"
 #include "parallel/launcher.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/mpi/mpi_session.h"
@@ -61,8 +63,10 @@ Result<void> check_contract(MpiSession& session) {
   HF_TRY_VOID(test::check_slots_are_reused(world, waiter()));
   HF_TRY_VOID(test::check_collectives(world, waiter()));
   HF_TRY_VOID(test::check_agreement(world, waiter()));
-  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(world, waiter(), lanes));
-  HF_TRY_VOID(test::check_gather_parameters(world, waiter()));
+  HostExchange exchange(world);
+  HF_TRY_VOID(test::check_exchanges(exchange, waiter()));
+  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(exchange, waiter(), lanes));
+  HF_TRY_VOID(test::check_gather_parameters(exchange, waiter()));
   HF_TRY_VOID(check_long_message(world));
   Result<void> mine;
   if (testing::UnitTest::GetInstance()->Failed()) mine = fail(ExitCode::data, "a check failed");
@@ -71,7 +75,8 @@ Result<void> check_contract(MpiSession& session) {
 
 // The last rank dies when its first backward ran; what the others' lane reduction ends with.
 Result<void> reduce_until_a_death(Communicator& world) {
-  test::ReducingRank reducing(world, waiter(), world.size(), test::uneven_buckets());
+  HostExchange exchange(world);
+  test::ReducingRank reducing(exchange, waiter(), world.size(), test::uneven_buckets());
   for (int step = 0; step < 1000; ++step) {
     if (step == 3 && world.rank() == world.size() - 1) posix_env().kill_self();
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));

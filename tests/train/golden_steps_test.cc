@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/host_exchange.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/exact_sum.h"
@@ -53,8 +54,9 @@ class Training {
              {.batch = golden.batch(), .sequence_length = golden.sequence_length()}),
         communicators_(make_local_communicators(1)),
         optimizer_(rig_.buckets(), 0, rig_.model().spec().dtype, config_.optimizer, plan_),
-        reduction_(rig_.buckets(), LaneSchedule(1, 1), *communicators_[0], rig_.device(),
-                   {posix_env(), 10'000}, plan_) {
+        exchange_(*communicators_[0]),
+        reduction_(rig_.buckets(), LaneSchedule(1, 1), exchange_, rig_.device(), {posix_env(), 10'000},
+                   plan_) {
     arena_ = MemoryArena::allocate(plan_).value();
     reduction_.bind(arena_, rig_.gradients());
     optimizer_.bind(arena_, rig_.parameters(), reduction_.reduced());
@@ -131,6 +133,7 @@ class Training {
   ModelRig rig_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   ShardedOptimizer optimizer_;
+  HostExchange exchange_;
   LaneReduction reduction_;
 };
 
