@@ -161,6 +161,7 @@ Result<void> LaneReduction::State::send(std::size_t bucket) {
     if (bytes.empty()) continue;
     outgoing.push_back({.source = bytes, .peer = target});
     counts.bytes_sent += bytes.size();
+    if (!device->reached(backward_end)) counts.bytes_sent_before_backward_ended += bytes.size();
   }
   HF_TRY_VOID(exchange->send(first + bucket, outgoing));
   if (ranks == 1) return {};

@@ -32,10 +32,11 @@
 namespace holdfast {
 
 struct LaneReductionCounts {
+  // "Before backward ended": their sends were posted before the last bucket of the lane was ready.
   std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_sent_before_backward_ended = 0;
   std::uint64_t buckets_sent = 0;
-  std::uint64_t buckets_sent_before_backward_ended =
-      0;                        // their sends were posted before the last bucket of the lane was ready
+  std::uint64_t buckets_sent_before_backward_ended = 0;
   std::int64_t exposed_us = 0;  // time in finish_wave after this rank's own backward had ended
 };
 

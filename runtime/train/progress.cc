@@ -110,6 +110,7 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
   // Of rank 0: how much of the gradient exchange ran behind the backward pass.
   line.field("gradient_bytes_sent", counts.bytes_sent).field("gradient_buckets_sent", counts.buckets_sent);
+  line.field("gradient_bytes_sent_during_backward", counts.bytes_sent_before_backward_ended);
   line.field("gradient_buckets_sent_during_backward", counts.buckets_sent_before_backward_ended);
   line.field("gradient_exposed_ms", static_cast<double>(counts.exposed_us) / 1e3);
   return log_.write(line.field("reason", status.reason));

@@ -146,6 +146,9 @@ TEST(LaneReduction, BucketsLeaveWhileTheBackwardRuns) {
     EXPECT_EQ(reduction.counts().buckets_sent, static_cast<std::uint64_t>(bucket_count));
     EXPECT_GE(reduction.counts().buckets_sent_before_backward_ended,
               static_cast<std::uint64_t>(bucket_count * 8 / 10));
+    const LaneReductionCounts counts = reduction.counts();
+    EXPECT_GE(counts.bytes_sent_before_backward_ended, counts.bytes_sent / 10 * 8);
+    EXPECT_LT(counts.bytes_sent_before_backward_ended, counts.bytes_sent);
     return {};
   }));
 }

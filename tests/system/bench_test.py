@@ -48,6 +48,8 @@ class BenchTest(unittest.TestCase):
         result = case["result"]
         self.assertAlmostEqual(result["gradient_bytes_per_step"] / result["gradient_bytes_by_formula"], 1.0, delta=0.01)
         self.assertGreater(result["ratio"], 0.0)
+        self.assertGreater(result["bytes_hidden_share"], 0.0)
+        self.assertLess(result["bytes_hidden_share"], 1.0, "the embedding's gradients are ready last")
 
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
