@@ -5,8 +5,10 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t poll_interval_us =
-    200;  // while the device computes: MPI moves nothing unless it is polled
+// While the device computes: MPI moves nothing unless it is polled, but every look takes the processor from a
+// kernel.
+constexpr std::int64_t poll_interval_us = 1000;
+constexpr std::int64_t backward_wait_us = 1'000'000;  // with nobody to hear from
 
 }  // namespace
 
@@ -197,7 +199,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     if (exchanged() && adds_left == 0 && device->reached(last_add)) break;
     if (moved || !backward_ended) pause.moved();
     if (ready < tickets.size()) {
-      device->wait(tickets[ready], poll_interval_us);
+      device->wait(tickets[ready], ranks > 1 ? poll_interval_us : backward_wait_us);
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
