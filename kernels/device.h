@@ -56,9 +56,12 @@ class Device {
   virtual std::uint64_t workspace_bytes() const = 0;
 
   virtual const KernelTable& kernels() const = 0;
-  // "cpu, avx512, matmul amx": what decides bits (so not the number of threads). Stored
-  // with a run; a resume on another says so.
+  // "cpu, avx512, matmul amx": its kind, the processor's instructions and the kernels with bits of their own.
   virtual std::string description() const = 0;
+  // What of that decides the bits of a run in `precision` (so neither threads nor instructions that give the
+  // same bits): "cpu" in fp32, "cpu, matmul amx" in bf16. Stored with a run; a resume on another says so. A
+  // device that cannot tell names all of it.
+  virtual std::string identity(DType /*precision*/) const { return description(); }
   virtual int threads() const = 0;
 
  private:

@@ -33,6 +33,8 @@ struct Implementation {
   // The library that decides its bits, with its version; or null.
   std::string (*library)() = nullptr;
 
+  // It computes bf16 alone, so that it decides no bit of a run in fp32; `supports` refuses the rest.
+  bool bf16_only = false;
   // Which arguments it can compute, from shapes and dtypes alone; null = all. What it cannot goes to the next
   // in order.
   bool (*supports)(const void* arguments) = nullptr;

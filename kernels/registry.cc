@@ -160,20 +160,20 @@ const KernelRegistry& kernel_registry() {
   return registry;
 }
 
-std::string bits_of(const KernelChoice& choice) {
+std::string bits_of(const KernelChoice& choice, DType precision) {
   std::vector<std::string> parts;
   for (const Implementation* each : choice.order) {
-    if (each->same_bits_as_portable) continue;
+    if (each->same_bits_as_portable || (each->bf16_only && precision == DType::fp32)) continue;
     parts.push_back(each->library != nullptr ? each->library()
                                              : fmt::format("{} {}", name_of(each->op), each->name));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string bits_of(const KernelTable& table) {
+std::string bits_of(const KernelTable& table, DType precision) {
   std::vector<std::string> parts;
   for (const KernelChoice& choice : table) {
-    if (std::string bits = bits_of(choice); !bits.empty()) parts.push_back(std::move(bits));
+    if (std::string bits = bits_of(choice, precision); !bits.empty()) parts.push_back(std::move(bits));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

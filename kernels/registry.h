@@ -19,6 +19,7 @@
 #include "kernels/implementation.h"
 #include "kernels/op.h"
 #include "runtime/core/result.h"
+#include "runtime/core/tensor.h"
 
 namespace holdfast {
 
@@ -68,9 +69,9 @@ class KernelRegistry {
 // Those of this program.
 const KernelRegistry& kernel_registry();
 
-// What decides the bits of a table beyond what is the same on every processor: "oneDNN 2.6.3
-// avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the bits of "portable".
-std::string bits_of(const KernelTable& table);
-std::string bits_of(const KernelChoice& choice);
+// What decides the bits of a run in `precision` (fp32 or bf16) beyond what is the same on every processor:
+// "oneDNN 2.6.3 avx512_core_amx, rmsnorm_forward mine". Empty when every choice gives the bits of "portable".
+std::string bits_of(const KernelTable& table, DType precision);
+std::string bits_of(const KernelChoice& choice, DType precision);
 
 }  // namespace holdfast

@@ -56,6 +56,7 @@ class CpuDevice final : public Device {
 
   const KernelTable& kernels() const override { return kernels_; }
   std::string description() const override;
+  std::string identity(DType precision) const override { return with_bits("cpu", precision); }
   int threads() const override { return team_.threads(); }
 
  private:
@@ -63,6 +64,7 @@ class CpuDevice final : public Device {
     push(id, planning_ ? Action::prepare : Action::run, arguments, bytes);
   }
   void push(OpId id, Action action, const void* arguments, std::size_t bytes);
+  std::string with_bits(std::string_view name, DType precision) const;
 
   // The queue thread.
   void serve();
@@ -125,12 +127,14 @@ bool CpuDevice::wait(Ticket ticket, std::int64_t timeout_us) {
   return done;
 }
 
-// Own kernels have the same bits on every instruction set; the widest that they are compiled for is named all
-// the same.
+// Names the widest instructions that own kernels are compiled for. A run in bf16 reaches every kernel.
 std::string CpuDevice::description() const {
-  const CpuIsa widest = std::min(isa_, CpuIsa::avx512);
-  const std::string bits = bits_of(kernels_);
-  return fmt::format("cpu, {}{}{}", name_of(widest), bits.empty() ? "" : ", ", bits);
+  return with_bits(fmt::format("cpu, {}", name_of(std::min(isa_, CpuIsa::avx512))), DType::bf16);
+}
+
+std::string CpuDevice::with_bits(std::string_view name, DType precision) const {
+  const std::string bits = bits_of(kernels_, precision);
+  return fmt::format("{}{}{}", name, bits.empty() ? "" : ", ", bits);
 }
 
 Result<void> CpuDevice::end_planning() {

@@ -20,6 +20,7 @@ struct About {
   const char* name = nullptr;
   const char* what = nullptr;
   bool same_bits_as_portable = false;
+  bool bf16_only = false;
   int preference = -1;              // only when asked for
   CpuIsa needs = CpuIsa::portable;  // when it needs more than the instruction set of HF_ISA
 };
@@ -34,6 +35,7 @@ constexpr Implementation kernel(const About& about) {
   result.what = about.what;
   result.needs = about.needs < CpuIsa::HF_ISA ? CpuIsa::HF_ISA : about.needs;
   result.same_bits_as_portable = about.same_bits_as_portable;
+  result.bf16_only = about.bf16_only;
   result.preference = about.preference;
   result.run = [](const Context& context, const void* arguments) {
     run_op(context, *static_cast<const Op*>(arguments));

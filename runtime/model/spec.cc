@@ -73,8 +73,12 @@ ModelSpec make_model_spec(const Config& config) {
   spec.tied_head = model.head == "tied";
   spec.rope_theta = model.rope_theta;
   spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
-  spec.dtype = config.training.precision == "bf16" ? DType::bf16 : DType::fp32;
+  spec.dtype = precision_of(config);
   return spec;
+}
+
+DType precision_of(const Config& config) {
+  return config.training.precision == "bf16" ? DType::bf16 : DType::fp32;
 }
 
 Recompute recompute_of(const Config& config) {

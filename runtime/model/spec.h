@@ -46,6 +46,7 @@ struct ModelSpec {
 
 // From a resolved config (resolve_config has filled in every shape).
 ModelSpec make_model_spec(const Config& config);
+DType precision_of(const Config& config);  // of parameters and activations
 Recompute recompute_of(const Config& config);
 const char* name_of(Recompute recompute);  // as the config has it
 

@@ -4,6 +4,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
+#include "runtime/model/spec.h"
 #include "runtime/train/kernel_choice.h"
 
 namespace holdfast {
@@ -84,7 +85,8 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   HF_TRY_VOID(agree(inputs, waiter, settle_kernels(kernels)));
   std::unique_ptr<Device> device = make_cpu_device(
       {.threads = threads_of_rank(inputs, config), .isa = kernels.isa, .kernels = kernels.wishes});
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"device", device->description()}}));
+  HF_TRY_VOID(
+      agree_on_facts(inputs.communicator, waiter, {{"device", device->identity(precision_of(config))}}));
   return device;
 }
 

@@ -96,11 +96,11 @@ void put_kernels(const KernelTable& table, EventLine& line) {
   line.end_object();
 }
 
-bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op) {
-  const auto bits_on = [op](const KernelsConfig& kernels) -> Result<std::string> {
+bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {
+  const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
     const KernelRequest request = kernel_request(kernels);
     HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.wishes));
-    return bits_of(table[static_cast<std::size_t>(op)]);
+    return bits_of(table[static_cast<std::size_t>(op)], precision);
   };
   const Result<std::string> bits_before = bits_on(before), bits_after = bits_on(after);
   return bits_before.ok() && bits_after.ok() && *bits_before == *bits_after;

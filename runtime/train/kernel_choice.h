@@ -31,8 +31,8 @@ std::vector<std::string> kernel_lines(const KernelTable& table, CpuIsa isa);
 // {"matmul": {"name": "onednn", "why": "the only default"}, ...}, as the field "kernels" of an event.
 void put_kernels(const KernelTable& table, EventLine& line);
 
-// Whether kernels.<op> may change from one config to the other without changing a bit, as far as this build
-// knows both.
-bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op);
+// Whether kernels.<op> may change from one config to the other without changing a bit of a run in
+// `precision`, as far as this build knows both.
+bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision);
 
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/document.h"
+#include "runtime/model/spec.h"
 #include "runtime/train/kernel_choice.h"
 
 namespace holdfast {
@@ -121,7 +122,7 @@ Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint&
   std::string forbidden;
   for (ConfigChange& change : diff_config(stored, config)) {
     if (const std::optional<OpId> op = op_of_key(change.key);
-        op.has_value() && same_kernel_bits(stored.kernels, config.kernels, *op)) {
+        op.has_value() && same_kernel_bits(stored.kernels, config.kernels, *op, precision_of(config))) {
       change.effect = ResumeEffect::safe;
     }
     const std::string line =

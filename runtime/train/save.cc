@@ -41,7 +41,7 @@ Manifest make_manifest(Worker& worker, const std::vector<std::string>& shard_tex
   put_state(worker.state(), manifest);
   manifest.identity = config_identity(worker.config());
   manifest.config = dump_config(worker.config());
-  manifest.values["device"] = worker.device().description();
+  manifest.values["device"] = worker.device().identity(worker.spec().dtype);
   for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
   return manifest;
 }

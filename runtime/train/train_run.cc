@@ -102,11 +102,12 @@ Result<void> TrainRun::join() {
   for (const std::string& note : start_.notes)
     fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
   for (const std::string& change : changes) fmt::print("resume: {}\n", change);
-  if (!start_.device.empty() && start_.device != device_->description()) {
+  const std::string device = device_->identity(precision_of(config_));
+  if (!start_.device.empty() && start_.device != device) {
     fmt::print(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
         "bits)\n",
-        start_.device, device_->description());
+        start_.device, device);
   }
   return {};
 }

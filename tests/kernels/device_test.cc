@@ -194,6 +194,20 @@ TEST(CpuDevice, DescriptionNamesChosenKernelsThatHaveBitsOfTheirOwn) {
   EXPECT_EQ(description({{OpId::rotary, "reference"}}), usual + ", rotary reference");
 }
 
+TEST(CpuDevice, IdentityIsWhatDecidesTheBitsOfThePrecision) {
+  const auto identity = [](CpuIsa isa, DType precision) {
+    return make_cpu_device({.isa = isa})->identity(precision);
+  };
+  EXPECT_THAT(identity(CpuIsa::portable, DType::fp32), testing::StartsWith("cpu, oneDNN "));
+  for (const CpuIsa isa : cpu_isas) {
+    if (isa < CpuIsa::avx2 || isa > best_cpu_isa()) continue;
+    EXPECT_EQ(identity(isa, DType::fp32), "cpu") << name_of(isa);
+    const std::string products =
+        fmt::format(", matmul {0}, attention_forward {0}, attention_backward {0}", name_of(isa));
+    EXPECT_EQ(identity(isa, DType::bf16), isa < CpuIsa::avx512_bf16 ? "cpu" : "cpu" + products);
+  }
+}
+
 TEST(CpuDevice, RunsTheKernelsThatItWasTold) {
   const std::unique_ptr<Device> device = make_cpu_device({.kernels = {{OpId::bias_gradient, "reference"}}});
   EXPECT_STREQ(device->kernels()[static_cast<std::size_t>(OpId::bias_gradient)].first().name, "reference");

@@ -5,7 +5,9 @@
 
 #include <set>
 
+#include "kernels/attention.h"
 #include "kernels/device.h"
+#include "kernels/matmul.h"
 
 namespace holdfast {
 namespace {
@@ -147,9 +149,46 @@ TEST(KernelRegistry, BitsNameLibrariesAndWhatHasBitsOfItsOwn) {
   Implementation linked = of_rotary("linked", CpuIsa::portable, -1);
   linked.library = library;
   const Rotary rotary({portable, linked, of_rotary("mine", CpuIsa::portable, -1)});
-  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable).value()), "");
-  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "linked").value()), "a library 1.2");
-  EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "mine").value()), "rotary mine");
+  for (const DType precision : {DType::fp32, DType::bf16}) {
+    EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable).value(), precision), "");
+    EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "linked").value(), precision), "a library 1.2");
+    EXPECT_EQ(bits_of(rotary.choose(CpuIsa::portable, "mine").value(), precision), "rotary mine");
+  }
+}
+
+TEST(KernelRegistry, WhatComputesBf16AloneDecidesNoBitOfFp32) {
+  Implementation tiles = of_rotary("tiles", CpuIsa::portable, 1);
+  tiles.bf16_only = true;
+  tiles.supports = supports_odd;
+  Implementation portable = of_rotary("portable", CpuIsa::portable);
+  portable.same_bits_as_portable = true;
+  const Rotary rotary({tiles, portable});
+  const KernelTable table = rotary.choose(CpuIsa::portable).value();
+  EXPECT_EQ(bits_of(table, DType::fp32), "");
+  EXPECT_EQ(bits_of(table, DType::bf16), "rotary tiles");
+}
+
+template <typename Op>
+void expect_bf16_only_implementations_refuse_fp32() {
+  const Op bf16{.dtype = DType::bf16}, fp32{.dtype = DType::fp32};
+  for (const Implementation* each : kernel_registry().of(Op::id)) {
+    if (!each->bf16_only) continue;
+    EXPECT_TRUE(each->supports(&bf16)) << each->name;
+    EXPECT_FALSE(each->supports(&fp32)) << each->name;
+  }
+}
+
+TEST(KernelRegistry, ThisProgramsBf16OnlyImplementationsRefuseFp32) {
+  expect_bf16_only_implementations_refuse_fp32<Matmul>();
+  expect_bf16_only_implementations_refuse_fp32<AttentionForward>();
+  expect_bf16_only_implementations_refuse_fp32<AttentionBackward>();
+  for (std::size_t op = 0; op < op_count; ++op) {
+    for (const Implementation* each : kernel_registry().of(static_cast<OpId>(op))) {
+      const bool seen = each->op == OpId::matmul || each->op == OpId::attention_forward ||
+                        each->op == OpId::attention_backward;
+      EXPECT_TRUE(seen || !each->bf16_only) << op_names[op] << " " << each->name << ": add it above";
+    }
+  }
 }
 
 TEST(KernelRegistry, ThisProgramsHasEveryOpForEveryProcessorAndAsReference) {

@@ -150,6 +150,25 @@ class BitsTest(unittest.TestCase):
                     self.expect_reference(split, digests[isa])
             self.assertGreaterEqual(len(digests), 2, "portable and the processor's own, at the least")
             self.assertEqual(digests["auto"], list(digests.values())[-2], "the highest rung is what a run takes by itself")
+            if precision == "fp32":
+                vectors = [digest for isa, digest in digests.items() if isa != "portable"]
+                self.assertEqual(len(set(vectors)), 1, "the vectors of every processor give the same bits")
+
+    def test_a_resume_on_another_processor_speaks_up_where_bits_may_differ(self):
+        """fp32 has the bits of every processor with vectors; products of bf16 and those of oneDNN are the instruction's own."""
+        for precision, style, isa, told in (("fp32", [], "avx2", ""), ("fp32", [], "portable", "cpu, oneDNN "),
+                                            ("bf16", BF16_GPT2, "portable", "cpu, oneDNN ")):
+            with self.subTest(precision=precision, isa=isa):
+                run = self.scene.run(f"moved-{precision}-{isa}", ["--training.steps=8", *style])
+                stopped = run.start(1, overrides=["--run.stop_after=1ms", f"--kernels.isa={isa}"])
+                if stopped.wait() == 2 and "this processor has" in stopped.output():
+                    continue
+                stopped.expect_exit(75)
+                again = run.start(1)
+                again.expect_exit(0)
+                made_on = re.findall(r'resume: made on "(.*?)", now on "cpu', again.output())
+                self.assertEqual(len(made_on), 1 if told else 0, again.output())
+                self.assertTrue("".join(made_on).startswith(told), made_on)
 
     def test_gpt2_style_in_bf16(self):
         reference = harness.reference_digest(self.scene, BF16_GPT2, "bf16-reference")

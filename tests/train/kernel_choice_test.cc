@@ -63,11 +63,11 @@ TEST(KernelBits, AreTheSameInTheFamilyOfPortable) {
   const Config usual;
   Config other;
   implementation_of(other, OpId::rotary) = "portable";
-  EXPECT_TRUE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary));
+  EXPECT_TRUE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::bf16));
   implementation_of(other, OpId::rotary) = "reference";
-  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary));
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::fp32));
   implementation_of(other, OpId::rotary) = "one that was removed";
-  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary));
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::fp32));
 }
 
 class KernelChoiceTest : public TrainingTest {

@@ -19,6 +19,7 @@ constexpr Implementation kernel(OpId op, const char* what, Function run, Functio
   result.name = HF_QUOTED(HF_ISA);
   result.what = what;
   result.needs = CpuIsa::HF_ISA;
+  result.bf16_only = true;
   result.supports = supports;
   result.prepare = prepare;
   result.run = run;
