@@ -29,8 +29,8 @@ Result<void> receive_from(Communicator& communicator, const Waiter& waiter, std:
 }
 
 // From rank 0 to all.
-Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
-                       const char* operation) {
+Result<void> broadcast_as(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
+                          const char* operation) {
   const int rank = communicator.rank(), size = communicator.size();
   int step = 1;
   while (step < size && (rank & step) == 0) step *= 2;
@@ -60,7 +60,7 @@ Result<void> all_reduce_as(Communicator& communicator, const Waiter& waiter, std
                                            static_cast<std::uint64_t>(received[i]));
     }
   }
-  return broadcast(communicator, waiter, std::as_writable_bytes(words), operation);
+  return broadcast_as(communicator, waiter, std::as_writable_bytes(words), operation);
 }
 
 }  // namespace
@@ -129,6 +129,10 @@ Result<void> barrier(Communicator& communicator, const Waiter& waiter) {
   return all_reduce_as(communicator, waiter, {}, "a barrier");
 }
 
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes) {
+  return broadcast_as(communicator, waiter, bytes, "a broadcast");
+}
+
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
   constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
   for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
@@ -159,7 +163,7 @@ Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::s
     HF_TRY_VOID(receive_from(communicator, waiter, ranks(rank + step, step), static_cast<int>(rank + step),
                              "an all-gather"));
   }
-  return broadcast(communicator, waiter, all, "an all-gather");
+  return broadcast_as(communicator, waiter, all, "an all-gather");
 }
 
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,

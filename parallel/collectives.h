@@ -50,6 +50,8 @@ class Waiter {
 };
 
 Result<void> barrier(Communicator& communicator, const Waiter& waiter);
+// From rank 0 to all; everywhere of the same length.
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes);
 // Element-wise sum of signed 64-bit words (modulo 2^64), the same result on every rank.
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words);
 // `mine` from every rank, in rank order; all of the same length. `all` holds size() * mine.size() bytes.
