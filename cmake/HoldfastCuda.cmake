@@ -34,3 +34,18 @@ function(holdfast_cuda_module name)
   target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt)
   holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})
 endfunction()
+
+# holdfast_nccl(TARGET FILE): compiles FILE of TARGET against NCCL's header and the CUDA runtime, with HF_NCCL, where both are
+# found. libnccl itself is loaded when the program needs it, and the runtime is linked in, so the program starts anywhere.
+function(holdfast_nccl target file)
+  if(NOT HOLDFAST_CUDA)
+    return()
+  endif()
+  find_package(CUDAToolkit QUIET)
+  find_path(HOLDFAST_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(CUDAToolkit_FOUND AND HOLDFAST_NCCL_INCLUDE)
+    set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
+    target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${HOLDFAST_NCCL_INCLUDE})
+    target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  endif()
+endfunction()

@@ -1,0 +1,182 @@
+#include "parallel/nccl/nccl_communicators.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "kernels/cuda_error.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t poll_us = 200;
+
+bool is_sticky(CudaError error) {
+  return cuda_error_class(error) == CudaErrorClass::sticky;
+}
+
+}  // namespace
+
+NcclCommunicators::NcclCommunicators(NcclLibrary& library, Env& env, NcclEnd end)
+    : library_(&library), env_(&env), end_(std::move(end)) {
+  if (!end_.die) {
+    end_.die = [&env](const std::string& sentence) {
+      std::fprintf(stderr, "%s\n", sentence.c_str());
+      std::fflush(stderr);
+      env.kill_self();
+    };
+  }
+  thread_ = std::thread([this] { run(); });  // now: in trouble there may be no memory for one
+}
+
+NcclCommunicators::~NcclCommunicators() {
+  if (!links_.empty()) static_cast<void>(abort_all("the epoch has ended"));
+  {
+    const std::lock_guard guard(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+NcclLink& NcclCommunicators::add(NcclLink link) {
+  const std::lock_guard guard(calls_);
+  links_.push_back(std::make_unique<NcclLink>(std::move(link)));
+  return *links_.back();
+}
+
+Result<NcclCommunicators::Calls> NcclCommunicators::enter() {
+  if (!ended()) {
+    Calls calls(calls_);
+    if (!ended()) return calls;
+  }
+  const std::lock_guard guard(mutex_);
+  return fail(ExitCode::communication, "the NCCL communicators of this process have ended: {}", reason_);
+}
+
+Result<void> NcclCommunicators::abort_all(const std::string& reason, CudaError seen) {
+  std::unique_lock lock(mutex_);
+  if (phase_ == Phase::live) {
+    reason_ = reason;
+    if (is_sticky(seen)) {
+      outcome_ = fmt::format("CUDA met an error that no call survives ({})", library_->text(seen));
+    }
+    phase_ = is_sticky(seen) ? Phase::lost : Phase::aborting;
+    changed_.notify_all();
+  }
+  const auto decided = [this] { return phase_ == Phase::ended || phase_ == Phase::lost; };
+  if (!changed_.wait_for(lock, std::chrono::milliseconds(end_.timeout_ms), decided)) {
+    phase_ = Phase::lost;
+    outcome_ = fmt::format("NCCL did not end its communicators within {} ms", end_.timeout_ms);
+    changed_.notify_all();
+  }
+  if (phase_ == Phase::ended) return {};
+  const Error error =
+      fail(ExitCode::communication,
+           "this process (host {}, pid {}) kills itself, so that the other ranks go on without it: {}. The "
+           "communicators were to end because {}",
+           env_->host_name(), env_->process_id(), outcome_, reason_);
+  if (!std::exchange(dead_, true)) end_.die(error.message);
+  return error;
+}
+
+void NcclCommunicators::run() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || phase_ != Phase::live; });
+    if (phase_ != Phase::aborting) return;
+  }
+  // Waits for the owner to come out of its call. One that never does is the deadline's.
+  const std::lock_guard calls(calls_);
+  const Result<void> outcome = end_all();
+  const std::lock_guard guard(mutex_);
+  if (phase_ == Phase::aborting) {
+    phase_ = outcome.ok() ? Phase::ended : Phase::lost;
+    if (!outcome.ok()) outcome_ = outcome.error().message;
+  }
+  changed_.notify_all();
+}
+
+Result<void> NcclCommunicators::end_all() {
+  library_->set_device(end_.device);  // of this thread; an error shows below
+  std::vector<NcclComm> comms;
+  for (const auto& link : links_) {
+    if (link->comm != nullptr) comms.push_back(link->comm);
+  }
+  const bool in_group = library_->version() >= NcclLibrary::version_group_abort;
+  const NcclResult aborted = in_group ? abort_group(comms) : abort_each(comms);
+  if (aborted != NcclResult::success) {
+    // What could not be aborted may still write into memory that others use by then.
+    return fail(ExitCode::communication, "ncclCommAbort failed: {}", library_->text(aborted));
+  }
+  HF_TRY_VOID(wait_until_quiet());
+  const CudaError freeing = free_all(), last = library_->last_cuda_error();
+  if (is_sticky(freeing) || is_sticky(last)) {
+    return fail(ExitCode::communication, "CUDA met an error that no call survives ({})",
+                library_->text(is_sticky(freeing) ? freeing : last));
+  }
+  return {};
+}
+
+NcclResult NcclCommunicators::abort_group(const std::vector<NcclComm>& comms) {
+  if (comms.empty()) return NcclResult::success;
+  NcclResult first = library_->group_start();
+  for (NcclComm comm : comms) {
+    const NcclResult result = library_->comm_abort(comm);
+    if (first == NcclResult::success) first = result;
+  }
+  const NcclResult result = library_->group_end();
+  return first == NcclResult::success ? result : first;
+}
+
+NcclResult NcclCommunicators::abort_each(const std::vector<NcclComm>& comms) {
+  std::vector<NcclResult> results(comms.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < comms.size(); ++i) {
+    threads.emplace_back([this, &results, &comms, i] {
+      library_->set_device(end_.device);
+      results[i] = library_->comm_abort(comms[i]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto failed = std::find_if(results.begin(), results.end(),
+                                   [](NcclResult result) { return result != NcclResult::success; });
+  return failed == results.end() ? NcclResult::success : *failed;
+}
+
+// Never a synchronise, which could not be left: this one ends when nobody waits for it any more.
+Result<void> NcclCommunicators::wait_until_quiet() {
+  for (const auto& link : links_) {
+    if (link->stream == nullptr) continue;
+    CudaError error = library_->stream_query(link->stream);
+    while (cuda_error_class(error) == CudaErrorClass::not_ready) {
+      if (phase_ == Phase::lost) return fail(ExitCode::communication, "the deadline passed");
+      env_->sleep_us(poll_us);
+      error = library_->stream_query(link->stream);
+    }
+    if (is_sticky(error)) {
+      return fail(ExitCode::communication, "CUDA met an error that no call survives ({})",
+                  library_->text(error));
+    }
+  }
+  return {};
+}
+
+CudaError NcclCommunicators::free_all() {
+  CudaError first = 0;
+  const auto note = [&first](CudaError error) {
+    if (first == 0) first = error;
+  };
+  for (const auto& link : links_) {
+    for (CudaEvent event : link->events) note(library_->event_destroy(event));
+    if (link->stream != nullptr) note(library_->stream_destroy(link->stream));
+    if (link->memory != nullptr) note(library_->free(link->memory));
+    link->comm = nullptr;
+    link->stream = nullptr;
+    link->events.clear();
+    link->memory = nullptr;
+  }
+  return first;
+}
+
+}  // namespace holdfast

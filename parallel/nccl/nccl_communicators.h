@@ -1,0 +1,102 @@
+// NcclCommunicators: the NCCL communicators of this process in one epoch, the rule that one thread at a time
+// calls them, and the thread that ends them all.
+//
+// NCCL does not say that a peer on the same host died, and its kernels wait for it for ever. Whoever learns
+// it (an error, a deadline that passed, a verdict of the watchdog) calls abort_all(), and then:
+//
+//   live      every call goes through enter()
+//   aborting  enter() gives an error, so nothing new is launched. A thread of its own, inside no call, aborts
+//   all
+//             communicators in one NCCL group (one after the other they deadlock in the driver; before 2.22,
+//             which cannot do that in a group, each in a thread of its own), waits until the streams are
+//             quiet, and looks whether CUDA still works
+//   ended     all memory is given back; the next epoch connects anew, with new communicators
+//   lost      the deadline passed, an abort failed, or CUDA's error is sticky: the process kills itself, and
+//   is
+//             for its peers an ordinary death
+//
+// Threads: any may call abort_all() and ended(); it returns when the state is ended or lost. Everything else
+// is for the owner's thread. The end of a run takes the same way, after its ranks have agreed that all is
+// done: ncclCommFinalize may wait for ever, and one way is tested better than two.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "parallel/nccl/nccl_library.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// One communicator and what belongs to it.
+struct NcclLink {
+  std::string name;  // "holdfast-e3-data", the same on all ranks
+  int rank = 0, size = 1;
+  NcclComm comm = nullptr;  // null while size is 1
+  CudaStream stream = nullptr;
+  std::vector<CudaEvent> events = {};
+  void* memory = nullptr;  // on the device, for the first exchange
+};
+
+struct NcclEnd {
+  int device = 0;
+  std::int64_t timeout_ms = 15'000;
+  // Ends this process: Env::kill_self() after the sentence is on stderr, unless a test says otherwise. There
+  // it returns, and abort_all() returns the sentence as its error.
+  std::function<void(const std::string& sentence)> die = {};
+};
+
+class NcclCommunicators {
+ public:
+  // `library` and `env` outlive this object.
+  NcclCommunicators(NcclLibrary& library, Env& env, NcclEnd end);
+  // Aborts what is live. No exchange of it may be used any more.
+  ~NcclCommunicators();
+
+  NcclLibrary& library() { return *library_; }
+  // Owned by this object, at one place until it goes. A link whose making failed is ended with the others.
+  NcclLink& add(NcclLink link);
+
+  // Held while calling NCCL, or CUDA on its streams; an error when these communicators have ended.
+  using Calls = std::unique_lock<std::mutex>;
+  Result<Calls> enter();
+
+  // `seen`: a CUDA error that the caller met, if any. ok: the state is ended.
+  Result<void> abort_all(const std::string& reason, CudaError seen = 0);
+  bool ended() const { return phase_.load() != Phase::live; }
+
+ private:
+  enum class Phase { live, aborting, ended, lost };
+
+  void run();  // the thread
+  Result<void> end_all();
+  NcclResult abort_group(const std::vector<NcclComm>& comms);
+  NcclResult abort_each(const std::vector<NcclComm>& comms);
+  Result<void> wait_until_quiet();
+  CudaError free_all();
+
+  NcclLibrary* library_;
+  Env* env_;
+  NcclEnd end_;
+  std::vector<std::unique_ptr<NcclLink>> links_;
+  std::mutex calls_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::atomic<Phase> phase_ = Phase::live;
+  std::string reason_;   // why the abort was asked for
+  std::string outcome_;  // of state lost
+  bool dead_ = false;    // die() was called
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,93 @@
+// NcclLibrary: exactly those calls of NCCL and of the CUDA runtime that the communicators of this folder
+// make, so that tests can put a world behind them in which calls hang, fail, are slow and end late
+// (tests/parallel_nccl/nccl_double.h). Nothing here includes NCCL's headers: the state machines above it are
+// compiled and tested everywhere. load_nccl_library() gives the real one.
+//
+// Threads: the rules of NCCL and CUDA, which the caller keeps: one thread at a time per communicator (state
+// and abort too), an open group belongs to its thread. Errors are the libraries' own codes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// ncclResult_t, by value.
+enum class NcclResult : int {
+  success = 0,
+  unhandled_cuda_error = 1,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6,
+  in_progress = 7,
+};
+
+// cudaError_t, by value; what a code means: kernels/cuda_error.h.
+using CudaError = int;
+
+using NcclComm = struct NcclCommHandle*;      // ncclComm_t
+using CudaStream = struct CudaStreamHandle*;  // cudaStream_t
+using CudaEvent = struct CudaEventHandle*;    // cudaEvent_t
+struct NcclUniqueId {
+  std::array<char, 128> bytes = {};
+};
+
+class NcclLibrary {
+ public:
+  // The oldest that works: ncclCommInitRankConfig with blocking = 0, and the fixes to it. From `group_abort`
+  // on communicators can be aborted inside a group; before, only each from a thread of its own.
+  static constexpr int version_min = 21801;
+  static constexpr int version_group_abort = 22203;
+
+  virtual ~NcclLibrary() = default;
+  virtual int version() const = 0;  // 22809: 2.28.9
+
+  // NCCL. A communicator is non-blocking: what starts on it may return in_progress, and nothing but state()
+  // comm_abort() may be called on it until comm_state() is something else.
+  virtual NcclResult unique_id(NcclUniqueId& id) = 0;
+  // `name`: shown in NCCL's own messages and tools, where the version knows of it (2.27).
+  virtual NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
+                               const std::string& name) = 0;
+  // What the communicator is doing, or the error that it met since (ncclCommGetAsyncError).
+  virtual NcclResult comm_state(NcclComm comm, NcclResult& state) = 0;
+  virtual NcclResult comm_abort(NcclComm comm) = 0;  // blocks, perhaps for ever; also for an orderly end
+  virtual NcclResult group_start() = 0;
+  virtual NcclResult group_end() = 0;  // blocks when the group aborts
+  virtual NcclResult send(const void* source, std::size_t bytes, int peer, NcclComm comm,
+                          CudaStream stream) = 0;
+  virtual NcclResult receive(void* target, std::size_t bytes, int peer, NcclComm comm, CudaStream stream) = 0;
+  virtual std::string text(NcclResult result) = 0;
+  virtual std::string last_error(NcclComm comm) = 0;  // empty when there is none; comm may be null
+
+  // The CUDA runtime. Nothing that waits for the device, which for a dead peer is for ever; but free(), which
+  // belongs behind streams that are quiet.
+  virtual CudaError device_count(int& count) = 0;
+  virtual CudaError set_device(int device) = 0;  // of the calling thread
+  virtual CudaError allocate(void** memory, std::size_t bytes) = 0;
+  virtual CudaError free(void* memory) = 0;
+  virtual CudaError stream_create(CudaStream& stream) = 0;  // that does not wait for the default stream
+  virtual CudaError stream_query(CudaStream stream) = 0;
+  virtual CudaError stream_destroy(CudaStream stream) = 0;
+  virtual CudaError event_create(CudaEvent& event) = 0;  // without timing
+  virtual CudaError event_record(CudaEvent event, CudaStream stream) = 0;
+  virtual CudaError event_query(CudaEvent event) = 0;
+  virtual CudaError event_destroy(CudaEvent event) = 0;
+  virtual CudaError last_cuda_error() = 0;  // and forgets it, unless it is sticky
+  virtual std::string text(CudaError error) = 0;
+};
+
+// libnccl.so.2 as the dynamic loader finds it, or at `path`. NCCL stays loaded until the process ends.
+// Errors, ExitCode::config: this build has no CUDA; the library is not there; it is older than version_min;
+// there is no CUDA driver or device. Call it before the process has other threads: it sets NCCL_NVLS_ENABLE=0
+// unless that is set, because NVLS multicast memory does not survive an abort in place, and no sum of ours
+// uses it.
+Result<std::unique_ptr<NcclLibrary>> load_nccl_library(const std::string& path = "libnccl.so.2");
+
+}  // namespace holdfast

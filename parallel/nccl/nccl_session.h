@@ -1,0 +1,66 @@
+// NcclSession: the NCCL of this process in one epoch: makes its exchanges, and ends them all together.
+//
+//   HF_TRY(std::unique_ptr<NcclLibrary> library, load_nccl_library());
+//   NcclSession session(*library, env, {.device = 0, .epoch = 3});
+//   HF_TRY(std::unique_ptr<Exchange> exchange, session.connect(world, "data"));
+//   ... a step: LaneReduction over *exchange; control words over `world` ...
+//   session.abort_all("rank 5 died");      // from any thread; exchange gives errors from now on
+//   ... the survivors agree on their new group: a new session with epoch 4, connect() again
+//
+// An epoch is a session: what met a fault is never used again, and the names of the communicators say which
+// epoch they belong to. NCCL's Shrink (2.27), Revoke (2.28.7) and Grow (2.29.2) need a parent that works or
+// is quiet; the fresh start needs nothing, and works with every version.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "parallel/collectives.h"
+#include "parallel/communicator.h"
+#include "parallel/exchange.h"
+#include "parallel/nccl/nccl_communicators.h"
+
+namespace holdfast {
+
+struct NcclOptions {
+  int device = 0;  // CUDA ordinal
+  std::uint64_t epoch = 0;
+  std::int64_t connect_timeout_ms = 120'000;  // NCCL's start and the first exchange, which makes connections
+  std::int64_t abort_timeout_ms = 15'000;
+  std::function<void(const std::string& sentence)> die = {};  // NcclEnd::die
+};
+
+class NcclSession {
+ public:
+  NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // which outlive it
+
+  // An exchange over the ranks of `control`, all of which call it, in one order if they call it several
+  // times. The id of the communicator travels over `control`, which stays usable beside it. When it returns
+  // ok, each pair of ranks has exchanged a message. Errors are agreed on over `control`: all ranks get the
+  // sentence of the lowest failing one (a rank that dies meanwhile breaks `control`, which is one too), and
+  // this session has ended. The exchange does not outlive the session; the thread that calls connect() is
+  // the exchange's.
+  Result<std::unique_ptr<Exchange>> connect(Communicator& control, const std::string& name);
+
+  // NcclCommunicators::abort_all(): returns when all communicators are gone, or kills the process.
+  Result<void> abort_all(const std::string& reason) { return communicators_.abort_all(reason); }
+  bool ended() const { return communicators_.ended(); }
+
+ private:
+  Result<std::unique_ptr<Exchange>> make_exchange(Communicator& control, const std::string& name);
+  Result<NcclUniqueId> invite(Communicator& control, const Waiter& waiter);
+  Result<void> prepare(NcclLink& link);
+  Result<void> initialise(NcclLink& link, const NcclUniqueId& id);
+  Result<std::unique_ptr<Exchange>> start(NcclLink& link, const NcclUniqueId& id, const Waiter& waiter);
+  Result<void> exchange_first(Exchange& exchange, const NcclLink& link, const Waiter& waiter);
+  Error nccl_failed(const NcclLink& link, const char* call, NcclResult result);
+  Error cuda_failed(const char* call, CudaError error);
+
+  NcclLibrary* library_;
+  Env* env_;
+  NcclOptions options_;
+  NcclCommunicators communicators_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,136 @@
+// NcclExchange where all goes well: the contract of every Exchange, and the bits of the lane reduction over
+// it.
+#include "parallel/nccl/nccl_exchange.h"
+
+#include "../parallel/exchange_contract.h"
+#include "../parallel/lane_reduction_harness.h"
+#include "nccl_rig.h"
+
+namespace holdfast {
+namespace {
+
+using test::NcclRank;
+using test::quick_options;
+using test::run_nccl_ranks;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Waiter patient() {
+  return {posix_env(), 20'000};
+}
+
+class NcclExchangeOf : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, version
+
+TEST_P(NcclExchangeOf, MessagesArriveInTheirExchange) {
+  run_nccl_ranks(
+      std::get<0>(GetParam()),
+      [](NcclRank& rank) -> Result<void> {
+        HF_TRY_VOID(rank.connect());
+        HF_TRY_VOID(test::check_exchanges(*rank.exchange, patient()));
+        rank.expect_clean_end();
+        return {};
+      },
+      quick_options(), std::get<1>(GetParam()));
+}
+
+TEST_P(NcclExchangeOf, GroupsThatNcclLaunchesLater) {
+  run_nccl_ranks(
+      std::get<0>(GetParam()),
+      [](NcclRank& rank) -> Result<void> {
+        rank.library.slow_launch(rank.control->rank() + 1);
+        HF_TRY_VOID(rank.connect());
+        HF_TRY_VOID(test::check_exchanges(*rank.exchange, patient(), 10));
+        rank.expect_clean_end();
+        return {};
+      },
+      quick_options(), std::get<1>(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclExchangeOf,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5),
+                                          testing::Values(NcclLibrary::version_min, 22809)));
+
+class LaneReductionOverNccl : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, lanes
+
+TEST_P(LaneReductionOverNccl, BitsAreThoseOfASequentialSum) {
+  const int lanes = std::get<1>(GetParam());
+  run_nccl_ranks(std::get<0>(GetParam()), [lanes](NcclRank& rank) -> Result<void> {
+    rank.library.slow_launch(rank.control->rank() % 2);
+    HF_TRY_VOID(rank.connect());
+    HF_TRY_VOID(test::check_lane_reduction(*rank.exchange, patient(), lanes));
+    HF_TRY_VOID(test::check_gather_parameters(*rank.exchange, patient()));
+    rank.expect_clean_end();
+    return {};
+  });
+}
+
+using Shape = std::tuple<int, int>;
+INSTANTIATE_TEST_SUITE_P(All, LaneReductionOverNccl,
+                         testing::Values(Shape(1, 5), Shape(2, 2), Shape(2, 5), Shape(3, 8), Shape(4, 4),
+                                         Shape(4, 5)));
+
+// More buckets than exchanges are open at once.
+TEST(NcclExchange, GatherTakesMoreExchangesThanSlots) {
+  run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
+    HF_TRY_VOID(rank.connect());
+    std::vector<Bucket> buckets(3 * NcclExchange::slot_count + 7);
+    for (Bucket& bucket : buckets) bucket.tensors = {{.name = "t", .shape = {block_elements + 5}}};
+    HF_TRY_VOID(test::check_gather_parameters(*rank.exchange, patient(), std::move(buckets)));
+    rank.expect_clean_end();
+    return {};
+  });
+}
+
+// As a step with data and tensor lanes has them; both are aborted in one group at the end.
+TEST(NcclExchange, TwoCommunicatorsOfOneSession) {
+  for (const int version : {NcclLibrary::version_min, 22809}) {
+    run_nccl_ranks(
+        3,
+        [](NcclRank& rank) -> Result<void> {
+          HF_TRY_VOID(rank.connect("data"));
+          HF_TRY(const std::unique_ptr<Exchange> tensor, rank.session->connect(*rank.control, "tensor"));
+          EXPECT_THAT(rank.library.names(), ElementsAre("holdfast-e3-data", "holdfast-e3-tensor"));
+          for (int i = 0; i < 10; ++i) {
+            HF_TRY_VOID(test::exchange_words(*rank.exchange));
+            HF_TRY_VOID(test::exchange_words(*tensor));
+          }
+          rank.expect_clean_end();
+          return {};
+        },
+        quick_options(), version);
+  }
+}
+
+// The double is strict enough to tell: groups issued in another order on one rank never end.
+TEST(NcclDouble, AnotherOrderOfGroupsDeadlocks) {
+  test::NcclWorld world;
+  test::NcclDouble ends[2] = {test::NcclDouble(world), test::NcclDouble(world)};
+  NcclUniqueId id;
+  ASSERT_EQ(ends[0].unique_id(id), NcclResult::success);
+  NcclComm comms[2] = {};
+  CudaStream streams[2] = {};
+  CudaEvent events[2] = {};
+  std::int64_t word = 7, received[2] = {};
+  for (int r : {0, 1}) {
+    ASSERT_EQ(ends[r].comm_init(comms[r], 2, id, r, "c"), NcclResult::in_progress);
+    ASSERT_EQ(ends[r].stream_create(streams[r]), 0);
+    ASSERT_EQ(ends[r].event_create(events[r]), 0);
+  }
+  for (int r : {0, 1}) {  // both send first
+    ends[r].group_start();
+    ends[r].send(&word, sizeof(word), 1 - r, comms[r], streams[r]);
+    ends[r].group_end();
+  }
+  for (int r : {0, 1}) {
+    ends[r].group_start();
+    ends[r].receive(&received[r], sizeof(word), 1 - r, comms[r], streams[r]);
+    ends[r].group_end();
+    ends[r].event_record(events[r], streams[r]);
+  }
+  EXPECT_EQ(ends[0].event_query(events[0]), 600);
+  EXPECT_EQ(ends[1].event_query(events[1]), 600);
+  EXPECT_EQ(received[0], 0);
+}
+
+}  // namespace
+}  // namespace holdfast
