@@ -75,11 +75,12 @@ CudaDevice::~CudaDevice() {
 }
 
 void CudaDevice::submit(OpId id, const void* arguments, std::size_t) {
-  ++submitted_;
   const Implementation& kernel = kernels_[static_cast<std::size_t>(id)].of(arguments);
   if (kernel.cuda_prepare != nullptr) kernel.cuda_prepare(context_, arguments);
+  HF_CHECK(planning_ || grow_workspace(), "no memory for the workspace of {}, which was not planned",
+           name_of(id));
+  ++submitted_;  // after growing, which waits for what was submitted
   if (planning_) return;
-  HF_CHECK(grow_workspace(), "no memory for the workspace of {}, which was not planned", name_of(id));
   if (options_.observer) options_.observer(id);
   kernel.cuda_run(context_, arguments);
   if (options_.after) options_.after(id, arguments);
