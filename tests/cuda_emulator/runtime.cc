@@ -26,7 +26,7 @@ struct DeviceMemory {
 };
 
 DeviceMemory& device_memory() {
-  static DeviceMemory memory;
+  static DeviceMemory& memory = *new DeviceMemory;  // for ever: a static device may give its memory back last
   return memory;
 }
 
