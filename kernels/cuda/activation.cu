@@ -19,16 +19,16 @@ __device__ float sigmoid(float x) {
 
 struct Gelu {
   __device__ float operator()(float x) const {
-    return x * sigmoid(gelu_scale * x * (1.0F + gelu_cubic * x * x));
+    return x * sigmoid(gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F));
   }
 };
 
 struct GeluSlope {
   __device__ float operator()(float x, float dy) const {
-    const float u = gelu_scale * x * (1.0F + gelu_cubic * x * x);
+    const float u = gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F);
     const float of_x = sigmoid(u), of_minus_x = sigmoid(-u);
-    const float slope_of_u = gelu_scale * (1.0F + 3.0F * gelu_cubic * x * x);
-    return dy * (of_x * of_minus_x * x * slope_of_u + of_x);  // zero meets x first: no 0 * infinity
+    const float slope_of_u = gelu_scale * fmaf(3.0F * gelu_cubic * x, x, 1.0F);
+    return dy * fmaf(of_x * of_minus_x * x, slope_of_u, of_x);  // zero meets x first: no 0 * infinity
   }
 };
 
@@ -55,14 +55,48 @@ __global__ void map2(const T* x, const T* dy, T* dx, std::int64_t count, Functio
   store<size>(dx + first, result);
 }
 
-// `run(size)` with the number of elements of an access as a constant.
-template <typename T, typename Run, typename... Pointers>
-void with_pack(std::int64_t width, const Run& run, const Pointers*... addresses) {
-  if (packs_fit<T>(width, addresses...)) {
-    run(std::integral_constant<int, pack_size<T>>{});
-  } else {
-    run(std::integral_constant<int, 1>{});
+// grid.x is rows, grid.y cuts them: no division.
+template <typename T, int size>
+__global__ void swiglu_forward(SwigluForward op) {
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * size;
+  if (column >= op.feed_forward) return;
+  const std::int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(op.x) + row * 2 * op.feed_forward + column;
+  float gate[size], up[size], y[size];
+  load<size>(x, gate);
+  load<size>(x + op.feed_forward, up);
+#pragma unroll
+  for (int i = 0; i < size; ++i) y[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  store<size>(static_cast<T*>(op.y) + row * op.feed_forward + column, y);
+}
+
+template <typename T, int size>
+__global__ void swiglu_backward(SwigluBackward op) {
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * size;
+  if (column >= op.feed_forward) return;
+  const std::int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(op.x) + row * 2 * op.feed_forward + column;
+  T* dx = static_cast<T*>(op.dx) + row * 2 * op.feed_forward + column;
+  float gate[size], up[size], dy[size];
+  load<size>(x, gate);
+  load<size>(x + op.feed_forward, up);
+  load<size>(static_cast<const T*>(op.dy) + row * op.feed_forward + column, dy);
+#pragma unroll
+  for (int i = 0; i < size; ++i) {
+    const float s = sigmoid(gate[i]);
+    const float slope = s * fmaf(gate[i], 1.0F - s, 1.0F);
+    up[i] = dy[i] * up[i] * slope;
+    gate[i] = dy[i] * gate[i] * s;
   }
+  store<size>(dx, up);
+  store<size>(dx + op.feed_forward, gate);
+}
+
+constexpr int swiglu_threads = 128;
+
+Grid swiglu_grid(std::int64_t rows, std::int64_t feed_forward, int size) {
+  return {.blocks = {blocks_for(rows, 1), blocks_for(feed_forward, swiglu_threads * size)},
+          .threads = swiglu_threads};
 }
 
 }  // namespace
@@ -91,6 +125,32 @@ void run_gelu_backward(Context& context, const void* arguments) {
           launch(context, map2<T, size, GeluSlope>, {.blocks = blocks_for(op.count, 256 * size)},
                  static_cast<const T*>(op.x), static_cast<const T*>(op.dy), static_cast<T*>(op.dx), op.count,
                  GeluSlope{});
+        },
+        op.x, op.dy, op.dx);
+  });
+}
+
+void run_swiglu_forward(Context& context, const void* arguments) {
+  const SwigluForward& op = *static_cast<const SwigluForward*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_pack<T>(
+        op.feed_forward,
+        [&](auto size) {
+          launch(context, swiglu_forward<T, size>, swiglu_grid(op.rows, op.feed_forward, size), op);
+        },
+        op.x, op.y);
+  });
+}
+
+void run_swiglu_backward(Context& context, const void* arguments) {
+  const SwigluBackward& op = *static_cast<const SwigluBackward*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_pack<T>(
+        op.feed_forward,
+        [&](auto size) {
+          launch(context, swiglu_backward<T, size>, swiglu_grid(op.rows, op.feed_forward, size), op);
         },
         op.x, op.dy, op.dx);
   });

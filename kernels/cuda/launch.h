@@ -17,9 +17,11 @@ struct Grid {
   std::size_t shared_bytes = 0;  // dynamic; more than 48 KiB are asked for here
 };
 
-// Arguments are converted to the kernel's parameter types. Errors are kept by the context.
+// Arguments are converted to the kernel's parameter types. Errors are kept by the context. A grid without
+// blocks is nothing to do.
 template <typename... Parameters, typename... Values>
 void launch(Context& context, void (*kernel)(Parameters...), const Grid& grid, const Values&... values) {
+  if (grid.blocks.x == 0 || grid.blocks.y == 0 || grid.blocks.z == 0) return;
   constexpr std::size_t shared_bytes_unasked = 48 << 10;
   if (grid.shared_bytes > shared_bytes_unasked) {
     context.note(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

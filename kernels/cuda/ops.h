@@ -10,4 +10,9 @@ namespace holdfast::cuda {
 HF_OPS(HF_DECLARE_RUN)
 #undef HF_DECLARE_RUN
 
+void prepare_bias_gradient(Context& context, const void* arguments);
+void prepare_embedding_backward(Context& context, const void* arguments);
+void prepare_layernorm_backward(Context& context, const void* arguments);
+void prepare_rmsnorm_backward(Context& context, const void* arguments);
+
 }  // namespace holdfast::cuda

@@ -19,9 +19,18 @@ constexpr Implementation kernel(OpId op, Function run, Function prepare = nullpt
   return result;
 }
 
+// Of a kernel that rounds the same operations in the same order as the CPU's.
+constexpr Implementation with_bits_of_cpu(Implementation implementation) {
+  implementation.same_bits_as_portable = true;
+  return implementation;
+}
+
 constexpr Implementation implementations[] = {
+    with_bits_of_cpu(kernel(OpId::rotary, run_rotary)),
     kernel(OpId::gelu_forward, run_gelu_forward),
     kernel(OpId::gelu_backward, run_gelu_backward),
+    kernel(OpId::swiglu_forward, run_swiglu_forward),
+    kernel(OpId::swiglu_backward, run_swiglu_backward),
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "runtime/core/tensor.h"
 
@@ -56,6 +57,31 @@ __device__ void store(T* target, const float (&values)[size]) {
   *reinterpret_cast<Pack<T, size>*>(target) = pack;
 }
 
+// `size` elements of a row of `width` from `first` on: in full accesses when `whole` (packs_fit), else one by
+// one, where what lies beyond the row is read as `beyond` and not written. So which elements a thread has
+// follows from the shape, and only the width of its accesses from addresses.
+template <bool whole, int size, typename T>
+__device__ void load_part(const T* row, std::int64_t first, std::int64_t width, float (&values)[size],
+                          float beyond = 0.0F) {
+  if constexpr (whole) {
+    load<size>(row + first, values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < size; ++i) values[i] = first + i < width ? as_float(row[first + i]) : beyond;
+  }
+}
+template <bool whole, int size, typename T>
+__device__ void store_part(T* row, std::int64_t first, std::int64_t width, const float (&values)[size]) {
+  if constexpr (whole) {
+    store<size>(row + first, values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+      if (first + i < width) row[first + i] = from_float<T>(values[i]);
+    }
+  }
+}
+
 // Whether rows of `width` elements can be accessed in full packs from all these addresses (null counts as
 // aligned).
 template <typename T, typename... Pointers>
@@ -66,7 +92,23 @@ bool packs_fit(std::int64_t width, const Pointers*... addresses) {
   return width % pack_size<T> == 0 && (aligned(addresses) && ...);
 }
 
-// Calls body(T{}, std::integral_constant<int, elements of an access>).
+// Elementwise work: run(elements of an access), as a constant.
+template <typename T, typename Run, typename... Pointers>
+void with_pack(std::int64_t width, const Run& run, const Pointers*... addresses) {
+  if (packs_fit<T>(width, addresses...)) {
+    run(std::integral_constant<int, pack_size<T>>{});
+  } else {
+    run(std::integral_constant<int, 1>{});
+  }
+}
+
+// Work on rows: run(whole), as a constant (load_part).
+template <typename T, typename Run, typename... Pointers>
+void with_whole(std::int64_t width, const Run& run, const Pointers*... addresses) {
+  packs_fit<T>(width, addresses...) ? run(std::true_type{}) : run(std::false_type{});
+}
+
+// Calls body(T{}).
 template <typename Body>
 void for_dtype(DType dtype, const Body& body) {
   HF_CHECK(dtype == DType::fp32 || dtype == DType::bf16, "elements of type {}", name_of(dtype));

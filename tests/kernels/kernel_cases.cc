@@ -78,8 +78,9 @@ std::span<const int> UnderTest::thread_counts() const {
 
 Device& UnderTest::portable_device() {
   if (portable_ == nullptr)
-    portable_ = make_cpu_device(
-        {.threads = 1, .kernels = {{implementation_.op, "portable"}}, .registry = &registry_});
+    portable_ = make_cpu_device({.threads = 1,
+                                 .kernels = {{implementation_.op, "portable"}},
+                                 .registry = provider_ ? &kernel_registry() : &registry_});
   return *portable_;
 }
 
