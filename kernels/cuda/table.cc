@@ -31,6 +31,13 @@ constexpr Implementation implementations[] = {
     kernel(OpId::gelu_backward, run_gelu_backward),
     kernel(OpId::swiglu_forward, run_swiglu_forward),
     kernel(OpId::swiglu_backward, run_swiglu_backward),
+    with_bits_of_cpu(kernel(OpId::adamw, run_adamw)),
+    with_bits_of_cpu(kernel(OpId::square_sum, run_square_sum)),
+    with_bits_of_cpu(kernel(OpId::add, run_add)),
+    with_bits_of_cpu(kernel(OpId::accumulate, run_accumulate)),
+    with_bits_of_cpu(kernel(OpId::cast, run_cast)),
+    with_bits_of_cpu(kernel(OpId::fill_zero, run_fill_zero)),
+    with_bits_of_cpu(kernel(OpId::copy, run_copy)),
 };
 
 }  // namespace

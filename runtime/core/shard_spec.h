@@ -7,14 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/block.h"
 #include "runtime/core/result.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast {
-
-// Block = at most 4,096 consecutive elements inside one tensor: the unit of sharding, checksums and scalar
-// sums.
-inline constexpr std::uint64_t block_elements = 4096;
 
 struct ShardSpec {
   std::string tensor;  // e.g. "layers.3.attention.qkv.weight"

@@ -1,0 +1,89 @@
+// Each thread takes neighbouring elements, 16 bytes of them where addresses allow it.
+#include "kernels/elementwise.h"
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/square_sum.h"
+#include "kernels/cuda/vector.h"
+
+namespace holdfast::cuda {
+
+namespace {
+
+template <typename T, int size>
+__global__ void add(const T* a, const T* b, T* y, std::int64_t count) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
+  if (first >= count) return;
+  float sum[size], more[size];
+  load<size>(a + first, sum);
+  load<size>(b + first, more);
+#pragma unroll
+  for (int i = 0; i < size; ++i) sum[i] += more[i];
+  store<size>(y + first, sum);
+}
+
+template <int size>
+__global__ void cast(const float* source, BFloat16* target, std::int64_t count) {
+  const std::int64_t first = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * size;
+  if (first >= count) return;
+  float values[size];
+  load<size>(source + first, values);
+  store<size>(target + first, values);
+}
+
+template <typename T>
+void launch_add(Context& context, const T* a, const T* b, T* y, std::int64_t count) {
+  with_pack<T>(
+      count,
+      [&](auto size) {
+        launch(context, add<T, size>, {.blocks = blocks_for(count, 256 * size)}, a, b, y, count);
+      },
+      a, b, y);
+}
+
+}  // namespace
+
+void run_add(Context& context, const void* arguments) {
+  const Add& op = *static_cast<const Add*>(arguments);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    launch_add(context, static_cast<const T*>(op.a), static_cast<const T*>(op.b), static_cast<T*>(op.y),
+               op.count);
+  });
+}
+
+void run_accumulate(Context& context, const void* arguments) {
+  const Accumulate& op = *static_cast<const Accumulate*>(arguments);
+  if (op.square_sums == nullptr) return launch_add<float>(context, op.target, op.source, op.target, op.count);
+  launch(context, square_sums<float*>, square_sums_grid(op.count), op.target, op.source, op.count,
+         op.square_sums);
+}
+
+void run_cast(Context& context, const void* arguments) {
+  const Cast& op = *static_cast<const Cast*>(arguments);
+  with_pack<BFloat16>(
+      op.count,
+      [&](auto size) {
+        launch(context, cast<size>, {.blocks = blocks_for(op.count, 256 * size)}, op.source, op.target,
+               op.count);
+      },
+      op.source, op.target);
+}
+
+void run_fill_zero(Context& context, const void* arguments) {
+  const FillZero& op = *static_cast<const FillZero*>(arguments);
+  if (op.bytes == 0) return;
+  context.note(cudaMemsetAsync(op.target, 0, static_cast<std::size_t>(op.bytes), context.stream()),
+               "cudaMemsetAsync");
+}
+
+// Addresses say by themselves which of the two is memory of the host.
+void run_copy(Context& context, const void* arguments) {
+  const Copy& op = *static_cast<const Copy*>(arguments);
+  if (op.bytes == 0) return;
+  context.note(cudaMemcpyAsync(op.target, op.source, static_cast<std::size_t>(op.bytes), cudaMemcpyDefault,
+                               context.stream()),
+               "cudaMemcpyAsync");
+}
+
+}  // namespace holdfast::cuda

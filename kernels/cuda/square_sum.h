@@ -1,0 +1,52 @@
+// Block sums of squares, in double: alone (SquareSum) and of sums that are just being made (Accumulate). A
+// warp has a block of 4,096: element i of each 32 belongs to lane i, and the lanes are added in the order of
+// kernels/cpu/ops/square_sum.h. So the sums have the bits of those that the CPU makes.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.h"
+#include "runtime/core/block.h"
+
+namespace holdfast::cuda {
+
+inline constexpr int square_sum_warps = 4;
+
+// For square_sums of `count` values.
+inline Grid square_sums_grid(std::int64_t count) {
+  return {.blocks = blocks_for(count, square_sum_warps * static_cast<std::int64_t>(block_elements)),
+          .threads = 32 * square_sum_warps};
+}
+
+// sums[b] of block b of `count` values. Where the values can be written (Values is float*), `source` is added
+// to them first.
+template <typename Values>
+__global__ void square_sums(Values values, const float* source, std::int64_t count, double* sums) {
+  constexpr bool accumulates = std::is_same_v<Values, float*>;
+  constexpr std::int64_t block = static_cast<std::int64_t>(block_elements);
+  constexpr int batch = 16;  // reads under way at a time
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * square_sum_warps + threadIdx.x / 32;
+  const std::int64_t end = min((index + 1) * block, count);
+  double sum = 0;
+  for (std::int64_t first = index * block; first < end; first += batch * 32) {
+    const std::int64_t mine = first + threadIdx.x % 32;
+    float value[batch], more[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      value[i] = mine + 32 * i < end ? values[mine + 32 * i] : 0.0F;
+      if constexpr (accumulates) more[i] = mine + 32 * i < end ? source[mine + 32 * i] : 0.0F;
+    }
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      if constexpr (accumulates) {
+        value[i] += more[i];
+        if (mine + 32 * i < end) values[mine + 32 * i] = value[i];
+      }
+      sum = fma(static_cast<double>(value[i]), static_cast<double>(value[i]), sum);
+    }
+  }
+#pragma unroll
+  for (const int flip : {8, 16, 4, 2, 1}) sum += __shfl_xor_sync(all_lanes, sum, flip);
+  if (threadIdx.x % 32 == 0 && index * block < count) sums[index] = sum;
+}
+
+}  // namespace holdfast::cuda
