@@ -37,7 +37,8 @@ struct Matmul {
 };
 void reference(const Matmul& op);
 
-// gradient[o] (+)= sum over rows of dy_NO[row, o], in row order.
+// gradient[o] (+)= sum over rows of dy_NO[row, o]; the CPU adds them in row order, a GPU in one that follows
+// from the shape.
 struct BiasGradient {
   static constexpr OpId id = OpId::bias_gradient;
   const void* dy = nullptr;   // dtype; (rows, columns)

@@ -41,4 +41,25 @@ __device__ T block_reduce(T value, Combine combine) {
   return value;
 }
 
+// Sums of several values at once over each team of `warps` neighbouring warps. All threads of the block call,
+// or, where a team is one warp, all of the warp.
+template <int count>
+__device__ void team_sum(float (&values)[count], unsigned warps) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) values[i] = warp_reduce(values[i], Sum{});
+  if (warps == 1) return;
+  __shared__ float of_warps[count][32];
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();  // the readers of the call before are done
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    if (lane == 0) of_warps[i][warp] = values[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    values[i] = warp_reduce(lane < warps ? of_warps[i][warp / warps * warps + lane] : 0.0F, Sum{});
+  }
+}
+
 }  // namespace holdfast::cuda

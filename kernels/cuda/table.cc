@@ -26,6 +26,11 @@ constexpr Implementation with_bits_of_cpu(Implementation implementation) {
 }
 
 constexpr Implementation implementations[] = {
+    kernel(OpId::bias_gradient, run_bias_gradient, prepare_bias_gradient),
+    kernel(OpId::layernorm_forward, run_layernorm_forward),
+    kernel(OpId::layernorm_backward, run_layernorm_backward, prepare_layernorm_backward),
+    kernel(OpId::rmsnorm_forward, run_rmsnorm_forward),
+    kernel(OpId::rmsnorm_backward, run_rmsnorm_backward, prepare_rmsnorm_backward),
     with_bits_of_cpu(kernel(OpId::rotary, run_rotary)),
     kernel(OpId::gelu_forward, run_gelu_forward),
     kernel(OpId::gelu_backward, run_gelu_backward),

@@ -8,7 +8,8 @@ namespace {
 struct Shape {
   std::int64_t rows, width;
 };
-constexpr Shape shapes[] = {{1, 5}, {3, 15}, {33, 16}, {70, 33}, {131, 300}, {4, 1025}};
+constexpr Shape shapes[] = {{1, 5},     {3, 15},   {33, 16},   {70, 33},
+                            {131, 300}, {4, 1025}, {37, 2048}, {3, 16500}};
 
 // Tensors of the forward pass: x, weight, bias, y, mean, rstd. RMSNorm leaves bias and mean alone.
 Tensors forward_tensors(const Shape& shape, DType dtype) {
