@@ -36,6 +36,8 @@ constexpr Implementation implementations[] = {
     kernel(OpId::gelu_backward, run_gelu_backward),
     kernel(OpId::swiglu_forward, run_swiglu_forward),
     kernel(OpId::swiglu_backward, run_swiglu_backward),
+    kernel(OpId::cross_entropy, run_cross_entropy),
+    kernel(OpId::loss_sum, run_loss_sum),
     with_bits_of_cpu(kernel(OpId::adamw, run_adamw)),
     with_bits_of_cpu(kernel(OpId::square_sum, run_square_sum)),
     with_bits_of_cpu(kernel(OpId::add, run_add)),
