@@ -27,6 +27,8 @@ constexpr Implementation with_bits_of_cpu(Implementation implementation) {
 
 constexpr Implementation implementations[] = {
     kernel(OpId::bias_gradient, run_bias_gradient, prepare_bias_gradient),
+    with_bits_of_cpu(kernel(OpId::embedding_forward, run_embedding_forward)),
+    with_bits_of_cpu(kernel(OpId::embedding_backward, run_embedding_backward, prepare_embedding_backward)),
     kernel(OpId::layernorm_forward, run_layernorm_forward),
     kernel(OpId::layernorm_backward, run_layernorm_backward, prepare_layernorm_backward),
     kernel(OpId::rmsnorm_forward, run_rmsnorm_forward),

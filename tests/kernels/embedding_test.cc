@@ -59,6 +59,13 @@ KERNEL_CASES(EmbeddingMatchesReference, OpId::embedding_forward, OpId::embedding
   }
 }
 
+// More than are sorted at once.
+KERNEL_CASES(EmbeddingBackwardOfManyRows, OpId::embedding_backward) {
+  const Shape shape{9001, 3, 1000, 100};
+  expect_op(backward_tensors(shape, DType::bf16, 1.0),
+            [&](Tensors& t) { return backward_op(t, shape, DType::bf16, true); });
+}
+
 TEST(Embedding, GradientsOfEqualTokensAreAddedInRowOrder) {
   const std::int64_t rows = 3;
   Tensors tensors = {Values(rows, DType::int32), Values(rows, DType::fp32), Values(1, DType::fp32)};
