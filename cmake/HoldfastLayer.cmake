@@ -34,11 +34,12 @@ function(holdfast_compile_per_isa name)
   endforeach()
 endfunction()
 
-# holdfast_kernel_lists(NAME FUNCTION function SOURCES file... LINK target...): compiles files that register kernels
-# (kernels/cpu/register.h) into target NAME, and holdfast::cpu::FUNCTION(), which returns their lists. The function names
-# every list, so that the linker cannot leave one out.
+# holdfast_kernel_lists(NAME FUNCTION function NAMESPACE cpu|cuda BUILDS namespace... SOURCES file...): adds to target NAME
+# holdfast::NAMESPACE::FUNCTION(), which returns the lists of files that register kernels (kernels/cpu/register.h,
+# kernels/cuda/register.h): one of each file in each of the namespaces that it is built in. The function names every list, so
+# that the linker cannot leave one out. Whoever calls adds the files to the target.
 function(holdfast_kernel_lists name)
-  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "FUNCTION;NAMESPACE" "BUILDS;SOURCES" ${ARGN})
   set(declarations "")
   set(entries "")
   foreach(file ${ARG_SOURCES})
@@ -50,13 +51,12 @@ function(holdfast_kernel_lists name)
     string(MAKE_C_IDENTIFIER kernels_of_${stem} list)
     file(RELATIVE_PATH shown ${PROJECT_SOURCE_DIR} ${file})
     set_property(SOURCE ${file} PROPERTY COMPILE_DEFINITIONS HF_KERNEL_LIST=${list} HF_KERNEL_FILE="${shown}")
-    foreach(isa portable avx2 avx512)
-      string(APPEND declarations "namespace ${isa} { extern const ImplementationList ${list}; }\n")
-      string(APPEND entries "&${isa}::${list},\n")
+    foreach(build ${ARG_BUILDS})
+      string(APPEND declarations "namespace ${build} { extern const ImplementationList ${list}; }\n")
+      string(APPEND entries "&${build}::${list},\n")
     endforeach()
   endforeach()
   if(ARG_SOURCES)
-    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} ISAS portable avx2 avx512 SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
     set(body "static constexpr const ImplementationList* lists[] = {\n${entries}};\nreturn lists;")
   else()
     set(body "return {};")
@@ -64,16 +64,27 @@ function(holdfast_kernel_lists name)
   set(generated ${CMAKE_CURRENT_BINARY_DIR}/${name}_${ARG_FUNCTION}.cc)
   file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
 // Written by cmake/HoldfastLayer.cmake.
-#include "kernels/cpu/lists.h"
-namespace holdfast::cpu {
+#include "kernels/@ARG_NAMESPACE@/lists.h"
+namespace holdfast::@ARG_NAMESPACE@ {
 @declarations@
 std::span<const ImplementationList* const> @ARG_FUNCTION@();
 std::span<const ImplementationList* const> @ARG_FUNCTION@() {
 @body@
 }
-}  // namespace holdfast::cpu
+}  // namespace holdfast::@ARG_NAMESPACE@
 ]])
   target_sources(${name} PRIVATE ${generated})
+endfunction()
+
+# holdfast_cpu_kernels(NAME FUNCTION function SOURCES file... LINK target...): files that register kernels of the CPU, compiled
+# into target NAME once per instruction set, and holdfast::cpu::FUNCTION() with their lists.
+function(holdfast_cpu_kernels name)
+  cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;LINK" ${ARGN})
+  set(isas portable avx2 avx512)
+  if(ARG_SOURCES)
+    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} ISAS ${isas} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
+  endif()
+  holdfast_kernel_lists(${name} FUNCTION ${ARG_FUNCTION} NAMESPACE cpu BUILDS ${isas} SOURCES ${ARG_SOURCES})
 endfunction()
 
 # holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, with folder/cpu/ops compiled per instruction set,
@@ -86,7 +97,7 @@ function(holdfast_kernels name)
   file(GLOB ops_bf16 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops_bf16/*.cc)
   holdfast_compile_per_isa(hf_${name} UNIT ops_bf16 ISAS avx512_bf16 amx SOURCES ${ops_bf16} LINK ${ARG_LINK})
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/custom/*.cc)
-  holdfast_kernel_lists(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
+  holdfast_cpu_kernels(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()
 
 # holdfast_program(NAME SOURCES folder LINK target...): bin/NAME.

@@ -1,6 +1,9 @@
 // The CUDA kernels, for the registry (kernels/registry.h).
 #include "kernels/cuda/table.h"
 
+#include <vector>
+
+#include "kernels/cuda/lists.h"
 #include "kernels/cuda/ops.h"
 
 namespace holdfast::cuda {
@@ -49,12 +52,18 @@ constexpr Implementation implementations[] = {
     with_bits_of_cpu(kernel(OpId::copy, run_copy)),
 };
 
+std::vector<ImplementationList> all_lists() {
+  std::vector<ImplementationList> lists = {
+      {"kernels/cuda/table.cc", implementations, std::size(implementations)}};
+  for (const ImplementationList* list : custom_lists()) lists.push_back(*list);
+  return lists;
+}
+
 }  // namespace
 
 const KernelRegistry& registry() {
-  static constexpr ImplementationList list = {"kernels/cuda/table.cc", implementations,
-                                              std::size(implementations)};
-  static const KernelRegistry kernels(std::span(&list, 1));
+  static const std::vector<ImplementationList> lists = all_lists();
+  static const KernelRegistry kernels(lists);
   return kernels;
 }
 

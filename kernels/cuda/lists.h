@@ -1,0 +1,12 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/implementation.h"
+
+namespace holdfast::cuda {
+
+// kernels/cuda/custom/*.cu; CMake writes the function.
+std::span<const ImplementationList* const> custom_lists();
+
+}  // namespace holdfast::cuda
