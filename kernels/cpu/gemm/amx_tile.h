@@ -26,7 +26,7 @@ struct AmxTile {
   static constexpr std::int64_t chunk = 1024;
 
   static void enter() {
-    const AmxConfiguration configuration;
+    static constexpr AmxConfiguration configuration;  // static: GCC sees only its first 8 bytes as read
     _tile_loadconfig(&configuration);
   }
   static void leave() { _tile_release(); }
@@ -72,7 +72,7 @@ struct AmxTile {
         target_stride = output.c_stride;
       }
     }
-    multiply(words, a, b, base, base_stride, target, target_stride);
+    multiply<C>(words, a, b, base, base_stride, target, target_stride, output);
     if (target == memory) {
       TileOutput<C> rest = output;
       rest.base = nullptr;
@@ -91,9 +91,10 @@ struct AmxTile {
     }
   }
 
+  template <typename C>
   [[gnu::noinline]] static void multiply(std::int64_t words, const float* a, const float* b,
                                          const float* base, std::int64_t base_stride, float* target,
-                                         std::int64_t target_stride) {
+                                         std::int64_t target_stride, const TileOutput<C>& output) {
     const std::int64_t panel = words * half;  // words of one panel of A or B
     const std::size_t base_bytes = static_cast<std::size_t>(base_stride) * sizeof(float);
     if (base == nullptr) {
@@ -107,15 +108,21 @@ struct AmxTile {
       _tile_loadd(2, base + half * base_stride, base_bytes);
       _tile_loadd(3, base + half * base_stride + half, base_bytes);
     }
-    for (int row = 0; row < rows; ++row) {  // the sums are stored in rows that lie far apart
-      __builtin_prefetch(target + row * target_stride, 1);
-      __builtin_prefetch(target + row * target_stride + half, 1);
-    }
+    // The next tile's rows lie far apart; a few are fetched in every step, into L2: more at a time would wait
+    // for each other and hold up A and B.
+    const C* ahead = output.c_ahead;
+    std::int64_t rows_ahead = ahead != nullptr ? rows : 0;
+    const std::int64_t rows_per_step = ceil_divide(rows * half, words);
     constexpr std::size_t row_bytes = half * sizeof(float);
     for (std::int64_t word = 0; word < panel; word += half * half) {
       _tile_loadd(4, a + word, row_bytes);
       _tile_loadd(6, b + word, row_bytes);
       _tile_loadd(7, b + panel + word, row_bytes);
+      for (std::int64_t i = smaller(rows_per_step, rows_ahead); i > 0; --i, --rows_ahead) {
+        __builtin_prefetch(ahead, 0, 2);
+        if constexpr (sizeof(C) == sizeof(float)) __builtin_prefetch(ahead + half, 0, 2);
+        ahead += output.c_stride;
+      }
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(1, 4, 7);
       _tile_loadd(5, a + panel + word, row_bytes);

@@ -1,13 +1,14 @@
 // A matrix product of our own: how a call is cut into blocks that stay in the caches, and tiles of them that
 // stay in registers. After Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication".
 //
-//   row block, depth block   A of these is packed once, by all threads, and stays in L2
-//   item                     columns (and rows, when there are few columns) handed out to one thread
-//   chunk                    B of an item and a chunk is packed by the thread that uses it
-//   tile                     rows x columns sums in registers
+//   block    rows of A or columns of B (of the smaller operand) x depth: packed once, by all threads, and
+//            stays in L2
+//   item     a part of the other operand, handed out to one thread
+//   chunk    depth of an item that its thread packs at a time
+//   tile     rows x columns sums in registers; a thread walks along the rows of C
 //
 // Only the chunk decides bits, and it follows from the depth alone: blocks and items may depend on the number
-// of threads. Row blocks and depth blocks are a budget of memory.
+// of threads. The sizes of blocks are a budget of memory.
 #pragma once
 
 #include "kernels/cpu/context.h"
@@ -29,15 +30,17 @@ class Gemm {
   void run() const;
 
  private:
-  struct Item {
-    std::int64_t row = 0, rows = 0;  // inside the row block
-    std::int64_t column = 0, columns = 0;
+  struct Range {
+    std::int64_t begin = 0, count = 0;
   };
-  struct Block {  // what is packed of A
-    std::int64_t row = 0, rows = 0;
-    std::int64_t depth = 0, depths = 0;
+  struct Block {  // of C: a part of the rows or of the columns, and all of the others
+    Range rows, columns, depths;
+  };
+  struct Item {
+    Range rows, columns;
   };
 
+  void cut_blocks();
   void cut_items();
   std::int64_t words_of(std::int64_t depth) const {
     return padded(depth, Tile::depth_unit) / Tile::Words::depth_per_word;
@@ -45,97 +48,154 @@ class Gemm {
   // Sums wait in fp32 for the next chunk where C itself cannot hold them.
   bool keeps_sums() const { return op_.dtype_c == DType::bf16 && op_.k > chunk_; }
   bool shares_sums() const { return keeps_sums() && op_.k > depth_block_; }
-  std::int64_t packed_rows(std::int64_t rows) const {
-    return padded(rows, larger(Tile::rows, Tile::row_step));
-  }
 
-  void pack_rows(const Block& block) const;
-  void run_item(const Block& block, std::int64_t index, int thread) const;
+  Range shared(const Block& block) const { return shares_rows_ ? block.rows : block.columns; }
+  Item item_of(const Block& block, std::int64_t index) const;
+  void run_block(const Block& block) const;
+  void pack(bool rows, Range extent, Range depths, float* panels) const;
+  void pack_shared(const Block& block) const;
+  void run_item(const Block& block, const Item& item, int thread) const;
   template <typename C>
-  void run_chunk(const Block& block, const Item& item, std::int64_t depth, std::int64_t depths,
-                 const float* a_panels, const float* b_panels, const float* bias, float* sums, C* c) const;
+  void run_chunk(const Item& item, Range depths, const float* a_panels, const float* b_panels,
+                 const float* bias, float* sums) const;
   const float* load_bias(const Item& item, int thread) const;
+  float* sums_of(const Block& block, const Item& item, int thread) const;
+
+  static constexpr std::int64_t row_unit = Tile::rows > Tile::row_step ? Tile::rows : Tile::row_step;
+  static constexpr std::int64_t fewest = 64;  // rows or columns that are worth a call
 
   const Context& context_;
   const Matmul op_;
+  // The threads share A and are handed out columns; or they share B and are handed out rows, so that each
+  // writes whole rows of a large C (a weight gradient), which memory likes best.
+  const bool shares_rows_;
+  const std::int64_t shared_extent_, own_extent_;
+  const std::int64_t shared_unit_, own_unit_;
   std::int64_t chunk_ = 0;
-  std::int64_t row_block_ = 0, depth_block_ = 0;
-  std::int64_t item_rows_ = 0, item_columns_ = 0;
-  std::size_t b_bytes_ = 0, bias_bytes_ = 0, sums_bytes_ = 0, a_bytes_ = 0;
+  std::int64_t shared_block_ = 0, depth_block_ = 0;
+  std::int64_t shared_step_ = 0, own_step_ = 0;  // of an item
+  std::size_t own_bytes_ = 0, bias_bytes_ = 0, sums_bytes_ = 0, shared_bytes_ = 0;
 };
 
 template <typename Tile>
-Gemm<Tile>::Gemm(const Context& context, const Matmul& op) : context_(context), op_(op) {
-  constexpr std::int64_t most_rows = 512;
-  constexpr std::int64_t most_words = 192 * 1024;  // 768 KiB of packed A
-  const std::int64_t chunks = ceil_divide(op.k, Tile::chunk);
-  chunk_ = padded(ceil_divide(op.k, chunks), 32);
-  row_block_ = smaller(padded(ceil_divide(op.m, ceil_divide(op.m, most_rows)), Tile::row_step), op.m);
-  const std::int64_t words_per_chunk = row_block_ * words_of(chunk_);
-  depth_block_ = larger(1, most_words / words_per_chunk) * chunk_;
+Gemm<Tile>::Gemm(const Context& context, const Matmul& op)
+    : context_(context),
+      op_(op),
+      shares_rows_(op.m < op.n || op.dtype_c == DType::bf16),
+      shared_extent_(shares_rows_ ? op.m : op.n),
+      own_extent_(shares_rows_ ? op.n : op.m),
+      shared_unit_(shares_rows_ ? row_unit : Tile::columns),
+      own_unit_(shares_rows_ ? Tile::columns : row_unit) {
+  cut_blocks();
   cut_items();
-
   const auto floats = [](std::int64_t count) {
     return static_cast<std::size_t>(padded(count, 16)) * sizeof(float);
   };
-  const std::int64_t columns = padded(item_columns_, Tile::columns);
-  a_bytes_ = floats(packed_rows(row_block_) * words_of(smaller(depth_block_, padded(op.k, chunk_))));
-  b_bytes_ = floats(columns * words_of(chunk_));
-  bias_bytes_ = op.bias != nullptr ? floats(columns) : 0;
-  if (keeps_sums()) sums_bytes_ = floats(shares_sums() ? row_block_ * op.n : item_rows_ * columns);
+  const std::int64_t depth = smaller(depth_block_, padded(op.k, chunk_));
+  shared_bytes_ = floats(padded(shared_block_, shared_unit_) * words_of(depth));
+  own_bytes_ = floats(own_step_ * words_of(chunk_));
+  const std::int64_t columns = padded(shares_rows_ ? own_step_ : shared_step_, Tile::columns);
+  if (op.bias != nullptr) bias_bytes_ = floats(columns);
+  if (keeps_sums()) {
+    sums_bytes_ =
+        floats(shares_sums() ? shared_block_ * own_extent_ : padded(shared_step_, shared_unit_) * own_step_);
+  }
+}
+
+template <typename Tile>
+void Gemm<Tile>::cut_blocks() {
+  constexpr std::int64_t most = 512;
+  constexpr std::int64_t most_words = 192 * 1024;  // 768 KiB of what is shared
+  const std::int64_t chunks = ceil_divide(op_.k, Tile::chunk);
+  chunk_ = padded(ceil_divide(op_.k, chunks), 32);
+  const std::int64_t words = words_of(chunk_);
+  const std::int64_t blocks = ceil_divide(shared_extent_, larger(most, most_words / words));
+  shared_block_ = smaller(padded(ceil_divide(shared_extent_, blocks), shared_unit_), shared_extent_);
+  depth_block_ = larger(1, most_words / (shared_block_ * words)) * chunk_;
 }
 
 // A few items for every thread, as long as each is worth its packing.
 template <typename Tile>
 void Gemm<Tile>::cut_items() {
   constexpr std::int64_t items_per_thread = 4;
-  constexpr std::int64_t most_words = 96 * 1024;  // 384 KiB of packed B
-  constexpr std::int64_t fewest_rows = 64;
+  constexpr std::int64_t most_words = 96 * 1024;  // 384 KiB of what a thread packs for itself
   const std::int64_t wanted = context_.team().threads() * items_per_thread;
-  const std::int64_t panels = ceil_divide(op_.n, Tile::columns);
-  const std::int64_t most_panels = larger(1, most_words / (words_of(chunk_) * Tile::columns));
-  const std::int64_t step = smaller(most_panels, larger(1, panels / wanted));
-  item_columns_ = step * Tile::columns;
-  const std::int64_t row_parts =
-      smaller(ceil_divide(wanted, ceil_divide(panels, step)), larger(1, row_block_ / fewest_rows));
-  item_rows_ = padded(ceil_divide(row_block_, row_parts), Tile::rows);
+  const std::int64_t units = ceil_divide(own_extent_, own_unit_);
+  const std::int64_t most_units = larger(1, most_words / (words_of(chunk_) * own_unit_));
+  const std::int64_t step = smaller(most_units, larger(1, units / wanted));
+  own_step_ = step * own_unit_;
+  const std::int64_t parts =
+      smaller(ceil_divide(wanted, ceil_divide(units, step)), larger(1, shared_block_ / fewest));
+  shared_step_ = padded(ceil_divide(shared_block_, parts), shares_rows_ ? Tile::rows : Tile::columns);
 }
 
 template <typename Tile>
 void Gemm<Tile>::request_scratch() const {
-  context_.request_scratch(b_bytes_ + bias_bytes_ + (shares_sums() ? 0 : sums_bytes_));
-  context_.request_shared_scratch(a_bytes_ + (shares_sums() ? sums_bytes_ : 0));
+  context_.request_scratch(own_bytes_ + bias_bytes_ + (shares_sums() ? 0 : sums_bytes_));
+  context_.request_shared_scratch(shared_bytes_ + (shares_sums() ? sums_bytes_ : 0));
 }
 
 template <typename Tile>
 void Gemm<Tile>::run() const {
-  Block block;
-  for (block.row = 0; block.row < op_.m; block.row += row_block_) {
-    block.rows = smaller(row_block_, op_.m - block.row);
-    const std::int64_t items = ceil_divide(block.rows, item_rows_) * ceil_divide(op_.n, item_columns_);
-    for (block.depth = 0; block.depth < op_.k; block.depth += depth_block_) {
-      block.depths = smaller(depth_block_, op_.k - block.depth);
-      pack_rows(block);
-      context_.parallel_for(items, [&](std::int64_t index, int thread) { run_item(block, index, thread); });
+  Block block{.rows = {0, op_.m}, .columns = {0, op_.n}, .depths = {}};
+  for (std::int64_t begin = 0; begin < shared_extent_; begin += shared_block_) {
+    const Range part{begin, smaller(shared_block_, shared_extent_ - begin)};
+    (shares_rows_ ? block.rows : block.columns) = part;
+    for (std::int64_t depth = 0; depth < op_.k; depth += depth_block_) {
+      block.depths = {depth, smaller(depth_block_, op_.k - depth)};
+      run_block(block);
     }
   }
 }
 
-// Chunk by chunk, and panels of Tile::rows inside.
 template <typename Tile>
-void Gemm<Tile>::pack_rows(const Block& block) const {
-  constexpr std::int64_t step = 64;
-  static_assert(step % Tile::rows == 0 && step % Tile::row_step == 0);
-  const Operand<Element> a{static_cast<const Element*>(op_.a), op_.lda, !op_.transpose_a};
+void Gemm<Tile>::run_block(const Block& block) const {
+  pack_shared(block);
+  const std::int64_t items =
+      ceil_divide(shared(block).count, shared_step_) * ceil_divide(own_extent_, own_step_);
+  context_.parallel_for(
+      items, [&](std::int64_t index, int thread) { run_item(block, item_of(block, index), thread); });
+}
+
+template <typename Tile>
+auto Gemm<Tile>::item_of(const Block& block, std::int64_t index) const -> Item {
+  const Range whole = shared(block);
+  const std::int64_t parts = ceil_divide(whole.count, shared_step_);
+  const std::int64_t skipped = index % parts * shared_step_;
+  const Range part{whole.begin + skipped, smaller(shared_step_, whole.count - skipped)};
+  const std::int64_t begin = index / parts * own_step_;
+  const Range own{begin, smaller(own_step_, own_extent_ - begin)};
+  return shares_rows_ ? Item{.rows = part, .columns = own} : Item{.rows = own, .columns = part};
+}
+
+// Packs `extent` rows of A, or columns of B, of one chunk.
+template <typename Tile>
+void Gemm<Tile>::pack(bool rows, Range extent, Range depths, float* panels) const {
+  const std::int64_t words = words_of(depths.count);
+  if (rows) {
+    const Operand<Element> a{static_cast<const Element*>(op_.a), op_.lda, !op_.transpose_a};
+    Tile::pack_rows(a, extent.begin, extent.count, depths.begin, depths.count, words, panels);
+  } else {
+    const Operand<Element> b{static_cast<const Element*>(op_.b), op_.ldb, op_.transpose_b};
+    Tile::pack_columns(b, extent.begin, extent.count, depths.begin, depths.count, words, panels);
+  }
+}
+
+// Chunk by chunk, and panels inside.
+template <typename Tile>
+void Gemm<Tile>::pack_shared(const Block& block) const {
+  constexpr std::int64_t row_step = 64, column_step = 96;
+  static_assert(row_step % row_unit == 0 && column_step % Tile::columns == 0);
+  const std::int64_t step = shares_rows_ ? row_step : column_step;
   float* packed = reinterpret_cast<float*>(context_.shared_scratch());
-  const std::int64_t rows = packed_rows(block.rows);
-  context_.parallel_for(ceil_divide(rows, step), [&](std::int64_t index, int) {
-    const std::int64_t row = index * step;
-    for (std::int64_t depth = 0; depth < block.depths; depth += chunk_) {
-      const std::int64_t depths = smaller(chunk_, block.depths - depth);
-      float* chunk = packed + rows * words_of(depth);
-      Tile::pack_rows(a, block.row + row, smaller(step, block.rows - row), block.depth + depth, depths,
-                      words_of(depths), chunk + row * words_of(depths));
+  const Range whole = shared(block);
+  const std::int64_t extent = padded(whole.count, shared_unit_);
+  context_.parallel_for(ceil_divide(whole.count, step), [&](std::int64_t index, int) {
+    const Range part{whole.begin + index * step, smaller(step, whole.count - index * step)};
+    for (std::int64_t depth = 0; depth < block.depths.count; depth += chunk_) {
+      const Range depths{block.depths.begin + depth, smaller(chunk_, block.depths.count - depth)};
+      float* chunk = packed + extent * words_of(depth);
+      pack(shares_rows_, part, depths, chunk + index * step * words_of(depths.count));
     }
   });
 }
@@ -144,44 +204,46 @@ void Gemm<Tile>::pack_rows(const Block& block) const {
 template <typename Tile>
 const float* Gemm<Tile>::load_bias(const Item& item, int thread) const {
   if (op_.bias == nullptr) return nullptr;
-  float* bias = reinterpret_cast<float*>(context_.scratch(thread) + b_bytes_);
-  for_lanes(item.columns, [&](std::int64_t i, auto some) {
-    store(bias + i, load(static_cast<const Element*>(op_.bias) + item.column + i, some), some);
+  float* bias = reinterpret_cast<float*>(context_.scratch(thread) + own_bytes_);
+  for_lanes(item.columns.count, [&](std::int64_t i, auto some) {
+    store(bias + i, load(static_cast<const Element*>(op_.bias) + item.columns.begin + i, some), some);
   });
   return bias;
 }
 
+// Where an item's sums wait, or null.
 template <typename Tile>
-void Gemm<Tile>::run_item(const Block& block, std::int64_t index, int thread) const {
-  const std::int64_t row_parts = ceil_divide(block.rows, item_rows_);
-  Item item;
-  item.row = index % row_parts * item_rows_;
-  item.rows = smaller(item_rows_, block.rows - item.row);
-  item.column = index / row_parts * item_columns_;
-  item.columns = smaller(item_columns_, op_.n - item.column);
-
-  const Operand<Element> b{static_cast<const Element*>(op_.b), op_.ldb, op_.transpose_b};
-  std::byte* scratch = context_.scratch(thread);
-  float* b_panels = reinterpret_cast<float*>(scratch);
-  const float* bias = load_bias(item, thread);
-  const float* a_panels = reinterpret_cast<const float*>(context_.shared_scratch());
-  float* sums = nullptr;
-  if (shares_sums()) {
-    sums = reinterpret_cast<float*>(context_.shared_scratch() + a_bytes_) + item.row * op_.n +
-           item.column * item.rows;
-  } else if (keeps_sums()) {
-    sums = reinterpret_cast<float*>(scratch + b_bytes_ + bias_bytes_);
+float* Gemm<Tile>::sums_of(const Block& block, const Item& item, int thread) const {
+  if (!keeps_sums()) return nullptr;
+  if (!shares_sums()) {
+    return reinterpret_cast<float*>(context_.scratch(thread) + own_bytes_ + bias_bytes_);
   }
+  const std::int64_t row = item.rows.begin - block.rows.begin;
+  const std::int64_t column = item.columns.begin - block.columns.begin;
+  return reinterpret_cast<float*>(context_.shared_scratch() + shared_bytes_) + row * block.columns.count +
+         column * item.rows.count;
+}
+
+template <typename Tile>
+void Gemm<Tile>::run_item(const Block& block, const Item& item, int thread) const {
+  const float* bias = load_bias(item, thread);
+  float* sums = sums_of(block, item, thread);
+  float* own = reinterpret_cast<float*>(context_.scratch(thread));
+  const float* packed = reinterpret_cast<const float*>(context_.shared_scratch());
+  const Range whole = shared(block);
+  const std::int64_t extent = padded(whole.count, shared_unit_);
+  const std::int64_t skipped = (shares_rows_ ? item.rows.begin : item.columns.begin) - whole.begin;
   Tile::enter();
-  for (std::int64_t depth = 0; depth < block.depths; depth += chunk_) {
-    const std::int64_t depths = smaller(chunk_, block.depths - depth);
-    Tile::pack_columns(b, item.column, item.columns, block.depth + depth, depths, words_of(depths), b_panels);
-    const float* a = a_panels + packed_rows(block.rows) * words_of(depth) + item.row * words_of(depths);
-    const std::int64_t first = (block.row + item.row) * op_.ldc + item.column;
+  for (std::int64_t depth = 0; depth < block.depths.count; depth += chunk_) {
+    const Range depths{block.depths.begin + depth, smaller(chunk_, block.depths.count - depth)};
+    pack(!shares_rows_, shares_rows_ ? item.columns : item.rows, depths, own);
+    const float* others = packed + extent * words_of(depth) + skipped * words_of(depths.count);
+    const float* a = shares_rows_ ? others : own;
+    const float* b = shares_rows_ ? own : others;
     if (op_.dtype_c == DType::bf16) {
-      run_chunk(block, item, depth, depths, a, b_panels, bias, sums, static_cast<BFloat16*>(op_.c) + first);
+      run_chunk<BFloat16>(item, depths, a, b, bias, sums);
     } else {
-      run_chunk(block, item, depth, depths, a, b_panels, bias, sums, static_cast<float*>(op_.c) + first);
+      run_chunk<float>(item, depths, a, b, bias, sums);
     }
   }
   Tile::leave();
@@ -189,21 +251,27 @@ void Gemm<Tile>::run_item(const Block& block, std::int64_t index, int thread) co
 
 template <typename Tile>
 template <typename C>
-void Gemm<Tile>::run_chunk(const Block& block, const Item& item, std::int64_t depth, std::int64_t depths,
-                           const float* a_panels, const float* b_panels, const float* bias, float* sums,
-                           C* c) const {
-  const std::int64_t words = words_of(depths);
-  const bool first = block.depth + depth == 0;
-  const bool last = block.depth + depth + depths == op_.k;
+void Gemm<Tile>::run_chunk(const Item& item, Range depths, const float* a_panels, const float* b_panels,
+                           const float* bias, float* sums) const {
+  const std::int64_t words = words_of(depths.count);
+  const std::int64_t rows = item.rows.count, columns = item.columns.count;
+  const bool first = depths.begin == 0;
+  const bool last = depths.begin + depths.count == op_.k;
   constexpr bool float_target = sizeof(C) == sizeof(float);
+  C* c = static_cast<C*>(op_.c) + item.rows.begin * op_.ldc + item.columns.begin;
   const auto run_tile = [&](std::int64_t row, std::int64_t column, auto* target, std::int64_t stride,
                             const float* running, std::int64_t running_stride) {
     using T = std::remove_pointer_t<decltype(target)>;
     TileOutput<T> output;
     output.c = target + row * stride + column;
     output.c_stride = stride;
-    output.rows = smaller(Tile::rows, item.rows - row);
-    output.columns = smaller(Tile::columns, item.columns - column);
+    output.rows = smaller(Tile::rows, rows - row);
+    output.columns = smaller(Tile::columns, columns - column);
+    if (column + Tile::columns < columns) {
+      output.c_ahead = output.c + Tile::columns;
+    } else if (row + Tile::rows < rows) {
+      output.c_ahead = target + (row + Tile::rows) * stride;
+    }
     if (running != nullptr) {
       output.base = running + row * running_stride + column;
       output.base_stride = running_stride;
@@ -212,14 +280,14 @@ void Gemm<Tile>::run_chunk(const Block& block, const Item& item, std::int64_t de
     }
     Tile::run(words, a_panels + row * words, b_panels + column * words, output);
   };
-  for (std::int64_t row = 0; row < item.rows; row += Tile::rows) {
-    for (std::int64_t column = 0; column < item.columns; column += Tile::columns) {
+  for (std::int64_t row = 0; row < rows; row += Tile::rows) {
+    for (std::int64_t column = 0; column < columns; column += Tile::columns) {
       if constexpr (float_target) {
         run_tile(row, column, c, op_.ldc, first && !op_.accumulate ? nullptr : c, op_.ldc);
       } else if (last) {
-        run_tile(row, column, c, op_.ldc, first ? nullptr : sums, item.columns);
+        run_tile(row, column, c, op_.ldc, first ? nullptr : sums, columns);
       } else {
-        run_tile(row, column, sums, item.columns, first ? nullptr : sums, item.columns);
+        run_tile(row, column, sums, columns, first ? nullptr : sums, columns);
       }
     }
   }

@@ -15,6 +15,7 @@ struct TileOutput {
   std::int64_t base_stride = 0;  // 0: one row for all (a bias)
   C* c = nullptr;
   std::int64_t c_stride = 0;
+  C* c_ahead = nullptr;  // where the next tile's sums go, or null
   std::int64_t rows = 0, columns = 0;
 };
 
