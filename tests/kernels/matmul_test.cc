@@ -99,6 +99,7 @@ KERNEL_CASES(MatmulOverSeveralTilesAndLongSums, OpId::matmul) {
     cases.push_back(c);
   }
   cases.push_back({8, 24, 65536, true, false, true});
+  cases.push_back({514, 513, 740, true, false, true, false, DType::bf16});  // two blocks of columns
   expect_all(cases);
 }
 
