@@ -3,8 +3,8 @@
 // An exchange is one group of ncclSend and ncclRecv. Groups are issued in the order of their numbers, each
 // when its sends are given and NCCL has launched the one before; several may be on the stream at once. The
 // end of a group is an event behind it, and events are only ever queried: whoever waited for the stream of a
-// dead peer would wait for ever. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of
-// lanes.
+// dead peer would wait for ever; nor is a group ever captured into a CUDA graph, which would keep the abort
+// waiting. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of lanes.
 //
 // It learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing moves any
 // more, and the caller's deadline leads to abandon(), which ends all communicators of the process

@@ -41,16 +41,16 @@ struct NcclUniqueId {
 
 class NcclLibrary {
  public:
-  // The oldest that works: ncclCommInitRankConfig with blocking = 0, and the fixes to it. From `group_abort`
-  // on communicators can be aborted inside a group; before, only each from a thread of its own.
+  // The oldest supported, and the first whose communicators can be aborted inside a group; before, each is
+  // aborted by a thread of its own.
   static constexpr int version_min = 21801;
   static constexpr int version_group_abort = 22203;
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9
 
-  // NCCL. A communicator is non-blocking: what starts on it may return in_progress, and nothing but state()
-  // comm_abort() may be called on it until comm_state() is something else.
+  // NCCL. Communicators are non-blocking: what starts on one may return in_progress, and until comm_state()
+  // says something else, nothing but that and comm_abort() may be called on it.
   virtual NcclResult unique_id(NcclUniqueId& id) = 0;
   // `name`: shown in NCCL's own messages and tools, where the version knows of it (2.27).
   virtual NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
