@@ -28,6 +28,15 @@ constexpr Implementation with_bits_of_cpu(Implementation implementation) {
   return implementation;
 }
 
+constexpr Implementation mma_kernel(OpId op, Function run, bool (*supports)(const void* arguments)) {
+  Implementation result = kernel(op, run);
+  result.name = "cuda_mma";
+  result.what = "own kernel by tensor cores, probabilities rounded to bf16 (kernels/cuda)";
+  result.preference = 1;
+  result.supports = supports;
+  return result;
+}
+
 constexpr Implementation implementations[] = {
     kernel(OpId::bias_gradient, run_bias_gradient, prepare_bias_gradient),
     with_bits_of_cpu(kernel(OpId::embedding_forward, run_embedding_forward)),
@@ -37,6 +46,8 @@ constexpr Implementation implementations[] = {
     kernel(OpId::rmsnorm_forward, run_rmsnorm_forward),
     kernel(OpId::rmsnorm_backward, run_rmsnorm_backward, prepare_rmsnorm_backward),
     with_bits_of_cpu(kernel(OpId::rotary, run_rotary)),
+    kernel(OpId::attention_forward, run_attention_forward),
+    mma_kernel(OpId::attention_forward, run_attention_forward_mma, supports_attention_forward_mma),
     kernel(OpId::gelu_forward, run_gelu_forward),
     kernel(OpId::gelu_backward, run_gelu_backward),
     kernel(OpId::swiglu_forward, run_swiglu_forward),

@@ -55,4 +55,9 @@ void copy_later(void* target, const void* source, std::size_t bytes, std::size_t
 void commit_copies();
 void await_copies(int groups_left);
 
+// ldmatrix (four matrices) and mma.m16n8k16 of bf16 with fp32 sums, with the fragments of kernels/cuda/ptx.h.
+// Whole warps only.
+void load_matrices(unsigned (&fragment)[4], const std::byte* row, bool transposed);
+void multiply_bf16(float (&sum)[4], const unsigned (&left)[4], const unsigned (&right)[2]);
+
 }  // namespace holdfast::cuda_emulator

@@ -96,7 +96,9 @@ void expect_both(const Case& c, const Values& qkv, const OpLimits& limits, const
 
 // Implementations with bf16 products round probabilities and their gradients to bf16 before they use them.
 OpLimits usual_limits() {
-  const bool rounds = under_test()->implementation().needs >= CpuIsa::avx512_bf16;
+  const Implementation& implementation = under_test()->implementation();
+  const bool rounds =
+      implementation.needs >= CpuIsa::avx512_bf16 || std::string_view(implementation.name) == "cuda_mma";
   return {.tolerance = 4e-6, .bf16_tolerance = rounds ? 1.0 / 128 : 1.0 / 256};
 }
 
@@ -150,10 +152,8 @@ KERNEL_CASES(AttentionInBf16MatchesReference, OpId::attention_forward, OpId::att
   }
 }
 
-// Keys that grow along the sequence: the softmax has to change its reference again and again, or just not.
-KERNEL_CASES(AttentionOfGrowingScores, OpId::attention_forward, OpId::attention_backward) {
+void expect_both_of_growing_scores(const Case& c) {
   for (const double growth : {3.0, 30.0}) {
-    const Case c{1, 1100, 1, 1, 16};
     Values qkv = random_values(c.qkv_count(), DType::bf16, 15);
     for (std::int64_t t = 0; t < c.length; ++t) {
       for (std::int64_t d = 0; d < c.head_size; ++d) {
@@ -164,6 +164,12 @@ KERNEL_CASES(AttentionOfGrowingScores, OpId::attention_forward, OpId::attention_
     }
     expect_both(c, qkv, {.tolerance = 4e-6, .bf16_tolerance = 1.0 / 64});
   }
+}
+
+// Keys that grow along the sequence: the softmax has to change its reference again and again, or just not.
+KERNEL_CASES(AttentionOfGrowingScores, OpId::attention_forward, OpId::attention_backward) {
+  expect_both_of_growing_scores({1, 1100, 1, 1, 16});
+  expect_both_of_growing_scores({1, 300, 1, 1, 64});
 }
 
 void expect_one_document_to_have_the_bits_of_none(const Case& c, DType dtype) {
@@ -211,15 +217,21 @@ KERNEL_CASES(AttentionOfLargeHiddenScores, OpId::attention_forward, OpId::attent
     ASSERT_NEAR((*together)[1][begin * c.heads * c.head_size + i], expected[1][i], 4e-6) << i;
   }
   expect_both(c, qkv, {.tolerance = 5e-3}, first_key);
+  const Case wide{1, c.length, 2, 1, 64};
+  Values rounded = random_values(wide.qkv_count(), DType::bf16, 13);
+  for (std::int64_t i = 0; i < begin * wide.qkv_count() / c.length; ++i) {
+    if (i / wide.head_size % 4 == 2) rounded.set(i, rounded[i] * 1e4);
+  }
+  expect_both(wide, rounded, {.tolerance = 5e-3, .bf16_tolerance = 1.0 / 64}, first_key);
 }
 
 // Score differences of 1e4, where softmax is one-hot but for near ties; fp32 scores are good to 1e-3 there.
 KERNEL_CASES(AttentionOfLargeScores, OpId::attention_forward, OpId::attention_backward) {
-  const Case c{2, 70, 2, 2, 16};
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
-    expect_both(c, random_values(c.qkv_count(), dtype, 5, 90.0),
-                {.tolerance = 5e-3, .bf16_tolerance = 1.0 / 64});
-  }
+  const OpLimits limits = {.tolerance = 5e-3, .bf16_tolerance = 1.0 / 64};
+  const Case c{2, 70, 2, 2, 16}, wide{2, 70, 2, 2, 64};
+  for (const DType dtype : {DType::fp32, DType::bf16})
+    expect_both(c, random_values(c.qkv_count(), dtype, 5, 90.0), limits);
+  expect_both(wide, random_values(wide.qkv_count(), DType::bf16, 5, 64.0), limits);
 }
 
 // Keys opposite to their queries: the log-sum-exp of the first rows is about -1e4. Nothing may overflow on
@@ -241,8 +253,10 @@ KERNEL_CASES(AttentionOfVeryNegativeScores, OpId::attention_forward, OpId::atten
 }
 
 KERNEL_CASES(NotANumberReachesTheOutputOfAttention, OpId::attention_forward) {
-  const Case c{1, 60, 1, 1, 16};
-  for (const DType dtype : {DType::fp32, DType::bf16}) {
+  const std::pair<DType, std::int64_t> cases_of_head_size[] = {
+      {DType::fp32, 16}, {DType::bf16, 16}, {DType::bf16, 64}};
+  for (const auto& [dtype, head_size] : cases_of_head_size) {
+    const Case c{1, 60, 1, 1, head_size};
     Values qkv = random_values(c.qkv_count(), dtype, 8);
     qkv.set((20 * 3 + 1) * c.head_size, std::numeric_limits<double>::quiet_NaN());  // in key 20
     const auto result = run_under_test(forward_tensors(c, qkv), [&](Tensors& t) { return forward_of(t, c); });

@@ -1,0 +1,90 @@
+// Where the rows of a head lie in the tensors of attention (kernels/attention.h), and which keys its queries
+// see. Of all attention kernels; they take the op itself as their argument.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/context.h"
+#include "kernels/cuda/launch.h"
+
+namespace holdfast::cuda {
+
+inline constexpr float log2_e = 1.44269504088896F;
+inline constexpr float ln_2 = 0.693147180559945F;
+// Only hidden scores (minus infinity) are below it: where a query has seen nothing else yet, 2^(score -
+// largest) is 0 and not NaN.
+inline constexpr float lowest_score = -3.40282347e38F;
+
+// Elements from row to row, and of row 0 of the sequence, in qkv and out; and of token 0 in lse and delta.
+struct HeadPlace {
+  std::int64_t qkv_stride, out_stride;
+  std::int64_t query, key, value;  // in qkv
+  std::int64_t out;
+  std::int64_t statistics;
+};
+
+// Of query head `head` of sequence `b`.
+template <typename Op>
+__device__ HeadPlace place_of(const Op& op, std::int64_t b, std::int64_t head) {
+  HeadPlace place;
+  const std::int64_t kv_head = head / (op.heads / op.kv_heads);
+  place.qkv_stride = (op.heads + 2 * op.kv_heads) * op.head_size;
+  place.out_stride = op.heads * op.head_size;
+  const std::int64_t row = b * op.sequence_length * place.qkv_stride;
+  place.query = row + head * op.head_size;
+  place.key = row + (op.heads + kv_head) * op.head_size;
+  place.value = row + (op.heads + op.kv_heads + kv_head) * op.head_size;
+  place.out = b * op.sequence_length * place.out_stride + head * op.head_size;
+  place.statistics = (b * op.heads + head) * op.sequence_length;
+  return place;
+}
+
+// What a block works on: tile number `tile` of a head of a sequence. Tiles of one number are neighbours, so
+// that blocks that take equally long run together.
+struct TilePlace {
+  std::int64_t b, head;
+  int tile;
+  __device__ TilePlace(std::int64_t batch, std::int64_t heads)
+      : b(blockIdx.x % (batch * heads) / heads),
+        head(blockIdx.x % heads),
+        tile(static_cast<int>(blockIdx.x / (batch * heads))) {}
+};
+// Of all heads of the batch.
+inline unsigned blocks_of_heads(std::int64_t heads, std::int64_t length, int tile_rows) {
+  return blocks_for(heads * ((length + tile_rows - 1) / tile_rows), 1);
+}
+
+// The keys that the queries of one sequence see besides the causal rule.
+struct VisibleKeys {
+  const std::int32_t* first_key = nullptr;  // of this sequence; null = all
+  int length = 0;
+
+  // What lies behind the last query sees what that one sees.
+  __device__ int first_of(int query) const {
+    return first_key == nullptr ? 0 : first_key[query < length ? query : length - 1];
+  }
+  // How many tiles of `tile` queries, counted from the sequence's begin, end with the last one that sees
+  // `key` or a key before it. Searched among first queries of tiles: what queries see first never decreases.
+  __device__ int end_of_tiles(int key, int tile) const {
+    int inside = key / tile, end = (length + tile - 1) / tile;
+    if (first_key == nullptr) return end;
+    while (inside + 1 < end) {
+      const int middle = (inside + end) / 2;
+      (first_key[middle * tile] <= key ? inside : end) = middle;
+    }
+    return end;
+  }
+};
+template <typename Op>
+__device__ VisibleKeys visible_keys(const Op& op, std::int64_t b) {
+  return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length,
+          static_cast<int>(op.sequence_length)};
+}
+
+// delta = sum of out * dout over each row (kernels/cuda/attention_backward.cu).
+void run_attention_delta(Context& context, const AttentionBackward& op);
+
+}  // namespace holdfast::cuda

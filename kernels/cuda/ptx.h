@@ -1,0 +1,129 @@
+// The PTX instructions behind the tensor-core kernels: products of bf16 tiles by a warp, the loads that bring
+// tiles from shared memory into its registers, and copies from global to shared memory that run by
+// themselves. Layouts of fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
+//
+// Elements of a fragment by lane, with g = lane / 4 and p = 2 * (lane % 4):
+//   left (16 x 16, bf16 pairs)  [0] row g, columns p p+1   [1] row g+8   [2] row g, columns p+8 p+9   [3]
+//   both right (16 x 8, bf16 pairs)  [0] rows p p+1, column g   [1] rows p+8 p+9 sum (16 x 8, fp32) [0] [1]
+//   row g, columns p p+1   [2] [3] row g+8
+//
+// On the emulated device (tests/cuda_emulator) the same functions do the same by lanes that wait for each
+// other.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+#include "kernels/cuda/vector.h"
+
+namespace holdfast::cuda {
+
+#ifdef HF_CUDA_EMULATED
+
+using SharedAddress = std::byte*;
+
+inline SharedAddress shared_address(std::byte* memory) {
+  return memory;
+}
+template <bool transposed>
+void load_matrices(unsigned (&fragment)[4], SharedAddress row) {
+  cuda_emulator::load_matrices(fragment, row, transposed);
+}
+inline void multiply_add(float (&sum)[4], const unsigned (&left)[4], unsigned right0, unsigned right1) {
+  const unsigned right[2] = {right0, right1};
+  cuda_emulator::multiply_bf16(sum, left, right);
+}
+template <int size>
+void copy_async(SharedAddress target, const void* source, bool inside) {
+  cuda_emulator::copy_later(target, source, inside ? size : 0, inside ? 0 : size);
+}
+inline void commit_copies() {
+  cuda_emulator::commit_copies();
+}
+inline void await_copies() {
+  cuda_emulator::await_copies(0);
+}
+inline float exp2_approximate(float x) {
+  return std::exp2(x);
+}
+inline unsigned pack_bf16(float low, float high) {
+  return from_float<BFloat16>(low).bits | static_cast<unsigned>(from_float<BFloat16>(high).bits) << 16;
+}
+
+#else
+
+using SharedAddress = unsigned;  // in the window of shared memory
+
+__device__ inline SharedAddress shared_address(std::byte* memory) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(memory));
+}
+
+// Four 8 x 8 matrices of bf16. Lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i, 16 bytes each
+// and aligned to that; fragment[i] becomes the lane's pair of matrix i: row g, columns p and p + 1, or, where
+// transposed, rows p and p + 1 of column g.
+template <bool transposed>
+__device__ inline void load_matrices(unsigned (&fragment)[4], SharedAddress row) {
+  if constexpr (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(row)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(row)
+                 : "memory");
+  }
+}
+
+// sum += left * right; products and sums in fp32, in an order that the hardware fixes.
+__device__ inline void multiply_add(float (&sum)[4], const unsigned (&left)[4], unsigned right0,
+                                    unsigned right1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right0), "r"(right1));
+}
+
+// Starts a copy of `size` bytes (4, or 16 that pass by the first-level cache); zeros instead where not
+// `inside`, but `source` must be an address of the tensor even then. Both aligned to `size`.
+template <int size>
+__device__ inline void copy_async(SharedAddress target, const void* source, bool inside) {
+  const int bytes = inside ? size : 0;
+  if constexpr (size == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(size),
+                 "r"(bytes)
+                 : "memory");
+  }
+}
+// Ends a group of copies of this thread.
+__device__ inline void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Returns when all groups of this thread have arrived. Other threads see them after a barrier.
+__device__ inline void await_copies() {
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+
+// 2^x within two units in the last place; denormal results are zero.
+__device__ inline float exp2_approximate(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Rounded to nearest even; `low` in the lower half.
+__device__ inline unsigned pack_bf16(float low, float high) {
+  unsigned result;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+#endif
+
+}  // namespace holdfast::cuda
