@@ -48,6 +48,7 @@ constexpr Implementation implementations[] = {
     with_bits_of_cpu(kernel(OpId::rotary, run_rotary)),
     kernel(OpId::attention_forward, run_attention_forward),
     mma_kernel(OpId::attention_forward, run_attention_forward_mma, supports_attention_forward_mma),
+    kernel(OpId::attention_backward, run_attention_backward),
     kernel(OpId::gelu_forward, run_gelu_forward),
     kernel(OpId::gelu_backward, run_gelu_backward),
     kernel(OpId::swiglu_forward, run_swiglu_forward),
