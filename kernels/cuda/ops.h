@@ -16,6 +16,8 @@ void prepare_layernorm_backward(Context& context, const void* arguments);
 void prepare_rmsnorm_backward(Context& context, const void* arguments);
 // bf16 of head sizes 64 and 128, by tensor cores.
 bool supports_attention_forward_mma(const void* arguments);
+bool supports_attention_backward_mma(const void* arguments);
 void run_attention_forward_mma(Context& context, const void* arguments);
+void run_attention_backward_mma(Context& context, const void* arguments);
 
 }  // namespace holdfast::cuda

@@ -49,6 +49,7 @@ constexpr Implementation implementations[] = {
     kernel(OpId::attention_forward, run_attention_forward),
     mma_kernel(OpId::attention_forward, run_attention_forward_mma, supports_attention_forward_mma),
     kernel(OpId::attention_backward, run_attention_backward),
+    mma_kernel(OpId::attention_backward, run_attention_backward_mma, supports_attention_backward_mma),
     kernel(OpId::gelu_forward, run_gelu_forward),
     kernel(OpId::gelu_backward, run_gelu_backward),
     kernel(OpId::swiglu_forward, run_swiglu_forward),
