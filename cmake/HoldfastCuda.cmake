@@ -35,6 +35,8 @@ function(holdfast_cuda_module name)
     --ptxas-options=-v --threads=2>)
   target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt)
   holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})
+  # cuBLASLt stays where the toolkit is, which the system's linker often does not know.
+  set_property(TARGET ${name} APPEND PROPERTY INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
 endfunction()
 
 # holdfast_nccl(TARGET FILE): compiles FILE of TARGET against NCCL's header and the CUDA runtime, with HF_NCCL, where both are

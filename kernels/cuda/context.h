@@ -10,12 +10,16 @@
 
 namespace holdfast::cuda {
 
+class MatmulCache;  // kernels/cuda/matmul_cache.h: the matrix products of cuBLASLt
+
 class Context {
  public:
-  Context(cudaStream_t stream, int multiprocessors) : stream_(stream), multiprocessors_(multiprocessors) {}
+  Context(cudaStream_t stream, int multiprocessors, MatmulCache& matmuls)
+      : stream_(stream), multiprocessors_(multiprocessors), matmuls_(matmuls) {}
 
   cudaStream_t stream() const { return stream_; }
   int multiprocessors() const { return multiprocessors_; }
+  MatmulCache& matmuls() const { return matmuls_; }
 
   // Scratch in device memory, at least the largest request_workspace() so far; 256-byte aligned. It belongs
   // to one op at a time: the stream runs them in order.
@@ -39,6 +43,7 @@ class Context {
  private:
   cudaStream_t stream_;
   int multiprocessors_;
+  MatmulCache& matmuls_;
   std::byte* workspace_ = nullptr;
   std::size_t requested_bytes_ = 0;
   cudaError_t error_ = cudaSuccess;

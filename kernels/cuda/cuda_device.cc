@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/table.h"
 
 namespace holdfast::cuda {
@@ -21,12 +22,14 @@ namespace {
 // again, so nothing is made in the loop once there are as many as are ever in flight.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const CudaDeviceOptions& options, CudaFacts facts, KernelTable kernels, cudaStream_t stream)
+  CudaDevice(const CudaDeviceOptions& options, CudaFacts facts, KernelTable kernels,
+             std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream)
       : options_(options),
         facts_(std::move(facts)),
         kernels_(std::move(kernels)),
+        matmuls_(std::move(matmuls)),
         stream_(stream),
-        context_(stream, facts_.multiprocessors) {}
+        context_(stream, facts_.multiprocessors, *matmuls_) {}
   ~CudaDevice() override;
 
   Ticket ticket() override;
@@ -54,6 +57,7 @@ class CudaDevice final : public Device {
   const CudaDeviceOptions options_;
   const CudaFacts facts_;
   const KernelTable kernels_;
+  const std::unique_ptr<MatmulCache> matmuls_;
   cudaStream_t stream_;
   Context context_;
   bool planning_ = false;
@@ -210,10 +214,11 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
                 facts.compute_major, facts.compute_minor, oldest_major);
   }
   HF_TRY(KernelTable kernels, registry().choose(CpuIsa::portable, options.kernels));
+  HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(options, std::move(facts), std::move(kernels), stream));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(options, std::move(facts), std::move(kernels),
+                                                              std::move(matmuls), stream));
 }
 
 }  // namespace holdfast::cuda

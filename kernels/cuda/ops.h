@@ -19,5 +19,7 @@ bool supports_attention_forward_mma(const void* arguments);
 bool supports_attention_backward_mma(const void* arguments);
 void run_attention_forward_mma(Context& context, const void* arguments);
 void run_attention_backward_mma(Context& context, const void* arguments);
+void prepare_cublaslt_matmul(Context& context, const void* arguments);
+void run_cublaslt_matmul(Context& context, const void* arguments);
 
 }  // namespace holdfast::cuda

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/lists.h"
+#include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
 
 namespace holdfast::cuda {
@@ -28,16 +29,28 @@ constexpr Implementation with_bits_of_cpu(Implementation implementation) {
   return implementation;
 }
 
+// Of bf16, by tensor cores.
 constexpr Implementation mma_kernel(OpId op, Function run, bool (*supports)(const void* arguments)) {
   Implementation result = kernel(op, run);
   result.name = "cuda_mma";
   result.what = "own kernel by tensor cores, probabilities rounded to bf16 (kernels/cuda)";
   result.preference = 1;
+  result.bf16_only = true;
   result.supports = supports;
   return result;
 }
 
+constexpr Implementation cublaslt_matmul() {
+  Implementation result = kernel(OpId::matmul, run_cublaslt_matmul, prepare_cublaslt_matmul);
+  result.name = "cublaslt";
+  result.what = "one algorithm per shape by cuBLASLt; the own kernel where it has none";
+  result.library = matmul_library;
+  return result;
+}
+
 constexpr Implementation implementations[] = {
+    cublaslt_matmul(),
+    kernel(OpId::matmul, run_matmul),
     kernel(OpId::bias_gradient, run_bias_gradient, prepare_bias_gradient),
     with_bits_of_cpu(kernel(OpId::embedding_forward, run_embedding_forward)),
     with_bits_of_cpu(kernel(OpId::embedding_backward, run_embedding_backward, prepare_embedding_backward)),

@@ -278,6 +278,11 @@ void set_order(std::uint64_t order) {
   current_order = order;
 }
 
+Made& made() {
+  static Made made;
+  return made;
+}
+
 Index3 thread_index() {
   return this_block->current().thread;
 }

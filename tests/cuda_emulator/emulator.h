@@ -8,6 +8,7 @@
 // This header is what the emulated intrinsics are made of; kernels never include it by name.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +32,17 @@ void run_grid(const Launch& launch, const std::function<void()>& body);
 // The order in which the fibers of a block and the blocks of a grid take turns: 0 is ascending, 1 descending,
 // any other number a shuffle of its own.
 void set_order(std::uint64_t order);
+
+// How often the program has asked the runtime and cuBLASLt for something to keep or to decide.
+struct Counts {
+  std::uint64_t allocations = 0, events = 0, descriptors = 0, heuristics = 0;
+  bool operator==(const Counts&) const = default;
+};
+struct Made {
+  std::atomic<std::uint64_t> allocations, events, descriptors, heuristics;
+  Counts counts() const { return {allocations, events, descriptors, heuristics}; }
+};
+Made& made();
 
 // Below: only inside body().
 

@@ -99,6 +99,10 @@ struct EmulatedEvent {
 
 namespace holdfast::cuda_emulator {
 
+void enqueue(cudaStream_t stream, std::function<void()> task) {
+  stream->push(std::move(task));
+}
+
 cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body) {
   const dim3 g = config.gridDim, b = config.blockDim;
   const Launch launch{
@@ -142,6 +146,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorIllegalAddress:
       return "an illegal memory access was encountered";
+    case cudaErrorUnknown:
+      return "unknown error";
   }
   return "unrecognized error code";
 }
@@ -189,6 +195,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 cudaError_t cudaMalloc(void** target, std::size_t bytes) {
+  ++cuda_emulator::made().allocations;
   DeviceMemory& memory = device_memory();
   const std::lock_guard lock(memory.mutex);
   if (bytes > device_bytes - memory.used) return noted(cudaErrorMemoryAllocation);
@@ -248,6 +255,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  ++cuda_emulator::made().events;
   *event = new EmulatedEvent;
   return cudaSuccess;
 }

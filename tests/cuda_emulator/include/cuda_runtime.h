@@ -176,6 +176,7 @@ enum cudaError_t : int {
   cudaErrorInvalidDevice = 101,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
+  cudaErrorUnknown = 999,
 };
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
@@ -250,8 +251,10 @@ struct cudaLaunchConfig_t {
 };
 
 namespace holdfast::cuda_emulator {
+// For libraries that compute on a stream.
+void enqueue(cudaStream_t stream, std::function<void()> task);
 cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body);
-}
+}  // namespace holdfast::cuda_emulator
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),

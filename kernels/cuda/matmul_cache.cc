@@ -1,0 +1,235 @@
+#include "kernels/cuda/matmul_cache.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/check.h"
+
+namespace holdfast::cuda {
+
+namespace {
+
+// What NVIDIA recommends for sm_90. A constant: more or less of it may mean another algorithm.
+constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{32} << 20;
+// Where tensors start at least (MemoryPlan and the buckets of parameters give more).
+constexpr std::uint32_t address_alignment_bytes = 16;
+
+void expect(cublasStatus_t status, const char* what) {
+  HF_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt refused {}: {}", what, cublasLtGetStatusName(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+// Of the rows of a matrix that starts where tensors do.
+std::uint32_t row_alignment_bytes(std::int64_t leading, DType dtype) {
+  const std::uint64_t row_bytes = static_cast<std::uint64_t>(leading) * bytes_of(dtype);
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(row_bytes & (~row_bytes + 1), address_alignment_bytes));
+}
+
+bool aligned(const void* address, std::uint32_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+struct Preference {
+  Preference() { expect(cublasLtMatmulPreferenceCreate(&handle), "a preference"); }
+  ~Preference() { cublasLtMatmulPreferenceDestroy(handle); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  template <typename T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+    expect(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof(value)), "a preference");
+  }
+  cublasLtMatmulPreference_t handle = nullptr;
+};
+
+template <typename T>
+void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  expect(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)), "an attribute");
+}
+
+template <typename T>
+T read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value = 0;
+  std::size_t written = 0;
+  expect(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written),
+         "to describe an algorithm");
+  return value;
+}
+
+}  // namespace
+
+std::string matmul_library() {
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+ProductShape shape_of(const Matmul& op) {
+  return {.m = op.m,
+          .n = op.n,
+          .k = op.k,
+          .lda = op.lda,
+          .ldb = op.ldb,
+          .ldc = op.ldc,
+          .transpose_a = op.transpose_a,
+          .transpose_b = op.transpose_b,
+          .accumulate = op.accumulate,
+          .bias = op.bias != nullptr,
+          .dtype = op.dtype,
+          .dtype_c = op.dtype_c};
+}
+
+// The library's matrices are column-major, so it sees the transposed of ours and computes C' = B' A': its
+// first operand is our B, and the bias, which it adds to each row of C', is added to our columns.
+//
+// fp32 is "pedantic": neither the environment nor a later version of the library may make TF32 or a sum of
+// bf16 products of it. GELU stays an op of its own: fused, its bits would be others than those of the kernel
+// that computes it again in the backward pass.
+Product::Operation Product::operation_of(const ProductShape& shape) {
+  cublasLtMatmulDesc_t made = nullptr;
+  expect(
+      cublasLtMatmulDescCreate(
+          &made, shape.dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+      "a product");
+  Operation operation(made);
+  set(made, CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(made, CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (shape.bias) {
+    set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(made, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
+    // The heuristic reads the alignment from the address; nothing is read from there.
+    set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
+  }
+  return operation;
+}
+
+Product::Layout Product::layout_of(std::int64_t rows, std::int64_t row_length, std::int64_t leading,
+                                   DType dtype) {
+  cublasLtMatrixLayout_t made = nullptr;
+  expect(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(row_length),
+                                    static_cast<std::uint64_t>(rows), leading),
+         "a matrix");
+  return Layout(made);
+}
+
+Product::Product(cublasLtHandle_t library, const ProductShape& shape)
+    : operation_(operation_of(shape)),
+      a_(layout_of(shape.transpose_a ? shape.k : shape.m, shape.transpose_a ? shape.m : shape.k, shape.lda,
+                   shape.dtype)),
+      b_(layout_of(shape.transpose_b ? shape.n : shape.k, shape.transpose_b ? shape.k : shape.n, shape.ldb,
+                   shape.dtype)),
+      c_(layout_of(shape.m, shape.n, shape.ldc, shape.dtype_c)),
+      alignment_a_bytes_(row_alignment_bytes(shape.lda, shape.dtype)),
+      alignment_b_bytes_(row_alignment_bytes(shape.ldb, shape.dtype)),
+      alignment_c_bytes_(row_alignment_bytes(shape.ldc, shape.dtype_c)) {
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_limit_bytes);
+  // Parts of a sum, if any, are kept in fp32 and added in order.
+  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_b_bytes_);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_a_bytes_);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_c_bytes_);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_c_bytes_);
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(library, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                     preference.handle, 1, &choice_, &count);
+  found_ = status == CUBLAS_STATUS_SUCCESS && count == 1 && choice_.state == CUBLAS_STATUS_SUCCESS;
+  if (!found_) {
+    choice_ = {};
+    return;
+  }
+  const auto reduction = read<std::uint32_t>(choice_.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  HF_CHECK(reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+           "cuBLASLt chose reduction scheme {}, which was masked out", reduction);
+}
+
+bool Product::takes(const Matmul& op) const {
+  return aligned(op.a, alignment_a_bytes_) && aligned(op.b, alignment_b_bytes_) &&
+         aligned(op.c, alignment_c_bytes_) && aligned(op.bias, address_alignment_bytes);
+}
+
+cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
+                            cudaStream_t stream) const {
+  if (op.bias != nullptr) set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.bias);
+  const float alpha = 1.0F;
+  const float beta = op.accumulate ? 1.0F : 0.0F;
+  return cublasLtMatmul(library, operation_.get(), &alpha, op.b, b_.get(), op.a, a_.get(), &beta, op.c,
+                        c_.get(), op.c, c_.get(), &choice_.algo, workspace, choice_.workspaceSize, stream);
+}
+
+std::string Product::algorithm() const {
+  if (!found_) return "none";
+  const cublasLtMatmulAlgo_t& algorithm = choice_.algo;
+  const auto number = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    return read<std::uint32_t>(algorithm, attribute);
+  };
+  const auto short_number = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    return read<std::uint16_t>(algorithm, attribute);
+  };
+  return fmt::format(
+      "algorithm {} tile {} stages {} splits {} reduction {} swizzle {} custom {} inner {} cluster {}",
+      number(CUBLASLT_ALGO_CONFIG_ID), number(CUBLASLT_ALGO_CONFIG_TILE_ID),
+      number(CUBLASLT_ALGO_CONFIG_STAGES_ID), number(CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+      number(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), number(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
+      number(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION), short_number(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
+      short_number(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+}
+
+Result<std::unique_ptr<MatmulCache>> MatmulCache::make() {
+  cublasLtHandle_t library = nullptr;
+  const cublasStatus_t status = cublasLtCreate(&library);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    return fail(ExitCode::config,
+                "cuBLASLt does not start on this GPU: {} ({}); expected a driver for {} and free memory",
+                cublasLtGetStatusString(status), cublasLtGetStatusName(status), matmul_library());
+  }
+  return std::unique_ptr<MatmulCache>(new MatmulCache(library));
+}
+
+MatmulCache::~MatmulCache() {
+  products_.clear();
+  cublasLtDestroy(library_);
+}
+
+std::size_t MatmulCache::Hash::operator()(const ProductShape& s) const {
+  std::size_t hash = 0;
+  for (const std::int64_t part : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) {
+    hash = (hash ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
+  }
+  for (const bool part : {s.transpose_a, s.transpose_b, s.accumulate, s.bias, s.dtype == DType::bf16,
+                          s.dtype_c == DType::bf16}) {
+    hash = hash * 2 + (part ? 1 : 0);
+  }
+  return hash ^ (hash >> 32);
+}
+
+const Product& MatmulCache::product(const ProductShape& shape) {
+  return products_.try_emplace(shape, library_, shape).first->second;
+}
+
+const Product* MatmulCache::find(const ProductShape& shape) const {
+  const auto found = products_.find(shape);
+  return found == products_.end() ? nullptr : &found->second;
+}
+
+std::string MatmulCache::description() const {
+  std::vector<std::string> lines;
+  for (const auto& [s, product] : products_) {
+    lines.push_back(fmt::format("m {} n {} k {} lda {} ldb {} ldc {} {}{}{}{} {} -> {}: {}", s.m, s.n, s.k,
+                                s.lda, s.ldb, s.ldc, s.transpose_a ? "T" : "N", s.transpose_b ? "T" : "N",
+                                s.accumulate ? " accumulate" : "", s.bias ? " bias" : "", name_of(s.dtype),
+                                name_of(s.dtype_c), product.algorithm()));
+  }
+  std::ranges::sort(lines);
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
+}  // namespace holdfast::cuda

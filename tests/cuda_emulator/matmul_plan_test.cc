@@ -1,0 +1,123 @@
+// What planning a product on cuBLASLt makes, and running it does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/matmul_cache.h"
+#include "kernels/matmul.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+using cuda_emulator::made;
+
+Matmul weight_gradient(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype) {
+  return {.m = m,
+          .n = n,
+          .k = k,
+          .lda = m,
+          .ldb = n,
+          .ldc = n,
+          .transpose_a = true,
+          .accumulate = true,
+          .dtype = dtype};
+}
+
+std::unique_ptr<Device> cuda_device() {
+  Result<std::unique_ptr<Device>> made = cuda::make_device({});
+  HF_CHECK(made.ok(), "{}", made.error().message);
+  return std::move(made).value();
+}
+
+TEST(CudaMatmul, APlannedProductMakesNothingWhenItRuns) {
+  const std::unique_ptr<Device> device = cuda_device();
+  const Matmul split = weight_gradient(32, 48, 4096, DType::bf16);  // its parts need workspace
+  const Matmul odd = weight_gradient(33, 47, 70, DType::bf16);      // the library has nothing for it
+  device->begin_planning();
+  for (const Matmul& op : {split, odd, split}) device->launch(op);
+  ASSERT_TRUE(device->end_planning().ok());
+  EXPECT_EQ(device->workspace_bytes(), 4U * 32 * 48 * sizeof(float));
+
+  Values a = random_values(4096 * 48, DType::bf16, 1), c(48 * 48, DType::fp32);
+  device->launch(Matmul{});  // the first mark of an event
+  device->synchronize();
+  const auto before = made().counts();
+  EXPECT_GE(before.heuristics, 2U);
+  for (Matmul op : {split, odd, split}) {
+    op.a = op.b = a.data();
+    op.c = c.data();
+    device->launch(op);
+  }
+  device->synchronize();
+  EXPECT_EQ(made().counts(), before);
+}
+
+TEST(CudaMatmul, TheSameShapeIsAskedForOnce) {
+  Result<std::unique_ptr<cuda::MatmulCache>> cache = cuda::MatmulCache::make();
+  ASSERT_TRUE(cache.ok());
+  const cuda::ProductShape shape = cuda::shape_of(weight_gradient(32, 48, 4096, DType::bf16));
+  cuda::ProductShape other = shape;
+  other.accumulate = false;
+  EXPECT_EQ((*cache)->find(shape), nullptr);
+  const auto before = made().counts();
+  const cuda::Product& product = (*cache)->product(shape);
+  EXPECT_EQ(&(*cache)->product(shape), &product);
+  EXPECT_EQ((*cache)->find(shape), &product);
+  EXPECT_NE(&(*cache)->product(other), &product);
+  EXPECT_EQ(made().counts().heuristics, before.heuristics + 2);
+}
+
+// Split sums are never added in the order in which blocks arrive; the emulated library would prefer that.
+TEST(CudaMatmul, TheChosenAlgorithmsAreWrittenDown) {
+  Result<std::unique_ptr<cuda::MatmulCache>> cache = cuda::MatmulCache::make();
+  ASSERT_TRUE(cache.ok());
+  (*cache)->product(cuda::shape_of(weight_gradient(32, 48, 4096, DType::bf16)));
+  (*cache)->product(cuda::shape_of(weight_gradient(33, 47, 70, DType::bf16)));
+  EXPECT_EQ((*cache)->description(),
+            "m 32 n 48 k 4096 lda 32 ldb 48 ldc 48 TN accumulate bf16 -> fp32: algorithm 1 tile 0 stages 0 "
+            "splits 4 reduction 2 swizzle 0 custom 0 inner 0 cluster 0\n"
+            "m 33 n 47 k 70 lda 33 ldb 47 ldc 47 TN accumulate bf16 -> fp32: none");
+}
+
+// A slice that starts where the library was not told that it may: the own kernel, with the right result.
+TEST(CudaMatmul, TakesAddressesOfAnyAlignment) {
+  const std::unique_ptr<Device> device = cuda_device();
+  Values a = random_values(64 * 65, DType::bf16, 1), b = random_values(64 * 64, DType::bf16, 2);
+  Values c(64 * 64, DType::fp32), expected(64 * 64, DType::fp32);
+  Matmul op = weight_gradient(64, 64, 64, DType::bf16);
+  op.a = a.as<BFloat16>() + 1;
+  op.b = b.data();
+  op.c = c.data();
+  device->launch(op);
+  device->synchronize();
+  op.c = expected.data();
+  reference(op);
+  expect_close(c, expected, {.tolerance = 1e-5}, "c");
+}
+
+// Growing waits for what is on the stream; the op that wanted more is put there afterwards.
+TEST(CudaDevice, WaitsForAnOpThatMadeTheWorkspaceGrow) {
+  const std::unique_ptr<Device> device = cuda_device();
+  Values a = random_values(4096 * 48, DType::bf16, 1), b = random_values(4096 * 48, DType::bf16, 2);
+  for (const std::int64_t n : {8, 16, 48}) {
+    Values c(48 * n, DType::fp32), expected(48 * n, DType::fp32);
+    Matmul op = weight_gradient(48, n, 4096, DType::bf16);
+    op.a = a.data();
+    op.b = b.data();
+    op.c = c.data();
+    device->launch(op);
+    device->synchronize();
+    op.c = expected.data();
+    reference(op);
+    expect_close(c, expected, {.tolerance = 1e-5}, "c");
+  }
+}
+
+TEST(CudaDevice, NamesTheLibraryThatDecidesBits) {
+  EXPECT_THAT(cuda_device()->description(), testing::HasSubstr("cuBLASLt 13.1.0"));
+}
+
+}  // namespace
+}  // namespace holdfast::test
