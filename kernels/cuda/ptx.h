@@ -3,9 +3,11 @@
 // themselves. Layouts of fragments: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
 //
 // Elements of a fragment by lane, with g = lane / 4 and p = 2 * (lane % 4):
-//   left (16 x 16, bf16 pairs)  [0] row g, columns p p+1   [1] row g+8   [2] row g, columns p+8 p+9   [3]
-//   both right (16 x 8, bf16 pairs)  [0] rows p p+1, column g   [1] rows p+8 p+9 sum (16 x 8, fp32) [0] [1]
-//   row g, columns p p+1   [2] [3] row g+8
+//
+//   left, 16 x 16, pairs of bf16:  [0] row g, columns p p+1;     [1] row g+8, columns p p+1;
+//                                  [2] row g, columns p+8 p+9;   [3] row g+8, columns p+8 p+9
+//   right, 16 x 8, pairs of bf16:  [0] rows p p+1, column g;     [1] rows p+8 p+9, column g
+//   sum, 16 x 8, fp32:             [0] [1] row g, columns p p+1; [2] [3] row g+8, columns p p+1
 //
 // On the emulated device (tests/cuda_emulator) the same functions do the same by lanes that wait for each
 // other.
