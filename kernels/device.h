@@ -62,6 +62,9 @@ class Device {
   // same bits): "cpu" in fp32, "cpu, matmul amx" in bf16. Stored with a run; a resume on another says so. A
   // device that cannot tell names all of it.
   virtual std::string identity(DType /*precision*/) const { return description(); }
+  // What planning chose beyond the table of kernels, a line each: a library's algorithms for the products of
+  // this run. For its log; empty where description() says it all.
+  virtual std::string plan_description() const { return {}; }
   virtual int threads() const = 0;
 
  private:

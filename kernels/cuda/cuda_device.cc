@@ -42,6 +42,7 @@ class CudaDevice final : public Device {
 
   const KernelTable& kernels() const override { return kernels_; }
   std::string description() const override;
+  std::string plan_description() const override { return matmuls_->description(); }
   int threads() const override { return 1; }
 
  private:

@@ -90,7 +90,8 @@ ProductShape shape_of(const Matmul& op) {
 //
 // fp32 is "pedantic": neither the environment nor a later version of the library may make TF32 or a sum of
 // bf16 products of it. GELU stays an op of its own: fused, its bits would be others than those of the kernel
-// that computes it again in the backward pass.
+// that computes it again in the backward pass. So does the bias gradient: the library would overwrite it, and
+// it is a sum over microbatches.
 Product::Operation Product::operation_of(const ProductShape& shape) {
   cublasLtMatmulDesc_t made = nullptr;
   expect(

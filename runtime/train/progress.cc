@@ -50,6 +50,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   line.field("state_ms", milliseconds(times.state_ns))
       .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
   line.field("device", device.description());
+  if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
   put_kernels(device.kernels(), line);
   return log_.write(line);
 }

@@ -71,11 +71,12 @@ TEST(CudaMatmul, TheSameShapeIsAskedForOnce) {
 
 // Split sums are never added in the order in which blocks arrive; the emulated library would prefer that.
 TEST(CudaMatmul, TheChosenAlgorithmsAreWrittenDown) {
-  Result<std::unique_ptr<cuda::MatmulCache>> cache = cuda::MatmulCache::make();
-  ASSERT_TRUE(cache.ok());
-  (*cache)->product(cuda::shape_of(weight_gradient(32, 48, 4096, DType::bf16)));
-  (*cache)->product(cuda::shape_of(weight_gradient(33, 47, 70, DType::bf16)));
-  EXPECT_EQ((*cache)->description(),
+  const std::unique_ptr<Device> device = cuda_device();
+  device->begin_planning();
+  device->launch(weight_gradient(33, 47, 70, DType::bf16));
+  device->launch(weight_gradient(32, 48, 4096, DType::bf16));
+  ASSERT_TRUE(device->end_planning().ok());
+  EXPECT_EQ(device->plan_description(),
             "m 32 n 48 k 4096 lda 32 ldb 48 ldc 48 TN accumulate bf16 -> fp32: algorithm 1 tile 0 stages 0 "
             "splits 4 reduction 2 swizzle 0 custom 0 inner 0 cluster 0\n"
             "m 33 n 47 k 70 lda 33 ldb 47 ldc 47 TN accumulate bf16 -> fp32: none");
