@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,27 @@
 #include "tests/kernels/kernel_cases.h"
 
 namespace holdfast::test {
+
+// Where tensors lie: on the heap, unless a test program puts them where its device reaches them. To be set
+// before the first of them is made.
+struct TensorMemory {
+  void* (*allocate)(std::size_t bytes);  // 64-byte aligned
+  void (*release)(void* memory);
+};
+inline TensorMemory& tensor_memory() {
+  static TensorMemory memory = {
+      [](std::size_t bytes) { return ::operator new (bytes, std::align_val_t{64}); },
+      [](void* block) { ::operator delete (block, std::align_val_t{64}); }};
+  return memory;
+}
+
+template <typename T>
+struct TensorAllocator {
+  using value_type = T;
+  T* allocate(std::size_t count) { return static_cast<T*>(tensor_memory().allocate(count * sizeof(T))); }
+  void deallocate(T* block, std::size_t) { tensor_memory().release(block); }
+  bool operator==(const TensorAllocator&) const = default;
+};
 
 // Memory of one tensor with its type. Guarded: elements past the end must still be as made when the op is
 // done. Starts in the middle of a cache line, because no kernel may count on more than an element's
@@ -113,7 +135,7 @@ class Values {
   std::int64_t count_;
   DType dtype_;
   std::size_t offset_ = 16;
-  std::vector<Line> lines_;
+  std::vector<Line, TensorAllocator<Line>> lines_;
 };
 
 using Tensors = std::vector<Values>;
