@@ -34,10 +34,15 @@ std::byte* OpMemory::allocate(std::int64_t count, std::size_t element_bytes) {
   // Different ones, because operands at the same address are one operand that is updated in place.
   if (mode_ == Mode::shapes_only)
     return reinterpret_cast<std::byte*>(++handed_out_ * MemoryPlan::alignment_bytes);
+  const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count) * element_bytes);
+  if (allocate_) {
+    void* memory = allocate_(bytes);
+    if (memory == nullptr)
+      outcome_ = fail(ExitCode::does_not_fit, "no memory for an operand of {} bytes", bytes);
+    return static_cast<std::byte*>(memory);
+  }
   MemoryPlan plan;
-  const MemoryPlan::Slot slot =
-      plan.reserve("operand", MemoryClass::activations,
-                   std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count) * element_bytes));
+  const MemoryPlan::Slot slot = plan.reserve("operand", MemoryClass::activations, bytes);
   Result<MemoryArena> arena = MemoryArena::allocate(plan);
   if (!arena.ok()) {
     outcome_ = arena.error();
@@ -64,6 +69,14 @@ void* OpMemory::values(std::int64_t count, DType dtype) {
 float* OpMemory::positive_floats(std::int64_t count) {
   auto* memory = reinterpret_cast<float*>(allocate(count, sizeof(float)));
   if (mode_ == Mode::real && memory != nullptr) repeat(pattern(0.5F), memory, count);
+  return memory;
+}
+
+const AdamWTensor* OpMemory::table(std::vector<AdamWTensor> tensors) {
+  if (!allocate_) return tables_.emplace_back(std::move(tensors)).data();
+  auto* memory = reinterpret_cast<AdamWTensor*>(
+      allocate(static_cast<std::int64_t>(tensors.size()), sizeof(AdamWTensor)));
+  if (memory != nullptr) std::ranges::copy(tensors, memory);
   return memory;
 }
 

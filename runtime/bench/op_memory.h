@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,10 @@ class OpMemory {
     shapes_only,  // hands out addresses that are never to be used
   };
   explicit OpMemory(Mode mode = Mode::real) : mode_(mode) {}
+  // Memory of another device that the host reaches too, at least 64-byte aligned; null = there is none left.
+  // It is the caller's, who frees it.
+  using Allocate = std::function<void*(std::uint64_t bytes)>;
+  explicit OpMemory(Allocate allocate) : mode_(Mode::real), allocate_(std::move(allocate)) {}
 
   void* values(std::int64_t count, DType dtype);
   float* floats(std::int64_t count) { return static_cast<float*>(values(count, DType::fp32)); }
@@ -28,9 +33,7 @@ class OpMemory {
   std::int32_t* tokens(std::int64_t count, std::int64_t vocabulary);
 
   // Tables are real in either mode, because costs are read from them.
-  const AdamWTensor* table(std::vector<AdamWTensor> tensors) {
-    return tables_.emplace_back(std::move(tensors)).data();
-  }
+  const AdamWTensor* table(std::vector<AdamWTensor> tensors);
 
   // What went wrong when memory was handed out, if anything; ops must not run then.
   const Result<void>& outcome() const { return outcome_; }
@@ -39,6 +42,7 @@ class OpMemory {
   std::byte* allocate(std::int64_t count, std::size_t element_bytes);
 
   Mode mode_;
+  Allocate allocate_;  // empty = the heap
   std::uintptr_t handed_out_ = 0;
   std::vector<MemoryArena> arenas_;
   std::vector<std::vector<AdamWTensor>> tables_;

@@ -38,6 +38,7 @@ Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
       digits(tokens / budget.step_seconds), options.steps, options.warmup_steps, budget_text(budget));
   Json result{{"model", model},
               {"parameters", parameter_count(steps.worker().spec())},
+              {"flops_per_token", flops_per_token(steps.worker().spec(), config.training.sequence_length)},
               {"lanes", config.parallel.lanes},
               {"microbatches_per_lane", config.training.microbatches_per_lane},
               {"microbatch_size", config.training.microbatch_size},
