@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,17 +16,22 @@
 
 namespace holdfast {
 
-// A piece of live state to be saved, and the memory it is in (spec.byte_count() bytes, contiguous).
+// A piece of live state to be saved, and the memory it is in (spec.byte_count() bytes, contiguous): the
+// host's, or a device's that is only read through ReadState.
 struct StatePiece {
   ShardSpec spec;
   std::span<const std::byte> bytes;
 };
 
-// Checksums are taken from the source memory. The file is created exclusively, preallocated, written and
-// fsynced; its name is `name` inside `directory`. On error the partial file is removed if possible.
+// Host memory with the content of a part of a piece, no longer than a chunk; valid until the next call.
+using ReadState = std::function<std::span<const std::byte>(std::span<const std::byte> part)>;
+
+// Checksums are taken from the source memory, or what `read` gives for it when it is not empty. The file is
+// created exclusively, preallocated, written and fsynced; its name is `name` inside `directory`. On error the
+// partial file is removed if possible.
 Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
                                    std::uint64_t step, const std::string& run_id,
-                                   std::span<const StatePiece> pieces);
+                                   std::span<const StatePiece> pieces, const ReadState& read = {});
 
 // An opened shard whose index was verified against the manifest. Reading verifies every chunk it touches
 // before a byte is handed out.

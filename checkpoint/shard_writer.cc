@@ -90,12 +90,13 @@ Result<void> write_header(File& file, std::uint64_t step, const std::string& run
 
 // Each chunk's checksum is taken before the chunk is handed to the system: what goes wrong after that is
 // found.
-Result<void> write_piece(File& file, const StatePiece& piece, std::uint64_t offset_bytes,
-                         std::vector<std::uint32_t>& checksums) {
+Result<void> write_piece(File& file, const StatePiece& piece, const ReadState& read,
+                         std::uint64_t offset_bytes, std::vector<std::uint32_t>& checksums) {
   checksums.clear();
   for (std::uint64_t done = 0; done < piece.bytes.size(); done += chunk_bytes) {
-    const auto chunk =
+    const auto part =
         piece.bytes.subspan(done, std::min<std::uint64_t>(chunk_bytes, piece.bytes.size() - done));
+    const std::span<const std::byte> chunk = read ? read(part) : part;
     checksums.push_back(crc32c(chunk));
     HF_TRY_VOID(file.write_at(offset_bytes + done, chunk));
   }
@@ -104,13 +105,14 @@ Result<void> write_piece(File& file, const StatePiece& piece, std::uint64_t offs
 
 // Padding is never written: a new file reads as zeros where nothing was written.
 Result<std::uint32_t> write_content(File& file, std::uint64_t step, const std::string& run_id,
-                                    std::span<const StatePiece> pieces, const Layout& layout) {
+                                    std::span<const StatePiece> pieces, const ReadState& read,
+                                    const Layout& layout) {
   HF_TRY_VOID(file.allocate(layout.file_bytes()));
   HF_TRY_VOID(write_header(file, step, run_id));
   IndexBytes index;
   std::vector<std::uint32_t> checksums;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    HF_TRY_VOID(write_piece(file, pieces[i], layout.offsets[i], checksums));
+    HF_TRY_VOID(write_piece(file, pieces[i], read, layout.offsets[i], checksums));
     add_record(index, pieces[i].spec, layout.offsets[i], checksums);
   }
   HF_CHECK(index.bytes().size() == layout.index_bytes);
@@ -134,12 +136,12 @@ Result<std::uint32_t> write_content(File& file, std::uint64_t step, const std::s
 
 Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
                                    std::uint64_t step, const std::string& run_id,
-                                   std::span<const StatePiece> pieces) {
+                                   std::span<const StatePiece> pieces, const ReadState& read) {
   const std::string path = directory + "/" + name;
   const Layout layout = plan_layout(pieces);
   Result<std::unique_ptr<File>> file = env.open(path, OpenMode::create);
   if (!file.ok()) return file.error();
-  Result<std::uint32_t> index_crc32c = write_content(**file, step, run_id, pieces, layout);
+  Result<std::uint32_t> index_crc32c = write_content(**file, step, run_id, pieces, read, layout);
   Result<void> durable;
   if (index_crc32c.ok()) durable = env.sync_directory(directory);
   if (!index_crc32c.ok() || !durable.ok()) {

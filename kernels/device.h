@@ -22,6 +22,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
 #include "kernels/registry.h"
+#include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
@@ -47,6 +48,18 @@ class Device {
     }
   }
 
+  // Memory that its kernels work on. ExitCode::does_not_fit, with a clause that says why not. It may outlive
+  // the device.
+  virtual Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) = 0;
+  // Whether the host may touch MemoryPlace::device, too, while nothing that was launched works on it.
+  virtual bool host_sees_memory() const = 0;
+
+  // What went wrong on the device itself, as far as it was waited for; ops that were launched since did not
+  // run, and tickets are reached all the same. Whoever believes results looks here first.
+  virtual Result<void> status() = 0;
+  // After such an error: whether this process can do nothing more with the device.
+  virtual bool lost() = 0;
+
   // Between begin_planning() and end_planning() launch() runs nothing: it only creates what the op will need
   // (primitives, workspace), so that the same calls later allocate nothing; pointers are not looked at and
   // may be null. end_planning() allocates the workspace; its error is that there is not enough memory.
@@ -70,6 +83,12 @@ class Device {
  private:
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
 };
+
+// All memory of a plan.
+inline Result<MemoryArena> allocate_memory(Device& device, const MemoryPlan& plan) {
+  return MemoryArena::allocate(
+      plan, [&device](MemoryPlace place, std::uint64_t bytes) { return device.allocate(place, bytes); });
+}
 
 struct CpuDeviceOptions {
   int threads = 1;

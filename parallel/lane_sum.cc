@@ -58,8 +58,8 @@ void LaneSum::reserve_memory(MemoryPlan& plan) {
       plan.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
   accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
                                    in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
-  square_sums_slot_ =
-      plan.reserve("lane_reduction.square_sums", MemoryClass::workspace, first_sum_.back() * sizeof(double));
+  square_sums_slot_ = plan.reserve("lane_reduction.square_sums", MemoryClass::workspace,
+                                   first_sum_.back() * sizeof(double), MemoryPlace::host_visible);
 }
 
 void LaneSum::bind(const MemoryArena& arena, float* gradients) {

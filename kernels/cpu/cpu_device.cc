@@ -50,6 +50,13 @@ class CpuDevice final : public Device {
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
 
+  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
+    return host_memory(place, bytes);
+  }
+  bool host_sees_memory() const override { return true; }
+  Result<void> status() override { return {}; }
+  bool lost() override { return false; }
+
   void begin_planning() override { planning_ = true; }
   Result<void> end_planning() override;
   std::uint64_t workspace_bytes() const override { return workspace_bytes_.load(std::memory_order_relaxed); }

@@ -13,10 +13,19 @@
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/table.h"
+#include "runtime/core/units.h"
 
 namespace holdfast::cuda {
 
 namespace {
+
+void free_device_memory(std::byte* base, std::uint64_t) {
+  cudaFree(base);
+}
+
+void free_pinned_memory(std::byte* base, std::uint64_t) {
+  cudaFreeHost(base);
+}
 
 // Launching puts kernels on the stream at once. ticket() records an event; events that were reached are used
 // again, so nothing is made in the loop once there are as many as are ever in flight.
@@ -35,6 +44,11 @@ class CudaDevice final : public Device {
   Ticket ticket() override;
   bool reached(Ticket ticket) const override;
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
+
+  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override;
+  bool host_sees_memory() const override { return false; }
+  Result<void> status() override;
+  bool lost() override;
 
   void begin_planning() override { planning_ = true; }
   Result<void> end_planning() override;
@@ -67,7 +81,8 @@ class CudaDevice final : public Device {
 
   mutable std::mutex mutex_;  // any thread may poll
   mutable Ticket reached_ = 0;
-  mutable std::deque<Mark> marks_;  // not reached yet, in order
+  mutable cudaError_t failure_ = cudaSuccess;  // of something that was waited for; the first
+  mutable std::deque<Mark> marks_;             // not reached yet, in order
   mutable std::vector<cudaEvent_t> spare_events_;
 };
 
@@ -132,6 +147,7 @@ bool CudaDevice::reached(Ticket ticket) const {
   while (!marks_.empty() && reached_ < ticket) {
     const cudaError_t state = cudaEventQuery(marks_.front().event);
     if (state == cudaErrorNotReady) return false;
+    if (failure_ == cudaSuccess) failure_ = state;
     reached_ = marks_.front().ticket;
     spare_events_.push_back(marks_.front().event);
     marks_.pop_front();
@@ -152,14 +168,58 @@ bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
   }
 }
 
+Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes) {
+  const bool on_device = place == MemoryPlace::device;
+  void* base = nullptr;
+  const cudaError_t refused =
+      on_device ? cudaMalloc(&base, bytes) : cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
+  if (refused != cudaSuccess) {
+    cudaGetLastError();  // it is told here, not by the next call that looks
+    if (!on_device) {
+      return fail(ExitCode::does_not_fit, "the system refused {} of pinned host memory ({})",
+                  format_bytes(bytes), cudaGetErrorString(refused));
+    }
+    std::size_t free_bytes = 0, total_bytes = 0;
+    cudaMemGetInfo(&free_bytes, &total_bytes);
+    return fail(ExitCode::does_not_fit, "{} (GPU {}) has {} of {} free, {} are needed there", facts_.name,
+                facts_.ordinal, format_bytes(free_bytes), format_bytes(total_bytes), format_bytes(bytes));
+  }
+  OwnedMemory memory(static_cast<std::byte*>(base),
+                     {.release = on_device ? free_device_memory : free_pinned_memory, .bytes = bytes});
+  context_.note(cudaMemsetAsync(base, 0, bytes, stream_), "cudaMemsetAsync");
+  ++submitted_;
+  synchronize();
+  HF_TRY_VOID(status());
+  return memory;
+}
+
+Result<void> CudaDevice::status() {
+  const std::lock_guard lock(mutex_);
+  const bool at_launch = context_.error() != cudaSuccess;
+  const cudaError_t error = at_launch ? context_.error() : failure_;
+  if (error == cudaSuccess) return {};
+  return fail(
+      ExitCode::communication,
+      "{} (GPU {}) failed: {}; what it computed since is lost. Start the run again, it goes on from its "
+      "newest checkpoint; if this happens again, look at the GPU (nvidia-smi -q, dmesg | grep Xid)",
+      facts_.name, facts_.ordinal, sentence_of(error, at_launch ? context_.failed_operation() : "a kernel"));
+}
+
+// The errors after which only a new process helps come back from every call.
+bool CudaDevice::lost() {
+  if (status().ok()) return false;
+  const cudaError_t now = cudaStreamQuery(stream_);
+  return now != cudaSuccess && now != cudaErrorNotReady;
+}
+
 Result<void> CudaDevice::end_planning() {
   planning_ = false;
   if (grow_workspace()) return {};
+  cudaGetLastError();  // it is told here, not by the next call that looks
   return fail(ExitCode::does_not_fit,
-              "{} could not allocate a workspace of {} bytes: expected enough free memory; use a smaller "
-              "microbatch or a "
-              "shorter sequence",
-              facts_.name, context_.requested_bytes());
+              "{} (GPU {}) could not allocate a workspace of {}: expected enough free memory; use a smaller "
+              "microbatch or a shorter sequence",
+              facts_.name, facts_.ordinal, format_bytes(context_.requested_bytes()));
 }
 
 // Two GPUs of one kind give the same bits; toolkit and number of multiprocessors decide which matrix products
@@ -193,9 +253,11 @@ Result<std::vector<CudaFacts>> devices() {
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
     cudaGetLastError();
-    return fail(ExitCode::config, "there is no CUDA device: {}",
-                found == cudaSuccess ? "none is visible to this process (CUDA_VISIBLE_DEVICES)"
-                                     : cudaGetErrorString(found));
+    return fail(
+        ExitCode::config,
+        "there is no GPU that it can use: {}; look at what nvidia-smi says, or use \"cpu\" or \"auto\"",
+        found == cudaSuccess ? "none is visible to this process (CUDA_VISIBLE_DEVICES)"
+                             : cudaGetErrorString(found));
   }
   std::vector<CudaFacts> all;
   for (int ordinal = 0; ordinal < count; ++ordinal) {

@@ -35,11 +35,11 @@ class Updates {
 
   Result<void> allocate() {
     HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env_), 1));
-    HF_TRY(arena_, MemoryArena::allocate(plan_));
+    HF_TRY(arena_, allocate_memory(*device_, plan_));
     gradients_ = arena_.at<float>(gradients_slot_);
     std::fill_n(gradients_, buckets_.accumulator_elements(0), 1e-3F);
     square_sums_ = arena_.at<double>(square_sums_slot_);
-    optimizer_.bind(arena_, arena_.bytes(parameters_slot_).data(), {.values = gradients_});
+    optimizer_.bind(*device_, arena_, arena_.bytes(parameters_slot_).data(), {.values = gradients_});
     return {};
   }
 

@@ -51,12 +51,18 @@ std::string_view name_of(MemoryClass memory_class) {
   return "unknown";
 }
 
-MemoryPlan::Slot MemoryPlan::reserve(std::string name, MemoryClass memory_class, std::uint64_t bytes) {
-  const Slot slot{.offset_bytes = total_bytes_, .bytes = std::min(bytes, largest_bytes)};
+MemoryPlan::Slot MemoryPlan::reserve(std::string name, MemoryClass memory_class, std::uint64_t bytes,
+                                     MemoryPlace place) {
+  std::uint64_t& total = place_bytes_[static_cast<std::size_t>(place)];
+  const Slot slot{.offset_bytes = total, .bytes = std::min(bytes, largest_bytes), .place = place};
   const std::uint64_t padded = (slot.bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-  total_bytes_ = std::min(total_bytes_ + padded, largest_bytes);
+  total = std::min(total + padded, largest_bytes);
   entries_.push_back(Entry{.name = std::move(name), .memory_class = memory_class, .slot = slot});
   return slot;
+}
+
+std::uint64_t MemoryPlan::total_bytes() const {
+  return std::min(place_bytes_[0] + place_bytes_[1], largest_bytes);
 }
 
 std::uint64_t MemoryPlan::total_bytes(MemoryClass memory_class) const {
@@ -67,11 +73,14 @@ std::uint64_t MemoryPlan::total_bytes(MemoryClass memory_class) const {
   return total;
 }
 
-Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks) {
+Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> available_bytes, int ranks,
+                        bool device_is_host) {
   HF_CHECK(ranks >= 1);
   if (!available_bytes.has_value()) return {};
   const std::uint64_t share = *available_bytes / static_cast<std::uint64_t>(ranks);
-  if (plan.total_bytes() <= share) return {};
+  const std::uint64_t needed =
+      device_is_host ? plan.total_bytes() : plan.total_bytes(MemoryPlace::host_visible);
+  if (needed <= share) return {};
   const std::string each =
       ranks == 1 ? "" : fmt::format(", {} for each of the {} ranks on it", format_bytes(share), ranks);
   return fail(
@@ -79,39 +88,33 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
       "the memory plan of {} does not fit: this host has {} available{}; reduce the model, "
       "training.microbatch_size or training.sequence_length, set training.recompute, or use more hosts. The "
       "plan of a rank:{}",
-      format_bytes(plan.total_bytes()), format_bytes(*available_bytes), each, table_of(plan));
+      format_bytes(needed), format_bytes(*available_bytes), each, table_of(plan));
 }
 
-Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan) {
-  MemoryArena arena;
-  const std::uint64_t bytes = plan.total_bytes();
-  if (bytes == 0) return arena;
+Result<OwnedMemory> host_memory(MemoryPlace, std::uint64_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) {
-    return fail(ExitCode::does_not_fit,
-                "the memory plan of {} does not fit: the system refused the allocation; reduce the model, "
-                "training.microbatch_size or training.sequence_length, set training.recompute, or use more "
-                "hosts. The "
-                "plan of a rank:{}",
-                format_bytes(bytes), table_of(plan));
-  }
+  if (base == MAP_FAILED) return fail(ExitCode::does_not_fit, "the system refused the allocation");
   madvise(base, bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
-  arena.base_ = static_cast<std::byte*>(base);
-  arena.size_bytes_ = bytes;
+  const auto release = [](std::byte* memory, std::uint64_t size) { munmap(memory, size); };
+  return OwnedMemory(static_cast<std::byte*>(base), {.release = release, .bytes = bytes});
+}
+
+Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySource& source) {
+  MemoryArena arena;
+  for (const MemoryPlace place : {MemoryPlace::device, MemoryPlace::host_visible}) {
+    const std::uint64_t bytes = plan.total_bytes(place);
+    if (bytes == 0) continue;
+    Result<OwnedMemory> memory = source(place, bytes);
+    if (!memory.ok()) {
+      return fail(
+          memory.error().code,
+          "the memory plan of {} does not fit: {}; reduce the model, training.microbatch_size or "
+          "training.sequence_length, set training.recompute, or use more hosts. The plan of a rank:{}",
+          format_bytes(plan.total_bytes()), memory.error().message, table_of(plan));
+    }
+    arena.places_[static_cast<std::size_t>(place)] = std::move(memory).value();
+  }
   return arena;
-}
-
-MemoryArena::MemoryArena(MemoryArena&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-MemoryArena& MemoryArena::operator=(MemoryArena&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
-
-MemoryArena::~MemoryArena() {
-  if (base_ != nullptr) munmap(base_, size_bytes_);
 }
 
 }  // namespace holdfast

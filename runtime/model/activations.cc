@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
+
+#include "kernels/host_access.h"
 
 namespace holdfast {
 namespace {
@@ -96,7 +99,7 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(std::int64_t layer,
   return slots;
 }
 
-Activations ActivationMemory::bind(const MemoryArena& arena) const {
+Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) const {
   Activations result;
   for (const MemoryPlan::Slot& slot : residual_) result.residual_NC.push_back(address(arena, slot));
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
@@ -126,23 +129,25 @@ Activations ActivationMemory::bind(const MemoryArena& arena) const {
   result.losses = floats(arena, losses_);
   result.d_NC = address(arena, d_);
   result.dfinal_NC = address(arena, dfinal_);
-  fill_rotary_tables(arena);
+  fill_rotary_tables(device, arena);
   return result;
 }
 
-void ActivationMemory::fill_rotary_tables(const MemoryArena& arena) const {
+void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& arena) const {
   if (cosine_.bytes == 0) return;
-  float* cosine = arena.at<float>(cosine_);
-  float* sine = arena.at<float>(sine_);
+  std::vector<float> cosine(cosine_.bytes / sizeof(float)), sine(cosine.size());
   const std::int64_t half = spec_.head_size / 2;
   for (std::int64_t position = 0; position < largest_.sequence_length; ++position) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(spec_.head_size);
       const double angle = static_cast<double>(position) * std::pow(spec_.rope_theta, exponent);
-      cosine[position * half + i] = static_cast<float>(std::cos(angle));
-      sine[position * half + i] = static_cast<float>(std::sin(angle));
+      const auto element = static_cast<std::size_t>(position * half + i);
+      cosine[element] = static_cast<float>(std::cos(angle));
+      sine[element] = static_cast<float>(std::sin(angle));
     }
   }
+  write_memory(device, arena.at<float>(cosine_), std::as_bytes(std::span(cosine)));
+  write_memory(device, arena.at<float>(sine_), std::as_bytes(std::span(sine)));
 }
 
 }  // namespace holdfast

@@ -31,7 +31,7 @@ class ActivationMemory {
   ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
                    MemoryPlan& plan);
   // Also fills the rotary tables.
-  Activations bind(const MemoryArena& arena) const;
+  Activations bind(Device& device, const MemoryArena& arena) const;
   // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
   // not cost rows x vocabulary of memory. A function of shapes alone: it decides bits.
   std::int64_t head_rows() const { return head_rows_; }
@@ -44,7 +44,7 @@ class ActivationMemory {
   BlockSlots reserve_block(std::int64_t layer, MemoryPlan& plan) const;
   MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
                            std::size_t element_bytes) const;
-  void fill_rotary_tables(const MemoryArena& arena) const;
+  void fill_rotary_tables(Device& device, const MemoryArena& arena) const;
 
   ModelSpec spec_;
   BatchShapeBT largest_;

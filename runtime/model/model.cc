@@ -33,9 +33,9 @@ class BucketCounter {
 Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute)
     : spec_(spec), recompute_(recompute), memory_(spec, largest, mode == Mode::train, recompute, plan) {}
 
-void Model::bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
+void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
                  float* gradients) {
-  activations_ = memory_.bind(arena);
+  activations_ = memory_.bind(device, arena);
   const ParameterTable table(spec_, buckets, parameters, gradients);
   for (std::int64_t layer = 0; layer < spec_.layers; ++layer) {
     const std::string name = fmt::format("layers.{}.", layer);

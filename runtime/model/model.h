@@ -48,7 +48,8 @@ class Model {
   Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan,
         Recompute recompute = Recompute::none);
   // `gradients` is null in forward_only mode.
-  void bind(const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters, float* gradients);
+  void bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
+            float* gradients);
 
   // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there.
   void forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const;

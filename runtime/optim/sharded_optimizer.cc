@@ -1,9 +1,10 @@
 #include "runtime/optim/sharded_optimizer.h"
 
 #include <cmath>
-#include <new>
+#include <span>
 
 #include "kernels/elementwise.h"
+#include "kernels/host_access.h"
 
 namespace holdfast {
 
@@ -26,16 +27,16 @@ ShardedOptimizer::ShardedOptimizer(const BucketPlan& buckets, int rank, DType dt
       plan.reserve("optimizer.table", MemoryClass::workspace, segments_.size() * sizeof(AdamWTensor));
 }
 
-void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients) {
+void ShardedOptimizer::bind(Device& device, const MemoryArena& arena, std::byte* parameters,
+                            ReducedGradients gradients) {
   parameters_ = parameters;
   if (dtype_ == DType::bf16) master_ = arena.at<float>(master_slot_);
   moment1_ = arena.at<float>(moment1_slot_);
   moment2_ = arena.at<float>(moment2_slot_);
-  auto* table = arena.at<AdamWTensor>(table_slot_);
-  table_ = table;
+  std::vector<AdamWTensor> table;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
-    new (table + i) AdamWTensor{
+    table.push_back({
         .weight = master(segment),
         .moment1 = moment1_ + segment.shard_offset,
         .moment2 = moment2_ + segment.shard_offset,
@@ -44,9 +45,11 @@ void ShardedOptimizer::bind(const MemoryArena& arena, std::byte* parameters, Red
         .count = static_cast<std::int64_t>(segment.elements),
         .first_block = block_count_,
         .weight_decay = weight_decay_[i] ? static_cast<float>(config_.weight_decay) : 0.0F,
-    };
+    });
     block_count_ += static_cast<std::int64_t>(segment.block_count);
   }
+  table_ = arena.at<AdamWTensor>(table_slot_);
+  write_memory(device, arena.at<AdamWTensor>(table_slot_), std::as_bytes(std::span(table)));
 }
 
 float* ShardedOptimizer::master(const Segment& segment) const {

@@ -25,7 +25,7 @@ struct UpdateScalars {
   double gradient_scale = 1.0;  // of clipping
 };
 
-// One owned segment of one kind of state, as memory: what checkpoints read and write.
+// One owned segment of one kind of state, as memory of the device: what checkpoints read and write.
 struct OwnedState {
   ShardSpec spec;  // kind: "weight", "moment1", "moment2"
   float* data = nullptr;
@@ -36,7 +36,7 @@ class ShardedOptimizer {
   ShardedOptimizer(const BucketPlan& buckets, int rank, DType dtype, const OptimizerConfig& config,
                    MemoryPlan& plan);
   // Once, after the arena exists; `gradients` as LaneReduction::reduced() says.
-  void bind(const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
+  void bind(Device& device, const MemoryArena& arena, std::byte* parameters, ReducedGradients gradients);
 
   const std::vector<Segment>& segments() const { return segments_; }
   void launch_update(Device& device, const UpdateScalars& scalars);

@@ -62,14 +62,14 @@ Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoin
   const auto loss_sum = plan.reserve("loss_sum", MemoryClass::workspace, sizeof(double));
   inference->model_ = std::make_unique<Model>(spec, inference->shape_, Model::Mode::forward_only, plan);
   HF_TRY_VOID(check_fits(plan, available_memory_bytes(env), 1));
-  HF_TRY(inference->arena_, MemoryArena::allocate(plan));
+  HF_TRY(inference->arena_, allocate_memory(*inference->device_, plan));
   inference->parameters_ = inference->arena_.at<float>(parameters);
   inference->inputs_ = inference->arena_.at<std::int32_t>(tokens);
   inference->targets_ = inference->inputs_ + rows;
   inference->first_key_ = inference->targets_ + rows;
   inference->loss_sum_ = inference->arena_.at<double>(loss_sum);
-  inference->model_->bind(inference->arena_, inference->buckets_, inference->arena_.bytes(parameters).data(),
-                          nullptr);
+  inference->model_->bind(*inference->device_, inference->arena_, inference->buckets_,
+                          inference->arena_.bytes(parameters).data(), nullptr);
   HF_TRY_VOID(inference->read_weights(checkpoint));
   return inference;
 }

@@ -20,10 +20,51 @@ Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) 
   std::vector<StatePiece> pieces;
   for (const OwnedState& piece : worker.optimizer().state())
     pieces.push_back({piece.spec, bytes_of_state(piece)});
+  worker.device().synchronize();
+  HF_TRY_VOID(worker.device_outcome());
+  const auto read = [&](std::span<const std::byte> part) { return worker.host_access().to_read(part); };
   const RunState& state = worker.state();
   return write_shard_file(worker.env(), store.pending_directory(state.step),
                           CheckpointStore::shard_name(worker.communicator().rank()), state.step, state.run_id,
-                          pieces);
+                          pieces, read);
+}
+
+// Cuts what is longer than the host can hold of it at once.
+std::vector<OwnedState> parts_of(const HostAccess& access, const std::vector<OwnedState>& pieces) {
+  const std::uint64_t blocks_max = access.room_bytes() / (block_elements * sizeof(float));
+  std::vector<OwnedState> parts;
+  for (const OwnedState& piece : pieces) {
+    for (std::uint64_t done = 0; done < piece.spec.block_count;) {
+      OwnedState part = piece;
+      part.spec.first_block += done;
+      part.spec.block_count = std::min(blocks_max, piece.spec.block_count - done);
+      part.data += done * block_elements;
+      done += part.spec.block_count;
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
+// fill(parts, targets) writes whole parts of the state, again and again with as many as the host can hold.
+template <typename Fill>
+Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& pieces, const Fill& fill) {
+  const std::vector<OwnedState> parts = parts_of(access, pieces);
+  for (std::size_t begin = 0; begin < parts.size();) {
+    std::vector<std::span<std::byte>> targets;
+    std::size_t end = begin;
+    for (; end < parts.size() && parts[end].spec.byte_count() <= access.room_bytes(); ++end)
+      targets.push_back(access.to_write(bytes_of_state(parts[end])));
+    HF_TRY_VOID(fill(std::span(parts).subspan(begin, end - begin), targets));
+    access.flush();
+    begin = end;
+  }
+  return {};
+}
+
+std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {
+  std::erase_if(pieces, [&](const OwnedState& piece) { return piece.spec.kind != kind; });
+  return pieces;
 }
 
 std::string to_text(const ShardFile& file) {
@@ -64,11 +105,14 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
         "together from two runs. Use another checkpoint",
         directory);
   }
-  std::vector<Checkpoint::Wanted> wanted;
-  for (const OwnedState& piece : worker.optimizer().state()) {
-    if (!weights_only || piece.spec.kind == "weight") wanted.push_back({piece.spec, bytes_of_state(piece)});
-  }
-  HF_TRY_VOID(checkpoint.read(wanted));
+  std::vector<OwnedState> pieces = worker.optimizer().state();
+  if (weights_only) pieces = of_kind(std::move(pieces), "weight");
+  const auto read = [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) {
+    std::vector<Checkpoint::Wanted> wanted;
+    for (std::size_t i = 0; i < parts.size(); ++i) wanted.push_back({parts[i].spec, targets[i]});
+    return checkpoint.read(wanted);
+  };
+  HF_TRY_VOID(write_state(worker.host_access(), pieces, read));
   if (weights_only) return {};
   const Digest fingerprint = worker.state().data_fingerprint;
   HF_TRY(worker.state(), take_state(checkpoint.manifest(), directory));
@@ -120,22 +164,26 @@ Result<void> restore_weights(Worker& worker, const std::string& checkpoint_direc
 Result<void> initialize_weights(Worker& worker) {
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(worker.spec())) specs.emplace(spec.name, spec);
-  const std::uint64_t parts = static_cast<std::uint64_t>(worker.device().threads());
-  const std::vector<OwnedState> state = worker.optimizer().state();
+  const std::uint64_t threads = static_cast<std::uint64_t>(worker.device().threads());
   // An element's value follows from its number, so it does not matter which thread computes it.
-  const auto fill_part = [&](std::uint64_t part) {
-    for (const OwnedState& piece : state) {
-      if (piece.spec.kind != "weight") continue;
-      const std::uint64_t count = piece.spec.element_count();
-      const std::uint64_t begin = count * part / parts, end = count * (part + 1) / parts;
-      initial_values(specs.at(piece.spec.tensor), worker.config().run.seed,
-                     piece.spec.first_element() + begin, std::span(piece.data + begin, end - begin));
-    }
+  const auto fill = [&](std::span<const OwnedState> parts,
+                        std::span<const std::span<std::byte>> targets) -> Result<void> {
+    const auto fill_share = [&](std::uint64_t thread) {
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const ShardSpec& spec = parts[i].spec;
+        const std::uint64_t count = spec.element_count();
+        const std::uint64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
+        auto* const values = reinterpret_cast<float*>(targets[i].data());
+        initial_values(specs.at(spec.tensor), worker.config().run.seed, spec.first_element() + begin,
+                       std::span(values + begin, end - begin));
+      }
+    };
+    std::vector<std::jthread> others;  // joined at the end of the scope
+    for (std::uint64_t thread = 1; thread < threads; ++thread) others.emplace_back(fill_share, thread);
+    fill_share(0);
+    return {};
   };
-  std::vector<std::jthread> others;  // joined at the end of the scope
-  for (std::uint64_t part = 1; part < parts; ++part) others.emplace_back(fill_part, part);
-  fill_part(0);
-  others.clear();
+  HF_TRY_VOID(write_state(worker.host_access(), of_kind(worker.optimizer().state(), "weight"), fill));
   return worker.publish_parameters();
 }
 

@@ -123,6 +123,22 @@ double clip_scale(double largest_norm, double norm) {
   return largest_norm > 0.0 && norm > largest_norm ? largest_norm / norm : 1.0;
 }
 
+// Whoever reads memory that the host sees finds the updated one when the step returns. Of other memory the
+// host gets copies that wait their turn in the queue, so one rank alone launches its next step behind the
+// update.
+Result<void> finish_update(Worker& worker) {
+  if (worker.device().host_sees_memory() || worker.communicator().size() > 1) {
+    worker.device().synchronize();
+    if (Result<void> device = worker.device_outcome(); !device.ok()) {
+      worker.communicator().abandon();  // the vote is over: this rank leaves alone
+      return device;
+    }
+  }
+  HF_FAULT_POINT(worker.faults(), "step.before_gather");
+  return gather_parameters(worker.buckets(), worker.exchange(), worker.waiter(), worker.parameters(),
+                           bytes_of(worker.spec().dtype));
+}
+
 void advance(RunState& state, const BatchShape& shape, const Digest& data, const StepOutcome& outcome) {
   state.step = outcome.step;
   state.data_cursor += shape.samples_per_step();
@@ -139,6 +155,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   Ballot ballot;
   Result<void> failure = request.trouble;
   HF_TRY(const std::size_t slots, run_lanes(worker, ballot, failure));
+  if (Result<void> device = worker.device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, slots, ballot);
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
@@ -160,10 +177,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   const double scale = factor * clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
   worker.optimizer().launch_update(
       worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
-  worker.device().synchronize();
-  HF_FAULT_POINT(worker.faults(), "step.before_gather");
-  HF_TRY_VOID(gather_parameters(worker.buckets(), worker.exchange(), worker.waiter(), worker.parameters(),
-                                bytes_of(worker.spec().dtype)));
+  HF_TRY_VOID(finish_update(worker));
   advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
   HF_FAULT_POINT(worker.faults(), "step.end");
   return outcome;

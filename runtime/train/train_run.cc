@@ -162,7 +162,9 @@ Result<double> TrainRun::peak_of_all_ranks() {
   std::vector<double> all(static_cast<std::size_t>(inputs_.communicator.size()));
   for (int round = 0; round < rounds; ++round) {
     HF_TRY_VOID(barrier(inputs_.communicator, waiter()));
-    const double mine = measure_gemm_peak(inputs_.env, *device_, worker_->spec().dtype);
+    const Result<double> measured = measure_gemm_peak(inputs_.env, *device_, worker_->spec().dtype);
+    HF_TRY_VOID(agree(outcome_of(measured)));
+    const double mine = *measured;
     HF_TRY_VOID(all_gather(inputs_.communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
                            std::as_writable_bytes(std::span(all))));
     double sum = 0.0;

@@ -1,6 +1,7 @@
 #include "runtime/train/worker.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "parallel/agreement.h"
 #include "runtime/config/loader.h"
@@ -31,7 +32,7 @@ std::size_t token_arrays(const Config& config) {
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       waiter_(inputs.env, inputs.config.parallel.timeout_ms),
-      exchange_(inputs.communicator),
+      host_exchange_(inputs.communicator),
       spec_(make_model_spec(inputs.config)),
       lanes_(static_cast<int>(inputs.config.parallel.lanes), inputs.communicator.size()),
       buckets_(backward_buckets(spec_), inputs.communicator.size()),
@@ -63,26 +64,31 @@ Result<void> Worker::allocate() {
       plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
   tokens_slot_ = plan_.reserve(
       "tokens", MemoryClass::data,
-      slots * token_arrays(config()) * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t));
-  loss_sums_slot_ = plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double));
+      slots * token_arrays(config()) * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t),
+      MemoryPlace::host_visible);
+  loss_sums_slot_ =
+      plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
+  host_access_ = std::make_unique<HostAccess>(device(), plan_);
   model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
                                                   config().optimizer, plan_);
-  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, exchange_, device(), waiter_, plan_);
+  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, exchange(), device(), waiter_, plan_);
   // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's
   // count.
-  HF_TRY_VOID(agree_on_outcome(communicator(), waiter_,
-                               check_fits(plan_, available_memory_bytes(env()), inputs_.ranks_on_host),
-                               env().host_name()));
-  HF_TRY(arena_, MemoryArena::allocate(plan_));
+  HF_TRY_VOID(agree_on_outcome(
+      communicator(), waiter_,
+      check_fits(plan_, available_memory_bytes(env()), inputs_.ranks_on_host, device().host_sees_memory()),
+      env().host_name()));
+  HF_TRY(arena_, allocate_memory(device(), plan_));
 
   parameters_ = arena_.at<std::byte>(parameters_slot_);
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
-  model_->bind(arena_, buckets_, parameters_, gradients_);
+  host_access_->bind(arena_);
+  model_->bind(device(), arena_, buckets_, parameters_, gradients_);
   reduction_->bind(arena_, gradients_);
-  optimizer_->bind(arena_, parameters_, reduction_->reduced());
+  optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
   return {};
 }
 
@@ -135,7 +141,32 @@ void Worker::start_loader() {
 Result<void> Worker::publish_parameters() {
   optimizer_->launch_publish(device());
   device().synchronize();
-  return gather_parameters(buckets_, exchange_, waiter_, parameters_, bytes_of(spec_.dtype));
+  return gather_parameters(buckets_, exchange(), waiter_, parameters_, bytes_of(spec_.dtype));
+}
+
+Exchange& Worker::exchange() {
+  return host_exchange_;
+}
+
+Result<void> Worker::device_outcome() {
+  const Result<void> outcome = device().status();
+  if (device().lost()) end_without_device(outcome.error());
+  return outcome;
+}
+
+void Worker::end_without_device(const Error& error) {
+  const std::string sentence = fmt::format("rank {} (host {}) is at step {}: {}", communicator().rank(),
+                                           env().host_name(), state_.step + 1, error.message);
+  fmt::print(stderr, "holdfast: {}\n", sentence);
+  std::fflush(nullptr);
+  if (communicator().rank() == 0) {
+    const RunStatus status{.state = "failed",
+                           .step = state_.step,
+                           .exit_code = static_cast<int>(error.code),
+                           .reason = sentence};
+    static_cast<void>(write_status(env(), {config().run.directory}, status).ok());  // it was said above
+  }
+  env().kill_self();
 }
 
 }  // namespace holdfast

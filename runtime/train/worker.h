@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/host_access.h"
 #include "parallel/buckets.h"
 #include "parallel/collectives.h"
 #include "parallel/host_exchange.h"
@@ -45,7 +46,7 @@ class Worker {
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }
   Communicator& communicator() { return inputs_.communicator; }
-  Exchange& exchange() { return exchange_; }  // of the device's memory
+  Exchange& exchange();  // of the device's memory
   Device& device() { return inputs_.device; }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
@@ -60,6 +61,7 @@ class Worker {
   DataLoader& loader() { return *loader_; }
   Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
   RunState& state() { return state_; }
+  HostAccess& host_access() { return *host_access_; }  // to save and load state
 
   std::byte* parameters() const { return parameters_; }
   // One slot per microbatch this rank runs in a step, in the order it runs them.
@@ -73,17 +75,22 @@ class Worker {
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
+  // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
+  // device is lost to this process, it ends here: after the sentence is told, by SIGKILL, because nothing
+  // that would call the device's driver returns for certain. Its peers see an ordinary death.
+  Result<void> device_outcome();
   // Owned master weights -> every rank's parameter buffer. After initialisation, a load, and every update.
   Result<void> publish_parameters();
 
  private:
   explicit Worker(const WorkerInputs& inputs);
+  void end_without_device(const Error& error);
   Result<void> allocate();
   Result<void> prepare_kernels();
 
   WorkerInputs inputs_;
   Waiter waiter_;
-  HostExchange exchange_;
+  HostExchange host_exchange_;
   ModelSpec spec_;
   LaneSchedule lanes_;
   BucketPlan buckets_;
@@ -94,6 +101,7 @@ class Worker {
   MemoryPlan plan_;
   MemoryArena arena_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
+  std::unique_ptr<HostAccess> host_access_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<LaneReduction> reduction_;

@@ -55,8 +55,8 @@ class Rank {
         plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * bytes_of(dtype));
     accumulator_ = plan_.reserve("accumulator", MemoryClass::gradients,
                                  buckets_.accumulator_elements(rank) * sizeof(float));
-    arena_ = MemoryArena::allocate(plan_).value();
-    optimizer_.bind(arena_, parameters(), {.values = arena_.at<float>(accumulator_)});
+    arena_ = allocate_memory(*device_, plan_).value();
+    optimizer_.bind(*device_, arena_, parameters(), {.values = arena_.at<float>(accumulator_)});
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
       for (std::uint64_t i = 0; i < piece.spec.element_count(); ++i) {

@@ -45,8 +45,8 @@ class ModelRig {
     inputs_ = plan_.reserve("inputs", MemoryClass::data, rows * sizeof(std::int32_t));
     targets_ = plan_.reserve("targets", MemoryClass::data, rows * sizeof(std::int32_t));
     loss_sum_ = plan_.reserve("loss_sum", MemoryClass::data, sizeof(double));
-    arena_ = MemoryArena::allocate(plan_).value();
-    model_.bind(arena_, buckets_, parameters(), gradients());
+    arena_ = allocate_memory(*device_, plan_).value();
+    model_.bind(*device_, arena_, buckets_, parameters(), gradients());
   }
 
   const BucketPlan& buckets() const { return buckets_; }

@@ -59,7 +59,7 @@ class Training {
                    plan_) {
     arena_ = MemoryArena::allocate(plan_).value();
     reduction_.bind(arena_, rig_.gradients());
-    optimizer_.bind(arena_, rig_.parameters(), reduction_.reduced());
+    optimizer_.bind(rig_.device(), arena_, rig_.parameters(), reduction_.reduced());
     for (const OwnedState& piece : optimizer_.state()) {
       if (piece.spec.kind != "weight") continue;
       std::vector<float> values = golden.floats("initial/" + piece.spec.tensor);

@@ -1,0 +1,64 @@
+// HostAccess: how the host fills and looks at device memory that it may not be able to touch: initial
+// weights, checkpoints, tables. Outside of the training loop: it waits for what was launched and copies
+// through one bounded buffer. On a device whose memory the host sees, it is that memory, and nothing is
+// copied.
+//
+//   HostAccess access(device, plan);                 // plans the buffer
+//   access.bind(arena);
+//   for (Piece& piece : pieces) {                    // as many at once as fit
+//     if (access.room_bytes() < piece.bytes.size()) { fill(batch); access.flush(); batch.clear(); }
+//     batch.push_back(access.to_write(piece.bytes));
+//   }
+//   fill(batch);
+//   access.flush();
+//
+// Threads: one at a time; what it hands out may be filled by several.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "kernels/device.h"
+#include "runtime/core/memory_plan.h"
+
+namespace holdfast {
+
+// To a device's memory, from any; waits until it is there. For small tables.
+void write_memory(Device& device, void* target, std::span<const std::byte> source);
+
+class HostAccess {
+ public:
+  // The most that to_read() takes on every device.
+  static constexpr std::uint64_t buffer_bytes = std::uint64_t{8} << 20;
+
+  // Reserves the buffer, where one is needed, in `plan`; `device` outlives this object.
+  HostAccess(Device& device, MemoryPlan& plan);
+  void bind(const MemoryArena& arena);
+
+  // How much to_write() takes until the next flush(); at least buffer_bytes after one.
+  std::uint64_t room_bytes() const;
+  // Host memory in the place of `region`, with unknown content. What is written to it is in `region` after
+  // flush().
+  std::span<std::byte> to_write(std::span<std::byte> region);
+  void flush();
+  // Host memory with the content of `region`, valid until the next call of anything.
+  std::span<const std::byte> to_read(std::span<const std::byte> region);
+
+ private:
+  struct Pending {
+    std::span<std::byte> region;
+    std::size_t offset_bytes;  // in the buffer
+  };
+
+  Device* device_;
+  bool direct_;
+  MemoryPlan::Slot slot_;
+  std::span<std::byte> buffer_;
+  std::size_t used_bytes_ = 0;
+  std::vector<Pending> pending_;
+};
+
+}  // namespace holdfast
