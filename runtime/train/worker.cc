@@ -69,6 +69,11 @@ Result<void> Worker::allocate() {
   loss_sums_slot_ =
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(device(), plan_);
+  if (!device().host_sees_memory() && communicator().size() > 1) {
+    staged_exchange_ = std::make_unique<StagedExchange>(
+        host_exchange_, device(),
+        largest_exchange_bytes(buckets_, communicator().rank(), bytes_of(spec_.dtype)), plan_);
+  }
   model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
                                                   config().optimizer, plan_);
@@ -86,6 +91,7 @@ Result<void> Worker::allocate() {
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
   host_access_->bind(arena_);
+  if (staged_exchange_ != nullptr) staged_exchange_->bind(arena_);
   model_->bind(device(), arena_, buckets_, parameters_, gradients_);
   reduction_->bind(arena_, gradients_);
   optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
@@ -145,6 +151,7 @@ Result<void> Worker::publish_parameters() {
 }
 
 Exchange& Worker::exchange() {
+  if (staged_exchange_ != nullptr) return *staged_exchange_;
   return host_exchange_;
 }
 

@@ -14,6 +14,7 @@
 #include "parallel/host_exchange.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
+#include "parallel/staged_exchange.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
@@ -102,6 +103,7 @@ class Worker {
   MemoryArena arena_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
   std::unique_ptr<HostAccess> host_access_;
+  std::unique_ptr<StagedExchange> staged_exchange_;  // null where the host sees the device's memory
   std::unique_ptr<Model> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<LaneReduction> reduction_;

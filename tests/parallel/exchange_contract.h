@@ -43,8 +43,8 @@ struct ExchangedWords {
 
 // More exchanges than are open at once, several opened before any is sent, and sent in another order than
 // opened on odd ranks: everything arrives where it belongs, and is there when the exchange says so.
-inline Result<void> check_exchanges(Exchange& exchange, const Waiter& waiter, int rounds = 40) {
-  constexpr std::size_t together = 4;
+inline Result<void> check_exchanges(Exchange& exchange, const Waiter& waiter, int rounds = 40,
+                                    std::size_t together = 4) {
   const int rank = exchange.rank(), size = exchange.size();
   for (int round = 0; round < rounds; ++round) {
     std::vector<ExchangedWords> words;

@@ -1,0 +1,66 @@
+#include "parallel/staged_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include "communicator_contract.h"
+#include "exchange_contract.h"
+#include "lane_reduction_harness.h"
+#include "parallel/host_exchange.h"
+#include "parallel/local/local_communicator.h"
+
+namespace holdfast {
+namespace {
+
+Waiter patient() {
+  return {posix_env(), 60'000};
+}
+
+// A rank's exchange on a device of its own; the device comes last, so that its queue ends first.
+struct Staged {
+  Staged(Communicator& communicator, std::uint64_t largest_bytes)
+      : host(communicator), device(make_cpu_device({})), exchange(host, *device, largest_bytes, plan) {
+    arena = allocate_memory(*device, plan).value();
+    exchange.bind(arena);
+  }
+  MemoryPlan plan;
+  MemoryArena arena;
+  HostExchange host;
+  std::unique_ptr<Device> device;
+  StagedExchange exchange;
+};
+
+class StagedExchangeOf : public testing::TestWithParam<int> {};
+
+TEST_P(StagedExchangeOf, MessagesArriveInTheirExchange) {
+  HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
+    Staged staged(c, 1 << 20);
+    return test::check_exchanges(staged.exchange, patient(), 40, 2);
+  }));
+}
+
+TEST_P(StagedExchangeOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) {
+  HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
+    const BucketPlan plan(test::uneven_buckets(), c.size());
+    Staged staged(c, largest_exchange_bytes(plan, c.rank(), sizeof(std::uint16_t)));
+    return test::check_gather_parameters(staged.exchange, patient());
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StagedExchangeOf, testing::Values(1, 2, 3, 5));
+
+// The bytes of the messages themselves, without the alignment of their buffers.
+TEST(StagedExchange, LargestExchangeHoldsAllMessagesOfABucket) {
+  const BucketPlan plan(test::uneven_buckets(), 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::uint64_t largest = largest_exchange_bytes(plan, rank, sizeof(float));
+    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+      std::uint64_t bytes = plan.gradient_range(bucket, rank).size() * sizeof(float);  // received twice
+      for (int owner = 0; owner < 3; ++owner)
+        bytes += plan.gradient_range(bucket, owner).size() * sizeof(float);
+      EXPECT_GE(largest, bytes) << "bucket " << bucket << " on rank " << rank;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
