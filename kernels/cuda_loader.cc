@@ -7,10 +7,11 @@ namespace {
 
 Error not_loaded() {
   const char* reason = ::dlerror();
-  return fail(ExitCode::config,
-              "the CUDA device could not be loaded: {}; build holdfast on a machine with the CUDA toolkit "
-              "(cmake --preset cuda), or use device = \"cpu\"",
-              reason == nullptr ? "unknown reason" : reason);
+  return fail(
+      ExitCode::config,
+      "the CUDA device could not be loaded: {}; build holdfast where there is the CUDA toolkit (cmake "
+      "finds nvcc in the PATH), or use \"cpu\" or \"auto\"",
+      reason == nullptr ? "unknown reason" : reason);
 }
 
 }  // namespace

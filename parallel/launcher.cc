@@ -16,6 +16,9 @@ constexpr std::initializer_list<const char*> ranks_names = {"OMPI_COMM_WORLD_SIZ
 constexpr std::initializer_list<const char*> ranks_on_host_names = {
     "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
 
+constexpr std::initializer_list<const char*> rank_on_host_names = {"OMPI_COMM_WORLD_LOCAL_RANK",
+                                                                   "MPI_LOCALRANKID", "SLURM_LOCALID"};
+
 struct Told {
   int number;
   std::string_view name;  // of the variable; empty: not said
@@ -49,6 +52,10 @@ int launched_ranks(Env& env) {
 
 int launched_ranks_on_host(Env& env) {
   return launched_by_mpi(env) ? first_number(env, ranks_on_host_names, 1).number : 1;
+}
+
+int launched_rank_on_host(Env& env) {
+  return launched_by_mpi(env) ? first_number(env, rank_on_host_names, 0).number : 0;
 }
 
 std::string launched_as(Env& env) {

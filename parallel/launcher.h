@@ -12,6 +12,7 @@ bool launched_by_mpi(Env& env);        // as one rank of a job
 int launched_rank(Env& env);           // 0 when not launched by MPI or not said
 int launched_ranks(Env& env);          // ranks of the job, 1 when not launched by MPI or not said
 int launched_ranks_on_host(Env& env);  // of this host
+int launched_rank_on_host(Env& env);   // 0 when not launched by MPI or not said
 
 // For sentences: "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)".
 std::string launched_as(Env& env);

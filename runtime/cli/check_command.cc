@@ -11,6 +11,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
+#include "runtime/train/device_choice.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
@@ -44,16 +45,42 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
-// `kernels`: what the config asks for, where it is good.
-void print_machine(Env& env, const KernelRequest& kernels) {
-  fmt::print("this machine\n");
-  for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
-  print_mpi();
-  const std::unique_ptr<Device> device =
-      make_cpu_device({.threads = 1, .isa = kernels.isa, .kernels = kernels.wishes});
+void print_cuda(Env& env) {
+  const Result<CudaPresence> cuda = find_cuda(env);
+  if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
+  for (const CudaFacts& facts : cuda->devices) {
+    print_row("CUDA", true,
+              fmt::format("GPU {}: {}, {}, sm_{}{}, driver for CUDA {}.{}", facts.ordinal, facts.name,
+                          format_bytes(facts.memory_bytes), facts.compute_major, facts.compute_minor,
+                          facts.driver_version / 1000, facts.driver_version % 1000 / 10));
+  }
+}
+
+// What the config asks for, where it is good: else what a config that says nothing gets.
+struct DeviceWish {
+  Config config = {};
+  Origins origin = {};
+};
+
+Result<void> print_device(Env& env, const DeviceWish& wish) {
+  Config config = wish.config;
+  resolve_device(env, config);
+  HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, wish.origin, {}));
+  HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));
   print_row("device", true, device->description());
   fmt::print("kernels\n");
-  for (const std::string& line : kernel_lines(device->kernels(), kernels.isa)) fmt::print("  {}\n", line);
+  const CpuIsa isa = kernel_request(config.kernels).isa;
+  for (const std::string& line : kernel_lines(device->kernels(), *registry, isa)) fmt::print("  {}\n", line);
+  return {};
+}
+
+void print_machine(Env& env, const DeviceWish& wish) {
+  fmt::print("this machine\n");
+  for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
+  print_cuda(env);
+  print_mpi();
+  const Result<void> printed = print_device(env, wish);
+  if (!printed.ok()) print_row("device", false, printed.error().message);
 }
 
 // What each training.recompute would keep for backward on every rank, the chosen one first.
@@ -118,18 +145,17 @@ Result<void> check_run_directory(Env& env, const std::string& directory) {
 
 // What train would do on one rank, or on parallel.data ranks when that is given, up to the first step.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
-                       KernelRequest& kernels) {
+                       DeviceWish& wish) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
-  HF_TRY_VOID(check_device(config));
-  const KernelRequest wanted = kernel_request(config.kernels, loaded.origin);
-  HF_TRY_VOID(settle_kernels(wanted));
-  kernels = wanted;
+  HF_TRY_VOID(check_device(env, config, loaded.origin));
+  wish = {config, loaded.origin};
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
   HF_TRY(const StartPoint start, choose_start(env, config));
   HF_TRY_VOID(adopt_stored_shape(env, start, config));
+  resolve_device(env, config);
   HF_TRY_VOID(resolve_with_data(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
                                 *data));
   print_run(config);
@@ -150,13 +176,13 @@ int run_check_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   Result<void> run;
-  KernelRequest kernels;
+  DeviceWish wish;
   const bool has_config = !arguments.empty() && !arguments.front().starts_with("--");
   if (has_config)
-    run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, kernels);
+    run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, wish);
   if (!has_config && !arguments.empty())
     run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", usage);
-  print_machine(posix_env(), kernels);
+  print_machine(posix_env(), wish);
   std::fflush(stdout);
   return run.ok() ? 0 : complain(run.error());
 }

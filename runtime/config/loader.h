@@ -63,8 +63,8 @@ inline constexpr std::int64_t data_parallel_max = 1536;
 Result<void> resolve_config(Config& config, int ranks, std::int64_t vocabulary_of_data);
 
 // What the first start of a run resolved wins over what a later start leaves out: for each key of the logical
-// shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), takes the
-// value of `stored`. Call before resolve_config when a run is resumed.
+// shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a
+// device of "auto", takes the value of `stored`. Call before resolve_config when a run is resumed.
 void inherit_resolved(Config& config, const Config& stored);
 
 }  // namespace holdfast

@@ -92,6 +92,7 @@ void inherit_resolved(Config& config, const Config& stored) {
   fill(config.model.vocabulary, stored.model.vocabulary);
   fill(config.model.positions, stored.model.positions);
   if (config.model.head == "auto") config.model.head = stored.model.head;
+  if (config.device == "auto") config.device = stored.device;
 }
 
 }  // namespace holdfast

@@ -62,16 +62,10 @@ MachineFact shared_memory_fact(Env& env) {
   return {"/dev/shm", true, fmt::format("writable, {} free", format_bytes(*free_bytes))};
 }
 
-MachineFact cuda_fact(Env& env) {
-  const Result<FileStatus> driver = env.status("/proc/driver/nvidia/version");
-  if (!driver.ok() || !driver->exists) return {"CUDA", false, "no NVIDIA driver; training runs on the CPU"};
-  return {"CUDA", false, "a driver is there, but this version of holdfast trains on the CPU"};
-}
-
 }  // namespace
 
 std::vector<MachineFact> machine_facts(Env& env) {
-  return {processor_fact(env), memory_fact(), io_uring_fact(), shared_memory_fact(env), cuda_fact(env)};
+  return {processor_fact(env), memory_fact(), io_uring_fact(), shared_memory_fact(env)};
 }
 
 }  // namespace holdfast

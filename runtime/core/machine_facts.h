@@ -14,7 +14,7 @@ struct MachineFact {
   std::string detail;  // "available", or why not and what is lost
 };
 
-// Processors, memory, io_uring, /dev/shm, CUDA driver.
+// Processors, memory, io_uring, /dev/shm.
 std::vector<MachineFact> machine_facts(Env& env);
 
 }  // namespace holdfast

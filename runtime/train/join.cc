@@ -5,7 +5,7 @@
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
 #include "runtime/model/spec.h"
-#include "runtime/train/kernel_choice.h"
+#include "runtime/train/device_choice.h"
 
 namespace holdfast {
 namespace {
@@ -65,28 +65,25 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 }
 
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
-  if (config.device == "auto") config.device = "cpu";
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
   }
   return resolve_config(config, ranks, data.vocabulary_needed());
 }
 
-Result<void> check_device(const Config& config) {
-  if (config.device != "cuda") return {};
-  return fail(ExitCode::config,
-              "device = \"cuda\", but this build of holdfast has no CUDA device; use \"cpu\" or \"auto\"");
+Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+  return agree(inputs, waiter, check_device(inputs.env, config, inputs.config->origin));
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config) {
-  HF_TRY_VOID(check_device(config));
-  const KernelRequest kernels = kernel_request(config.kernels, inputs.config->origin);
-  HF_TRY_VOID(agree(inputs, waiter, settle_kernels(kernels)));
-  std::unique_ptr<Device> device = make_cpu_device(
-      {.threads = threads_of_rank(inputs, config), .isa = kernels.isa, .kernels = kernels.wishes});
+  HF_TRY_VOID(join_device_check(inputs, waiter, config));
+  Result<std::unique_ptr<Device>> device =
+      make_device(inputs.env, config, inputs.config->origin,
+                  {.threads = threads_of_rank(inputs, config), .rank_on_host = inputs.rank_on_host});
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
   HF_TRY_VOID(
-      agree_on_facts(inputs.communicator, waiter, {{"device", device->identity(precision_of(config))}}));
+      agree_on_facts(inputs.communicator, waiter, {{"device", (*device)->identity(precision_of(config))}}));
   return device;
 }
 

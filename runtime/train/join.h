@@ -27,14 +27,12 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);
 
-// Whether this build has the device that the config asks for.
-Result<void> check_device(const Config& config);
-
-// resolve_config() with what the data says about the vocabulary, and "auto" as the device that this build
-// has.
+// resolve_config() with what the data says about the vocabulary.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
-// The device this rank computes on; the same kind everywhere.
+// check_device() of every rank: nothing is made yet.
+Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
+// The device this rank computes on, of a config without "auto"; the same kind everywhere.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config);
 

@@ -69,13 +69,13 @@ std::vector<std::string> kernel_summary(const KernelTable& table) {
   return lines;
 }
 
-std::vector<std::string> kernel_lines(const KernelTable& table, CpuIsa isa) {
+std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegistry& registry, CpuIsa isa) {
   std::vector<std::string> lines;
   for (std::size_t index = 0; index < op_count; ++index) {
     const KernelChoice& choice = table[index];
     const Names next = fallbacks(choice);
     Names others;
-    for (const Implementation* each : kernel_registry().of(op_at(index))) {
+    for (const Implementation* each : registry.of(op_at(index))) {
       const auto is_it = [&](std::string_view name) { return name == each->name; };
       const bool told = is_it(choice.first().name) || std::ranges::any_of(next, is_it) ||
                         std::ranges::any_of(others, is_it);

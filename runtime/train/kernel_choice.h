@@ -26,8 +26,8 @@ Result<void> settle_kernels(const KernelRequest& request);
 
 // What runs most ops in one line, and a line for each op that differs.
 std::vector<std::string> kernel_summary(const KernelTable& table);
-// A line for every op: what runs it, why, and what else could.
-std::vector<std::string> kernel_lines(const KernelTable& table, CpuIsa isa);
+// A line for every op: what runs it, why, and what else of the registry could.
+std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegistry& registry, CpuIsa isa);
 // {"matmul": {"name": "onednn", "why": "the only default"}, ...}, as the field "kernels" of an event.
 void put_kernels(const KernelTable& table, EventLine& line);
 

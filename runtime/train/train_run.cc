@@ -8,6 +8,7 @@
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
+#include "runtime/train/device_choice.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
@@ -93,9 +94,12 @@ Result<void> TrainRun::join() {
   if (inputs_.config.ok()) config_.parallel.timeout_ms = inputs_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(inputs_, waiter()));
   HF_TRY(data_, join_data(inputs_, waiter(), config_));
-  HF_TRY(device_, join_device(inputs_, waiter(), config_));
+  HF_TRY_VOID(join_device_check(inputs_, waiter(), config_));
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
-  HF_TRY_VOID(adopt_stored_shape(inputs_.env, start_, config_));
+  HF_TRY_VOID(
+      adopt_stored_shape(inputs_.env, start_, config_));  // "auto" goes on with the device that it was
+  resolve_device(inputs_.env, config_);
+  HF_TRY(device_, join_device(inputs_, waiter(), config_));
   HF_TRY_VOID(resolve_with_data(config_, inputs_.communicator.size(), *data_));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
   if (!first_) return {};

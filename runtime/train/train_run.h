@@ -29,6 +29,7 @@ struct TrainInputs {
   const Result<LoadedConfig>& config;  // as this rank loaded it
   std::string build;                   // facts of the binary that must be equal on all ranks
   int ranks_on_host = 1;
+  int rank_on_host = 0;  // which of them this is: they share the GPUs of the host in turn
   std::int64_t started_ns =
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
 };

@@ -2,9 +2,11 @@
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
@@ -15,7 +17,18 @@ using namespace holdfast;
 
 namespace {
 
-constexpr std::size_t device_bytes = std::size_t{8} << 30;
+// What a test asks for through the environment, of a program that it cannot tell otherwise.
+std::uint64_t asked(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+const std::size_t device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_t{8} << 30);
+const auto device_count = static_cast<int>(asked("EMULATED_GPUS", 1));
+// The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
+const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
+std::atomic<std::uint64_t> kernels_run{0};
+std::atomic<cudaError_t> sticky_error{cudaSuccess};
 
 // Which memory is the device's. The key (or -1 where the processor has none) keeps the host out.
 struct DeviceMemory {
@@ -107,8 +120,11 @@ cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void(
   const dim3 g = config.gridDim, b = config.blockDim;
   const Launch launch{
       .grid = {g.x, g.y, g.z}, .block = {b.x, b.y, b.z}, .shared_bytes = config.dynamicSmemBytes};
-  config.stream->push([launch, body = std::move(body)] { run_grid(launch, body); });
-  return cudaSuccess;
+  config.stream->push([launch, body = std::move(body)] {
+    if (++kernels_run == breaking_kernel) sticky_error = cudaErrorIllegalAddress;
+    if (sticky_error == cudaSuccess) run_grid(launch, body);
+  });
+  return sticky_error;
 }
 
 }  // namespace holdfast::cuda_emulator
@@ -161,11 +177,11 @@ cudaError_t cudaPeekAtLastError() {
   return last_error;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  *count = device_count;
+  return device_count > 0 ? cudaSuccess : noted(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
-  return noted(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  return noted(device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -239,6 +255,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (sticky_error != cudaSuccess) return sticky_error;
   return stream->idle() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -279,6 +296,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (sticky_error != cudaSuccess) return sticky_error;
   return event->done() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
 MPIRUN = str(ROOT / "tools/mpirun")
 TABLE = ROOT / "docs/errors.md"
+# The CUDA device without a GPU; its header (tests/cuda_emulator) says what else can be asked of it.
+EMULATED = {"HOLDFAST_CUDA_MODULE": str(Path(PROGRAM).resolve().parent / "libholdfast_cuda_emulated.so")}
 PATIENCE_S = 90
 LANES = 2
 
@@ -301,8 +303,21 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--parallel.pipeline=2"))
 
     def test_no_cuda(self):
-        self.expect_nothing_made(self.train("--device=cuda"))
-        self.expect(self.holdfast("check", "run.toml", "--device=cuda"))
+        nowhere = {"HOLDFAST_CUDA_MODULE": str(self.folder / "libholdfast_cuda.so")}
+        self.expect_nothing_made(self.train("--device=cuda", environment=nowhere))
+        self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=nowhere))
+
+    def test_no_gpu(self):
+        self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
+        self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
+
+    def test_bench_on_gpu(self):
+        self.expect(self.holdfast("bench", "step", "run.toml", "--device=cuda"))
+
+    def test_device_changed(self):
+        self.saved_run()
+        self.expect(self.train("--training.steps=6", "--device=cuda", environment=EMULATED))
+        self.assertEqual(self.train("--training.steps=6", environment=EMULATED).returncode, 0)
 
     def test_unknown_kernel(self):
         self.expect_nothing_made(self.train("--kernels.rotary=refernce"))
@@ -599,6 +614,16 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train(environment={"PMI_SIZE": "2", "PMI_RANK": "1"}))
 
     # While it runs
+
+    def test_gpu_too_small(self):
+        self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
+
+    def test_gpu_lost(self):
+        lost = {**EMULATED, "EMULATED_GPU_BREAKS_AT": "300"}
+        self.expect(self.start(["sh", "-c", f"'{PROGRAM}' train run.toml --device=cuda; exit $?"], self.folder, lost))
+        status = json.loads((self.run_directory / "status.json").read_text())
+        self.assertEqual((status["state"], status["exit_code"]), ("failed", 76))
+        self.assertEqual(self.train("--device=cuda", environment=EMULATED).returncode, 0)
 
     def test_does_not_fit(self):
         (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1\nheads = 2\nwidth = 16", 'preset = "llama-8b"')

@@ -47,7 +47,7 @@ TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
   EXPECT_THAT(kernel_summary(device->kernels()),
               ElementsAre("portable, " + why, HasSubstr("matmul: onednn, "),
                           "rotary: reference, chosen by [kernels]"));
-  const std::vector<std::string> lines = kernel_lines(device->kernels(), CpuIsa::portable);
+  const std::vector<std::string> lines = kernel_lines(device->kernels(), kernel_registry(), CpuIsa::portable);
   ASSERT_EQ(lines.size(), op_count);
   EXPECT_THAT(lines,
               testing::Contains("rotary               reference   chosen by [kernels]; also portable"));

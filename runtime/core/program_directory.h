@@ -1,0 +1,10 @@
+// Where the running program lies: its libraries are beside it.
+#pragma once
+
+#include <string>
+
+namespace holdfast {
+
+std::string program_directory();  // without a slash at the end
+
+}  // namespace holdfast

@@ -1,0 +1,118 @@
+// Whole runs on the CUDA device, emulated (tests/cuda_emulator): device memory that the host touches ends the
+// test.
+#include <cstdlib>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+class EmulatedGpu : public TrainingTest {
+ protected:
+  EmulatedGpu() { setenv("HOLDFAST_CUDA_MODULE", HF_BINARY_DIR "/bin/libholdfast_cuda_emulated.so", 1); }
+  ~EmulatedGpu() override { unsetenv("HOLDFAST_CUDA_MODULE"); }
+
+  // Fewer steps and shorter sequences than on the CPU: each thread of a GPU is a fiber here.
+  RunEnd train_small(Launch launch, const std::string& device = "cuda") {
+    std::vector<std::string> overrides = {
+        "device=" + device,         "training.steps=4",         "training.sequence_length=16",
+        "optimizer.warmup_steps=2", "evaluation.every_steps=4", "evaluation.batches=1"};
+    overrides.insert(overrides.end(), launch.overrides.begin(), launch.overrides.end());
+    launch.overrides = overrides;
+    return train(launch);
+  }
+  void expect_done(const Launch& launch) {
+    const RunEnd end = train_small(launch);
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  }
+  // Of all lines of events.jsonl that have one.
+  std::vector<double> losses(const std::string& run) const {
+    std::vector<double> values;
+    const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
+    for (std::size_t begin = 0; begin < events.size(); begin = events.find('\n', begin) + 1) {
+      const nlohmann::json event =
+          nlohmann::json::parse(events.substr(begin, events.find('\n', begin) - begin));
+      if (event.contains("loss")) values.push_back(event["loss"]);
+    }
+    return values;
+  }
+};
+
+TEST_F(EmulatedGpu, GivesTheSameBitsTwiceAndWhenItIsResumed) {
+  expect_done({.run = "one"});
+  ASSERT_TRUE(digest("one").starts_with("step 4\n")) << digest("one");
+  expect_done({.run = "two"});
+  EXPECT_EQ(digest("two"), digest("one"));
+  ASSERT_EQ(train_small({.run = "parts", .stop_after_steps = 2}).code, ExitCode::saved);
+  expect_done({.run = "parts"});
+  EXPECT_EQ(digest("parts"), digest("one"));
+}
+
+TEST_F(EmulatedGpu, AnyNumberOfRanksGivesTheSameBits) {
+  expect_done({.run = "one"});
+  for (const int ranks : {2, 3}) {
+    const std::string run = fmt::format("ranks{}", ranks);
+    expect_done({.run = run, .ranks = ranks});
+    EXPECT_EQ(digest(run), digest("one")) << ranks << " ranks";
+  }
+}
+
+TEST_F(EmulatedGpu, AnyNumberOfRanksInBf16WithATiedHead) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "training.precision=bf16",
+                                         "training.microbatches_per_lane=2", "training.steps=2"};
+  expect_done({.run = "one", .overrides = what});
+  expect_done({.run = "two", .ranks = 2, .overrides = what});
+  EXPECT_EQ(digest("two"), digest("one"));
+}
+
+TEST_F(EmulatedGpu, LossesAreThoseOfTheCpu) {
+  expect_done({.run = "gpu"});
+  const RunEnd end = train_small({.run = "cpu"}, "cpu");
+  ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  const std::vector<double> gpu = losses("gpu"), cpu = losses("cpu");
+  ASSERT_EQ(gpu.size(), 5U) << "four steps and an evaluation";
+  ASSERT_EQ(cpu.size(), gpu.size());
+  EXPECT_NEAR(gpu[0], cpu[0], 1e-6 * cpu[0]) << "of the same initial weights";
+  for (std::size_t i = 1; i < gpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], 1e-4 * cpu[i]);
+}
+
+// Tensors longer than the buffer through which the host fills, saves and loads them.
+TEST_F(EmulatedGpu, StateLongerThanTheHostsBuffer) {
+  const std::vector<std::string> what = {"model.vocabulary=70000",     "model.layers=1",
+                                         "parallel.lanes=2",           "training.sequence_length=4",
+                                         "training.microbatch_size=1", "training.steps=2",
+                                         "evaluation.every_steps=0"};
+  expect_done({.run = "whole", .overrides = what});
+  ASSERT_EQ(train_small({.run = "parts", .stop_after_steps = 1, .overrides = what}).code, ExitCode::saved);
+  expect_done({.run = "parts", .overrides = what});
+  EXPECT_EQ(digest("parts"), digest("whole"));
+  ASSERT_EQ(train_small({.run = "initial", .stop_after_steps = 1, .overrides = what}, "cpu").code,
+            ExitCode::saved);
+  EXPECT_NEAR(losses("initial").front(), losses("whole").front(), 1e-5) << "of the same initial weights";
+}
+
+TEST_F(EmulatedGpu, TheDeviceOfARunStays) {
+  ASSERT_EQ(train_small({.run = "cpu", .stop_after_steps = 1}, "cpu").code, ExitCode::saved);
+  const RunEnd other = train_small({.run = "cpu"}, "cuda");
+  EXPECT_EQ(other.code, ExitCode::config);
+  EXPECT_NE(other.message.find("device: cpu -> cuda  (forbidden)"), std::string::npos) << other.message;
+  const RunEnd same = train_small({.run = "cpu"}, "auto");
+  EXPECT_EQ(same.code, ExitCode::done) << same.message;
+
+  const RunEnd chosen = train_small({.run = "auto"}, "auto");
+  ASSERT_EQ(chosen.code, ExitCode::done) << chosen.message;
+  const std::string config = posix_env().read_text(run_directory("auto") + "/config.toml").value();
+  EXPECT_NE(config.find("device = \"cuda\""), std::string::npos) << config;
+}
+
+TEST_F(EmulatedGpu, KernelsAreThoseOfTheDevice) {
+  const RunEnd end = train_small({.run = "avx2", .overrides = {"kernels.gelu_forward=avx2"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_NE(end.message.find("there is no such implementation"), std::string::npos) << end.message;
+  EXPECT_NE(end.message.find("cuda"), std::string::npos) << end.message;
+}
+
+}  // namespace
+}  // namespace holdfast
