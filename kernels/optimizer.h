@@ -37,7 +37,8 @@ struct AdamW {
 };
 void reference(const AdamW& op);
 
-// sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside the block.
+// sums[b] = sum of squares of block b (the last may be short), in double, in a fixed order inside the block:
+// the same on every device.
 struct SquareSum {
   static constexpr OpId id = OpId::square_sum;
   const float* values = nullptr;

@@ -1,5 +1,6 @@
 // The kernel tests (tests/kernels) on the emulated CUDA device. Variants are orders in which threads take
 // turns.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.h"
@@ -25,9 +26,20 @@ Device& emulated(const Implementation& implementation, int variant) {
   return *device;
 }
 
+// The tests of all implementations; those that the files have beside them are about the CPU device.
+std::string filter() {
+  std::string patterns = "Cuda*:";
+  for (std::size_t op = 0; op < op_count; ++op) {
+    for (const Implementation* each : cuda::registry().of(static_cast<OpId>(op)))
+      patterns += fmt::format("{}.{}:", op_names[op], each->name);
+  }
+  return patterns;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  GTEST_FLAG_SET(filter, filter());  // unless the command line has one
   testing::InitGoogleTest(&argc, argv);
   test::register_kernel_tests(cuda::registry(), {}, emulated);
   return RUN_ALL_TESTS();

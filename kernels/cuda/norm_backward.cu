@@ -1,0 +1,215 @@
+// Teams (norm_rows.h) walk over the rows with the sums of the weight gradients of their columns in registers;
+// blocks write these as partial sums, which a second pass adds.
+#include "kernels/cuda/column_sums.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm_rows.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/norm.h"
+
+namespace holdfast::cuda {
+
+namespace {
+
+// Two blocks on each multiprocessor of an H100; as many on every other GPU, because the bits depend on it.
+constexpr std::int64_t blocks_max = 264;
+constexpr std::int64_t team_rows_min = 2;  // when there are few rows
+
+// Of a thread and of a team. Registers limit them: LayerNorm has two sums for each column.
+template <Norm norm>
+constexpr int held_packs = norm == Norm::layer ? 3 : 4;
+template <Norm norm>
+constexpr int threads_max = norm == Norm::layer ? 256 : 512;
+template <Norm norm>
+constexpr int sum_count = norm == Norm::layer ? 2 : 1;  // of weight, bias
+
+// A thread's sums over rows of the gradients of weight and bias, in its columns.
+template <Norm norm, Access access, int size>
+class GradientSums {
+ public:
+  static constexpr int count = sum_count<norm>;
+  using Mine = Columns<access, held_packs<norm>, size>;
+
+  // What does not fit into registers stays in `memory`: (count, width), of this block alone.
+  __device__ GradientSums(float* memory, const Mine& columns) : memory_(memory), width_(columns.width) {
+    if constexpr (access == Access::wide) {
+      const float zeros[count][size] = {};
+      columns.for_each([&](int, int first) { put(0, first, zeros); });
+    }
+  }
+  __device__ void get(int k, int first, float (&sums)[count][size]) const {
+#pragma unroll
+    for (int s = 0; s < count; ++s) {
+      if constexpr (access == Access::wide) {
+        load_part<false>(memory_ + static_cast<std::int64_t>(s) * width_, first, width_, sums[s]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < size; ++i) sums[s][i] = held_[s][k][i];
+      }
+    }
+  }
+  __device__ void put(int k, int first, const float (&sums)[count][size]) {
+#pragma unroll
+    for (int s = 0; s < count; ++s) {
+      if constexpr (access == Access::wide) {
+        store_part<false>(memory_ + static_cast<std::int64_t>(s) * width_, first, width_, sums[s]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < size; ++i) held_[s][k][i] = sums[s][i];
+      }
+    }
+  }
+  // Adds those of the block's teams in order, in shared memory, and writes them. All threads call.
+  __device__ void finish(const Mine& columns, int team, int teams) {
+    if constexpr (access != Access::wide) {
+      constexpr bool whole = access == Access::packs;
+      float* const target = teams > 1 ? reinterpret_cast<float*>(dynamic_shared()) : memory_;
+      for (int turn = 0; turn < teams; ++turn) {
+        __syncthreads();
+        if (turn != team) continue;
+        columns.for_each([&](int k, int first) {
+#pragma unroll
+          for (int s = 0; s < count; ++s) {
+            float sums[size] = {};
+            if (turn > 0) load_part<whole>(target + s * width_, first, width_, sums);
+#pragma unroll
+            for (int i = 0; i < size; ++i) sums[i] += held_[s][k][i];
+            store_part<whole>(target + s * width_, first, width_, sums);
+          }
+        });
+      }
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); teams > 1 && i < count * width_;
+           i += static_cast<int>(blockDim.x))
+        memory_[i] = target[i];
+    }
+  }
+
+ private:
+  float* memory_;
+  int width_;
+  float held_[count][access == Access::wide ? 1 : held_packs<norm>][size] = {};
+};
+
+// normal = the normalized row, g = dy * weight:
+//   dx = rstd * (g - mean(g) - normal * mean(g * normal)) + dresidual        (RMSNorm: without mean(g))
+template <Norm norm, typename T, Access access, typename Op>
+__global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 512 / threads_max<norm> : 1)
+    norm_backward(Op op, int team_threads, float* partials) {
+  constexpr int size = pack_size<T>, packs = held_packs<norm>;
+  constexpr bool whole = access == Access::packs;
+  using Sums = GradientSums<norm, access, size>;
+  const int thread = static_cast<int>(threadIdx.x) % team_threads, width = static_cast<int>(op.width);
+  const int team = static_cast<int>(threadIdx.x) / team_threads;
+  const int teams = static_cast<int>(blockDim.x) / team_threads;
+  const Columns<access, packs, size> all_columns{thread, team_threads, width};
+  Sums gradients(partials + static_cast<std::int64_t>(blockIdx.x) * Sums::count * op.width, all_columns);
+  const T* const weight = static_cast<const T*>(op.weight);
+  for (std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * teams; first_row < op.rows;
+       first_row += static_cast<std::int64_t>(gridDim.x) * teams) {
+    const std::int64_t row = first_row + team, offset = row * op.width;
+    const bool here = row < op.rows;
+    const Columns<access, packs, size> columns{thread, team_threads, here ? width : 0};
+    const Row<T, access, packs> x(static_cast<const T*>(op.x) + offset, columns);
+    const Row<T, access, packs> dy(static_cast<const T*>(op.dy) + offset, columns);
+    float mean = 0.0F;
+    if constexpr (norm == Norm::layer) mean = here ? op.mean[row] : 0.0F;
+    const float rstd = here ? op.rstd[row] : 0.0F;
+    float means[2] = {};  // of g * normal and of g
+    columns.for_each([&](int k, int first) {
+      float x_k[size], dy_k[size], weight_k[size], sums[Sums::count][size];
+      x.get(k, first, x_k);
+      dy.get(k, first, dy_k);
+      load_part<whole>(weight, first, width, weight_k);
+      gradients.get(k, first, sums);
+#pragma unroll
+      for (int i = 0; i < size; ++i) {
+        const float normal = (x_k[i] - mean) * rstd, g = dy_k[i] * weight_k[i];
+        means[0] = fmaf(g, normal, means[0]);
+        means[1] = __fadd_rn(means[1], g);
+        sums[0][i] = fmaf(dy_k[i], normal, sums[0][i]);
+        if constexpr (norm == Norm::layer) sums[1][i] += dy_k[i];
+      }
+      gradients.put(k, first, sums);
+    });
+    team_sum(means, static_cast<unsigned>(team_threads / 32));
+    const float minus_g_normal = -means[0] / static_cast<float>(width);
+    const float minus_g = norm == Norm::layer ? -means[1] / static_cast<float>(width) : 0.0F;
+    columns.for_each([&](int k, int first) {
+      float x_k[size], dy_k[size], weight_k[size], residual[size] = {};
+      x.get(k, first, x_k);
+      dy.get(k, first, dy_k);
+      load_part<whole>(weight, first, width, weight_k);
+      if (op.dresidual != nullptr)
+        load_part<whole>(static_cast<const T*>(op.dresidual) + offset, first, width, residual);
+#pragma unroll
+      for (int i = 0; i < size; ++i) {
+        const float centered = fmaf(dy_k[i], weight_k[i], minus_g);
+        x_k[i] = fmaf(fmaf((x_k[i] - mean) * rstd, minus_g_normal, centered), rstd, residual[i]);
+      }
+      store_part<whole>(static_cast<T*>(op.dx) + offset, first, width, x_k);
+    });
+  }
+  gradients.finish(all_columns, team, teams);
+}
+
+template <Norm norm, typename Op>
+Teams backward_teams(const Op& op) {
+  return teams_of(op.width, held_packs<norm>, 16 / static_cast<int>(bytes_of(op.dtype)), threads_max<norm>);
+}
+std::int64_t backward_blocks(std::int64_t rows, const Teams& teams) {
+  const std::int64_t blocks = blocks_for(rows, team_rows_min * teams.per_block);
+  return std::min(std::max<std::int64_t>(blocks, 1), blocks_max);
+}
+
+template <Norm norm, typename Op>
+void prepare_backward(Context& context, const Op& op) {
+  const std::int64_t blocks = backward_blocks(op.rows, backward_teams<norm>(op));
+  context.request_workspace(static_cast<std::size_t>(blocks * sum_count<norm> * op.width) * sizeof(float));
+}
+
+template <Norm norm, typename Op>
+void backward(Context& context, const Op& op, float* bias_gradient) {
+  const Teams teams = backward_teams<norm>(op);
+  const std::int64_t blocks = backward_blocks(op.rows, teams);
+  float* const partials = reinterpret_cast<float*>(context.workspace());
+  const std::size_t sum_bytes = static_cast<std::size_t>(sum_count<norm> * op.width) * sizeof(float);
+  for_dtype(op.dtype, [&](auto element) {
+    using T = decltype(element);
+    with_access<T>(
+        teams, op.width,
+        [&](auto access) {
+          launch(context, norm_backward<norm, T, access, Op>,
+                 {.blocks = blocks_for(blocks, 1),
+                  .threads = teams.threads * teams.per_block,
+                  .shared_bytes = teams.per_block > 1 ? sum_bytes : 0},
+                 op, teams.threads, partials);
+        },
+        op.x, op.weight, op.dy, op.dresidual, op.dx);
+  });
+  add_column_sums(context, {.partials = partials,
+                            .groups = blocks,
+                            .columns = op.width,
+                            .targets = {op.weight_gradient, bias_gradient},
+                            .target_count = sum_count<norm>,
+                            .accumulate = op.accumulate});
+}
+
+}  // namespace
+
+void prepare_layernorm_backward(Context& context, const void* arguments) {
+  prepare_backward<Norm::layer>(context, *static_cast<const LayerNormBackward*>(arguments));
+}
+void run_layernorm_backward(Context& context, const void* arguments) {
+  const LayerNormBackward& op = *static_cast<const LayerNormBackward*>(arguments);
+  backward<Norm::layer>(context, op, op.bias_gradient);
+}
+
+void prepare_rmsnorm_backward(Context& context, const void* arguments) {
+  prepare_backward<Norm::rms>(context, *static_cast<const RmsNormBackward*>(arguments));
+}
+void run_rmsnorm_backward(Context& context, const void* arguments) {
+  backward<Norm::rms>(context, *static_cast<const RmsNormBackward*>(arguments), nullptr);
+}
+
+}  // namespace holdfast::cuda

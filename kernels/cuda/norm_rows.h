@@ -1,0 +1,104 @@
+// What the kernels of LayerNorm and RMSNorm share: a row belongs to a team of neighbouring warps, which keep
+// it in registers, so that memory is read once. A block has one or more teams. How many threads, teams and
+// blocks there are follows from the shape, and so do the bits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/vector.h"
+
+namespace holdfast::cuda {
+
+// LayerNorm and RMSNorm in one: RMSNorm is LayerNorm without the mean and the bias.
+enum class Norm { layer, rms };
+
+// How a thread reaches its part of a row.
+enum class Access {
+  packs,     // read once in full accesses, and kept in registers
+  elements,  // of other alignment: read each time, one by one; the same bits
+  wide,      // more than the sums of a team fit into registers: likewise, and the sums are in memory
+};
+
+inline constexpr int norm_block_threads = 256;  // or one larger team
+
+// How rows are cut among threads, from the shape alone.
+struct Teams {
+  int threads = 32;    // of a team
+  int per_block = 1;   // teams
+  bool holds = false;  // a team's registers hold a row
+};
+// Threads of a team: as few as can hold a row of `width` in `packs` packs each.
+inline Teams teams_of(std::int64_t width, int packs, int pack_elements, int threads_max) {
+  Teams teams;
+  const auto held = [&] { return static_cast<std::int64_t>(teams.threads) * packs * pack_elements; };
+  while (held() < width && teams.threads < threads_max) teams.threads *= 2;
+  teams.per_block = std::max(1, norm_block_threads / teams.threads);
+  teams.holds = held() >= width;
+  return teams;
+}
+
+// Runs run(access) with the widest access that the row and the addresses allow.
+template <typename T, typename Run, typename... Pointers>
+void with_access(const Teams& teams, std::int64_t width, const Run& run, const Pointers*... addresses) {
+  if (!teams.holds) {
+    run(std::integral_constant<Access, Access::wide>{});
+  } else if (packs_fit<T>(width, addresses...)) {
+    run(std::integral_constant<Access, Access::packs>{});
+  } else {
+    run(std::integral_constant<Access, Access::elements>{});
+  }
+}
+
+// Which columns of a row a thread has: packs `thread`, `thread + threads`, `thread + 2 threads` ... of its
+// team.
+template <Access access, int packs, int size>
+struct Columns {
+  int thread, threads, width;
+
+  // use(k, first): its pack k starts at column `first`.
+  template <typename Use>
+  __device__ void for_each(const Use& use) const {
+    if constexpr (access == Access::wide) {
+      for (int first = thread * size; first < width; first += threads * size) use(0, first);
+    } else {
+#pragma unroll
+      for (int k = 0; k < packs; ++k) {
+        const int first = (thread + k * threads) * size;
+        if (first < width) use(k, first);
+      }
+    }
+  }
+};
+
+// A thread's columns of one row.
+template <typename T, Access access, int packs>
+class Row {
+ public:
+  static constexpr int size = pack_size<T>;
+
+  __device__ Row(const T* row, const Columns<access, packs, size>& columns)
+      : row_(row), width_(columns.width) {
+    if constexpr (access == Access::packs) {
+      columns.for_each(
+          [&](int k, int first) { held_[k] = *reinterpret_cast<const Pack<T, size>*>(row + first); });
+    }
+  }
+  // Zeros beyond the row.
+  __device__ void get(int k, int first, float (&values)[size]) const {
+    if constexpr (access == Access::packs) {
+#pragma unroll
+      for (int i = 0; i < size; ++i) values[i] = as_float(held_[k].elements[i]);
+    } else {
+      load_part<false>(row_, first, width_, values);
+    }
+  }
+
+ private:
+  const T* row_;
+  int width_;
+  Pack<T, size> held_[access == Access::packs ? packs : 1];
+};
+
+}  // namespace holdfast::cuda
