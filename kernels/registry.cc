@@ -46,8 +46,9 @@ void drop_unreachable(std::vector<const Implementation*>& order) {
   order.erase(supports_all + 1, order.end());
 }
 
-std::string why_default(CpuIsa isa, bool only_one) {
+std::string why_default(const KernelChoice& choice, CpuIsa isa, bool only_one) {
   if (only_one) return "the only default";
+  if (!choice.order.empty() && choice.first().cuda_run != nullptr) return "best for a GPU";
   return isa == best_cpu_isa() ? fmt::format("best for this processor ({})", name_of(isa))
                                : fmt::format("best for {}", name_of(isa));
 }
@@ -141,7 +142,7 @@ Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWis
     choice.order = default_order(op, isa);
     std::vector<const Implementation*> defaults = of(op);  // of any processor
     std::erase_if(defaults, [](const Implementation* each) { return each->preference < 0; });
-    choice.why = why_default(isa, names_of(defaults, CpuIsa::amx).size() == 1);
+    choice.why = why_default(choice, isa, names_of(defaults, CpuIsa::amx).size() == 1);
   }
   for (const KernelWish& wish : wishes) {
     HF_CHECK(wish.op < OpId::count);

@@ -2,12 +2,16 @@
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/error.h"
@@ -55,7 +59,8 @@ class CudaDevice final : public Device {
   std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
 
   const KernelTable& kernels() const override { return kernels_; }
-  std::string description() const override;
+  std::string description() const override { return identity(DType::bf16); }
+  std::string identity(DType precision) const override;
   std::string plan_description() const override { return matmuls_->description(); }
   int threads() const override { return 1; }
 
@@ -222,10 +227,23 @@ Result<void> CudaDevice::end_planning() {
               facts_.name, facts_.ordinal, format_bytes(context_.requested_bytes()));
 }
 
+// What decides bits beside the own kernels named "cuda", which every CUDA device has.
+std::string bits_beside_own(const KernelTable& kernels, DType precision) {
+  std::vector<std::string> parts;
+  for (const KernelChoice& choice : kernels) {
+    for (const Implementation* each : choice.order) {
+      if (std::string_view(each->name) == "cuda" || (each->bf16_only && precision != DType::bf16)) continue;
+      parts.push_back(each->library != nullptr ? each->library()
+                                               : fmt::format("{} {}", name_of(each->op), each->name));
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 // Two GPUs of one kind give the same bits; toolkit and number of multiprocessors decide which matrix products
 // cuBLASLt takes.
-std::string CudaDevice::description() const {
-  const std::string bits = bits_of(kernels_);
+std::string CudaDevice::identity(DType precision) const {
+  const std::string bits = bits_beside_own(kernels_, precision);
   return fmt::format("cuda, sm_{}{}, {} multiprocessors, CUDA {}.{}{}{}", facts_.compute_major,
                      facts_.compute_minor, facts_.multiprocessors, facts_.runtime_version / 1000,
                      facts_.runtime_version % 1000 / 10, bits.empty() ? "" : ", ", bits);

@@ -26,7 +26,8 @@ Device& emulated(const Implementation& implementation, int variant) {
   return *device;
 }
 
-// The tests of all implementations; those that the files have beside them are about the CPU device.
+// The tests of all implementations, and those named Cuda...; what the files of tests/kernels have beside them
+// is about the CPU device.
 std::string filter() {
   std::string patterns = "Cuda*:";
   for (std::size_t op = 0; op < op_count; ++op) {

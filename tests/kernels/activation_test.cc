@@ -42,8 +42,12 @@ KERNEL_CASES(GeluMatchesReference, OpId::gelu_forward, OpId::gelu_backward) {
       SCOPED_TRACE(count);
       const Values x = random_values(count, dtype, 1, 4.0);
       const Values dy = random_values(count, dtype, 2);
-      expect_op({x, Values(count, dtype)}, [&](Tensors& t) { return gelu_forward(t, dtype); });
-      expect_op({x, dy, Values(count, dtype)}, [&](Tensors& t) { return gelu_backward(t, dtype); });
+      const auto forward = [&](Tensors& t) { return gelu_forward(t, dtype); };
+      const auto backward = [&](Tensors& t) { return gelu_backward(t, dtype); };
+      expect_op({x, Values(count, dtype)}, forward);
+      expect_same_bits_anywhere({x, Values(count, dtype)}, forward);
+      expect_op({x, dy, Values(count, dtype)}, backward);
+      expect_same_bits_anywhere({x, dy, Values(count, dtype)}, backward);
       expect_op({x, dy}, [&](Tensors& t) { return gelu_backward(t, dtype, 1); });
     }
   }
@@ -98,9 +102,14 @@ KERNEL_CASES(SwigluMatchesReference, OpId::swiglu_forward, OpId::swiglu_backward
       SCOPED_TRACE(shape.feed_forward);
       const std::int64_t count = shape.rows * shape.feed_forward;
       const Values x = random_values(2 * count, dtype, 1, 6.0);
-      expect_op({x, Values(count, dtype)}, [&](Tensors& t) { return swiglu_forward(t, shape, dtype); });
-      expect_op({x, random_values(count, dtype, 2), Values(2 * count, dtype)},
-                [&](Tensors& t) { return swiglu_backward(t, shape, dtype); });
+      const Tensors forward = {x, Values(count, dtype)};
+      const auto bind_forward = [&](Tensors& t) { return swiglu_forward(t, shape, dtype); };
+      expect_op(forward, bind_forward);
+      expect_same_bits_anywhere(forward, bind_forward);
+      const Tensors backward = {x, random_values(count, dtype, 2), Values(2 * count, dtype)};
+      const auto bind_backward = [&](Tensors& t) { return swiglu_backward(t, shape, dtype); };
+      expect_op(backward, bind_backward);
+      expect_same_bits_anywhere(backward, bind_backward);
     }
   }
 }

@@ -45,6 +45,15 @@ KERNEL_CASES(CrossEntropyLossAndGradient, OpId::cross_entropy) {
   }
 }
 
+KERNEL_CASES(CrossEntropyHasTheSameBitsAnywhere, OpId::cross_entropy) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Case& c : {Case{7, 16, 24}, Case{5, 5001, 5056}}) {
+      SCOPED_TRACE(c.vocabulary);
+      expect_same_bits_anywhere(tensors_of(c, dtype, 4.0), [&](Tensors& t) { return op_of(t, c, 0.125F); });
+    }
+  }
+}
+
 KERNEL_CASES(CrossEntropyForwardOnlyLeavesLogits, OpId::cross_entropy) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.vocabulary);

@@ -50,10 +50,12 @@ KERNEL_CASES(EmbeddingMatchesReference, OpId::embedding_forward, OpId::embedding
     for (const Shape& shape : shapes) {
       for (const bool positions : {false, true}) {
         SCOPED_TRACE(shape.width);
-        expect_op(forward_tensors(shape, dtype),
-                  [&](Tensors& t) { return forward_op(t, shape, dtype, positions); });
-        expect_op(backward_tensors(shape, dtype, 1.0),
-                  [&](Tensors& t) { return backward_op(t, shape, dtype, positions); });
+        const auto forward = [&](Tensors& t) { return forward_op(t, shape, dtype, positions); };
+        const auto backward = [&](Tensors& t) { return backward_op(t, shape, dtype, positions); };
+        expect_op(forward_tensors(shape, dtype), forward);
+        expect_same_bits_anywhere(forward_tensors(shape, dtype), forward);
+        expect_op(backward_tensors(shape, dtype, 1.0), backward);
+        expect_same_bits_anywhere(backward_tensors(shape, dtype, 1.0), backward);
       }
     }
   }

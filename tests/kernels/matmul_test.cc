@@ -218,15 +218,18 @@ KERNEL_CASES(BiasGradientMatchesReference, OpId::bias_gradient) {
     for (const std::int64_t rows : {0, 1, 77, 1000}) {
       for (const DType dtype : {DType::fp32, DType::bf16}) {
         SCOPED_TRACE(columns);
-        expect_op({random_values(rows * columns, dtype, 5), random_values(columns, DType::fp32, 6)},
-                  [&](Tensors& t) {
-                    return BiasGradient{.dy = t[0].data(),
-                                        .gradient = t[1].as<float>(),
-                                        .rows = rows,
-                                        .columns = columns,
-                                        .accumulate = columns % 2 == 1,
-                                        .dtype = dtype};
-                  });
+        const Tensors tensors = {random_values(rows * columns, dtype, 5),
+                                 random_values(columns, DType::fp32, 6)};
+        const auto bind = [&](Tensors& t) {
+          return BiasGradient{.dy = t[0].data(),
+                              .gradient = t[1].as<float>(),
+                              .rows = rows,
+                              .columns = columns,
+                              .accumulate = columns % 2 == 1,
+                              .dtype = dtype};
+        };
+        expect_op(tensors, bind);
+        expect_same_bits_anywhere(tensors, bind);
       }
     }
   }

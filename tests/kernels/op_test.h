@@ -69,10 +69,9 @@ class Values {
     return static_cast<T*>(data());
   }
   // From now on starts where a cache line does: some kernels then take another way.
-  void move_to_cache_line() {
-    std::memmove(lines_.data(), data(), byte_count() + guard_bytes);
-    offset_ = 0;
-  }
+  void move_to_cache_line() { move_to(0); }
+  // From now on starts at an element that no wide access can start at.
+  void move_off_alignment() { move_to(16 + bytes_of(dtype_)); }
 
   double operator[](std::int64_t i) const {
     switch (dtype_) {
@@ -120,6 +119,11 @@ class Values {
 
   std::byte* bytes() { return reinterpret_cast<std::byte*>(lines_.data()) + offset_; }
   const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(lines_.data()) + offset_; }
+
+  void move_to(std::size_t offset) {
+    std::memmove(reinterpret_cast<std::byte*>(lines_.data()) + offset, data(), byte_count() + guard_bytes);
+    offset_ = offset;
+  }
 
   template <typename T>
   T element(std::int64_t i) const {
@@ -263,6 +267,18 @@ std::optional<Tensors> run_under_test(const Tensors& tensors, const Bind& bind, 
   if (implementation.supports != nullptr && !implementation.supports(&op)) return std::nullopt;
   ++under_test()->checked;
   return run_on(under_test()->device(threads), tensors, bind);
+}
+
+// Inside KERNEL_CASES: the bits are the same wherever the tensors lie.
+template <typename Bind>
+void expect_same_bits_anywhere(const Tensors& tensors, const Bind& bind) {
+  const std::optional<Tensors> here = run_under_test(tensors, bind);
+  if (!here) return;
+  Tensors moved = tensors;
+  for (Values& tensor : moved) tensor.move_off_alignment();
+  const std::optional<Tensors> there = run_under_test(moved, bind);
+  for (std::size_t t = 0; t < tensors.size(); ++t)
+    EXPECT_TRUE((*there)[t].same_bits((*here)[t])) << "tensor " << t;
 }
 
 // Sum of a[i] * b[i].

@@ -68,7 +68,10 @@ KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
 KERNEL_CASES(AdamWUpdatesATableOfTensors, OpId::adamw) {
   const std::vector<std::int64_t> counts = {1, 4096, 4097, 16, 100'000, 3, 8192, 70'001};
   const Tensors tensors = adamw_tensors(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
-  for (const bool copy : {false, true}) expect_op(tensors, AdamWUpdate(counts, copy));
+  for (const bool copy : {false, true}) {
+    expect_op(tensors, AdamWUpdate(counts, copy));
+    expect_same_bits_anywhere(tensors, AdamWUpdate(counts, copy));
+  }
 }
 
 // A copy that starts on a cache line is streamed: the same bits.

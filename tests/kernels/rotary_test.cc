@@ -45,7 +45,9 @@ KERNEL_CASES(RotaryMatchesReference, OpId::rotary) {
     for (const Shape& shape : shapes) {
       for (const bool inverse : {false, true}) {
         SCOPED_TRACE(shape.head_size);
-        expect_op(tensors_of(shape, dtype), [&](Tensors& t) { return rotary_op(t, shape, dtype, inverse); });
+        const auto bind = [&](Tensors& t) { return rotary_op(t, shape, dtype, inverse); };
+        expect_op(tensors_of(shape, dtype), bind);
+        expect_same_bits_anywhere(tensors_of(shape, dtype), bind);
       }
     }
   }

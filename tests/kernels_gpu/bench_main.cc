@@ -8,7 +8,10 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,7 +76,7 @@ struct Rates {
   }
 };
 
-// One large copy and one large product, as ops of the same device.
+// One large product as an op of the device, and one large copy.
 Result<Rates> measure_rates(Device& device, DType dtype, double duration_seconds) {
   constexpr std::int64_t copied_bytes = std::int64_t{1} << 30, edge = 8192;
   ManagedMemory managed;

@@ -5,6 +5,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/table.h"
 #include "tests/kernels/kernel_cases.h"

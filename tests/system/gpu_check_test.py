@@ -74,6 +74,12 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(outcome.returncode, 1)
         self.assertIn("FAILED: skipped although there is a GPU: gpu.matmul.cuda", outcome.stdout)
 
+    def test_a_program_that_is_missing_is_named(self):
+        self.a_gpu_is_there()
+        outcome = self.check("tests")
+        self.assertEqual(outcome.returncode, 1)
+        self.assertIn("FAILED: ctest could not be started: No such file or directory", outcome.stdout)
+
     def test_a_step_that_fails_does_not_keep_the_next_from_running(self):
         self.a_gpu_is_there()
         self.script("path/ctest", "echo broken; exit 8")
