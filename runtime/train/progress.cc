@@ -40,7 +40,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
-  line.field("steps", setup_.steps);
+  line.field("steps", setup_.steps).field("flops_per_token", setup_.flops_per_token);
   if (resumed) {
     line.field("resumed_from_step", state.step);
   } else {

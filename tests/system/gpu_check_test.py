@@ -13,8 +13,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 MATMUL = {"op": "matmul", "shape": "256x768x3072 NT", "use": "up", "implementation": "cublaslt", "microseconds": 20.0,
           "limit_microseconds": 15.0, "flops": 1.0, "bytes": 1}
-STEP = {"result": {"tokens_per_sec": 500_000.0, "flops_per_token": 800e6, "step_ms": 65.5,
-                   "ops": [{"op": "matmul", "shape": "8x8x8 NN", "calls": 2, "ms": 1.5}]}}
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -134,11 +132,22 @@ directory.mkdir()
 
     def test_training_has_tokens_and_mfu(self):
         self.a_gpu_is_there()
-        write_last_argument = f"for path; do :; done; echo '{json.dumps(STEP)}' > \"$path\""
-        self.script("build/bin/holdfast", f'case "$*" in *llama-8b*) echo "out of memory"; exit 3;; esac; {write_last_argument}')
+        self.script("build/bin/holdfast", """
+import json, pathlib, sys, time
+options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv)
+directory = pathlib.Path(options["run.directory"])
+if directory.name == "llama-8b":
+    sys.exit("out of memory")
+directory.mkdir()
+step = {"event": "step", "step_duration_ms": 65.5, "tokens_per_sec": 500000.0}
+slow = {"event": "step", "step_duration_ms": 900.0, "tokens_per_sec": 1.0}
+events = [{"event": "start", "flops_per_token": 800e6, "device": "cuda"}] + 5 * [slow] + 20 * [step]
+(directory / "events.jsonl").write_text("".join(json.dumps(event) + chr(10) for event in events))
+time.sleep(600)  # a run goes on until it is ended
+""", interpreter=sys.executable)
         outcome = self.check("training")
         self.assertEqual(outcome.returncode, 1)
-        self.assertRegex(outcome.stdout, r"FAILED: llama-8b: exit code 3")
+        self.assertRegex(outcome.stdout, r"FAILED: llama-8b: exit code 1")
         _, text = self.results()
         self.assertRegex(text, r"gpt2-124m +32 x 1024 +500000 +40.4% +65.5 +520 K tokens/s")  # 500 K x 0.8 G / 989 T
 
