@@ -105,9 +105,10 @@ Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySo
     const std::uint64_t bytes = plan.total_bytes(place);
     if (bytes == 0) continue;
     Result<OwnedMemory> memory = source(place, bytes);
+    if (!memory.ok() && memory.error().code != ExitCode::does_not_fit) return memory.error();
     if (!memory.ok()) {
       return fail(
-          memory.error().code,
+          ExitCode::does_not_fit,
           "the memory plan of {} does not fit: {}; reduce the model, training.microbatch_size or "
           "training.sequence_length, set training.recompute, or use more hosts. The plan of a rank:{}",
           format_bytes(plan.total_bytes()), memory.error().message, table_of(plan));

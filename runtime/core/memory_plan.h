@@ -79,7 +79,7 @@ struct MemoryRelease {
 };
 using OwnedMemory = std::unique_ptr<std::byte, MemoryRelease>;
 
-// Who hands out memory, zero-filled and page-aligned. The error is a clause: why not.
+// Who hands out memory, zero-filled and page-aligned. ExitCode::does_not_fit comes with a clause: why not.
 using MemorySource = std::function<Result<OwnedMemory>(MemoryPlace place, std::uint64_t bytes)>;
 // The system's, in either place.
 Result<OwnedMemory> host_memory(MemoryPlace place, std::uint64_t bytes);
@@ -87,7 +87,8 @@ Result<OwnedMemory> host_memory(MemoryPlace place, std::uint64_t bytes);
 // What a plan asks for, one allocation in each place. Movable.
 class MemoryArena {
  public:
-  // ExitCode::does_not_fit, with the plan's table by class, when the source refuses.
+  // ExitCode::does_not_fit, with the plan's table by class, when the source refuses; its other errors as they
+  // are.
   static Result<MemoryArena> allocate(const MemoryPlan& plan, const MemorySource& source = host_memory);
 
   std::span<std::byte> bytes(MemoryPlan::Slot slot) const { return {at<std::byte>(slot), slot.bytes}; }

@@ -164,7 +164,7 @@ Result<void> restore_weights(Worker& worker, const std::string& checkpoint_direc
 Result<void> initialize_weights(Worker& worker) {
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(worker.spec())) specs.emplace(spec.name, spec);
-  const std::uint64_t threads = static_cast<std::uint64_t>(worker.device().threads());
+  const std::uint64_t threads = static_cast<std::uint64_t>(worker.host_threads());
   // An element's value follows from its number, so it does not matter which thread computes it.
   const auto fill = [&](std::span<const OwnedState> parts,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {

@@ -70,7 +70,7 @@ Result<void> Worker::allocate() {
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(device(), plan_);
   if (!device().host_sees_memory() && communicator().size() > 1) {
-    staged_exchange_ = std::make_unique<StagedExchange>(
+    pinned_exchange_ = std::make_unique<PinnedExchange>(
         host_exchange_, device(),
         largest_exchange_bytes(buckets_, communicator().rank(), bytes_of(spec_.dtype)), plan_);
   }
@@ -91,7 +91,7 @@ Result<void> Worker::allocate() {
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
   host_access_->bind(arena_);
-  if (staged_exchange_ != nullptr) staged_exchange_->bind(arena_);
+  if (pinned_exchange_ != nullptr) pinned_exchange_->bind(arena_);
   model_->bind(device(), arena_, buckets_, parameters_, gradients_);
   reduction_->bind(arena_, gradients_);
   optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
@@ -135,6 +135,11 @@ std::uint64_t Worker::state_bytes() const {
   return 3 * sizeof(float) * buckets_.parameter_elements();
 }
 
+int Worker::host_threads() const {
+  if (inputs_.device.host_sees_memory()) return inputs_.device.threads();
+  return std::max(1, inputs_.env.processor_count() / std::max(1, inputs_.ranks_on_host));
+}
+
 void Worker::start_loader() {
   loader_ =
       std::make_unique<DataLoader>(inputs_.data, config().run.seed, batch_shape_, rank_lanes_,
@@ -151,7 +156,7 @@ Result<void> Worker::publish_parameters() {
 }
 
 Exchange& Worker::exchange() {
-  if (staged_exchange_ != nullptr) return *staged_exchange_;
+  if (pinned_exchange_ != nullptr) return *pinned_exchange_;
   return host_exchange_;
 }
 

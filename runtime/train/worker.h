@@ -14,7 +14,7 @@
 #include "parallel/host_exchange.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
-#include "parallel/staged_exchange.h"
+#include "parallel/pinned_exchange.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
@@ -74,6 +74,7 @@ class Worker {
 
   std::uint64_t tokens_per_step() const;
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
+  int host_threads() const;           // for work of the host while the device rests
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
@@ -103,7 +104,7 @@ class Worker {
   MemoryArena arena_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
   std::unique_ptr<HostAccess> host_access_;
-  std::unique_ptr<StagedExchange> staged_exchange_;  // null where the host sees the device's memory
+  std::unique_ptr<PinnedExchange> pinned_exchange_;  // null where the host sees the device's memory
   std::unique_ptr<Model> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<LaneReduction> reduction_;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace holdfast {
 namespace {
@@ -59,6 +60,54 @@ TEST(MemoryArena, RefusedPlanNamesItsClasses) {
   EXPECT_THAT(arena.error().message, testing::HasSubstr("1.00 EiB"));
   EXPECT_THAT(arena.error().message, testing::ContainsRegex("weights +3.00 GiB"));
   EXPECT_THAT(arena.error().message, testing::ContainsRegex("activations +1.00 EiB"));
+}
+
+TEST(MemoryArena, EachPlaceIsOneAllocationOfTheSource) {
+  MemoryPlan plan;
+  const auto weights = plan.reserve("weights", MemoryClass::weights, 1000);
+  const auto tokens = plan.reserve("tokens", MemoryClass::data, 100, MemoryPlace::host_visible);
+  const auto moments = plan.reserve("moments", MemoryClass::optimizer, 2000);
+  EXPECT_EQ(plan.total_bytes(MemoryPlace::device), 1024U + 2048U);
+  EXPECT_EQ(plan.total_bytes(MemoryPlace::host_visible), 128U);
+  EXPECT_EQ(plan.total_bytes(), 1024U + 2048U + 128U);
+  std::vector<std::byte*> bases;
+  const auto source = [&](MemoryPlace place, std::uint64_t bytes) {
+    EXPECT_EQ(bytes, plan.total_bytes(place));
+    Result<OwnedMemory> memory = host_memory(place, bytes);
+    bases.push_back(memory.value().get());
+    return memory;
+  };
+  const Result<MemoryArena> arena = MemoryArena::allocate(plan, source);
+  ASSERT_TRUE(arena.ok());
+  ASSERT_EQ(bases.size(), 2U);
+  EXPECT_EQ(arena->at<std::byte>(weights), bases[0]);
+  EXPECT_EQ(arena->at<std::byte>(moments), bases[0] + 1024);
+  EXPECT_EQ(arena->at<std::byte>(tokens), bases[1]);
+  EXPECT_EQ(arena->bytes(tokens).size(), 100U);
+}
+
+TEST(MemoryArena, WhatTheSourceSaysIsInTheSentence) {
+  MemoryPlan plan;
+  plan.reserve("weights", MemoryClass::weights, 1000);
+  const auto refused = [](ExitCode code) {
+    return [code](MemoryPlace, std::uint64_t) -> Result<OwnedMemory> { return fail(code, "GPU 3 is away"); };
+  };
+  const Result<MemoryArena> full = MemoryArena::allocate(plan, refused(ExitCode::does_not_fit));
+  ASSERT_FALSE(full.ok());
+  EXPECT_THAT(full.error().message, testing::HasSubstr("does not fit: GPU 3 is away; reduce the model"));
+  const Result<MemoryArena> broken = MemoryArena::allocate(plan, refused(ExitCode::communication));
+  ASSERT_FALSE(broken.ok());
+  EXPECT_EQ(broken.error().code, ExitCode::communication);
+  EXPECT_EQ(broken.error().message, "GPU 3 is away");
+}
+
+TEST(MemoryPlan, DeviceMemoryOfAGpuIsNotTheHosts) {
+  MemoryPlan plan;
+  plan.reserve("weights", MemoryClass::weights, std::uint64_t{3} << 30);
+  plan.reserve("tokens", MemoryClass::data, std::uint64_t{1} << 30, MemoryPlace::host_visible);
+  EXPECT_FALSE(check_fits(plan, std::uint64_t{2} << 30, 1).ok());
+  EXPECT_TRUE(check_fits(plan, std::uint64_t{2} << 30, 2, /*device_is_host=*/false).ok());
+  EXPECT_FALSE(check_fits(plan, std::uint64_t{2} << 30, 3, /*device_is_host=*/false).ok());
 }
 
 TEST(MemoryPlan, MoreThanTheHostHasIsRefusedBeforeItIsTouched) {

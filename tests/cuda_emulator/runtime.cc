@@ -311,10 +311,14 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  stream->push([=] { std::memcpy(target, source, bytes); });
-  return cudaSuccess;
+  stream->push([=] {
+    if (sticky_error == cudaSuccess) std::memcpy(target, source, bytes);
+  });
+  return sticky_error;
 }
 cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStream_t stream) {
-  stream->push([=] { std::memset(target, value, bytes); });
-  return cudaSuccess;
+  stream->push([=] {
+    if (sticky_error == cudaSuccess) std::memset(target, value, bytes);
+  });
+  return sticky_error;
 }

@@ -14,6 +14,9 @@ namespace {
 constexpr const char* all_names[] = {"OMPI_COMM_WORLD_RANK",
                                      "OMPI_COMM_WORLD_SIZE",
                                      "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                     "OMPI_COMM_WORLD_LOCAL_RANK",
+                                     "MPI_LOCALRANKID",
+                                     "SLURM_LOCALID",
                                      "PMIX_RANK",
                                      "PMI_RANK",
                                      "PMI_SIZE",
@@ -51,6 +54,7 @@ TEST(Launcher, AloneIsOneRank) {
   EXPECT_FALSE(launched_by_mpi(posix_env()));
   EXPECT_EQ(launched_ranks(posix_env()), 1);
   EXPECT_EQ(launched_ranks_on_host(posix_env()), 1);
+  EXPECT_EQ(launched_rank_on_host(posix_env()), 0);
 }
 
 // A batch script, which has Slurm's variables, is no rank.
@@ -65,11 +69,14 @@ TEST(Launcher, OpenMpi) {
   const Launched rank({{"OMPI_COMM_WORLD_RANK", "2"},
                        {"OMPI_COMM_WORLD_SIZE", "4"},
                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                       {"SLURM_LOCALID", "0"},
                        {"SLURM_STEP_NUM_TASKS", "2"}});  // of mpirun's own daemons
   EXPECT_TRUE(launched_by_mpi(posix_env()));
   EXPECT_EQ(launched_rank(posix_env()), 2);
   EXPECT_EQ(launched_ranks(posix_env()), 4);
   EXPECT_EQ(launched_ranks_on_host(posix_env()), 3);
+  EXPECT_EQ(launched_rank_on_host(posix_env()), 1);
   EXPECT_EQ(launched_as(posix_env()), "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)");
 }
 

@@ -619,11 +619,14 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
 
     def test_gpu_lost(self):
-        lost = {**EMULATED, "EMULATED_GPU_BREAKS_AT": "300"}
-        self.expect(self.start(["sh", "-c", f"'{PROGRAM}' train run.toml --device=cuda; exit $?"], self.folder, lost))
+        lost = {**EMULATED, "EMULATED_GPU_BREAKS_AT": "1000"}  # far behind the first step, far before the last
+        self.expect(self.start(["sh", "-c", f"'{PROGRAM}' train run.toml --device=cuda --training.steps=40; exit $?"],
+                               self.folder, lost))
         status = json.loads((self.run_directory / "status.json").read_text())
         self.assertEqual((status["state"], status["exit_code"]), ("failed", 76))
-        self.assertEqual(self.train("--device=cuda", environment=EMULATED).returncode, 0)
+        again = self.train("--device=cuda", "--training.steps=40", environment=EMULATED)
+        self.assertEqual(again.returncode, 0)
+        self.assertIn("resuming from run/checkpoints/", again.stdout)
 
     def test_does_not_fit(self):
         (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1\nheads = 2\nwidth = 16", 'preset = "llama-8b"')

@@ -97,7 +97,8 @@ TEST_F(EmulatedGpu, TheDeviceOfARunStays) {
   ASSERT_EQ(train_small({.run = "cpu", .stop_after_steps = 1}, "cpu").code, ExitCode::saved);
   const RunEnd other = train_small({.run = "cpu"}, "cuda");
   EXPECT_EQ(other.code, ExitCode::config);
-  EXPECT_NE(other.message.find("device: \"cpu\" -> \"cuda\"  (forbidden)"), std::string::npos) << other.message;
+  EXPECT_NE(other.message.find("device: \"cpu\" -> \"cuda\"  (forbidden)"), std::string::npos)
+      << other.message;
   const RunEnd same = train_small({.run = "cpu"}, "auto");
   EXPECT_EQ(same.code, ExitCode::done) << same.message;
 

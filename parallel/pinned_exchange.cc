@@ -1,4 +1,4 @@
-#include "parallel/staged_exchange.h"
+#include "parallel/pinned_exchange.h"
 
 #include <algorithm>
 
@@ -33,7 +33,7 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::s
   return largest;
 }
 
-StagedExchange::StagedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan)
+PinnedExchange::PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan)
     : host_(&host),
       device_(&device),
       memory_slot_(plan.reserve("exchange.buffers", MemoryClass::communication, slot_count * largest_bytes,
@@ -51,20 +51,20 @@ StagedExchange::StagedExchange(Exchange& host, Device& device, std::uint64_t lar
   posted_.reserve(whole_.size());
 }
 
-void StagedExchange::bind(const MemoryArena& arena) {
+void PinnedExchange::bind(const MemoryArena& arena) {
   const std::span<std::byte> memory = arena.bytes(memory_slot_);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     slots_[i].memory = memory.subspan(i * slot_bytes_, slot_bytes_);
 }
 
-std::span<std::byte> StagedExchange::buffer(Slot& slot, std::size_t bytes) {
+std::span<std::byte> PinnedExchange::buffer(Slot& slot, std::size_t bytes) {
   HF_CHECK(slot.used_bytes + bytes <= slot.memory.size(), "an exchange of more than {} bytes", slot_bytes_);
   const std::span<std::byte> result = slot.memory.subspan(slot.used_bytes, bytes);
   slot.used_bytes += aligned(bytes);
   return result;
 }
 
-Result<Exchange::Number> StagedExchange::open(std::span<const Incoming> incoming) {
+Result<Exchange::Number> PinnedExchange::open(std::span<const Incoming> incoming) {
   HF_CHECK(can_open());
   Slot& slot = slot_of(next_);
   slot.used_bytes = 0;
@@ -82,7 +82,7 @@ Result<Exchange::Number> StagedExchange::open(std::span<const Incoming> incoming
   return next_++;
 }
 
-Result<void> StagedExchange::send(Number number, std::span<const Outgoing> outgoing) {
+Result<void> PinnedExchange::send(Number number, std::span<const Outgoing> outgoing) {
   Slot& slot = slot_of(number);
   HF_CHECK(oldest_ <= number && number < next_ && !slot.copied_out, "exchange {}", number);
   slot.copied_out = true;
@@ -104,7 +104,7 @@ Result<void> StagedExchange::send(Number number, std::span<const Outgoing> outgo
   return {};
 }
 
-Result<bool> StagedExchange::send_copied() {
+Result<bool> PinnedExchange::send_copied() {
   bool moved = false;
   for (Number number = oldest_; number < next_; ++number) {
     Slot& slot = slot_of(number);
@@ -115,7 +115,7 @@ Result<bool> StagedExchange::send_copied() {
   return moved;
 }
 
-bool StagedExchange::copy_arrived() {
+bool PinnedExchange::copy_arrived() {
   bool moved = false;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -134,13 +134,13 @@ bool StagedExchange::copy_arrived() {
 }
 
 // The buffers of a slot are free when all that came through them has arrived where it belongs.
-bool StagedExchange::finish() {
+bool PinnedExchange::finish() {
   const Number before = oldest_;
   while (oldest_ < next_ && host_->oldest() > oldest_ && device_->reached(slot_of(oldest_).in)) ++oldest_;
   return oldest_ > before;
 }
 
-Result<bool> StagedExchange::advance() {
+Result<bool> PinnedExchange::advance() {
   HF_TRY(const bool sent, send_copied());
   HF_TRY(const bool moved, host_->advance());
   const bool arrived = copy_arrived();

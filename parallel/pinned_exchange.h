@@ -22,11 +22,11 @@ namespace holdfast {
 // gathering of parameters brings.
 std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes);
 
-class StagedExchange final : public Exchange {
+class PinnedExchange final : public Exchange {
  public:
   // Reserves the slots in `plan`. `host` moves host memory and has no other user; it and `device` outlive
   // this object.
-  StagedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
+  PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
 
   int rank() const override { return host_->rank(); }

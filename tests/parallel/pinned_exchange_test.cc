@@ -1,4 +1,4 @@
-#include "parallel/staged_exchange.h"
+#include "parallel/pinned_exchange.h"
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ Waiter patient() {
 }
 
 // A rank's exchange on a device of its own; the device comes last, so that its queue ends first.
-struct Staged {
-  Staged(Communicator& communicator, std::uint64_t largest_bytes)
+struct Pinned {
+  Pinned(Communicator& communicator, std::uint64_t largest_bytes)
       : host(communicator), device(make_cpu_device({})), exchange(host, *device, largest_bytes, plan) {
     arena = allocate_memory(*device, plan).value();
     exchange.bind(arena);
@@ -26,30 +26,30 @@ struct Staged {
   MemoryArena arena;
   HostExchange host;
   std::unique_ptr<Device> device;
-  StagedExchange exchange;
+  PinnedExchange exchange;
 };
 
-class StagedExchangeOf : public testing::TestWithParam<int> {};
+class PinnedExchangeOf : public testing::TestWithParam<int> {};
 
-TEST_P(StagedExchangeOf, MessagesArriveInTheirExchange) {
+TEST_P(PinnedExchangeOf, MessagesArriveInTheirExchange) {
   HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
-    Staged staged(c, 1 << 20);
-    return test::check_exchanges(staged.exchange, patient(), 40, 2);
+    Pinned pinned(c, 1 << 20);
+    return test::check_exchanges(pinned.exchange, patient(), 40, 2);
   }));
 }
 
-TEST_P(StagedExchangeOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) {
+TEST_P(PinnedExchangeOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) {
   HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
     const BucketPlan plan(test::uneven_buckets(), c.size());
-    Staged staged(c, largest_exchange_bytes(plan, c.rank(), sizeof(std::uint16_t)));
-    return test::check_gather_parameters(staged.exchange, patient());
+    Pinned pinned(c, largest_exchange_bytes(plan, c.rank(), sizeof(std::uint16_t)));
+    return test::check_gather_parameters(pinned.exchange, patient());
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, StagedExchangeOf, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, PinnedExchangeOf, testing::Values(1, 2, 3, 5));
 
 // The bytes of the messages themselves, without the alignment of their buffers.
-TEST(StagedExchange, LargestExchangeHoldsAllMessagesOfABucket) {
+TEST(PinnedExchange, LargestExchangeHoldsAllMessagesOfABucket) {
   const BucketPlan plan(test::uneven_buckets(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     const std::uint64_t largest = largest_exchange_bytes(plan, rank, sizeof(float));
