@@ -57,7 +57,7 @@ struct Head {
   const T *qkv, *dout;
   const float *lse, *delta;
 
-  __device__ Head(const AttentionBackward& op, std::int64_t b, std::int64_t head)
+  __device__ Head(const AttentionBackward& op, int b, int head)
       : place(place_of(op, b, head)),
         qkv(static_cast<const T*>(op.qkv)),
         dout(static_cast<const T*>(op.dout) + place.out),

@@ -19,8 +19,9 @@ inline constexpr float ln_2 = 0.693147180559945F;
 inline constexpr float lowest_score = -3.40282347e38F;
 
 // Elements from row to row, and of row 0 of the sequence, in qkv and out; and of token 0 in lse and delta.
+// Strides and numbers of tokens and heads fit 32 bits: 64-bit arithmetic takes several instructions.
 struct HeadPlace {
-  std::int64_t qkv_stride, out_stride;
+  int qkv_stride, out_stride;
   std::int64_t query, key, value;  // in qkv
   std::int64_t out;
   std::int64_t statistics;
@@ -28,29 +29,31 @@ struct HeadPlace {
 
 // Of query head `head` of sequence `b`.
 template <typename Op>
-__device__ HeadPlace place_of(const Op& op, std::int64_t b, std::int64_t head) {
+__device__ HeadPlace place_of(const Op& op, int b, int head) {
+  const int heads = static_cast<int>(op.heads), kv_heads = static_cast<int>(op.kv_heads);
+  const int kv_head = head / (heads / kv_heads), head_size = static_cast<int>(op.head_size);
   HeadPlace place;
-  const std::int64_t kv_head = head / (op.heads / op.kv_heads);
-  place.qkv_stride = (op.heads + 2 * op.kv_heads) * op.head_size;
-  place.out_stride = op.heads * op.head_size;
-  const std::int64_t row = b * op.sequence_length * place.qkv_stride;
-  place.query = row + head * op.head_size;
-  place.key = row + (op.heads + kv_head) * op.head_size;
-  place.value = row + (op.heads + op.kv_heads + kv_head) * op.head_size;
-  place.out = b * op.sequence_length * place.out_stride + head * op.head_size;
-  place.statistics = (b * op.heads + head) * op.sequence_length;
+  place.qkv_stride = (heads + 2 * kv_heads) * head_size;
+  place.out_stride = heads * head_size;
+  const std::int64_t row = b * op.sequence_length;
+  place.query = row * place.qkv_stride + head * head_size;
+  place.key = row * place.qkv_stride + (heads + kv_head) * head_size;
+  place.value = row * place.qkv_stride + (heads + kv_heads + kv_head) * head_size;
+  place.out = row * place.out_stride + head * head_size;
+  place.statistics = row * heads + head * op.sequence_length;
   return place;
 }
 
 // What a block works on: tile number `tile` of a head of a sequence. Tiles of one number are neighbours, so
 // that blocks that take equally long run together.
 struct TilePlace {
-  std::int64_t b, head;
-  int tile;
-  __device__ TilePlace(std::int64_t batch, std::int64_t heads)
-      : b(blockIdx.x % (batch * heads) / heads),
-        head(blockIdx.x % heads),
-        tile(static_cast<int>(blockIdx.x / (batch * heads))) {}
+  int b, head, tile;
+  __device__ TilePlace(std::int64_t batch, std::int64_t heads) {
+    const unsigned all = static_cast<unsigned>(batch * heads), each = static_cast<unsigned>(heads);
+    tile = static_cast<int>(blockIdx.x / all);
+    b = static_cast<int>(blockIdx.x % all / each);
+    head = static_cast<int>(blockIdx.x % each);
+  }
 };
 // Of all heads of the batch.
 inline unsigned blocks_of_heads(std::int64_t heads, std::int64_t length, int tile_rows) {
@@ -79,7 +82,7 @@ struct VisibleKeys {
   }
 };
 template <typename Op>
-__device__ VisibleKeys visible_keys(const Op& op, std::int64_t b) {
+__device__ VisibleKeys visible_keys(const Op& op, int b) {
   return {op.first_key == nullptr ? nullptr : op.first_key + b * op.sequence_length,
           static_cast<int>(op.sequence_length)};
 }

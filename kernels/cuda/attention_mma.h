@@ -22,8 +22,7 @@ inline constexpr int mma_warps = mma_threads / 32;
 
 struct MmaThread {
   int lane, warp;
-  int row,
-      column;  // of the lane's first element of a sum: rows row and row + 8, columns column and column + 1
+  int row, column;  // of the lane's first element of a sum; it also has row + 8 and column + 1
   __device__ MmaThread()
       : lane(static_cast<int>(threadIdx.x) % 32),
         warp(static_cast<int>(threadIdx.x) / 32),
@@ -43,19 +42,19 @@ struct MmaTile {
 
 // Starts the copies of `rows` rows from first_row on; those from end_row on become zeros.
 template <int rows, int head_size>
-__device__ void copy_tile(std::byte* tile, const BFloat16* head, std::int64_t stride, int first_row,
-                          int end_row) {
+__device__ void copy_tile(std::byte* tile, const BFloat16* head, int stride, int first_row, int end_row) {
   using Tile = MmaTile<head_size>;
   constexpr int rows_together = mma_threads / Tile::pieces;
   static_assert(rows_together % 8 == 0 && rows % rows_together == 0);
   const int thread = static_cast<int>(threadIdx.x);
   const int piece = thread % Tile::pieces, first = thread / Tile::pieces;
   const SharedAddress target = shared_address(tile) + Tile::offset(first, piece);
+  const BFloat16* source = head + piece * 8;
 #pragma unroll
   for (int i = 0; i < rows; i += rows_together) {
     const int row = first_row + first + i;
-    const BFloat16* source = head + min(row, end_row - 1) * stride + piece * 8;
-    copy_async<16>(target + i * Tile::row_bytes, source, row < end_row);
+    const std::int64_t offset = static_cast<std::int64_t>(min(row, end_row - 1)) * stride;
+    copy_async<16>(target + i * Tile::row_bytes, source + offset, row < end_row);
   }
 }
 
@@ -122,7 +121,7 @@ template <int head_size, int m_tiles, int n_tiles>
 __device__ void multiply_rows(const LeftReader<head_size>& left, const RightReader<head_size>& right,
                               MmaSums<m_tiles, n_tiles>& products) {
   set_zero<m_tiles, n_tiles>(products);
-#pragma unroll
+#pragma unroll(head_size / 32)  // half of it: unrolled whole, loads are moved up until registers spill
   for (int d = 0; d < head_size; d += 16) {
     unsigned a[m_tiles][4];
 #pragma unroll
@@ -199,8 +198,8 @@ __device__ void hide_keys(MmaSums<m_tiles, n_tiles>& scores, const VisibleKeys& 
 // that nobody else needs any more: whole pieces of 16 bytes leave the warp.
 template <int head_size, int m_tiles>
 __device__ void store_rows(const MmaSums<m_tiles, head_size / 8>& sums, const float (&scale)[m_tiles][2],
-                           std::byte* tile, int tile_row, BFloat16* target, std::int64_t stride,
-                           int first_row, int end_row) {
+                           std::byte* tile, int tile_row, BFloat16* target, int stride, int first_row,
+                           int end_row) {
   using Tile = MmaTile<head_size>;
   const MmaThread thread;
   __syncwarp();  // lanes may still read the tile
@@ -224,7 +223,8 @@ __device__ void store_rows(const MmaSums<m_tiles, head_size / 8>& sums, const fl
   for (int i = 0; i < 16 * m_tiles; i += rows_together) {
     const int row = i + thread.lane / Tile::pieces;
     if (first_row + row >= end_row) continue;
-    *reinterpret_cast<uint4*>(target + (first_row + row) * stride + piece * 8) =
+    const std::int64_t offset = static_cast<std::int64_t>(first_row + row) * stride + piece * 8;
+    *reinterpret_cast<uint4*>(target + offset) =
         *reinterpret_cast<const uint4*>(tile + Tile::offset(tile_row + row, piece));
   }
 }

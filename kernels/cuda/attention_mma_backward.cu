@@ -13,14 +13,14 @@ namespace holdfast::cuda {
 
 namespace {
 
-// Sizes of the pass for keys and values: what 255 registers allow without spills.
+// Sizes of the pass for keys and values. Those of both passes are what 255 registers allow without spills.
 template <int head_size>
 struct KeyPass {
   static constexpr int m_tiles = head_size == 64 ? 2 : 1;  // of 16 keys in a warp
   static constexpr int warp_keys = 16 * m_tiles;
   static constexpr int tile_keys = mma_warps * warp_keys;
-  static constexpr int tile_queries = 64;                         // in a buffer
-  static constexpr int step_queries = head_size == 64 ? 32 : 64;  // whose scores are held at once
+  static constexpr int tile_queries = 64;  // in a buffer
+  static constexpr int step_queries = 32;  // whose scores are held at once
   static constexpr int n_tiles = step_queries / 8;
 
   // Of shared memory.
@@ -40,11 +40,14 @@ struct QueryPass {
   static constexpr int warp_queries = 16 * m_tiles;
   static constexpr int tile_queries = mma_warps * warp_queries;
   static constexpr int tile_keys = head_size == 64 ? 64 : 32;  // in a buffer
-  static constexpr int step_keys = 32;
+  static constexpr int step_keys = 32;                         // whose scores are held at once
+  static constexpr int part_keys = head_size == 64 ? 32 : 16;  // whose gradients are
   static constexpr int n_tiles = step_keys / 8;
 
   static constexpr int douts = MmaTile<head_size>::bytes_of(tile_queries);  // queries come first
-  static constexpr int buffers = 2 * douts;
+  static constexpr int lse = 2 * douts;
+  static constexpr int delta = lse + 4 * tile_queries;
+  static constexpr int buffers = delta + 4 * tile_queries;
   static constexpr int values = MmaTile<head_size>::bytes_of(tile_keys);  // in a buffer, keys come first
   static constexpr int buffer_bytes = 2 * values;
   static constexpr int bytes = buffers + 2 * buffer_bytes;
@@ -62,7 +65,7 @@ struct QueryHead {
   const BFloat16 *queries, *douts;
   const float *lse, *delta;
 
-  __device__ QueryHead(const AttentionBackward& op, std::int64_t b, std::int64_t head)
+  __device__ QueryHead(const AttentionBackward& op, int b, int head)
       : place(place_of(op, b, head)),
         queries(static_cast<const BFloat16*>(op.qkv) + place.query),
         douts(static_cast<const BFloat16*>(op.dout) + place.out),
@@ -229,54 +232,45 @@ __global__ void __launch_bounds__(mma_threads, 2) key_gradients(AttentionBackwar
 
 // ---- queries: rows are queries, columns are keys ----------------------------------------------------------
 
-// lse, in units of log 2, and delta of a lane's queries.
-template <int m_tiles>
-struct QueryStatistics {
-  float lse[m_tiles][2], delta[m_tiles][2];
-
-  __device__ QueryStatistics(const QueryHead& head, int warp_first, int length) {
-#pragma unroll
-    for (int m = 0; m < m_tiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int query = min(warp_first + 16 * m + 8 * half + MmaThread().row, length - 1);
-        lse[m][half] = head.lse[query] * log2_e;
-        delta[m][half] = head.delta[query];
-      }
-    }
-  }
-};
-
 // What `step_keys` keys from row `step` of the buffer on add to the gradients of the warp's queries.
 template <int head_size, typename Pass = QueryPass<head_size>>
 __device__ void add_query_gradients(std::byte* tiles, int warp_row, std::byte* buffer, int step,
-                                    const VisibleKeys& visible, int warp_first, int first_key,
-                                    const QueryStatistics<Pass::m_tiles>& statistics,
+                                    const VisibleKeys& visible, int mixed_end, int warp_first, int first_key,
                                     MmaSums<Pass::m_tiles, head_size / 8>& dqueries) {
   using Left = LeftReader<head_size>;
   using Right = RightReader<head_size>;
   const float scale = score_scale(head_size) * log2_e;
-  MmaSums<Pass::m_tiles, Pass::n_tiles> scores, gradients;
+  MmaSums<Pass::m_tiles, Pass::n_tiles> scores;
   multiply_rows<head_size>(Left(tiles, warp_row), Right(buffer, step), scores);
-  const bool mixed = first_key + Pass::step_keys > warp_first + 1 ||
-                     first_key < visible.first_of(warp_first + Pass::warp_queries - 1);
-  if (mixed) hide_keys<Pass::m_tiles, Pass::n_tiles>(scores, visible, warp_first, first_key);
-  multiply_rows<head_size>(Left(tiles + Pass::douts, warp_row), Right(buffer + Pass::values, step),
-                           gradients);
+  if (first_key + Pass::step_keys > warp_first + 1 || first_key < mixed_end)
+    hide_keys<Pass::m_tiles, Pass::n_tiles>(scores, visible, warp_first, first_key);
 #pragma unroll
-  for (int m = 0; m < Pass::m_tiles; ++m) {
+  for (int part = 0; part < Pass::step_keys; part += Pass::part_keys) {
+    constexpr int part_tiles = Pass::part_keys / 8;
+    MmaSums<Pass::m_tiles, part_tiles> gradients;
+    MmaLeft<Pass::m_tiles, part_tiles / 2> weights;
+    multiply_rows<head_size>(Left(tiles + Pass::douts, warp_row), Right(buffer + Pass::values, step + part),
+                             gradients);
 #pragma unroll
-    for (int n = 0; n < Pass::n_tiles; ++n) {
+    for (int m = 0; m < Pass::m_tiles; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float p = exp2_approximate(fmaf(scores[m][n][i], scale, -statistics.lse[m][i / 2]));
-        gradients[m][n][i] = p * (gradients[m][n][i] - statistics.delta[m][i / 2]);
+      for (int half = 0; half < 2; ++half) {
+        const int query = warp_row + 16 * m + 8 * half + MmaThread().row;
+        const float lse = reinterpret_cast<const float*>(tiles + Pass::lse)[query] * log2_e;
+        const float delta = reinterpret_cast<const float*>(tiles + Pass::delta)[query];
+#pragma unroll
+        for (int n = 0; n < part_tiles; ++n) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            const float p = exp2_approximate(fmaf(scores[m][part / 8 + n][i], scale, -lse));
+            gradients[m][n][i] = p * (gradients[m][n][i] - delta);
+          }
+        }
       }
     }
+    round_to_left<Pass::m_tiles, part_tiles>(gradients, weights);
+    add_weighted_rows<head_size>(weights, Left(buffer, step + part), dqueries);
   }
-  MmaLeft<Pass::m_tiles, Pass::n_tiles / 2> weights;
-  round_to_left<Pass::m_tiles, Pass::n_tiles>(gradients, weights);
-  add_weighted_rows<head_size>(weights, Left(buffer, step), dqueries);
 }
 
 template <int head_size>
@@ -293,6 +287,7 @@ __global__ void __launch_bounds__(mma_threads, 2) query_gradients(AttentionBackw
   const int end = min(visible.length, first_query + Pass::tile_queries);
   const int warp_row = MmaThread().warp * Pass::warp_queries, warp_first = first_query + warp_row;
   const int warp_begin = visible.first_of(warp_first);  // of keys
+  const int mixed_end = visible.first_of(warp_first + Pass::warp_queries - 1);
   const int begin = visible.first_of(first_query) / Pass::tile_keys * Pass::tile_keys;
   const auto buffer_of = [&](int key) {
     return tiles + Pass::buffers + key / Pass::tile_keys % 2 * Pass::buffer_bytes;
@@ -308,8 +303,10 @@ __global__ void __launch_bounds__(mma_threads, 2) query_gradients(AttentionBackw
   copy_tile<Pass::tile_queries, head_size>(tiles, head.queries, place.qkv_stride, first_query, end);
   copy_tile<Pass::tile_queries, head_size>(tiles + Pass::douts, head.douts, place.out_stride, first_query,
                                            end);
+  copy_values<Pass::tile_queries>(reinterpret_cast<float*>(tiles + Pass::lse), head.lse, first_query, end);
+  copy_values<Pass::tile_queries>(reinterpret_cast<float*>(tiles + Pass::delta), head.delta, first_query,
+                                  end);
   copy(begin);
-  const QueryStatistics<Pass::m_tiles> statistics(head, warp_first, visible.length);
   MmaSums<Pass::m_tiles, head_size / 8> dqueries;
   set_zero<Pass::m_tiles, head_size / 8>(dqueries);
   for (int first_key = begin; first_key < end; first_key += Pass::tile_keys) {
@@ -320,8 +317,8 @@ __global__ void __launch_bounds__(mma_threads, 2) query_gradients(AttentionBackw
     for (int step = 0; step < Pass::tile_keys; step += Pass::step_keys) {
       const int key = first_key + step;
       if (key < warp_first + Pass::warp_queries && key + Pass::step_keys > warp_begin) {
-        add_query_gradients<head_size>(tiles, warp_row, buffer_of(first_key), step, visible, warp_first, key,
-                                       statistics, dqueries);
+        add_query_gradients<head_size>(tiles, warp_row, buffer_of(first_key), step, visible, mixed_end,
+                                       warp_first, key, dqueries);
       }
     }
   }

@@ -308,8 +308,17 @@ int lane_index() {
   return static_cast<int>(this_block->current_index() % warp_lanes);
 }
 
+namespace {
+void do_copy(const PendingCopy& copy) {
+  std::memcpy(copy.target, copy.source, copy.bytes);
+  std::memset(static_cast<std::byte*>(copy.target) + copy.bytes, 0, copy.zero_bytes);
+}
+}  // namespace
+
 void copy_later(void* target, const void* source, std::size_t bytes, std::size_t zero_bytes) {
-  this_block->current().uncommitted.push_back({target, source, bytes, zero_bytes});
+  const PendingCopy copy{target, source, bytes, zero_bytes};
+  if (current_order == 1) return do_copy(copy);
+  this_block->current().uncommitted.push_back(copy);
 }
 
 void commit_copies() {
@@ -321,10 +330,7 @@ void commit_copies() {
 void await_copies(int groups_left) {
   auto& groups = this_block->current().copy_groups;
   while (groups.size() > static_cast<std::size_t>(groups_left)) {
-    for (const PendingCopy& copy : groups.front()) {
-      std::memcpy(copy.target, copy.source, copy.bytes);
-      std::memset(static_cast<std::byte*>(copy.target) + copy.bytes, 0, copy.zero_bytes);
-    }
+    for (const PendingCopy& copy : groups.front()) do_copy(copy);
     groups.erase(groups.begin());
   }
 }

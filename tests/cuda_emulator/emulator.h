@@ -62,7 +62,8 @@ using Combine = void (*)(void* const lanes[warp_lanes]);
 void warp_together(std::uint32_t mask, void* mine, Combine combine);
 int lane_index();
 
-// cp.async: copies that arrive no sooner than they are waited for.
+// cp.async: copies that arrive when they are waited for; in order 1 at once, because they may also overtake
+// those who still read what was there.
 void copy_later(void* target, const void* source, std::size_t bytes, std::size_t zero_bytes);
 void commit_copies();
 void await_copies(int groups_left);

@@ -138,7 +138,8 @@ KERNEL_CASES(AttentionInsideDocumentsMatchesReference, OpId::attention_forward, 
 // 8 in backward); one and several query heads per key head.
 constexpr Case bf16_cases[] = {{1, 1, 1, 1, 8},    {3, 17, 8, 2, 48}, {1, 65, 4, 2, 64},   {1, 100, 2, 1, 80},
                                {2, 33, 2, 2, 128}, {9, 64, 2, 1, 64}, {1, 550, 2, 1, 64},  {16, 40, 2, 1, 16},
-                               {2, 150, 6, 3, 34}, {1, 20, 2, 1, 5},  {1, 401, 1, 1, 256}, {4, 96, 4, 2, 32}};
+                               {2, 150, 6, 3, 34}, {1, 20, 2, 1, 5},  {1, 401, 1, 1, 256}, {4, 96, 4, 2, 32},
+                               {1, 200, 4, 2, 128}};
 
 KERNEL_CASES(AttentionInBf16MatchesReference, OpId::attention_forward, OpId::attention_backward) {
   for (const Case& c : bf16_cases) {
