@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,15 +22,12 @@ struct CudaFacts {
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;
   int runtime_version = 0, driver_version = 0;  // 13000 is 13.0
-  std::uint64_t memory_bytes = 0, free_bytes = 0;
+  std::uint64_t memory_bytes = 0;
 };
 
 struct CudaDeviceOptions {
   int ordinal = 0;                       // of the GPUs that this process sees
   std::vector<KernelWish> kernels = {};  // by name; the others are chosen by the registry
-  // As for CPU devices; calls come from the launching thread, around putting the op on the stream.
-  std::function<void(OpId)> observer = {};
-  std::function<void(OpId, const void* arguments)> after = {};
 };
 
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime

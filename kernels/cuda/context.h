@@ -1,12 +1,11 @@
-// What a CUDA kernel runs in: the device's stream, its workspace, and what it knows about the GPU.
+// What a CUDA kernel runs in: the device's stream, its workspace and its matrix products. How many
+// multiprocessors the GPU has is not here: nothing that a kernel does may follow from it.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
-#include <utility>
 
 namespace holdfast::cuda {
 
@@ -14,11 +13,9 @@ class MatmulCache;  // kernels/cuda/matmul_cache.h: the matrix products of cuBLA
 
 class Context {
  public:
-  Context(cudaStream_t stream, int multiprocessors, MatmulCache& matmuls)
-      : stream_(stream), multiprocessors_(multiprocessors), matmuls_(matmuls) {}
+  Context(cudaStream_t stream, MatmulCache& matmuls) : stream_(stream), matmuls_(matmuls) {}
 
   cudaStream_t stream() const { return stream_; }
-  int multiprocessors() const { return multiprocessors_; }
   MatmulCache& matmuls() const { return matmuls_; }
 
   // Scratch in device memory, at least the largest request_workspace() so far; 256-byte aligned. It belongs
@@ -42,7 +39,6 @@ class Context {
 
  private:
   cudaStream_t stream_;
-  int multiprocessors_;
   MatmulCache& matmuls_;
   std::byte* workspace_ = nullptr;
   std::size_t requested_bytes_ = 0;

@@ -35,14 +35,12 @@ void free_pinned_memory(std::byte* base, std::uint64_t) {
 // again, so nothing is made in the loop once there are as many as are ever in flight.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(const CudaDeviceOptions& options, CudaFacts facts, KernelTable kernels,
-             std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream)
-      : options_(options),
-        facts_(std::move(facts)),
+  CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream)
+      : facts_(std::move(facts)),
         kernels_(std::move(kernels)),
         matmuls_(std::move(matmuls)),
         stream_(stream),
-        context_(stream, facts_.multiprocessors, *matmuls_) {}
+        context_(stream, *matmuls_) {}
   ~CudaDevice() override;
 
   Ticket ticket() override;
@@ -74,7 +72,6 @@ class CudaDevice final : public Device {
   bool grow_workspace();
   cudaEvent_t spare_event();
 
-  const CudaDeviceOptions options_;
   const CudaFacts facts_;
   const KernelTable kernels_;
   const std::unique_ptr<MatmulCache> matmuls_;
@@ -106,9 +103,7 @@ void CudaDevice::submit(OpId id, const void* arguments, std::size_t) {
            name_of(id));
   ++submitted_;  // after growing, which waits for what was submitted
   if (planning_) return;
-  if (options_.observer) options_.observer(id);
   kernel.cuda_run(context_, arguments);
-  if (options_.after) options_.after(id, arguments);
 }
 
 bool CudaDevice::grow_workspace() {
@@ -298,8 +293,8 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
   HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(options, std::move(facts), std::move(kernels),
-                                                              std::move(matmuls), stream));
+  return std::unique_ptr<Device>(
+      std::make_unique<CudaDevice>(std::move(facts), std::move(kernels), std::move(matmuls), stream));
 }
 
 }  // namespace holdfast::cuda

@@ -12,9 +12,9 @@ inline std::string sentence_of(cudaError_t error, const char* operation) {
   return fmt::format("{}: {} ({})", operation, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-inline Result<void> check(cudaError_t error, const char* operation, ExitCode code = ExitCode::config) {
+inline Result<void> check(cudaError_t error, const char* operation) {
   if (error == cudaSuccess) return {};
-  return fail(code, "CUDA: {}", sentence_of(error, operation));
+  return fail(ExitCode::config, "CUDA: {}", sentence_of(error, operation));
 }
 
 }  // namespace holdfast::cuda
