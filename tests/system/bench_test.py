@@ -51,6 +51,12 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(result["bytes_hidden_share"], 0.0)
         self.assertLess(result["bytes_hidden_share"], 1.0, "the embedding's gradients are ready last")
 
+    def test_recompute_measures_every_mode(self):
+        (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
+        self.assertEqual(list(case["result"]), ["none", "selective", "full"])
+        self.assertEqual(case["result"]["none"]["ratio"], 1.0)
+        self.assertTrue(all(mode["step_ms"] > 0 and mode["peak_memory_mib"] > 0 for mode in case["result"].values()))
+
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)
