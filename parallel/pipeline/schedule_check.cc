@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "runtime/core/check.h"
@@ -175,88 +174,148 @@ class StageCheck {
   int kept_ = 0, kept_most_ = 0;
 };
 
-// All stages together, each going on as far as its messages let it, until nothing moves.
+// All stages together. Everything moves as soon as it can, which takes nothing from anybody: what is stuck
+// then is stuck in every other order too.
 class Execution {
  public:
   Execution(const Schedule& schedule, Problems& problems)
       : schedule_(schedule),
         shape_(schedule.shape),
         problems_(problems),
-        next_(static_cast<std::size_t>(shape_.stages)),
-        channels_(static_cast<std::size_t>(2 * shape_.stages * shape_.stages)) {}
+        passes_(static_cast<std::size_t>(shape_.parts() * shape_.microbatches())) {
+    for (int stage = 0; stage < shape_.stages; ++stage) add_stage(stage);
+  }
 
   void run() {
     bool moved = true;
-    while (moved) {
+    while (moved && problems_.empty()) {
       moved = false;
       for (int stage = 0; stage < shape_.stages; ++stage) {
+        for (const bool gradients : {false, true}) moved |= receive(stage, gradients);
         while (step(stage)) moved = true;
       }
     }
+    if (!problems_.empty()) return;
     std::string stuck;
     for (int stage = 0; stage < shape_.stages; ++stage) {
-      const std::size_t next = next_[static_cast<std::size_t>(stage)];
-      const std::vector<Action>& actions = schedule_.actions[static_cast<std::size_t>(stage)];
-      if (next == actions.size()) continue;
+      const std::size_t next = at(stage).next;
+      if (next == actions_of(stage).size()) continue;
       stuck += fmt::format("{}{} waits for stage {}", stuck.empty() ? "" : "; ",
-                           place_of(schedule_, stage, next), actions[next].source);
+                           place_of(schedule_, stage, next), actions_of(stage)[next].source);
     }
     if (!stuck.empty()) problems_.add("deadlock: {}", stuck);
   }
 
  private:
   struct Message {
-    int part = 0;  // that needs it
+    int part = 0;  // that reads it
     int microbatch = 0;
     bool operator==(const Message&) const = default;
   };
+  // What arrives at a stage, all from one other.
+  struct Inbox {
+    std::vector<Message> wanted;  // in the order of the actions
+    std::vector<Message> sent;    // so far
+    std::size_t arrived = 0;
+  };
+  struct Stage {
+    std::size_t next = 0;  // of its actions
+    std::vector<int> buffers;
+    Inbox activations, gradients;
+    Inbox& inbox(bool of_gradients) { return of_gradients ? gradients : activations; }
+  };
+  struct Pass {  // of a microbatch through a part: what has happened to it
+    bool activations_there = false, gradients_there = false;  // have arrived
+    bool activations_made = false, gradients_made = false;    // for the next part, for the one before
+    bool finished = false;                                    // its last action was run
+  };
 
-  std::deque<Message>& channel(int source, int target, bool gradients) {
-    return channels_[static_cast<std::size_t>(2 * (source * shape_.stages + target) + (gradients ? 1 : 0))];
+  const std::vector<Action>& actions_of(int stage) const {
+    return schedule_.actions[static_cast<std::size_t>(stage)];
+  }
+  Stage& at(int stage) { return stages_[static_cast<std::size_t>(stage)]; }
+  int part_of(int stage, int chunk) const { return chunk * shape_.stages + stage; }
+  Pass& pass(int part, int microbatch) {
+    return passes_[static_cast<std::size_t>(part * shape_.microbatches() + microbatch)];
+  }
+  bool is_message(int stage, int other) const { return other != no_stage && other != stage; }
+
+  void add_stage(int stage) {
+    stages_.emplace_back().buffers = activation_buffers(shape_, actions_of(stage));
+    for (const Action& action : actions_of(stage)) {
+      if (!is_message(stage, action.source)) continue;
+      at(stage)
+          .inbox(sends_gradients(action.work))
+          .wanted.push_back({part_of(stage, action.chunk), action.microbatch});
+    }
+  }
+
+  // Whether the gradients that this part makes are where they are read.
+  bool gradients_have_left(int part, int microbatch) {
+    const bool sent = part > 0 && shape_.stages > 1;
+    return !sent || pass(part - 1, microbatch).gradients_there;
+  }
+
+  bool receive(int stage, bool gradients) {
+    Inbox& inbox = at(stage).inbox(gradients);
+    const std::size_t before = inbox.arrived;
+    for (; inbox.arrived < inbox.sent.size(); ++inbox.arrived) {
+      const Message& message = inbox.sent[inbox.arrived];
+      if (const Message& wanted = inbox.wanted[inbox.arrived]; message != wanted) {
+        problems_.add(
+            "stage {} wants the {} of microbatch {}, part {}, but those of microbatch {}, part {}, come "
+            "first",
+            stage, gradients ? "gradients" : "activations", wanted.microbatch, wanted.part,
+            message.microbatch, message.part);
+        break;
+      }
+      const int places = at(stage).buffers[static_cast<std::size_t>(message.part / shape_.stages)] + 1;
+      const int last_user = message.microbatch - places;
+      if (last_user >= 0 && !pass(message.part, last_user).finished) break;
+      if (last_user >= 0 && gradients && !gradients_have_left(message.part, last_user)) break;
+      Pass& here = pass(message.part, message.microbatch);
+      (gradients ? here.gradients_there : here.activations_there) = true;
+    }
+    return inbox.arrived > before;
+  }
+
+  // What the action reads: a message, or what the stage itself has made.
+  bool input_is_there(int stage, const Action& action) {
+    if (action.source == no_stage) return true;
+    const int part = part_of(stage, action.chunk);
+    const Pass& here = pass(part, action.microbatch);
+    if (sends_gradients(action.work)) {
+      return is_message(stage, action.source) ? here.gradients_there
+                                              : pass(part + 1, action.microbatch).gradients_made;
+    }
+    return is_message(stage, action.source) ? here.activations_there
+                                            : pass(part - 1, action.microbatch).activations_made;
   }
 
   // False: it waits, or has nothing left.
   bool step(int stage) {
-    std::size_t& next = next_[static_cast<std::size_t>(stage)];
-    const std::vector<Action>& actions = schedule_.actions[static_cast<std::size_t>(stage)];
-    if (next == actions.size()) return false;
-    const Action& action = actions[next];
-    const int part = action.chunk * shape_.stages + stage;
+    std::size_t& next = at(stage).next;
+    if (next == actions_of(stage).size()) return false;
+    const Action& action = actions_of(stage)[next];
+    if (!input_is_there(stage, action)) return false;
+    const int part = part_of(stage, action.chunk);
     const bool gradients = sends_gradients(action.work);
-    if (action.source != no_stage && !receive(stage, {part, action.microbatch}, next)) return false;
-    if (action.target != no_stage) {
-      const int needed_by = gradients ? part - 1 : part + 1;
-      channel(stage, action.target, gradients).push_back({needed_by, action.microbatch});
+    if (is_message(stage, action.target)) {
+      at(action.target).inbox(gradients).sent.push_back({gradients ? part - 1 : part + 1, action.microbatch});
     }
+    Pass& here = pass(part, action.microbatch);
+    here.activations_made |= action.work == Work::forward;
+    here.gradients_made |= gradients;
+    here.finished |= adds_weight_gradients(action.work);
     ++next;
-    return true;
-  }
-
-  bool receive(int stage, const Message& wanted, std::size_t index) {
-    const Action& action = schedule_.actions[static_cast<std::size_t>(stage)][index];
-    std::deque<Message>& messages = channel(action.source, stage, sends_gradients(action.work));
-    if (messages.empty()) return false;
-    const auto found = std::ranges::find(messages, wanted);
-    if (found != messages.begin() && action.source != stage) {
-      if (!std::exchange(out_of_order_, true)) {
-        problems_.add(
-            "{} wants what stage {} has not sent next: the next message is for microbatch {}, part {}",
-            place_of(schedule_, stage, index), action.source, messages.front().microbatch,
-            messages.front().part);
-      }
-      return false;
-    }
-    if (found == messages.end()) return false;
-    messages.erase(found);
     return true;
   }
 
   const Schedule& schedule_;
   ScheduleShape shape_;
   Problems& problems_;
-  std::vector<std::size_t> next_;              // [stage]: of its actions
-  std::vector<std::deque<Message>> channels_;  // [2 * (source * stages + target) + gradients]
-  bool out_of_order_ = false;                  // said once: everything behind it is stuck
+  std::vector<Stage> stages_;
+  std::vector<Pass> passes_;  // [part * microbatches + microbatch]
 };
 
 }  // namespace

@@ -13,9 +13,14 @@ namespace holdfast {
 //     chunk of every stage, and every message has its sender and its receiver
 //   - bit-safe: forwards and weight gradients of each chunk are in the order of microbatches, and the right
 //     ones complete a lane
-//   - free of deadlock: it ends when actions wait for their messages, senders wait for nobody, and messages
-//     of one (source, target, activations or gradients) arrive in the order in which they were sent and are
-//     received in that order
+//   - free of deadlock: it ends although a stage waits for its messages, messages of one (source, target,
+//     activations or gradients) arrive in the order in which they were sent and are received in that order,
+//     and memory is what was planned: with n activation_buffers of a chunk, activations and gradients that
+//     arrive for it have n + 1 places each. A message waits until its place is free, and whatever was sent
+//     behind it waits as well. A place is free again after the last action of its microbatch; one of
+//     gradients, only when the gradients that this stage sends on have arrived, because backward works in
+//     place. (Activations that leave need no such rule: n places are enough, because a microbatch that has
+//     finished has been read.)
 //   - within activations_in_flight_max of its kind, on every stage.
 // A deadlock is searched for only when nothing else is wrong.
 std::vector<std::string> schedule_problems(const Schedule& schedule);

@@ -185,7 +185,12 @@ TEST(ScheduleCheck, FindsDeadlock) {
          HF_CHECK(index_of(s, 1, Work::forward, 1, 0) + 1 == index_of(s, 1, Work::forward, 0, 1));
          std::swap(late, early);
        },
-       "wants what stage 0 has not sent next: the next message is for microbatch 1, part 1"},
+       "stage 1 wants the activations of microbatch 0, part 3, but those of microbatch 1, part 1, come "
+       "first"},
+      {"a chunk before the one before it",
+       {.kind = ScheduleKind::interleaved, .stages = 1, .chunks = 2},
+       [](Schedule& s) { std::swap(s.actions[0][0], s.actions[0][1]); },
+       "deadlock: stage 0, action 0 (forward of microbatch 0, chunk 1) waits for stage 0"},
   });
 }
 
