@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,11 +24,18 @@ struct CudaFacts {
   int multiprocessors = 0;
   int runtime_version = 0, driver_version = 0;  // 13000 is 13.0
   std::uint64_t memory_bytes = 0;
+  std::uint64_t l2_bytes = 0;
 };
+
+// Of an op that ran; `arguments` is the op's struct.
+using TimedOp = std::function<void(OpId, const void* arguments, std::int64_t duration_ns)>;
 
 struct CudaDeviceOptions {
   int ordinal = 0;                       // of the GPUs that this process sees
   std::vector<KernelWish> kernels = {};  // by name; the others are chosen by the registry
+  // For profilers: told how long each op took on the GPU, in order, by calls of Device::wait() that found
+  // their ticket reached. Only the launching thread may wait then.
+  TimedOp timed = {};
 };
 
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime

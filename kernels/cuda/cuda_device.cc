@@ -16,6 +16,7 @@
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/matmul_cache.h"
+#include "kernels/cuda/op_clock.h"
 #include "kernels/cuda/table.h"
 #include "runtime/core/units.h"
 
@@ -35,12 +36,14 @@ void free_pinned_memory(std::byte* base, std::uint64_t) {
 // again, so nothing is made in the loop once there are as many as are ever in flight.
 class CudaDevice final : public Device {
  public:
-  CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream)
+  CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream,
+             TimedOp timed)
       : facts_(std::move(facts)),
         kernels_(std::move(kernels)),
         matmuls_(std::move(matmuls)),
         stream_(stream),
-        context_(stream, *matmuls_) {}
+        context_(stream, *matmuls_),
+        clock_(timed ? std::make_unique<OpClock>(std::move(timed)) : nullptr) {}
   ~CudaDevice() override;
 
   Ticket ticket() override;
@@ -77,6 +80,7 @@ class CudaDevice final : public Device {
   const std::unique_ptr<MatmulCache> matmuls_;
   cudaStream_t stream_;
   Context context_;
+  std::unique_ptr<OpClock> clock_;  // null unless somebody asks for times
   bool planning_ = false;
   Ticket submitted_ = 0;
   std::uint64_t workspace_bytes_ = 0;
@@ -93,17 +97,20 @@ CudaDevice::~CudaDevice() {
   context_.note(cudaFree(context_.workspace()), "cudaFree");
   for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
   for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
+  clock_.reset();
   cudaStreamDestroy(stream_);
 }
 
-void CudaDevice::submit(OpId id, const void* arguments, std::size_t) {
+void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
   const Implementation& kernel = kernels_[static_cast<std::size_t>(id)].of(arguments);
   if (kernel.cuda_prepare != nullptr) kernel.cuda_prepare(context_, arguments);
   HF_CHECK(planning_ || grow_workspace(), "no memory for the workspace of {}, which was not planned",
            name_of(id));
   ++submitted_;  // after growing, which waits for what was submitted
   if (planning_) return;
+  if (clock_ != nullptr) clock_->begin(context_);
   kernel.cuda_run(context_, arguments);
+  if (clock_ != nullptr) clock_->end(context_, id, arguments, bytes);
 }
 
 bool CudaDevice::grow_workspace() {
@@ -158,7 +165,10 @@ bool CudaDevice::reached(Ticket ticket) const {
 bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
   for (int looks = 0;; ++looks) {
-    if (reached(ticket)) return true;
+    if (reached(ticket)) {
+      if (clock_ != nullptr) clock_->tell();
+      return true;
+    }
     if (std::chrono::steady_clock::now() >= end) return false;
     if (looks < 1000) {
       std::this_thread::yield();
@@ -254,6 +264,7 @@ Result<CudaFacts> facts_of(int ordinal) {
   facts.compute_minor = properties.minor;
   facts.multiprocessors = properties.multiProcessorCount;
   facts.memory_bytes = properties.totalGlobalMem;
+  facts.l2_bytes = static_cast<std::uint64_t>(properties.l2CacheSize);
   HF_TRY_VOID(check(cudaRuntimeGetVersion(&facts.runtime_version), "cudaRuntimeGetVersion"));
   HF_TRY_VOID(check(cudaDriverGetVersion(&facts.driver_version), "cudaDriverGetVersion"));
   return facts;
@@ -293,8 +304,8 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
   HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(std::move(facts), std::move(kernels), std::move(matmuls), stream));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(facts), std::move(kernels),
+                                                              std::move(matmuls), stream, options.timed));
 }
 
 }  // namespace holdfast::cuda

@@ -192,6 +192,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::snprintf(properties->name, sizeof(properties->name), "emulated device");
   properties->totalGlobalMem = device_bytes;
   properties->multiProcessorCount = 4;  // few, so that grids that depend on it take several turns
+  properties->l2CacheSize = 1 << 20;
   properties->major = 8;
   return cudaSuccess;
 }

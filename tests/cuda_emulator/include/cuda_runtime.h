@@ -187,6 +187,7 @@ struct cudaDeviceProp {
   char name[256];
   std::size_t totalGlobalMem;
   int multiProcessorCount;
+  int l2CacheSize;
   int major, minor;
 };
 cudaError_t cudaGetDeviceCount(int* count);
@@ -212,7 +213,7 @@ struct EmulatedEvent;
 using cudaStream_t = EmulatedStream*;
 using cudaEvent_t = EmulatedEvent*;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
-inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);

@@ -1,0 +1,50 @@
+#include "kernels/cuda/op_clock.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace holdfast::cuda {
+
+OpClock::~OpClock() {
+  for (const Timing& timing : timings_) {
+    cudaEventDestroy(timing.begin);
+    cudaEventDestroy(timing.end);
+  }
+  for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
+}
+
+cudaEvent_t OpClock::record(Context& context) {
+  cudaEvent_t event = nullptr;
+  if (spare_events_.empty()) {
+    context.note(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
+  } else {
+    event = spare_events_.back();
+    spare_events_.pop_back();
+  }
+  context.note(cudaEventRecord(event, context.stream()), "cudaEventRecord");
+  return event;
+}
+
+void OpClock::begin(Context& context) {
+  begin_ = record(context);
+}
+
+void OpClock::end(Context& context, OpId id, const void* arguments, std::size_t bytes) {
+  Timing& timing =
+      timings_.emplace_back(Timing{.begin = begin_, .end = record(context), .id = id, .arguments = {}});
+  std::memcpy(timing.arguments.data(), arguments, bytes);
+}
+
+void OpClock::tell() {
+  while (!timings_.empty() && cudaEventQuery(timings_.front().end) == cudaSuccess) {
+    const Timing& timing = timings_.front();
+    float milliseconds = 0.0F;
+    if (cudaEventElapsedTime(&milliseconds, timing.begin, timing.end) != cudaSuccess) return;
+    told_(timing.id, timing.arguments.data(), std::llround(static_cast<double>(milliseconds) * 1e6));
+    spare_events_.push_back(timing.begin);
+    spare_events_.push_back(timing.end);
+    timings_.pop_front();
+  }
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,45 @@
+// How long each op takes on the GPU: an event before and one after what it launches. Events are recorded by
+// the stream as it reaches them, so nothing waits for a time; times are told later, to whoever asks. An op
+// that finds the stream idle is charged with the time in which the host launches it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "kernels/cuda/context.h"
+#include "kernels/cuda_loader.h"
+
+namespace holdfast::cuda {
+
+// Used by the launching thread only. Outlived by the stream.
+class OpClock {
+ public:
+  explicit OpClock(TimedOp told) : told_(std::move(told)) {}
+  ~OpClock();
+  OpClock(const OpClock&) = delete;
+  OpClock& operator=(const OpClock&) = delete;
+
+  void begin(Context& context);
+  void end(Context& context, OpId id, const void* arguments, std::size_t bytes);
+  // Tells of the ops that have ended since, in their order. After an error of the device of none.
+  void tell();
+
+ private:
+  struct Timing {
+    cudaEvent_t begin, end;
+    OpId id;
+    alignas(16) std::array<std::byte, op_bytes_max> arguments;
+  };
+  cudaEvent_t record(Context& context);
+
+  TimedOp told_;
+  cudaEvent_t begin_ = nullptr;  // of the op that is being launched
+  std::deque<Timing> timings_;   // not told yet, in order
+  std::vector<cudaEvent_t> spare_events_;
+};
+
+}  // namespace holdfast::cuda
