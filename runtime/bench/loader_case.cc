@@ -34,11 +34,13 @@ Result<double> loader_rate(Env& env, const std::shared_ptr<DataSet>& data, const
 Result<double> step_rate(Env& env, const LoaderCaseOptions& options) {
   HF_TRY(BenchRun run,
          load_bench_run(env, "",
-                        {{"model.preset", "llama-15m"},
+                        {{"device", "cpu"},
+                         {"model.preset", "llama-15m"},
                          {"training.precision", "bf16"},
                          {"training.sequence_length", std::to_string(options.sequence_length)},
                          {"training.microbatch_size", std::to_string(options.microbatch_size)}}));
-  TimedSteps steps(env, std::move(run));
+  HF_TRY(const BenchDevice bench, BenchDevice::find(env, {.threads = threads_of(env, run.config)}));
+  TimedSteps steps(env, std::move(run), bench);
   HF_TRY_VOID(steps.prepare());
   constexpr std::int64_t warmup_steps = 3;
   HF_TRY_VOID(steps.warm_up(warmup_steps));

@@ -7,7 +7,6 @@
 #include <span>
 
 #include "kernels/registry.h"
-#include "runtime/bench/limits.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/bench/op_text.h"
 #include "runtime/bench/op_timer.h"
@@ -18,51 +17,54 @@
 namespace holdfast {
 namespace {
 
-// One implementation on a device of its own, with the clock of its ops.
+// One implementation on a device of its own.
 struct Contender {
   const Implementation* implementation = nullptr;
-  std::unique_ptr<OpTimer> timer;
+  std::unique_ptr<OpTimer> timer;  // of its ops; null on a GPU
   std::unique_ptr<Device> device;
+  std::vector<double> seconds = {};  // of a call
+  std::int64_t calls = 0;
 
   bool supports(const OpCall& call) const {
     return implementation->supports == nullptr || implementation->supports(call.arguments());
   }
 };
 
-// Every name that this processor runs, or the one that is asked for; none when the op has no such name. The
-// scalar reference takes minutes on a model's shapes, so it wants to be asked for.
-std::vector<Contender> contenders_of(Env& env, const OpCaseOptions& options, OpId id) {
+// Every name that this processor or GPU runs, or the one that is asked for; none when the op has no such
+// name. The scalar reference takes minutes on a model's shapes, so it wants to be asked for.
+Result<std::vector<Contender>> contenders_of(Env& env, const BenchDevice& bench, const OpCaseOptions& options,
+                                             OpId id) {
   std::vector<Contender> contenders;
   std::set<std::string_view> seen;
   const std::string_view wanted = options.implementation;
-  for (const Implementation* each : kernel_registry().of(id)) {
+  for (const Implementation* each : bench.registry().of(id)) {
     const bool asked_for =
         wanted.empty() ? std::string_view(each->name) != "reference" : wanted == each->name;
-    const Implementation* best = kernel_registry().find(id, each->name, best_cpu_isa());
+    const Implementation* best = bench.registry().find(id, each->name, best_cpu_isa());
     if (!asked_for || best == nullptr || !seen.insert(each->name).second) continue;
-    Contender contender{.implementation = best, .timer = std::make_unique<OpTimer>(env), .device = nullptr};
-    CpuDeviceOptions device{.threads = options.threads, .kernels = {{.op = id, .name = best->name}}};
-    contender.timer->attach(device);
-    contender.device = make_cpu_device(device);
+    Contender contender{.implementation = best, .timer = nullptr, .device = nullptr};
+    if (!bench.is_gpu()) contender.timer = std::make_unique<OpTimer>(env);
+    HF_TRY(contender.device, bench.make({{.op = id, .name = best->name}}, contender.timer.get()));
     contenders.push_back(std::move(contender));
   }
   return contenders;
 }
 
-Error no_such_implementation(const OpCaseOptions& options, std::span<const OpId> ops) {
+Error no_such_implementation(const KernelRegistry& registry, const OpCaseOptions& options,
+                             std::span<const OpId> ops) {
   std::set<std::string_view> names;
   for (const OpId id : ops) {
-    for (const Implementation* each : kernel_registry().of(id)) {
+    for (const Implementation* each : registry.of(id)) {
       if (each->needs <= best_cpu_isa()) names.insert(each->name);
     }
   }
-  return fail(ExitCode::config, "bench op: no implementation {} of {} runs on this processor; there are {}",
-              options.implementation, options.name, fmt::join(names, ", "));
+  return fail(ExitCode::config, "bench op: no implementation {} of {} runs on this {}; there are {}",
+              options.implementation, options.name, options.device.gpu ? "GPU" : "processor",
+              fmt::join(names, ", "));
 }
 
-// Runs the op for a while; appends the time of each call.
-void measure(Env& env, Contender& contender, const OpCall& call, std::int64_t duration_ns,
-             std::vector<double>& seconds) {
+// Runs the op on the CPU for a while; the time of each call is that between its begin and its end.
+void measure_calls(Env& env, Contender& contender, const OpCall& call, std::int64_t duration_ns) {
   contender.timer->clear();
   const std::int64_t begin_ns = env.monotonic_ns();
   call.launch(*contender.device);  // wakes the team, and says how many calls fit
@@ -76,72 +78,101 @@ void measure(Env& env, Contender& contender, const OpCall& call, std::int64_t du
     contender.device->synchronize();
   } while (env.monotonic_ns() - begin_ns < duration_ns);
   for (const OpTimer::Record& record : std::span(records).subspan(1)) {
-    seconds.push_back(static_cast<double>(record.duration_ns) * 1e-9);
+    contender.seconds.push_back(static_cast<double>(record.duration_ns) * 1e-9);
+    ++contender.calls;
   }
+}
+
+// On a GPU many calls at once, by the clock of the host: in a step its ops stand in a queue, too, and events
+// around each would be long beside a short one. Calls that are shorter than their launch (a few microseconds)
+// show the launch.
+void measure_queue(Env& env, Contender& contender, const OpCall& call, std::int64_t duration_ns) {
+  const auto run_ns = [&](std::int64_t calls) {
+    const std::int64_t begin_ns = env.monotonic_ns();
+    for (std::int64_t i = 0; i < calls; ++i) call.launch(*contender.device);
+    contender.device->synchronize();
+    return std::max<std::int64_t>(1, env.monotonic_ns() - begin_ns);
+  };
+  constexpr std::int64_t probe = 4, most = 20'000;
+  const std::int64_t once_ns = std::max<std::int64_t>(1, run_ns(probe) / probe);
+  const std::int64_t calls = std::clamp<std::int64_t>(duration_ns / once_ns, 1, most);
+  contender.seconds.push_back(static_cast<double>(run_ns(calls)) * 1e-9 / static_cast<double>(calls));
+  contender.calls += calls;
 }
 
 Result<double> limit_of(const OpCall& call, const OpCost& cost, DType dtype, Limits& limits) {
   if (call.id() == Matmul::id) return limits.product_seconds(*static_cast<const Matmul*>(call.arguments()));
-  HF_TRY(const double stream, limits.stream_seconds(cost));
-  return cost.flops > 0.0 ? std::max(stream, cost.flops / limits.product_rate(dtype)) : stream;
+  return op_seconds(limits, cost, dtype);
 }
 
 class OpBench {
  public:
-  OpBench(Env& env, const OpCaseOptions& options)
-      : env_(env),
-        options_(options),
-        caches_(cache_sizes(env)),
-        limits_(env, options.threads, options.milliseconds) {}
+  OpBench(Env& env, const OpCaseOptions& options, const BenchDevice& bench)
+      : env_(env), options_(options), bench_(bench), limits_(bench.limits(options.milliseconds)) {}
 
   // Prints the op's table; the figures, an array by shape, empty without an implementation.
   Result<Json> run(OpId id);
 
  private:
-  Result<Json> run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table);
+  Result<Json> run_sample(const OpSample& sample, const OpCall& shape, std::span<Contender> contenders,
+                          TextTable& table);
+  Result<void> measure(const OpSample& sample, std::span<Contender> contenders);
 
   Env& env_;
   const OpCaseOptions& options_;
-  CacheSizes caches_;
-  Limits limits_;
+  const BenchDevice& bench_;
+  std::unique_ptr<Limits> limits_;
 };
 
-// One row for each implementation; the first also says what the shape is.
-Result<Json> OpBench::run_sample(const OpSample& sample, std::span<Contender> contenders, TextTable& table) {
+// Of those that take these operands.
+Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> contenders) {
   constexpr std::int64_t rounds = 5;
-  OpMemory memory;
+  OpMemory memory = bench_.is_gpu() ? OpMemory(*contenders.front().device) : OpMemory();
   const OpCall call = sample.make(memory);
   HF_TRY_VOID(memory.outcome());
   std::vector<Contender*> running;
   for (Contender& contender : contenders) {
+    contender.seconds.clear();
+    contender.calls = 0;
     if (!contender.supports(call)) continue;
     call.launch(*contender.device);  // makes what the op needs
     contender.device->synchronize();
     running.push_back(&contender);
   }
-  const OpCost cost = cost_of(call.id(), call.arguments());
-  HF_TRY(const double limit_before, limit_of(call, cost, options_.dtype, limits_));
-  std::vector<std::vector<double>> seconds(running.size());
   for (std::int64_t round = 0; round < rounds; ++round) {
-    for (std::size_t i = 0; i < running.size(); ++i) {
-      measure(env_, *running[i], call, options_.milliseconds * 1'000'000 / rounds, seconds[i]);
+    for (Contender* contender : running) {
+      const auto measure = bench_.is_gpu() ? measure_queue : measure_calls;
+      measure(env_, *contender, call, options_.milliseconds * 1'000'000 / rounds);
     }
   }
-  limits_.forget();  // a moment that another program takes from a limit is not held in our favour
-  HF_TRY(const double limit_after, limit_of(call, cost, options_.dtype, limits_));
+  for (Contender* contender : running) HF_TRY_VOID(contender->device->status());
+  return {};
+}
+
+// One row for each implementation; the first also says what the shape is. Cost and limit are read from
+// `shape`, whose operands are not real, but whose table is in the host's memory.
+Result<Json> OpBench::run_sample(const OpSample& sample, const OpCall& shape, std::span<Contender> contenders,
+                                 TextTable& table) {
+  const OpCost cost = cost_of(shape.id(), shape.arguments());
+  HF_TRY(const double limit_before, limit_of(shape, cost, options_.dtype, *limits_));
+  HF_TRY_VOID(measure(sample, contenders));
+  limits_->forget();  // a moment that another program takes from a limit is not held in our favour
+  HF_TRY(const double limit_after, limit_of(shape, cost, options_.dtype, *limits_));
   const double limit = std::min(limit_before, limit_after);
-  const std::string shape = shape_text(call.id(), call.arguments());
-  const std::string level = level_of(caches_, cost.working_set_bytes(), options_.threads);
+  const std::string text = shape_text(shape.id(), shape.arguments());
+  const std::string level = limits_->level_of(cost.working_set_bytes());
   Json implementations = Json::array();
-  for (std::size_t i = 0; i < running.size(); ++i) {
-    const double time = median(seconds[i]);
-    const std::string name = running[i]->implementation->name;
-    const auto once = [i](std::string text) { return i == 0 ? text : ""; };
-    table.add({once(shape), once(sample.use), name, digits(time * 1e6), rate_text(cost, time),
+  for (const Contender& contender : contenders) {
+    if (contender.seconds.empty()) continue;
+    const double time = median(contender.seconds);
+    const std::string name = contender.implementation->name;
+    const bool first = implementations.empty();
+    const auto once = [first](std::string words) { return first ? words : ""; };
+    table.add({once(text), once(sample.use), name, digits(time * 1e6), rate_text(cost, time),
                once(digits(limit * 1e6)), once(rate_text(cost, limit)), once(level), percent(limit / time)});
-    implementations.push_back({{"name", name}, {"microseconds", time * 1e6}, {"calls", seconds[i].size()}});
+    implementations.push_back({{"name", name}, {"microseconds", time * 1e6}, {"calls", contender.calls}});
   }
-  return Json{{"shape", shape},
+  return Json{{"shape", text},
               {"use", sample.use},
               {"flops", cost.flops},
               {"bytes_read", cost.bytes_read},
@@ -154,7 +185,7 @@ Result<Json> OpBench::run_sample(const OpSample& sample, std::span<Contender> co
 
 Result<Json> OpBench::run(OpId id) {
   Json shapes = Json::array();
-  std::vector<Contender> contenders = contenders_of(env_, options_, id);
+  HF_TRY(std::vector<Contender> contenders, contenders_of(env_, bench_, options_, id));
   if (contenders.empty()) return shapes;
   std::set<std::string> seen;
   TextTable table(
@@ -167,7 +198,7 @@ Result<Json> OpBench::run(OpId id) {
       const bool wanted = shape.find(options_.shape) != std::string::npos ||
                           sample.use.find(options_.shape) != std::string::npos;
       if (!wanted || !seen.insert(shape).second) continue;
-      HF_TRY(Json figures, run_sample(sample, contenders, table));
+      HF_TRY(Json figures, run_sample(sample, call, contenders, table));
       shapes.push_back(std::move(figures));
     }
   }
@@ -195,15 +226,18 @@ Result<std::vector<OpId>> ops_of(const std::string& name) {
 
 Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   HF_TRY(const std::vector<OpId> ops, ops_of(options.name));
+  HF_TRY(const BenchDevice device, BenchDevice::find(env, options.device));
   const bool found = std::ranges::any_of(ops, [&](OpId id) {
     const std::string& name = options.implementation;
-    return name.empty() || kernel_registry().find(id, name, best_cpu_isa()) != nullptr;
+    return name.empty() || device.registry().find(id, name, best_cpu_isa()) != nullptr;
   });
-  if (!found) return no_such_implementation(options, ops);
-  fmt::print("{}\n{}, {} threads, median of the calls of {} ms; docs/bench.md says what the limits are\n",
-             machine_line(env), name_of(options.dtype), options.threads, options.milliseconds);
-  Json result{{"dtype", name_of(options.dtype)}, {"threads", options.threads}, {"ops", Json::object()}};
-  OpBench bench(env, options);
+  if (!found) return no_such_implementation(device.registry(), options, ops);
+  fmt::print("{}\n{}{}, median of the calls of {} ms; docs/bench.md says what the limits are\n",
+             device.line(), name_of(options.dtype), device.threads_text(), options.milliseconds);
+  Json result{{"dtype", name_of(options.dtype)}};
+  device.describe(result);
+  result["ops"] = Json::object();
+  OpBench bench(env, options, device);
   std::size_t shapes = 0;
   for (const OpId id : ops) {
     Json& figures = result["ops"][name_of(id)];

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/bench/bench_device.h"
 #include "runtime/bench/report.h"
 #include "runtime/core/env.h"
 #include "runtime/core/tensor.h"
@@ -14,7 +15,7 @@ struct OpCaseOptions {
   std::string name;                 // of the op, or "all"
   std::string implementation = {};  // empty = all that this processor runs
   DType dtype = DType::fp32;
-  int threads = 1;
+  BenchDeviceOptions device = {};
   std::string shape = {};          // only samples whose shape or use contains it
   std::int64_t milliseconds = 40;  // for one implementation on one shape
 };

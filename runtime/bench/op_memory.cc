@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
+#include "kernels/elementwise.h"
+#include "kernels/host_access.h"
 #include "runtime/core/random.h"
 
 namespace holdfast {
@@ -21,29 +22,31 @@ std::array<float, pattern_count> pattern(float lowest) {
   return values;
 }
 
-template <typename T>
-void repeat(const std::array<T, pattern_count>& values, T* target, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; i += static_cast<std::int64_t>(pattern_count)) {
-    std::copy_n(values.begin(), std::min<std::int64_t>(pattern_count, count - i), target + i);
-  }
-}
-
 }  // namespace
+
+// What is there already is copied behind itself.
+void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern) {
+  std::size_t filled = std::min(pattern.size(), memory.size());
+  write_memory(device, memory.data(), pattern.first(filled));
+  while (filled < memory.size()) {
+    const std::size_t bytes = std::min(filled, memory.size() - filled);
+    device.launch(Copy{.source = memory.data(),
+                       .target = memory.data() + filled,
+                       .bytes = static_cast<std::int64_t>(bytes)});
+    filled += bytes;
+  }
+  device.synchronize();
+}
 
 std::byte* OpMemory::allocate(std::int64_t count, std::size_t element_bytes) {
   // Different ones, because operands at the same address are one operand that is updated in place.
   if (mode_ == Mode::shapes_only)
     return reinterpret_cast<std::byte*>(++handed_out_ * MemoryPlan::alignment_bytes);
   const std::uint64_t bytes = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(count) * element_bytes);
-  if (allocate_) {
-    void* memory = allocate_(bytes);
-    if (memory == nullptr)
-      outcome_ = fail(ExitCode::does_not_fit, "no memory for an operand of {} bytes", bytes);
-    return static_cast<std::byte*>(memory);
-  }
   MemoryPlan plan;
   const MemoryPlan::Slot slot = plan.reserve("operand", MemoryClass::activations, bytes);
-  Result<MemoryArena> arena = MemoryArena::allocate(plan);
+  Result<MemoryArena> arena =
+      device_ == nullptr ? MemoryArena::allocate(plan) : allocate_memory(*device_, plan);
   if (!arena.ok()) {
     outcome_ = arena.error();
     return nullptr;
@@ -52,32 +55,48 @@ std::byte* OpMemory::allocate(std::int64_t count, std::size_t element_bytes) {
   return arenas_.back().at<std::byte>(slot);
 }
 
-void* OpMemory::values(std::int64_t count, DType dtype) {
-  std::byte* memory = allocate(count, bytes_of(dtype));
-  if (mode_ == Mode::shapes_only || memory == nullptr) return memory;
-  const std::array<float, pattern_count> source = pattern(-1.0F);
-  if (dtype == DType::fp32) {
-    repeat(source, reinterpret_cast<float*>(memory), count);
+void OpMemory::write(std::byte* target, std::span<const std::byte> source) {
+  if (device_ == nullptr) {
+    std::ranges::copy(source, target);
   } else {
-    std::array<BFloat16, pattern_count> halves;
-    std::ranges::transform(source, halves.begin(), to_bfloat16);
-    repeat(halves, reinterpret_cast<BFloat16*>(memory), count);
+    write_memory(*device_, target, source);
+  }
+}
+
+template <typename T>
+std::byte* OpMemory::filled(std::int64_t count, std::span<const T> pattern) {
+  std::byte* memory = allocate(count, sizeof(T));
+  if (mode_ == Mode::shapes_only || memory == nullptr) return memory;
+  const std::span whole(memory, static_cast<std::size_t>(count) * sizeof(T));
+  const std::span<const std::byte> part = std::as_bytes(pattern);
+  if (device_ != nullptr) {
+    fill_memory(*device_, whole, part);
+    return memory;
+  }
+  for (std::size_t begin = 0; begin < whole.size(); begin += part.size()) {
+    std::ranges::copy(part.first(std::min(part.size(), whole.size() - begin)), memory + begin);
   }
   return memory;
 }
 
+void* OpMemory::values(std::int64_t count, DType dtype) {
+  const std::array<float, pattern_count> source = pattern(-1.0F);
+  if (dtype == DType::fp32) return filled<float>(count, source);
+  std::array<BFloat16, pattern_count> halves;
+  std::ranges::transform(source, halves.begin(), to_bfloat16);
+  return filled<BFloat16>(count, halves);
+}
+
 float* OpMemory::positive_floats(std::int64_t count) {
-  auto* memory = reinterpret_cast<float*>(allocate(count, sizeof(float)));
-  if (mode_ == Mode::real && memory != nullptr) repeat(pattern(0.5F), memory, count);
-  return memory;
+  return reinterpret_cast<float*>(filled<float>(count, pattern(0.5F)));
 }
 
 const AdamWTensor* OpMemory::table(std::vector<AdamWTensor> tensors) {
-  if (!allocate_) return tables_.emplace_back(std::move(tensors)).data();
-  auto* memory = reinterpret_cast<AdamWTensor*>(
-      allocate(static_cast<std::int64_t>(tensors.size()), sizeof(AdamWTensor)));
-  if (memory != nullptr) std::ranges::copy(tensors, memory);
-  return memory;
+  if (device_ == nullptr || device_->host_sees_memory())
+    return tables_.emplace_back(std::move(tensors)).data();
+  std::byte* memory = allocate(static_cast<std::int64_t>(tensors.size()), sizeof(AdamWTensor));
+  if (memory != nullptr) write(memory, std::as_bytes(std::span(tensors)));
+  return reinterpret_cast<AdamWTensor*>(memory);
 }
 
 double* OpMemory::doubles(std::int64_t count) {
@@ -85,14 +104,14 @@ double* OpMemory::doubles(std::int64_t count) {
 }
 
 std::int32_t* OpMemory::tokens(std::int64_t count, std::int64_t vocabulary) {
-  auto* memory = reinterpret_cast<std::int32_t*>(allocate(count, sizeof(std::int32_t)));
-  if (mode_ == Mode::shapes_only || memory == nullptr) return memory;
+  std::byte* memory = allocate(count, sizeof(std::int32_t));
+  if (mode_ == Mode::shapes_only || memory == nullptr) return reinterpret_cast<std::int32_t*>(memory);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
   const RandomStream stream(0, 1);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double unit = stream.uniform(static_cast<std::uint64_t>(i));
-    memory[i] = static_cast<std::int32_t>(unit * static_cast<double>(vocabulary));
-  }
-  return memory;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(stream.uniform(i) * static_cast<double>(vocabulary));
+  write(memory, std::as_bytes(std::span(tokens)));
+  return reinterpret_cast<std::int32_t*>(memory);
 }
 
 }  // namespace holdfast

@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <utility>
+#include <span>
 #include <vector>
 
+#include "kernels/device.h"
 #include "kernels/optimizer.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast {
+
+// Fills memory of a device with `pattern` over and over. Waits until it is there.
+void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern);
 
 class OpMemory {
  public:
@@ -20,10 +23,8 @@ class OpMemory {
     shapes_only,  // hands out addresses that are never to be used
   };
   explicit OpMemory(Mode mode = Mode::real) : mode_(mode) {}
-  // Memory of another device that the host reaches too, at least 64-byte aligned; null = there is none left.
-  // It is the caller's, who frees it.
-  using Allocate = std::function<void*(std::uint64_t bytes)>;
-  explicit OpMemory(Allocate allocate) : mode_(Mode::real), allocate_(std::move(allocate)) {}
+  // Memory of `device`, which need not outlive it. Launches copies there, and waits for them.
+  explicit OpMemory(Device& device) : mode_(Mode::real), device_(&device) {}
 
   void* values(std::int64_t count, DType dtype);
   float* floats(std::int64_t count) { return static_cast<float*>(values(count, DType::fp32)); }
@@ -32,7 +33,8 @@ class OpMemory {
   double* doubles(std::int64_t count);
   std::int32_t* tokens(std::int64_t count, std::int64_t vocabulary);
 
-  // Tables are real in either mode, because costs are read from them.
+  // In the host's memory in either mode, because costs are read from it; on a device that the host does not
+  // see, in the device's.
   const AdamWTensor* table(std::vector<AdamWTensor> tensors);
 
   // What went wrong when memory was handed out, if anything; ops must not run then.
@@ -40,9 +42,13 @@ class OpMemory {
 
  private:
   std::byte* allocate(std::int64_t count, std::size_t element_bytes);
+  // Memory of so many elements, which holds `pattern` over and over.
+  template <typename T>
+  std::byte* filled(std::int64_t count, std::span<const T> pattern);
+  void write(std::byte* target, std::span<const std::byte> source);
 
   Mode mode_;
-  Allocate allocate_;  // empty = the heap
+  Device* device_ = nullptr;  // null = the heap
   std::uintptr_t handed_out_ = 0;
   std::vector<MemoryArena> arenas_;
   std::vector<std::vector<AdamWTensor>> tables_;

@@ -1,4 +1,4 @@
-// Times every op that a CPU device runs, on its queue thread.
+// Times every op that a device runs: on the CPU on its queue thread, on a GPU by events.
 //
 //   OpTimer timer(env);
 //   CpuDeviceOptions options{.threads = 2};
@@ -9,9 +9,13 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
+#include "kernels/cuda_loader.h"
 #include "kernels/device.h"
+#include "kernels/host_access.h"
+#include "kernels/optimizer.h"
 #include "runtime/core/env.h"
 
 namespace holdfast {
@@ -29,15 +33,20 @@ class OpTimer {
   OpTimer& operator=(const OpTimer&) = delete;
 
   void attach(CpuDeviceOptions& options);
+  void attach(CudaDeviceOptions& options);
   const std::vector<Record>& records() const { return records_; }
   void clear() { records_.clear(); }  // keeps the memory
+  // Costs and shapes are read from the tables that some arguments point to. Copies those to where the host
+  // reads them, once each; what that launches is not recorded. The device is idle.
+  void fetch_tables(HostAccess& device_memory);
 
  private:
-  void finished(OpId id, const void* arguments);
+  void finished(OpId id, const void* arguments, std::int64_t duration_ns);
 
   Env* env_;
   std::int64_t begin_ns_ = 0;
   std::vector<Record> records_;
+  std::map<const AdamWTensor*, std::vector<AdamWTensor>> tables_;  // by where the device has them
 };
 
 }  // namespace holdfast

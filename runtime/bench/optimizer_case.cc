@@ -1,9 +1,12 @@
 #include "runtime/bench/optimizer_case.h"
 
-#include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
 
+#include "kernels/host_access.h"
 #include "kernels/optimizer.h"
-#include "runtime/bench/limits.h"
+#include "runtime/bench/op_memory.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/bench/op_timer.h"
 #include "runtime/bench/samples.h"
@@ -18,7 +21,7 @@ namespace {
 // What one rank of a run alone holds for its updates.
 class Updates {
  public:
-  Updates(Env& env, const ModelSpec& spec, int threads)
+  Updates(Env& env, const ModelSpec& spec)
       : env_(env),
         timer_(env),
         buckets_(backward_buckets(spec), 1),
@@ -27,17 +30,17 @@ class Updates {
         gradients_slot_(plan_.reserve("gradients", MemoryClass::gradients,
                                       buckets_.accumulator_elements(0) * sizeof(float))),
         square_sums_slot_(plan_.reserve("square_sums", MemoryClass::workspace, sum_count() * sizeof(double))),
-        optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {
-    CpuDeviceOptions options{.threads = threads};
-    timer_.attach(options);
-    device_ = make_cpu_device(options);
-  }
+        optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {}
 
-  Result<void> allocate() {
-    HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env_), 1));
+  Result<void> allocate(const BenchDevice& bench) {
+    HF_TRY(device_, bench.make({}, &timer_));
+    host_access_.emplace(*device_, plan_);
+    HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env_), 1, device_->host_sees_memory()));
     HF_TRY(arena_, allocate_memory(*device_, plan_));
+    host_access_->bind(arena_);
     gradients_ = arena_.at<float>(gradients_slot_);
-    std::fill_n(gradients_, buckets_.accumulator_elements(0), 1e-3F);
+    const std::vector<float> small(4096, 1e-3F);
+    fill_memory(*device_, arena_.bytes(gradients_slot_), std::as_bytes(std::span(small)));
     square_sums_ = arena_.at<double>(square_sums_slot_);
     optimizer_.bind(*device_, arena_, arena_.bytes(parameters_slot_).data(), {.values = gradients_});
     return {};
@@ -63,6 +66,7 @@ class Updates {
   // Of the last pass, from the first launch to the end of the last op.
   double pass_seconds() const { return pass_seconds_; }
   const Device& device() const { return *device_; }
+  Result<void> outcome() { return device_->status(); }
 
  private:
   std::size_t sum_count() const {
@@ -77,6 +81,7 @@ class Updates {
     launch();
     device_->synchronize();
     pass_seconds_ = static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9;
+    timer_.fetch_tables(*host_access_);
     return timer_.records();
   }
 
@@ -86,6 +91,7 @@ class Updates {
   MemoryPlan plan_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, square_sums_slot_;
   ShardedOptimizer optimizer_;
+  std::optional<HostAccess> host_access_;
   MemoryArena arena_;
   float* gradients_ = nullptr;
   double* square_sums_ = nullptr;
@@ -115,15 +121,16 @@ struct Pass {
 
 Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
   HF_TRY(const ModelSpec spec, preset_spec(options.preset, options.dtype, 64));
-  Updates updates(env, spec, options.threads);
-  HF_TRY_VOID(updates.allocate());
-  Limits limits(env, options.threads, options.limit_ms);
+  HF_TRY(const BenchDevice bench, BenchDevice::find(env, options.device));
+  Updates updates(env, spec);
+  HF_TRY_VOID(updates.allocate(bench));
+  const std::unique_ptr<Limits> limits = bench.limits(options.limit_ms);
   Pass update{.name = "adamw", .cost = cost_of(updates.update(1)), .seconds = {}};
   Pass sums{.name = "square_sum", .cost = cost_of(updates.square_sums()), .seconds = {}};
   for (std::int64_t i = 0; i < options.updates; ++i) {
     if (i == options.updates / 2) {
-      HF_TRY(update.limit_seconds, limits.stream_seconds(update.cost));
-      HF_TRY(sums.limit_seconds, limits.stream_seconds(sums.cost));
+      HF_TRY(update.limit_seconds, limits->stream_seconds(update.cost));
+      HF_TRY(sums.limit_seconds, limits->stream_seconds(sums.cost));
       updates.update(i + 2);
     }
     updates.square_sums();
@@ -131,14 +138,15 @@ Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
     updates.update(i + 2);
     update.seconds.push_back(updates.pass_seconds());
   }
-  fmt::print("{}\n{}: {} parameters, {}, {} threads, median of {} updates\n\n", machine_line(env),
-             options.preset, parameter_count(spec), name_of(options.dtype), options.threads, options.updates);
+  HF_TRY_VOID(updates.outcome());
+  fmt::print("{}\n{}: {} parameters, {}{}, median of {} updates\n\n", bench.line(), options.preset,
+             parameter_count(spec), name_of(options.dtype), bench.threads_text(), options.updates);
   TextTable table({"op", "bytes", "ms", "rate", "limit ms", "limit", "of limit"}, 1);
   Json result{{"preset", options.preset},
               {"parameters", parameter_count(spec)},
               {"dtype", name_of(options.dtype)},
-              {"threads", options.threads},
               {"device", updates.device().description()}};
+  bench.describe(result);
   for (const Pass& pass : {update, sums}) {
     const double seconds = median(pass.seconds);
     table.add({pass.name, std::to_string(pass.cost.bytes_moved()), digits(seconds * 1e3),

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/bench/bench_device.h"
 #include "runtime/bench/report.h"
 #include "runtime/core/env.h"
 #include "runtime/core/tensor.h"
@@ -13,7 +14,7 @@ namespace holdfast {
 struct OptimizerCaseOptions {
   std::string preset = "gpt2-124m";
   DType dtype = DType::fp32;  // bf16: the update also writes the working weights
-  int threads = 1;
+  BenchDeviceOptions device = {};
   std::int64_t updates = 20;
   std::int64_t limit_ms = 400;
 };

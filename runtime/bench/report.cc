@@ -1,6 +1,6 @@
 #include "runtime/bench/report.h"
 
-#include "runtime/bench/limits.h"
+#include "runtime/bench/host_limits.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
@@ -32,7 +32,9 @@ std::string machine_line(Env& env) {
 }
 
 std::string rate_text(const OpCost& cost, double seconds) {
-  if (cost.flops > 0.0) return fmt::format("{:.1f} GFLOP/s", cost.flops / seconds * 1e-9);
+  const double flops_per_second = cost.flops / seconds;
+  if (flops_per_second >= 1e13) return fmt::format("{:.1f} TFLOP/s", flops_per_second * 1e-12);
+  if (cost.flops > 0.0) return fmt::format("{:.1f} GFLOP/s", flops_per_second * 1e-9);
   return fmt::format("{:.1f} GB/s", static_cast<double>(cost.bytes_moved()) / seconds * 1e-9);
 }
 

@@ -28,11 +28,16 @@ struct StepBudget {
   double step_seconds = 0.0;  // median
   double idle_seconds = 0.0;  // step minus the sum of its ops; median
   std::vector<BudgetRow> rows = {};
+  std::string product_limit = {};  // what every matrix product is held against
 
-  double seconds(OpClass op_class) const;
-  double limit_seconds(OpClass op_class) const;
-  // What the issue of being fast promises to stay near: every matrix product at oneDNN's own rate, and the
-  // bytes of AdamW at the rate of DRAM.
+  struct Sum {
+    std::int64_t calls = 0;
+    double seconds = 0.0, limit_seconds = 0.0;
+  };
+  Sum of(OpClass op_class) const;
+  Sum of(OpId id) const;
+  // What being fast means to stay near: every matrix product at its limit, and the bytes of AdamW at the rate
+  // of memory.
   double bound_seconds() const;
 };
 

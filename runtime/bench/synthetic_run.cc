@@ -4,6 +4,7 @@
 
 #include "runtime/bench/token_files.h"
 #include "runtime/config/presets.h"
+#include "runtime/train/device_choice.h"
 #include "runtime/train/join.h"
 
 namespace holdfast {
@@ -67,11 +68,8 @@ Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
                              : load_config(env, config_path, overrides));
   run.config = loaded.config;
   run.config.data.ledger = false;
-  if (run.config.device == "cuda") {
-    return fail(ExitCode::config,
-                "device = \"cuda\", but bench measures the CPU device; use \"cpu\" or \"auto\"");
-  }
-  run.config.device = "cpu";
+  HF_TRY_VOID(check_device(env, run.config, loaded.origin));
+  resolve_device(env, run.config);
   if (config_path.empty() && run.config.data.sources.size() == 1 &&
       run.config.data.sources.front().path == synthetic_path) {
     HF_TRY(run.scratch, make_tokens(env, run.config));

@@ -33,7 +33,8 @@ struct BenchRun {
 };
 
 // The run of `config_path`, or, when that is empty, gpt2-124m with 4 x 64 tokens a step in one lane on
-// made-up tokens; `overrides` are applied to either. One rank; nothing is written into a run directory.
+// made-up tokens; `overrides` are applied to either. One rank, on the device that training it would take;
+// nothing is written into a run directory.
 Result<BenchRun> load_bench_run(Env& env, const std::string& config_path,
                                 const std::vector<Override>& overrides);
 

@@ -1,18 +1,22 @@
 #include "runtime/bench/timed_steps.h"
 
 #include "parallel/local/local_communicator.h"
+#include "runtime/train/kernel_choice.h"
 #include "runtime/train/save.h"
 #include "runtime/train/step.h"
 
 namespace holdfast {
 
-TimedSteps::TimedSteps(Env& env, BenchRun run)
-    : env_(env), run_(std::move(run)), timer_(env), communicators_(make_local_communicators(1)) {}
+TimedSteps::TimedSteps(Env& env, BenchRun run, const BenchDevice& bench)
+    : env_(env),
+      run_(std::move(run)),
+      bench_(bench),
+      timer_(env),
+      communicators_(make_local_communicators(1)) {}
 
 Result<void> TimedSteps::prepare() {
-  CpuDeviceOptions options{.threads = threads_of(env_, run_.config)};
-  timer_.attach(options);
-  device_ = make_cpu_device(options);
+  KernelRequest kernels = kernel_request(run_.config.kernels);
+  HF_TRY(device_, bench_.make(std::move(kernels.wishes), &timer_, kernels.isa));
   HF_TRY(worker_, Worker::create({.env = env_,
                                   .faults = faults_,
                                   .communicator = *communicators_.front(),
@@ -30,12 +34,17 @@ Result<void> TimedSteps::warm_up(std::int64_t steps) {
   return {};
 }
 
+// In a run a GPU's update stands in the queue while the next step begins; here each step ends with its own.
 Result<void> TimedSteps::measure(std::int64_t steps) {
   for (std::int64_t step = 0; step < steps; ++step) {
+    device_->synchronize();
     timer_.clear();
     const std::int64_t begin_ns = env_.monotonic_ns();
     HF_TRY_VOID(outcome_of(run_step(*worker_, {})));
+    device_->synchronize();
     seconds_.push_back(static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9);
+    HF_TRY_VOID(device_->status());
+    timer_.fetch_tables(worker_->host_access());
     records_.push_back(timer_.records());
   }
   return {};

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/bench/bench_device.h"
 #include "runtime/bench/op_timer.h"
 #include "runtime/bench/synthetic_run.h"
 #include "runtime/train/worker.h"
@@ -12,7 +13,8 @@ namespace holdfast {
 
 class TimedSteps {
  public:
-  TimedSteps(Env& env, BenchRun run);
+  // `bench` outlives this object.
+  TimedSteps(Env& env, BenchRun run, const BenchDevice& bench);
 
   // Before all others: memory, kernels, initial weights.
   Result<void> prepare();
@@ -29,6 +31,7 @@ class TimedSteps {
  private:
   Env& env_;
   BenchRun run_;
+  const BenchDevice& bench_;
   OpTimer timer_;
   FaultPoints faults_;
   std::vector<std::unique_ptr<Communicator>> communicators_;

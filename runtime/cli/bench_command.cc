@@ -22,15 +22,17 @@ constexpr const char* usage =
     "several cases in one go, also those that need other programs. docs/bench.md says how to read the "
     "tables.\n"
     "\n"
-    "  op NAME|all [--implementation X] [--dtype fp32|bf16] [--threads N] [--shape TEXT] [--milliseconds N]\n"
+    "  op NAME|all [--device cpu|cuda] [--implementation X] [--dtype fp32|bf16] [--threads N]\n"
+    "     [--shape TEXT] [--milliseconds N]\n"
     "      Every implementation of an op on the shapes that models call it with, N ms each (40). --shape\n"
     "      keeps those whose shape or use contains TEXT, such as 4x64 or llama.\n"
     "  step [RUN.toml] [--section.key=value ...] [--steps N] [--warmup-steps N] [--milliseconds N]\n"
     "      Where the time of a training step goes, op by op. Without RUN.toml: gpt2-124m, 4 x 64 tokens, "
     "one\n"
-    "      lane, made-up tokens. N steps are measured (10) after others (3); each limit is measured for\n"
-    "      N ms (60).\n"
-    "  optimizer [--preset NAME] [--dtype fp32|bf16] [--threads N] [--updates N]\n"
+    "      lane, made-up tokens. N steps are measured (10) after others (3); each limit of a CPU is "
+    "measured\n"
+    "      for N ms (60). The device is the one that training would take, or that of --device.\n"
+    "  optimizer [--device cpu|cuda] [--preset NAME] [--dtype fp32|bf16] [--threads N] [--updates N]\n"
     "      AdamW over all parameters of a model (gpt2-124m), N times (20), against the rate of memory.\n"
     "  loader [--tokens N] [--sequence-length N] [--microbatch-size N]\n"
     "      Tokens per second of the data loader from a file of N tokens (16777216) of each format, cold and\n"
@@ -65,10 +67,16 @@ Result<DType> dtype_of(const Arguments& arguments) {
   return fail(ExitCode::config, "--dtype must be fp32 or bf16, got \"{}\"", dtype);
 }
 
-Result<int> threads_of(Env& env, const Arguments& arguments) {
+Result<BenchDeviceOptions> device_of(Env& env, const Arguments& arguments) {
   constexpr std::int64_t most = 4096;
+  BenchDeviceOptions device;
+  const std::string kind = arguments.text("device", "cpu");
+  if (kind != "cpu" && kind != "cuda")
+    return fail(ExitCode::config, "--device must be cpu or cuda, got \"{}\"", kind);
+  device.gpu = kind == "cuda";
   HF_TRY(const std::int64_t threads, arguments.integer("threads", env.processor_count(), 1));
-  return static_cast<int>(std::min(threads, most));
+  device.threads = static_cast<int>(std::min(threads, most));
+  return device;
 }
 
 Result<std::int64_t> milliseconds_of(const Arguments& arguments, std::int64_t otherwise) {
@@ -80,12 +88,12 @@ Result<std::int64_t> milliseconds_of(const Arguments& arguments, std::int64_t ot
 Result<Json> op(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("bench op", words, {"NAME"},
-                          {"implementation", "dtype", "threads", "shape", "milliseconds", "json"}));
+                          {"device", "implementation", "dtype", "threads", "shape", "milliseconds", "json"}));
   OpCaseOptions op{.name = arguments.positional(0),
                    .implementation = arguments.text("implementation", ""),
                    .shape = arguments.text("shape", "")};
   HF_TRY(op.dtype, dtype_of(arguments));
-  HF_TRY(op.threads, threads_of(env, arguments));
+  HF_TRY(op.device, device_of(env, arguments));
   HF_TRY(op.milliseconds, milliseconds_of(arguments, op.milliseconds));
   return run_op_case(env, op);
 }
@@ -109,11 +117,12 @@ Result<Json> step(Env& env, const std::vector<std::string>& words) {
 
 Result<Json> optimizer(Env& env, const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
-         Arguments::parse("bench optimizer", words, {}, {"preset", "dtype", "threads", "updates", "json"}));
+         Arguments::parse("bench optimizer", words, {},
+                          {"device", "preset", "dtype", "threads", "updates", "json"}));
   OptimizerCaseOptions optimizer;
   optimizer.preset = arguments.text("preset", optimizer.preset);
   HF_TRY(optimizer.dtype, dtype_of(arguments));
-  HF_TRY(optimizer.threads, threads_of(env, arguments));
+  HF_TRY(optimizer.device, device_of(env, arguments));
   HF_TRY(optimizer.updates, arguments.integer("updates", optimizer.updates, 1));
   return run_optimizer_case(env, optimizer);
 }

@@ -25,12 +25,6 @@ bool may_have_gpu(Env& env) {
          exists("/dev/nvidiactl") || exists("/dev/dxg");
 }
 
-Result<CudaPresence> needed_cuda(Env& env) {
-  Result<CudaPresence> found = find_cuda(env);
-  if (found.ok()) return found;
-  return fail(found.error().code, "device = \"cuda\", but {}", found.error().message);
-}
-
 }  // namespace
 
 Result<CudaPresence> find_cuda(Env& env) {
@@ -38,6 +32,12 @@ Result<CudaPresence> find_cuda(Env& env) {
   HF_TRY(presence.module, load_cuda_module(module_path(env)));
   HF_TRY(presence.devices, presence.module->devices());
   return presence;
+}
+
+Result<CudaPresence> needed_cuda(Env& env) {
+  Result<CudaPresence> found = find_cuda(env);
+  if (found.ok()) return found;
+  return fail(found.error().code, "device = \"cuda\", but {}", found.error().message);
 }
 
 void resolve_device(Env& env, Config& config) {

@@ -25,6 +25,8 @@ struct CudaPresence {
   std::vector<CudaFacts> devices = {};
 };
 Result<CudaPresence> find_cuda(Env& env);
+// The same for who was asked for `device = "cuda"`, as a sentence that says so.
+Result<CudaPresence> needed_cuda(Env& env);
 
 // "auto" becomes "cuda" where there is a GPU and the library for it, else "cpu". Looks for neither where
 // there is no driver: loading the library takes time.

@@ -14,8 +14,8 @@ namespace {
 using testing::HasSubstr;
 
 TEST(OpCase, MeasuresEveryImplementation) {
-  const Result<Json> figures =
-      run_op_case(posix_env(), {.name = "add", .threads = 2, .shape = "llama-15m 4x64", .milliseconds = 1});
+  const Result<Json> figures = run_op_case(
+      posix_env(), {.name = "add", .device = {.threads = 2}, .shape = "llama-15m 4x64", .milliseconds = 1});
   ASSERT_TRUE(figures.ok()) << figures.error().message;
   const Json& shapes = (*figures)["ops"]["add"];
   ASSERT_EQ(shapes.size(), 1U);
@@ -41,7 +41,8 @@ TEST(OpCase, RefusesWhatIsNotThere) {
 
 TEST(OptimizerCase, MeasuresUpdatesAndSums) {
   const Result<Json> figures = run_optimizer_case(
-      posix_env(), {.preset = "llama-15m", .dtype = DType::bf16, .threads = 2, .updates = 2, .limit_ms = 1});
+      posix_env(),
+      {.preset = "llama-15m", .dtype = DType::bf16, .device = {.threads = 2}, .updates = 2, .limit_ms = 1});
   ASSERT_TRUE(figures.ok()) << figures.error().message;
   const auto elements = (*figures)["square_sum"]["bytes_read"].get<std::uint64_t>() / sizeof(float);
   EXPECT_GE(elements, (*figures)["parameters"].get<std::uint64_t>());
@@ -80,6 +81,7 @@ TEST(StepCase, PrintsTheBudgetOfASmallModel) {
                                                                            {"model.vocabulary", "1000"},
                                                                            {"training.precision", precision},
                                                                            {"training.sequence_length", "16"},
+                                                                           {"device", "cpu"},
                                                                            {"threads", "2"}},
                                                              .warmup_steps = 1,
                                                              .steps = 2,
@@ -91,6 +93,7 @@ TEST(StepCase, PrintsTheBudgetOfASmallModel) {
     EXPECT_EQ((*figures)["threads"], 2);
     EXPECT_GT((*figures)["parts"]["attention"]["ms"], 0.0);
     EXPECT_GT((*figures)["parts"]["optimizer"]["ms"], 0.0);
+    EXPECT_EQ((*figures)["kinds"]["swiglu_forward"]["calls"], 1);
   }
 }
 

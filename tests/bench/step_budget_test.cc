@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/visit_op.h"
+#include "runtime/bench/gpu_limits.h"
+#include "runtime/bench/host_limits.h"
 #include "runtime/bench/op_samples.h"
 
 namespace holdfast {
@@ -40,9 +42,9 @@ TEST(StepBudget, AddsUpCallsOfAShapeAndTakesMediansOverSteps) {
   EXPECT_EQ(budget.rows[1].calls, 2);
   EXPECT_NEAR(budget.rows[1].seconds, 0.016, 1e-12);
   EXPECT_EQ(budget.rows[2].shape, "32x32x32 NN");
-  EXPECT_NEAR(budget.seconds(OpClass::matmul), 0.030, 1e-12);
-  EXPECT_NEAR(budget.seconds(OpClass::residual), 0.002, 1e-12);
-  EXPECT_NEAR(budget.seconds(OpClass::optimizer), 0.018, 1e-12);
+  EXPECT_NEAR(budget.of(OpClass::matmul).seconds, 0.030, 1e-12);
+  EXPECT_NEAR(budget.of(OpClass::residual).seconds, 0.002, 1e-12);
+  EXPECT_NEAR(budget.of(OpClass::optimizer).seconds, 0.018, 1e-12);
 }
 
 TEST(StepBudget, TheBoundIsProductsAndAdamW) {
@@ -56,9 +58,35 @@ TEST(StepBudget, TheBoundIsProductsAndAdamW) {
   EXPECT_EQ(json["ops"].size(), 4U);
 }
 
+TEST(StepBudget, KindsAndPartsAreSumsOfRows) {
+  const StepBudget budget = sample_budget();
+  EXPECT_EQ(budget.of(Matmul::id).calls, 3);
+  EXPECT_NEAR(budget.of(Matmul::id).seconds, 0.030, 1e-12);
+  EXPECT_EQ(budget.of(OpId::copy).calls, 0);
+  const Json kinds = budget_json(budget)["kinds"];
+  EXPECT_EQ(kinds.size(), 3U);
+  EXPECT_EQ(kinds["matmul"]["calls"], 3);
+  EXPECT_NEAR(kinds["matmul"]["ms"].get<double>(), 30.0, 1e-9);
+}
+
+// An op is held against the larger of its bytes and its products, a matrix product of either type too.
+TEST(GpuLimits, FollowFromTheRatesOfCopyAndProduct) {
+  GpuLimits limits(
+      {.copied_bytes_per_second = 1e9, .fp32_flops_per_second = 1e9, .bf16_flops_per_second = 1e12}, 1000);
+  EXPECT_DOUBLE_EQ(limits.stream_seconds({.bytes_read = 300, .bytes_written = 200}).value(), 500e-9);
+  const Matmul fp32{.m = 100, .n = 100, .k = 100, .lda = 100, .ldb = 100, .ldc = 100};
+  EXPECT_DOUBLE_EQ(limits.product_seconds(fp32), 2e-3);
+  Matmul bf16 = fp32;
+  bf16.dtype = bf16.dtype_c = DType::bf16;
+  EXPECT_DOUBLE_EQ(limits.product_seconds(bf16), 60e-6) << "3 x 20,000 bytes";
+  EXPECT_DOUBLE_EQ(op_seconds(limits, {.flops = 1e6, .bytes_read = 300}, DType::fp32).value(), 1e-3);
+  EXPECT_EQ(limits.level_of(1000), "L2");
+  EXPECT_EQ(limits.level_of(1001), "DRAM");
+}
+
 TEST(StepBudget, LimitsAreMeasuredForEveryRow) {
   StepBudget budget = sample_budget();
-  Limits limits(posix_env(), 2, 1);
+  HostLimits limits(posix_env(), 2, 1);
   const Result<void> outcome = measure_limits(budget, limits);
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;
   for (const BudgetRow& row : budget.rows) EXPECT_GT(row.limit_seconds, 0.0) << row.shape;

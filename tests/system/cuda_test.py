@@ -1,4 +1,5 @@
-"""The program on the CUDA device, emulated: a whole run alone and under mpirun, and what `holdfast check` says of it."""
+"""The program on the CUDA device, emulated: a whole run alone and under mpirun, what `holdfast check` says of it, and benchmarks."""
+import json
 import os
 import unittest
 
@@ -29,6 +30,44 @@ class CudaTest(unittest.TestCase):
         two = self.scene.run("two")
         two.start(2, overrides=SMALL).expect_exit(0)
         self.assertEqual(two.digest(), alone.digest())
+
+    def bench(self, *words):
+        """Figures of a case, and what it printed."""
+        path = self.scene.directory / "figures.json"
+        printed = harness.program_output("bench", *words, "--json", path)
+        return json.loads(path.read_text())["result"], printed
+
+    def test_a_step_is_timed_op_by_op(self):
+        result, printed = self.bench("step", self.scene.config, *SMALL, "--training.precision=bf16", "--parallel.lanes=2",
+                                     "--training.microbatches_per_lane=1", "--steps=2", "--warmup-steps=1")
+        kinds = result["kinds"]
+        self.assertEqual({name: kinds[name]["calls"] for name in ("attention_forward", "swiglu_backward", "adamw")},
+                         {"attention_forward": 2, "swiglu_backward": 2, "adamw": 1})
+        for name, kind in kinds.items():
+            self.assertGreater(kind["ms"], 0.0, name)
+        self.assertGreater(kinds["adamw"]["limit_ms"], 0.0, "its bytes are in a table in the GPU's memory")
+        self.assertLessEqual(sum(kind["ms"] for kind in kinds.values()), 1.05 * result["step_ms"])
+        self.assertTrue(result["device"].startswith("cuda, sm_80"), result["device"])
+        self.assertGreater(result["gpu"]["copied_bytes_per_sec"], 0.0)
+        self.assertRegex(printed, r"emulated device, sm_80[^\n]*\nit copies \d+ GB/s and multiplies")
+        self.assertRegex(printed, r"\n  attention_forward +2 ")
+        self.assertIn("matrix products at the rate of one large product", printed)
+
+    def test_ops_stand_beside_copy_and_product(self):
+        result, _ = self.bench("op", "rmsnorm_forward", "--device", "cuda", "--dtype", "bf16", "--shape", "llama-15m 4x64",
+                               "--milliseconds", "1")
+        (shape,) = result["ops"]["rmsnorm_forward"]
+        self.assertIn("cuda", [each["name"] for each in shape["implementations"]])
+        limit_s = (shape["bytes_read"] + shape["bytes_written"]) / result["gpu"]["copied_bytes_per_sec"]
+        self.assertAlmostEqual(shape["limit_microseconds"] / (limit_s * 1e6), 1.0, places=6)
+
+    def test_the_optimizer_of_a_whole_model(self):
+        result, _ = self.bench("optimizer", "--device=cuda", "--preset=llama-15m", "--updates=1")
+        self.assertEqual(result["adamw"]["bytes_read"], 4 * result["square_sum"]["bytes_read"])
+        self.assertGreaterEqual(result["square_sum"]["bytes_read"], 4 * result["parameters"])
+        for case in ("adamw", "square_sum"):
+            self.assertGreater(result[case]["ms"], 0.0)
+            self.assertGreater(result[case]["limit_ms"], 0.0)
 
     def test_auto_takes_the_gpu_and_check_says_so(self):
         outcome = harness.program_output("check", self.scene.config)

@@ -311,8 +311,11 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
         self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
 
-    def test_bench_on_gpu(self):
-        self.expect(self.holdfast("bench", "step", "run.toml", "--device=cuda"))
+        for words in (["step", "run.toml"], ["op", "add"], ["optimizer"]):
+            self.expect(self.holdfast("bench", *words, "--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
+
+    def test_unknown_bench_device(self):
+        self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
 
     def test_device_changed(self):
         self.saved_run()

@@ -11,8 +11,20 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-MATMUL = {"op": "matmul", "shape": "256x768x3072 NT", "use": "up", "implementation": "cublaslt", "microseconds": 20.0,
-          "limit_microseconds": 15.0, "flops": 1.0, "bytes": 1}
+GPU = {"name": "NVIDIA H200", "copied_bytes_per_sec": 4.1e12, "fp32_flops_per_sec": 5e13, "bf16_flops_per_sec": 7.9e14}
+# What `holdfast bench` writes, as far as it is read.
+KERNELS = {"gpu": GPU, "ops": {"matmul": [{"shape": "256x768x3072 NT", "limit_microseconds": 15.0, "level": "L2",
+                                           "implementations": [{"name": "cublaslt", "microseconds": 20.0},
+                                                               {"name": "cuda", "microseconds": 150.0}]}]}}
+# Of a script that stands in for the program: answers the case that it is asked for.
+BENCH = """
+import json, pathlib, sys
+options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv)
+def answer(result):
+    assert options["device"] == "cuda", sys.argv
+    pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"result": result}))
+    sys.exit()
+"""
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -92,14 +104,16 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_kernels_stand_beside_their_limits(self):
         self.a_gpu_is_there()
-        figures = {"copy_bytes_per_second": 4.1e12, "product_flops_per_second": 7.9e14, "rows": [MATMUL]}
-        self.script("build/bin/bench_kernels_gpu", f"echo '{json.dumps(figures)}'")
+        self.script("build/bin/holdfast", f"{BENCH}assert sys.argv[1:4] == ['bench', 'op', 'all']\nanswer({KERNELS})",
+                    interpreter=sys.executable)
         outcome = self.check("kernels")
         self.assertEqual(outcome.returncode, 0, outcome.stdout + outcome.stderr)
         document, text = self.results()
-        self.assertEqual(document["steps"]["kernels"]["bf16"], figures)
+        self.assertEqual(document["steps"]["kernels"]["bf16"], KERNELS)
         self.assertIn("copy 4100 GB/s, bf16 product 790 TFLOP/s", text)
-        self.assertRegex(text, r"matmul +256x768x3072 NT +cublaslt +20.0 +15.0 +75%")
+        self.assertIn("copy 4100 GB/s, fp32 product 50 TFLOP/s", text)
+        self.assertRegex(text, r"matmul +256x768x3072 NT +cublaslt +20.0 +15.0 +75% +L2")
+        self.assertRegex(text, r"matmul +256x768x3072 NT +cuda +150.0 +15.0 +10% +L2")
 
     def runs_whose_loss_is(self, loss):
         """`loss`: an expression of `device` and `directory`, the run's."""

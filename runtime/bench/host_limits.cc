@@ -1,4 +1,4 @@
-#include "runtime/bench/limits.h"
+#include "runtime/bench/host_limits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -51,16 +51,15 @@ std::string level_of(const CacheSizes& caches, std::uint64_t bytes, int threads)
   return bytes <= caches.l3_bytes ? "L3" : "DRAM";
 }
 
-Limits::Limits(Env& env, int threads, std::int64_t duration_ms)
+HostLimits::HostLimits(Env& env, int threads, std::int64_t duration_ms)
     : env_(&env),
       threads_(threads),
+      caches_(cache_sizes(env)),
       duration_ns_(std::max<std::int64_t>(1, duration_ms) * 1'000'000),
       team_(threads, cpu::use_one_thread_per_primitive),
       stream_(cpu::stream_function(best_cpu_isa())) {}
 
-Limits::~Limits() = default;
-
-Result<void> Limits::reserve(std::int64_t floats) {
+Result<void> HostLimits::reserve(std::int64_t floats) {
   if (floats <= reserved_floats_) return {};
   MemoryPlan plan;
   const MemoryPlan::Slot slot =
@@ -74,7 +73,7 @@ Result<void> Limits::reserve(std::int64_t floats) {
 }
 
 // Each thread keeps to its own part of every region, so that small parts stay in its own cache.
-double Limits::pass_seconds(const Regions& regions, const Way& way) {
+double HostLimits::pass_seconds(const Regions& regions, const Way& way) {
   const auto [read, update, write] = regions;
   std::atomic<float> sink{0.0F};
   std::int64_t passes = 1;
@@ -109,7 +108,7 @@ double Limits::pass_seconds(const Regions& regions, const Way& way) {
   return median(times);
 }
 
-Result<double> Limits::stream_seconds(const OpCost& cost) {
+Result<double> HostLimits::stream_seconds(const OpCost& cost) {
   // Larger than any cache; what is larger still takes proportionally longer.
   constexpr std::uint64_t largest_bytes = std::uint64_t{768} << 20U;
   const double scale =
@@ -135,7 +134,7 @@ Result<double> Limits::stream_seconds(const OpCost& cost) {
   return found->second * scale;
 }
 
-double Limits::measure_product(const Matmul& shape) {
+double HostLimits::measure_product(const Matmul& shape) {
   Matmul op = shape;
   cpu::LibraryMatmul library(threads_);
   if (!library.supports(op.dtype)) op.dtype = op.dtype_c = DType::fp32;
@@ -159,13 +158,13 @@ double Limits::measure_product(const Matmul& shape) {
   return median(times);
 }
 
-double Limits::product_seconds(const Matmul& shape) {
+double HostLimits::product_seconds(const Matmul& shape) {
   const auto [found, fresh] = product_seconds_.try_emplace(shape_text(Matmul::id, &shape), 0.0);
   if (fresh) found->second = measure_product(shape);
   return found->second;
 }
 
-double Limits::product_rate(DType dtype) {
+double HostLimits::product_rate(DType dtype) {
   const auto [found, fresh] = product_rates_.try_emplace(dtype, 0.0);
   if (fresh) {
     constexpr std::int64_t n = 2048;
@@ -183,7 +182,11 @@ double Limits::product_rate(DType dtype) {
   return found->second;
 }
 
-void Limits::forget() {
+std::string HostLimits::level_of(std::uint64_t bytes) const {
+  return holdfast::level_of(caches_, bytes, threads_);
+}
+
+void HostLimits::forget() {
   stream_seconds_.clear();
   product_seconds_.clear();
   product_rates_.clear();

@@ -1,0 +1,62 @@
+// The device that a case measures, and what it is held against.
+//
+//   HF_TRY(const BenchDevice bench, BenchDevice::find(env, {.gpu = true}));
+//   OpTimer timer(env);                                  // outlives the device
+//   HF_TRY(const std::unique_ptr<Device> device, bench.make({}, &timer));
+//   const std::unique_ptr<Limits> limits = bench.limits(60);
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda_loader.h"
+#include "kernels/device.h"
+#include "runtime/bench/gpu_limits.h"
+#include "runtime/bench/limits.h"
+#include "runtime/bench/op_timer.h"
+#include "runtime/bench/report.h"
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+struct BenchDeviceOptions {
+  bool gpu = false;  // the first one that this process sees, instead of the CPU
+  int threads = 1;   // of the CPU
+};
+
+class BenchDevice {
+ public:
+  // Of a GPU the limits are measured here, while its memory is free. ExitCode::config with a sentence without
+  // one.
+  static Result<BenchDevice> find(Env& env, const BenchDeviceOptions& options);
+
+  bool is_gpu() const { return gpu_.has_value(); }
+  const KernelRegistry& registry() const;
+  // `timer` (null = none) sees every op; it outlives the device. The wishes are names of registry().
+  Result<std::unique_ptr<Device>> make(std::vector<KernelWish> wishes, OpTimer* timer,
+                                       CpuIsa isa = best_cpu_isa()) const;
+  // Measurements of the CPU take about duration_ms each.
+  std::unique_ptr<Limits> limits(std::int64_t duration_ms) const;
+
+  // What a figure is worth nothing without: the machine and its GPU, in one line, and for documents.
+  std::string line() const;
+  // Adds "threads", or "gpu" with its rates.
+  void describe(Json& result) const;
+  std::string threads_text() const;  // ", 2 threads"; nothing for a GPU
+
+ private:
+  struct Gpu {
+    const CudaModule* module = nullptr;
+    CudaFacts facts;
+    GpuRates rates;
+  };
+  BenchDevice(Env& env, int threads) : env_(&env), threads_(threads) {}
+
+  Env* env_;
+  int threads_;
+  std::optional<Gpu> gpu_;
+};
+
+}  // namespace holdfast
