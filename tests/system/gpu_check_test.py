@@ -16,6 +16,8 @@ GPU = {"name": "NVIDIA H200", "copied_bytes_per_sec": 4.1e12, "fp32_flops_per_se
 KERNELS = {"gpu": GPU, "ops": {"matmul": [{"shape": "256x768x3072 NT", "limit_microseconds": 15.0, "level": "L2",
                                            "implementations": [{"name": "cublaslt", "microseconds": 20.0},
                                                                {"name": "cuda", "microseconds": 150.0}]}]}}
+STEP = {"gpu": GPU, "step_ms": 65.5, "between_ops_ms": 0.4, "kinds": {
+    "add": {"calls": 24, "ms": 1.5, "limit_ms": 1.2}, "matmul": {"calls": 217, "ms": 50.0, "limit_ms": 40.0}}}
 # Of a script that stands in for the program: answers the case that it is asked for.
 BENCH = """
 import json, pathlib, sys
@@ -144,11 +146,16 @@ directory.mkdir()
         self.assertEqual(outcome.returncode, 1)
         self.assertIn("two runs on the GPU have other losses", outcome.stdout)
 
-    def test_training_has_tokens_and_mfu(self):
+    def test_training_has_tokens_mfu_and_ms_per_op(self):
         self.a_gpu_is_there()
-        self.script("build/bin/holdfast", """
-import json, pathlib, sys, time
-options = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv)
+        self.script("build/bin/holdfast", BENCH + f"""
+if sys.argv[1] == "bench":
+    if "ops-of-llama-1b" in sys.argv[-1]:
+        sys.exit("no memory for its clock")
+    assert sys.argv[2] == "step" and options["training.precision"] == "bf16", sys.argv
+    answer({STEP})
+""" + """
+import time
 directory = pathlib.Path(options["run.directory"])
 if directory.name == "llama-8b":
     sys.exit("out of memory")
@@ -161,8 +168,14 @@ time.sleep(600)  # a run goes on until it is ended
 """, interpreter=sys.executable)
         outcome = self.check("training")
         self.assertEqual(outcome.returncode, 1)
-        self.assertRegex(outcome.stdout, r"FAILED: llama-8b: exit code 1")
-        _, text = self.results()
+        self.assertRegex(outcome.stdout, r"FAILED: llama-1b: exit code 1.*\n.*clock; llama-8b: exit code 1")
+        document, text = self.results()
+        figures = document["steps"]["training"]
+        self.assertEqual([name for name in figures if name in ("gpt2-124m", "gpt2-1558m", "llama-1b", "llama-8b")],
+                         ["gpt2-124m", "gpt2-1558m", "llama-1b"])
+        self.assertEqual(figures["gpt2-124m"]["ops"], STEP)
+        self.assertNotIn("ops", figures["llama-1b"])
+        self.assertRegex(text, r"gpt2-124m: op +calls +ms +of step +limit ms +of limit\nmatmul +217 +50.00 +76.3% +40.00 +80%")
         self.assertRegex(text, r"gpt2-124m +32 x 1024 +500000 +40.4% +65.5 +520 K tokens/s")  # 500 K x 0.8 G / 989 T
 
 
