@@ -8,7 +8,6 @@ namespace {
 // While the device computes: MPI moves nothing unless it is polled, but every look takes the processor from a
 // kernel.
 constexpr std::int64_t poll_interval_us = 1000;
-constexpr std::int64_t backward_wait_us = 1'000'000;  // with nobody to hear from
 
 }  // namespace
 
@@ -141,6 +140,7 @@ void LaneReduction::State::launch_adds() {
 
 // In bucket order on every rank, as far as the exchange takes them. A rank without a lane sends nothing.
 Result<bool> LaneReduction::State::open_exchanges() {
+  if (ranks == 1) return false;
   const std::size_t before = opened;
   for (; opened < bucket_count && exchange->can_open(); ++opened) {
     incoming.clear();
@@ -166,7 +166,6 @@ Result<void> LaneReduction::State::send(std::size_t bucket) {
     if (!device->reached(backward_end)) counts.bytes_sent_before_backward_ended += bytes.size();
   }
   HF_TRY_VOID(exchange->send(first + bucket, outgoing));
-  if (ranks == 1) return {};
   ++counts.buckets_sent;
   if (!device->reached(backward_end)) ++counts.buckets_sent_before_backward_ended;
   return {};
@@ -190,6 +189,11 @@ Result<bool> LaneReduction::State::advance() {
 Result<void> LaneReduction::State::poll_until_done() {
   HF_CHECK(in_wave && (!has_lane || tickets.size() == bucket_count),
            "{} of {} buckets were launched in wave {}", tickets.size(), bucket_count, wave);
+  if (ranks == 1) {
+    HF_CHECK(adds_left == 0, "{} adds of wave {} were not launched", adds_left, wave);
+    in_wave = false;
+    return {};
+  }
   Rest pause(waiter.env(), waiter.timeout_ms());
   std::int64_t exposed_from_ns = -1;
   while (true) {
@@ -199,7 +203,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     if (exchanged() && adds_left == 0 && device->reached(last_add)) break;
     if (moved || !backward_ended) pause.moved();
     if (ready < tickets.size()) {
-      device->wait(tickets[ready], ranks > 1 ? poll_interval_us : backward_wait_us);
+      device->wait(tickets[ready], poll_interval_us);
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();

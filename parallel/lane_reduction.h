@@ -12,8 +12,9 @@
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
 //   HF_TRY_VOID(reduction.finish_step());               // adds the shadows; waits: the sums are whole
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
-// and the adds of the wave are done: the next wave may overwrite the gradient buffer. After an error the
-// exchange is abandoned. Nothing is allocated after construction.
+// and the adds of the wave are done: the next wave may overwrite the gradient buffer. A rank alone has nobody
+// to hear from: its waves stand behind one another in the queue, and only finish_step() waits. After an error
+// the exchange is abandoned. Nothing is allocated after construction.
 //
 // A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank.
 #pragma once

@@ -71,10 +71,6 @@ struct EmulatedStream {
     const std::lock_guard lock(mutex);
     return tasks.empty();
   }
-  void drain() {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return tasks.empty(); });
-  }
   void serve() {
     allow_device_memory();
     for (;;) {
@@ -259,10 +255,6 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (sticky_error != cudaSuccess) return sticky_error;
   return stream->idle() ? cudaSuccess : cudaErrorNotReady;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  stream->drain();
-  return cudaSuccess;
-}
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   std::uint64_t count;
   {
@@ -299,10 +291,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (sticky_error != cudaSuccess) return sticky_error;
   return event->done() ? cudaSuccess : cudaErrorNotReady;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  event->wait_for(event->recorded);
-  return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   if (!start->done() || !end->done()) return noted(cudaErrorNotReady);

@@ -32,13 +32,18 @@ class WorkerRig {
 
   const Config& config() const { return config_; }
 
+  using Body = std::function<Result<void>(Worker&)>;
   // body(worker) on every rank, with initial weights and a running loader. `observer` is the devices'.
-  void run(const std::function<Result<void>(Worker&)>& body, const std::function<void(OpId)>& observer = {}) {
+  void run(const Body& body, const std::function<void(OpId)>& observer = {}) {
+    run_on([&] { return make_cpu_device({.threads = 1, .observer = observer}); }, body);
+  }
+  // On devices of the caller's.
+  void run_on(const std::function<std::unique_ptr<Device>()>& make_device, const Body& body) {
     const Result<void> outcome = run_local_ranks(ranks_, [&](Communicator& communicator) -> Result<void> {
       FaultPoints faults;
       HF_TRY(std::shared_ptr<DataSet> data,
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
-      const std::unique_ptr<Device> device = make_cpu_device({.threads = 1, .observer = observer});
+      const std::unique_ptr<Device> device = make_device();
       HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = posix_env(),
                                                                    .faults = faults,
                                                                    .communicator = communicator,

@@ -207,7 +207,9 @@ cudaError_t cudaFreeHost(void* memory);
 inline constexpr unsigned cudaMemAttachGlobal = 1;
 cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned flags = cudaMemAttachGlobal);
 
-// Streams run on a thread of their own, so whoever forgets to wait reads what is not there yet.
+// Streams run on a thread of their own, so whoever forgets to wait reads what is not there yet. Calls that
+// block the host (cudaStreamSynchronize, cudaDeviceSynchronize, cudaMemcpy ...) are left out: the device
+// polls events, and nothing else may wait.
 struct EmulatedStream;
 struct EmulatedEvent;
 using cudaStream_t = EmulatedStream*;
@@ -217,13 +219,11 @@ inline constexpr unsigned cudaEventDefault = 0, cudaEventDisableTiming = 2;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventQuery(cudaEvent_t event);
-cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 
 enum cudaMemcpyKind : int {
