@@ -17,18 +17,7 @@ bool LibraryMatmul::supports(DType dtype) const {
 
 void LibraryMatmul::run(const Matmul& op) {
   check_matmul(op);
-  const Product& product = products_->product({.m = op.m,
-                                               .n = op.n,
-                                               .k = op.k,
-                                               .lda = op.lda,
-                                               .ldb = op.ldb,
-                                               .ldc = op.ldc,
-                                               .transpose_a = op.transpose_a,
-                                               .transpose_b = op.transpose_b,
-                                               .accumulate = op.accumulate,
-                                               .bias = op.bias != nullptr,
-                                               .dtype = op.dtype,
-                                               .dtype_c = op.dtype_c});
+  const Product& product = products_->product(product_shape(op));
   constexpr std::size_t alignment_bytes = 64;
   if (product.scratch_bytes() + alignment_bytes > scratch_bytes_) {
     scratch_bytes_ = product.scratch_bytes() + alignment_bytes;

@@ -151,18 +151,6 @@ std::string matmul_library() {
   return fmt::format("oneDNN {}.{}.{} {}", version->major, version->minor, version->patch, isa);
 }
 
-void check_matmul(const Matmul& op) {
-  HF_CHECK(op.dtype == DType::fp32 || op.dtype == DType::bf16, "matmul of {}", name_of(op.dtype));
-  HF_CHECK(
-      op.dtype_c == DType::fp32 || (op.dtype_c == DType::bf16 && op.dtype == DType::bf16 && !op.accumulate),
-      "matmul writes bf16 only from bf16 and without accumulation");
-  HF_CHECK(op.m >= 0 && op.n >= 0 && op.k >= 0, "matmul of m {} n {} k {}", op.m, op.n, op.k);
-  HF_CHECK(
-      op.lda >= (op.transpose_a ? op.m : op.k) && op.ldb >= (op.transpose_b ? op.k : op.n) && op.ldc >= op.n,
-      "a leading dimension of matmul ({}, {}, {}) is below its matrix (m {}, n {}, k {})", op.lda, op.ldb,
-      op.ldc, op.m, op.n, op.k);
-}
-
 MatmulCache::MatmulCache(int threads, Bf16Products bf16)
     : library_(std::make_unique<Library>(threads, bf16)) {}
 
@@ -176,19 +164,6 @@ const Product& MatmulCache::product(const ProductShape& shape) {
   std::unique_ptr<Product>& product = products_[shape];
   if (!product) product = std::make_unique<OneDnnProduct>(library_->engine, library_->streams, shape);
   return *product;
-}
-
-std::size_t MatmulCache::Hash::operator()(const ProductShape& shape) const {
-  const std::uint64_t flags = (shape.transpose_a ? 1U : 0U) | (shape.transpose_b ? 2U : 0U) |
-                              (shape.accumulate ? 4U : 0U) | (shape.bias ? 8U : 0U) |
-                              (static_cast<std::uint64_t>(shape.dtype) << 4U) |
-                              (static_cast<std::uint64_t>(shape.dtype_c) << 8U);
-  std::uint64_t hash = flags;
-  for (const std::int64_t value : {shape.m, shape.n, shape.k, shape.lda, shape.ldb, shape.ldc}) {
-    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9E3779B97F4A7C15U;
-    hash ^= hash >> 29U;
-  }
-  return hash;
 }
 
 }  // namespace holdfast::cpu

@@ -8,7 +8,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "kernels/matmul.h"
+#include "kernels/product_shape.h"
 
 namespace holdfast::cpu {
 
@@ -21,18 +21,6 @@ void use_threads_per_primitive(int threads);
 // "oneDNN 2.6.3 avx512_core_bf16": the library and the instruction set it chose.
 std::string matmul_library();
 
-// All that a product's primitive depends on. Meaning of the fields as in Matmul.
-struct ProductShape {
-  std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t lda = 0, ldb = 0, ldc = 0;
-  bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;  // C += A x B; fp32 only
-  bool bias = false;        // in dtype
-  DType dtype = DType::fp32;
-  DType dtype_c = DType::fp32;
-  bool operator==(const ProductShape&) const = default;
-};
-
 // One matrix product of one thread. Different threads may run it at once.
 class Product {
  public:
@@ -42,9 +30,6 @@ class Product {
                    std::byte* scratch) const = 0;
   virtual std::size_t scratch_bytes() const = 0;
 };
-
-// Aborts when the sizes, leading dimensions and types of a call do not fit together.
-void check_matmul(const Matmul& op);
 
 // How bf16 is multiplied: by the library where the processor allows, or always by widening to fp32.
 enum class Bf16Products { native, widened };
@@ -64,11 +49,8 @@ class MatmulCache {
 
  private:
   struct Library;
-  struct Hash {
-    std::size_t operator()(const ProductShape& shape) const;
-  };
   std::unique_ptr<Library> library_;
-  std::unordered_map<ProductShape, std::unique_ptr<Product>, Hash> products_;
+  std::unordered_map<ProductShape, std::unique_ptr<Product>, ProductShapeHash> products_;
 };
 
 }  // namespace holdfast::cpu

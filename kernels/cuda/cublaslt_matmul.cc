@@ -1,5 +1,4 @@
 // Matrix products by cuBLASLt (kernels/cuda/matmul_cache.h has the rule that chooses its algorithms).
-#include "kernels/cpu/matmul_cache.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/ops.h"
 
@@ -15,9 +14,9 @@ bool is_empty(const Matmul& op) {
 
 void prepare_cublaslt_matmul(Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
-  cpu::check_matmul(op);
+  check_matmul(op);
   if (is_empty(op)) return;
-  context.request_workspace(context.matmuls().product(shape_of(op)).workspace_bytes());
+  context.request_workspace(context.matmuls().product(product_shape(op)).workspace_bytes());
 }
 
 // The own kernel takes what the library cannot: sums over nothing, shapes that it has no algorithm for, and
@@ -25,7 +24,7 @@ void prepare_cublaslt_matmul(Context& context, const void* arguments) {
 // slices start follows from the model alone, so that a run never changes between the two.
 void run_cublaslt_matmul(Context& context, const void* arguments) {
   const Matmul& op = *static_cast<const Matmul*>(arguments);
-  const Product* product = is_empty(op) ? nullptr : context.matmuls().find(shape_of(op));
+  const Product* product = is_empty(op) ? nullptr : context.matmuls().find(product_shape(op));
   if (product == nullptr || !product->found() || !product->takes(op)) return run_matmul(context, arguments);
   const cublasStatus_t status =
       product->run(context.matmuls().library(), op, context.workspace(), context.stream());

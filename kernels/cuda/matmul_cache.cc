@@ -70,21 +70,6 @@ std::string matmul_library() {
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-ProductShape shape_of(const Matmul& op) {
-  return {.m = op.m,
-          .n = op.n,
-          .k = op.k,
-          .lda = op.lda,
-          .ldb = op.ldb,
-          .ldc = op.ldc,
-          .transpose_a = op.transpose_a,
-          .transpose_b = op.transpose_b,
-          .accumulate = op.accumulate,
-          .bias = op.bias != nullptr,
-          .dtype = op.dtype,
-          .dtype_c = op.dtype_c};
-}
-
 // The library's matrices are column-major, so it sees the transposed of ours and computes C' = B' A': its
 // first operand is our B, and the bias, which it adds to each row of C', is added to our columns.
 //
@@ -198,18 +183,6 @@ Result<std::unique_ptr<MatmulCache>> MatmulCache::make() {
 MatmulCache::~MatmulCache() {
   products_.clear();
   cublasLtDestroy(library_);
-}
-
-std::size_t MatmulCache::Hash::operator()(const ProductShape& s) const {
-  std::size_t hash = 0;
-  for (const std::int64_t part : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) {
-    hash = (hash ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
-  }
-  for (const bool part : {s.transpose_a, s.transpose_b, s.accumulate, s.bias, s.dtype == DType::bf16,
-                          s.dtype_c == DType::bf16}) {
-    hash = hash * 2 + (part ? 1 : 0);
-  }
-  return hash ^ (hash >> 32);
 }
 
 const Product& MatmulCache::product(const ProductShape& shape) {

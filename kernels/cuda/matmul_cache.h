@@ -15,26 +15,13 @@
 #include <string>
 #include <unordered_map>
 
-#include "kernels/matmul.h"
+#include "kernels/product_shape.h"
 #include "runtime/core/result.h"
 
 namespace holdfast::cuda {
 
 // "cuBLASLt 13.1.0": with the GPU it decides the algorithms, and so the bits.
 std::string matmul_library();
-
-// All that the choice of an algorithm depends on. Meaning of the fields as in Matmul.
-struct ProductShape {
-  std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t lda = 0, ldb = 0, ldc = 0;
-  bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;
-  bool bias = false;
-  DType dtype = DType::fp32;
-  DType dtype_c = DType::fp32;
-  bool operator==(const ProductShape&) const = default;
-};
-ProductShape shape_of(const Matmul& op);
 
 // One product as the library wants it described, with the algorithm chosen for it.
 class Product {
@@ -89,13 +76,10 @@ class MatmulCache {
   std::string description() const;
 
  private:
-  struct Hash {
-    std::size_t operator()(const ProductShape& shape) const;
-  };
   explicit MatmulCache(cublasLtHandle_t library) : library_(library) {}
 
   cublasLtHandle_t library_;
-  std::unordered_map<ProductShape, Product, Hash> products_;
+  std::unordered_map<ProductShape, Product, ProductShapeHash> products_;
 };
 
 }  // namespace holdfast::cuda

@@ -57,8 +57,8 @@ TEST(CudaMatmul, APlannedProductMakesNothingWhenItRuns) {
 TEST(CudaMatmul, TheSameShapeIsAskedForOnce) {
   Result<std::unique_ptr<cuda::MatmulCache>> cache = cuda::MatmulCache::make();
   ASSERT_TRUE(cache.ok());
-  const cuda::ProductShape shape = cuda::shape_of(weight_gradient(32, 48, 4096, DType::bf16));
-  cuda::ProductShape other = shape;
+  const ProductShape shape = product_shape(weight_gradient(32, 48, 4096, DType::bf16));
+  ProductShape other = shape;
   other.accumulate = false;
   EXPECT_EQ((*cache)->find(shape), nullptr);
   const auto before = made().counts();
