@@ -31,7 +31,11 @@ function(holdfast_cuda_module name)
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/custom/*.cu)
   add_library(hf_cuda STATIC ${files} ${custom})
   holdfast_kernel_lists(hf_cuda FUNCTION custom_lists NAMESPACE cuda BUILDS custom SOURCES ${custom})
-  target_compile_options(hf_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings -lineinfo
+  # --fmad=false, as -ffp-contract=off for the host: products and sums are fused where the source says fmaf. By itself nvcc fuses
+  # what inlining and unrolling happen to bring together, even 1 + e^x with the last product inside of expf(). That is the same
+  # in every run of one build, but two instances of a template that must have the same bits (whole and ragged rows, forward and
+  # its recomputation), two toolkits, and the emulator may then differ. Sums of products say fmaf, so no inner loop gets longer.
+  target_compile_options(hf_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings --fmad=false -lineinfo
     --ptxas-options=-v --threads=2>)
   target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt)
   holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(tile_threads) attend(AttentionForward op) {
     const int query = first_query + thread.y + 16 * i;
     inverse[i] = 1.0F / total;
     if (thread.x == 0 && first_column == 0 && query < length)
-      op.lse[place.statistics + query] = softmax.largest[i] * ln_2 + logf(total);
+      op.lse[place.statistics + query] = fmaf(softmax.largest[i], ln_2, logf(total));
   }
   store_rows<columns>(sum, inverse, static_cast<T*>(op.out) + place.out, place.out_stride, first_query,
                       length, first_column, head_size);

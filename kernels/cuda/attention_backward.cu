@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(delta_threads) deltas(AttentionBackward op) {
     load_pack<T, packed>(out, d, head_size, a);
     load_pack<T, packed>(dout, d, head_size, b);
 #pragma unroll
-    for (int i = 0; i < delta_pack; ++i) sum += a[i] * b[i];
+    for (int i = 0; i < delta_pack; ++i) sum = fmaf(a[i], b[i], sum);
   }
 #pragma unroll
   for (int flip = delta_lanes / 2; flip > 0; flip /= 2) sum += __shfl_xor_sync(all_lanes, sum, flip);
@@ -90,7 +90,7 @@ struct Query {
   }
   __device__ float probability(float product, float scale, int key) const {
     const bool sees = exists && key <= number && key >= first_key;
-    return sees ? exp2f(product * scale * log2_e - lse) : 0.0F;
+    return sees ? exp2f(fmaf(product * scale, log2_e, -lse)) : 0.0F;
   }
 };
 

@@ -111,7 +111,7 @@ struct Softmax {
         inverse[m][half] = 1.0F / total;
         const int query = warp_first + 16 * m + 8 * half + thread.row;
         if (thread.column == 0 && query < length)
-          lse[query] = reference[m][half] * scale * ln_2 + logf(total);
+          lse[query] = fmaf(reference[m][half] * scale, ln_2, logf(total));
       }
     }
   }

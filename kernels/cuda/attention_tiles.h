@@ -91,7 +91,7 @@ __device__ void multiply_rows(const HeadRows<T>& left, const HeadRows<T>& right,
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) products[i][j] += a[i][step] * b[j][step];
+          for (int j = 0; j < 4; ++j) products[i][j] = fmaf(a[i][step], b[j][step], products[i][j]);
         }
       }
     }
@@ -133,7 +133,7 @@ __device__ void add_weighted_rows(const HeadRows<T>& rows, int first_column, int
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
 #pragma unroll
-            for (int c = 0; c < 4; ++c) sum[i][4 * j + c] += weights[i][step] * row[c];
+            for (int c = 0; c < 4; ++c) sum[i][4 * j + c] = fmaf(weights[i][step], row[c], sum[i][4 * j + c]);
           }
         }
       }

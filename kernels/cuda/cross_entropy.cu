@@ -33,7 +33,7 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < size; ++i) larger = Max{}(x[i], larger);
     const float base = larger > -INFINITY ? larger : 0.0F;  // no infinity minus infinity
-    sum = __fmul_rn(sum, power(largest - base));  // never fused with an addition: not every build would
+    sum *= power(largest - base);
 #pragma unroll
     for (int i = 0; i < size; ++i) sum += power(x[i] - base);
     largest = larger;
@@ -72,7 +72,7 @@ __device__ void write_gradient(const CrossEntropy& op, T* row, int target, const
     load_part<whole>(row, first, stride, x);
 #pragma unroll
     for (int i = 0; i < size; ++i)
-      x[i] = first + i < vocabulary ? __fmul_rn(power(x[i] - of_row.largest), factor) : 0.0F;
+      x[i] = first + i < vocabulary ? power(x[i] - of_row.largest) * factor : 0.0F;
     if (target >= first && target < first + size) {
 #pragma unroll
       for (int i = 0; i < size; ++i) x[i] -= first + i == target ? op.gradient_scale : 0.0F;

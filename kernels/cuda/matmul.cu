@@ -56,7 +56,7 @@ __device__ inline void multiply_square(const float* a, const float* b, float (&s
 #pragma unroll
     for (int i = 0; i < square; ++i) {
 #pragma unroll
-      for (int j = 0; j < square; ++j) sums[i][j] += row[i] * column[j];
+      for (int j = 0; j < square; ++j) sums[i][j] = fmaf(row[i], column[j], sums[i][j]);
     }
   }
 }

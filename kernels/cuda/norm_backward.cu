@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
       for (int i = 0; i < size; ++i) {
         const float normal = (x_k[i] - mean) * rstd, g = dy_k[i] * weight_k[i];
         means[0] = fmaf(g, normal, means[0]);
-        means[1] = __fadd_rn(means[1], g);
+        means[1] += g;
         sums[0][i] = fmaf(dy_k[i], normal, sums[0][i]);
         if constexpr (norm == Norm::layer) sums[1][i] += dy_k[i];
       }
