@@ -1,9 +1,12 @@
-// A model on a CPU device with the memory, buckets and tokens it needs, as the only rank of a run has them.
+// A model on a device, the CPU's unless it is given another, with the memory, buckets and tokens it needs, as
+// the only rank of a run has them.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/host_access.h"
 #include "parallel/buckets.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/random.h"
@@ -25,6 +29,8 @@ struct RigOptions {
   std::function<void(OpId)> observer = {};
   Recompute recompute = Recompute::none;
   std::vector<KernelWish> kernels = {};
+  // Of another device than the CPU's, which `threads`, `observer` and `kernels` describe.
+  std::function<std::unique_ptr<Device>()> make_device = {};
 };
 
 class ModelRig {
@@ -32,8 +38,11 @@ class ModelRig {
   ModelRig(const ModelSpec& spec, BatchShapeBT shape, const RigOptions& options = {})
       : shape_(shape),
         buckets_(backward_buckets(spec), 1),
-        device_(make_cpu_device(
-            {.threads = options.threads, .kernels = options.kernels, .observer = options.observer})),
+        device_(options.make_device ? options.make_device()
+                                    : make_cpu_device({.threads = options.threads,
+                                                       .kernels = options.kernels,
+                                                       .observer = options.observer})),
+        access_(*device_, plan_),
         model_(spec, shape, options.mode, plan_, options.recompute) {
     const auto rows = static_cast<std::uint64_t>(shape.rows());
     parameters_ = plan_.reserve("parameters", MemoryClass::weights,
@@ -42,10 +51,12 @@ class ModelRig {
       gradients_ =
           plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
     }
-    inputs_ = plan_.reserve("inputs", MemoryClass::data, rows * sizeof(std::int32_t));
-    targets_ = plan_.reserve("targets", MemoryClass::data, rows * sizeof(std::int32_t));
-    loss_sum_ = plan_.reserve("loss_sum", MemoryClass::data, sizeof(double));
+    constexpr MemoryPlace seen = MemoryPlace::host_visible;
+    inputs_ = plan_.reserve("inputs", MemoryClass::data, rows * sizeof(std::int32_t), seen);
+    targets_ = plan_.reserve("targets", MemoryClass::data, rows * sizeof(std::int32_t), seen);
+    loss_sum_ = plan_.reserve("loss_sum", MemoryClass::data, sizeof(double), seen);
     arena_ = allocate_memory(*device_, plan_).value();
+    access_.bind(arena_);
     model_.bind(*device_, arena_, buckets_, parameters(), gradients());
   }
 
@@ -72,7 +83,7 @@ class ModelRig {
     for (const ParameterSpec& parameter : parameter_specs(model_.spec())) {
       const std::vector<float> values = weights_of(parameter);
       const BucketTensor& tensor = *tensors_of(parameter.name).front();
-      for (std::size_t i = 0; i < values.size(); ++i) set_element(tensor.parameter_offset + i, values[i]);
+      if (!values.empty()) set_elements(tensor.parameter_offset, values);
     }
   }
   void set_initial_weights(std::uint64_t seed) {
@@ -83,22 +94,21 @@ class ModelRig {
     });
   }
 
-  std::vector<float> weight(const std::string& name) const {
+  std::vector<float> weight(const std::string& name) {
     const BucketTensor& tensor = *tensors_of(name).front();
     return elements(parameters(), tensor.parameter_offset, tensor.elements());
   }
   // A tied weight's two gradients added.
-  std::vector<float> gradient(const std::string& name) const {
+  std::vector<float> gradient(const std::string& name) {
     std::vector<float> sum;
     for (const BucketTensor* tensor : tensors_of(name)) {
-      sum.resize(tensor->elements());
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradients()[tensor->gradient_offset + i];
+      const std::vector<float> part = gradient_elements(tensor->gradient_offset, tensor->elements());
+      sum.resize(part.size());
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
     }
     return sum;
   }
-  std::vector<float> all_gradients() const {
-    return {gradients(), gradients() + buckets_.gradient_elements()};
-  }
+  std::vector<float> all_gradients() { return gradient_elements(0, buckets_.gradient_elements()); }
 
   double forward_loss() {
     model_.forward_loss(*device_, tokens(), loss_sum());
@@ -133,20 +143,35 @@ class ModelRig {
     HF_CHECK(!found.empty(), "no tensor {}", name);
     return found;
   }
-  void set_element(std::uint64_t offset, float value) {
+  std::size_t element_bytes() const { return bytes_of(model_.spec().dtype); }
+  void set_elements(std::uint64_t first, std::span<const float> values) {
+    const std::span<std::byte> target =
+        access_.to_write({parameters() + first * element_bytes(), values.size() * element_bytes()});
     if (model_.spec().dtype == DType::bf16) {
-      reinterpret_cast<BFloat16*>(parameters())[offset] = to_bfloat16(value);
+      std::ranges::transform(values, reinterpret_cast<BFloat16*>(target.data()), to_bfloat16);
     } else {
-      reinterpret_cast<float*>(parameters())[offset] = value;
+      std::memcpy(target.data(), values.data(), target.size());
     }
+    access_.flush();
   }
-  std::vector<float> elements(const std::byte* source, std::uint64_t first, std::uint64_t count) const {
+  // Of the model's dtype.
+  std::vector<float> elements(const std::byte* source, std::uint64_t first, std::uint64_t count) {
+    const std::byte* found =
+        access_.to_read({source + first * element_bytes(), count * element_bytes()}).data();
     std::vector<float> values(count);
-    for (std::uint64_t i = 0; i < count; ++i) {
-      values[i] = model_.spec().dtype == DType::bf16
-                      ? to_float(reinterpret_cast<const BFloat16*>(source)[first + i])
-                      : reinterpret_cast<const float*>(source)[first + i];
+    if (model_.spec().dtype == DType::bf16) {
+      const auto* rounded = reinterpret_cast<const BFloat16*>(found);
+      std::transform(rounded, rounded + count, values.begin(), to_float);
+    } else {
+      std::memcpy(values.data(), found, count * sizeof(float));
     }
+    return values;
+  }
+  std::vector<float> gradient_elements(std::uint64_t first, std::uint64_t count) {
+    const std::span<const std::byte> found =
+        access_.to_read(std::as_bytes(std::span(gradients() + first, count)));
+    std::vector<float> values(count);
+    std::memcpy(values.data(), found.data(), found.size());
     return values;
   }
 
@@ -155,6 +180,7 @@ class ModelRig {
   MemoryArena arena_;  // outlives the device, whose queue may still hold ops
   BucketPlan buckets_;
   std::unique_ptr<Device> device_;
+  HostAccess access_;
   Model model_;
   MemoryPlan::Slot parameters_, gradients_, inputs_, targets_, loss_sum_;
 };
