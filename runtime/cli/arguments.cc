@@ -1,5 +1,7 @@
 #include "runtime/cli/arguments.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -71,6 +73,15 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
 std::string Arguments::text(std::string_view option, const std::string& otherwise) const {
   const auto found = values_.find(std::string(option));
   return found == values_.end() ? otherwise : found->second;
+}
+
+Result<std::string> Arguments::choice(std::string_view option,
+                                      const std::vector<std::string_view>& words) const {
+  const std::string word = text(option, std::string(words.front()));
+  if (std::ranges::find(words, word) != words.end()) return word;
+  const std::string near = closest(word, words);
+  return fail(ExitCode::config, "--{} must be one of {}, got \"{}\"{}", option, fmt::join(words, ", "), word,
+              near.empty() ? "" : fmt::format(", did you mean {}?", near));
 }
 
 Result<std::int64_t> Arguments::integer(std::string_view option, std::int64_t otherwise,

@@ -24,6 +24,8 @@ class Arguments {
   const std::string& positional(std::size_t index) const { return positional_[index]; }
   bool has(std::string_view option) const { return values_.contains(std::string(option)); }
   std::string text(std::string_view option, const std::string& otherwise) const;
+  // ExitCode::config when it is none of the words, the first of which stands for a missing one.
+  Result<std::string> choice(std::string_view option, const std::vector<std::string_view>& words) const;
   // ExitCode::config when the value is not a number of this kind or below `smallest`.
   Result<std::int64_t> integer(std::string_view option, std::int64_t otherwise, std::int64_t smallest) const;
   Result<double> real(std::string_view option, double otherwise, double smallest) const;

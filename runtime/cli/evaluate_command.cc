@@ -11,14 +11,15 @@ namespace holdfast {
 namespace {
 
 constexpr const char* usage =
-    "usage: holdfast evaluate PATH --data FILE [--sequence-length N]\n"
+    "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--device D]\n"
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the mean loss per token "
     "(nats) in fp32\n"
     "over the consecutive windows of N tokens of FILE: an llm.c or llmq token shard or a Megatron\n"
     "dataset, known by its magic, or text.\n"
     "  --data FILE             the data\n"
-    "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n";
+    "  --sequence-length N     tokens in a window (the run's training.sequence_length)\n"
+    "  --device D              auto, cpu or cuda; auto takes a GPU that can be used (auto)\n";
 
 // Tokens computed at once: enough to keep the processor busy. Any number gives the loss of the same windows.
 constexpr std::int64_t tokens_at_once = 2048;
@@ -36,15 +37,17 @@ Result<std::int64_t> sequence_length_of(const Arguments& arguments, Env& env, co
 Result<void> evaluate(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments,
-         Arguments::parse("evaluate", words, {"PATH"}, {"data", "sequence-length"}));
+         Arguments::parse("evaluate", words, {"PATH"}, {"data", "sequence-length", "device"}));
   if (!arguments.has("data")) {
     return fail(ExitCode::config, "evaluate needs --data FILE, the data to compute the loss of\n{}", usage);
   }
+  HF_TRY(const std::string device, arguments.choice("device", {"auto", "cpu", "cuda"}));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::int64_t length, sequence_length_of(arguments, env, checkpoint));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint,
-                              {.threads = env.processor_count(),
+                              {.device = device,
+                               .threads = env.processor_count(),
                                .sequence_length = length,
                                .batch = std::max<std::int64_t>(1, tokens_at_once / length)}));
   HF_TRY(const double loss, evaluate_file(env, *model, arguments.text("data", "")));

@@ -11,7 +11,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* usage =
-    "usage: holdfast sample RUN --prompt TEXT [--tokens N] [--temperature X] [--top-k K] [--seed S]\n"
+    "usage: holdfast sample RUN --prompt TEXT [--tokens N] [--temperature X] [--top-k K] [--seed S] "
+    "[--device D]\n"
     "\n"
     "RUN is a run directory (its newest whole checkpoint) or one checkpoint. Prints the prompt and what the "
     "model goes on\n"
@@ -20,7 +21,8 @@ constexpr const char* usage =
     "  --tokens N         tokens to make (400)\n"
     "  --temperature X    0 = always the likeliest token, 1 = as likely as the model says (0.8)\n"
     "  --top-k K          choose among the K likeliest tokens, 0 = all (40)\n"
-    "  --seed S           another seed, another text; the same seed, the same text (1)\n";
+    "  --seed S           another seed, another text; the same seed and kind of device, the same text (1)\n"
+    "  --device D         auto, cpu or cuda; auto takes a GPU that can be used (auto)\n";
 
 Result<SampleOptions> read_options(const Arguments& arguments) {
   SampleOptions options{.prompt = arguments.text("prompt", "")};
@@ -35,11 +37,13 @@ Result<SampleOptions> read_options(const Arguments& arguments) {
 Result<void> sample_text(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments,
-         Arguments::parse("sample", words, {"RUN"}, {"prompt", "tokens", "temperature", "top-k", "seed"}));
+         Arguments::parse("sample", words, {"RUN"},
+                          {"prompt", "tokens", "temperature", "top-k", "seed", "device"}));
   HF_TRY(const SampleOptions options, read_options(arguments));
+  HF_TRY(const std::string device, arguments.choice("device", {"auto", "cpu", "cuda"}));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
-         InferenceModel::load(env, checkpoint, {.threads = env.processor_count()}));
+         InferenceModel::load(env, checkpoint, {.device = device, .threads = env.processor_count()}));
   bool shown = false;
   const auto show = [&shown](std::string_view text) {
     shown = true;

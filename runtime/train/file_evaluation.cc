@@ -78,7 +78,8 @@ Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string&
        window += static_cast<std::uint64_t>(shape.batch)) {
     HF_TRY(const std::uint64_t counted_of_batch, batches.read(window));
     counted += counted_of_batch;
-    sum.add(model.loss_sum(batches.inputs(), batches.targets(), batches.first_key()));
+    HF_TRY(const double loss_sum, model.loss_sum(batches.inputs(), batches.targets(), batches.first_key()));
+    sum.add(loss_sum);
   }
   if (counted == 0) {
     return fail(ExitCode::data,

@@ -5,6 +5,8 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/train/device_choice.h"
+#include "runtime/train/device_state.h"
 
 namespace holdfast {
 namespace {
@@ -25,6 +27,14 @@ BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
               options.sequence_length > 0 ? options.sequence_length : config.training.sequence_length};
 }
 
+// With the kernels that it takes by itself, whatever the run asked for.
+Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& options) {
+  Config config;
+  config.device = options.device;
+  resolve_device(env, config);
+  return make_device(env, config, {}, {.threads = options.threads});
+}
+
 }  // namespace
 
 Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
@@ -34,75 +44,89 @@ Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
   return std::move(loaded->config);
 }
 
-InferenceModel::InferenceModel(Config config, const InferenceOptions& options)
+InferenceModel::InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device)
     : config_(std::move(config)),
       spec_(fp32_spec(config_)),
       shape_(shape_of(config_, options)),
       buckets_(backward_buckets(spec_), 1),
-      device_(make_cpu_device({.threads = options.threads})) {}
+      device_(std::move(device)) {}
 
 Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoint& checkpoint,
                                                              const InferenceOptions& options) {
   HF_CHECK(options.batch >= 1 && options.sequence_length >= 0);
   HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
-  std::unique_ptr<InferenceModel> inference(new InferenceModel(std::move(config), options));
-  const ModelSpec& spec = inference->spec_;
-  const auto rows = static_cast<std::size_t>(inference->shape_.rows());
-  if (spec.positions > 0 && inference->shape_.sequence_length > spec.positions) {
-    return fail(
-        ExitCode::config,
-        "a sequence of {} tokens is longer than the {} positions that the model of {} has learned. Give a "
-        "sequence length of {} or less",
-        inference->shape_.sequence_length, spec.positions, checkpoint.directory(), spec.positions);
-  }
-  MemoryPlan& plan = inference->plan_;
-  const auto parameters = plan.reserve("parameters", MemoryClass::weights,
-                                       inference->buckets_.parameter_elements() * sizeof(float));
-  const auto tokens = plan.reserve("tokens", MemoryClass::data, 3 * rows * sizeof(std::int32_t));
-  const auto loss_sum = plan.reserve("loss_sum", MemoryClass::workspace, sizeof(double));
-  inference->model_ = std::make_unique<Model>(spec, inference->shape_, Model::Mode::forward_only, plan);
-  HF_TRY_VOID(check_fits(plan, available_memory_bytes(env), 1));
-  HF_TRY(inference->arena_, allocate_memory(*inference->device_, plan));
-  inference->parameters_ = inference->arena_.at<float>(parameters);
-  inference->inputs_ = inference->arena_.at<std::int32_t>(tokens);
-  inference->targets_ = inference->inputs_ + rows;
-  inference->first_key_ = inference->targets_ + rows;
-  inference->loss_sum_ = inference->arena_.at<double>(loss_sum);
-  inference->model_->bind(*inference->device_, inference->arena_, inference->buckets_,
-                          inference->arena_.bytes(parameters).data(), nullptr);
+  HF_TRY(std::unique_ptr<Device> device, device_of(env, options));
+  std::unique_ptr<InferenceModel> inference(
+      new InferenceModel(std::move(config), options, std::move(device)));
+  HF_TRY_VOID(inference->check_length(checkpoint.directory()));
+  HF_TRY_VOID(inference->allocate(env));
   HF_TRY_VOID(inference->read_weights(checkpoint));
   return inference;
 }
 
+Result<void> InferenceModel::check_length(const std::string& checkpoint) const {
+  if (spec_.positions == 0 || shape_.sequence_length <= spec_.positions) return {};
+  return fail(
+      ExitCode::config,
+      "a sequence of {} tokens is longer than the {} positions that the model of {} has learned. Give a "
+      "sequence length of {} or less",
+      shape_.sequence_length, spec_.positions, checkpoint, spec_.positions);
+}
+
+Result<void> InferenceModel::allocate(Env& env) {
+  const auto rows = static_cast<std::size_t>(shape_.rows());
+  const auto parameters =
+      plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * sizeof(float));
+  const auto tokens =
+      plan_.reserve("tokens", MemoryClass::data, 3 * rows * sizeof(std::int32_t), MemoryPlace::host_visible);
+  const auto loss_sum =
+      plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryPlace::host_visible);
+  host_access_ = std::make_unique<HostAccess>(*device_, plan_);
+  model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_);
+  HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
+  HF_TRY(arena_, allocate_memory(*device_, plan_));
+  parameters_ = arena_.at<float>(parameters);
+  inputs_ = arena_.at<std::int32_t>(tokens);
+  targets_ = inputs_ + rows;
+  first_key_ = targets_ + rows;
+  loss_sum_ = arena_.at<double>(loss_sum);
+  host_access_->bind(arena_);
+  model_->bind(*device_, arena_, buckets_, arena_.bytes(parameters).data(), nullptr);
+  return {};
+}
+
 Result<void> InferenceModel::read_weights(Checkpoint& checkpoint) {
-  std::vector<Checkpoint::Wanted> wanted;
+  std::vector<OwnedState> pieces;
   for (const Bucket& bucket : buckets_.buckets()) {
     if (bucket.shadow_of >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
       ShardSpec spec{
           .tensor = tensor.name, .kind = "weight", .dtype = DType::fp32, .global_shape = tensor.shape};
       spec.block_count = spec.tensor_blocks();
-      const std::span<float> target(parameters_ + tensor.parameter_offset, tensor.elements());
-      wanted.push_back({.spec = std::move(spec), .target = std::as_writable_bytes(target)});
+      pieces.push_back({.spec = std::move(spec), .data = parameters_ + tensor.parameter_offset});
     }
   }
-  return checkpoint.read(wanted);
+  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint));
+  return device_->status();
 }
 
-std::span<const float> InferenceModel::next_logits(std::span<const std::int32_t> tokens) {
+Result<std::span<const float>> InferenceModel::next_logits(std::span<const std::int32_t> tokens) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   HF_CHECK(count >= 1 && count <= shape_.sequence_length);
   const std::int64_t padded = (count + length_multiple - 1) / length_multiple * length_multiple;
   const std::int64_t length = std::min(padded, shape_.sequence_length);
   std::fill(std::copy(tokens.begin(), tokens.end(), inputs_), inputs_ + length, 0);
   const TokenBatch batch{.inputs = inputs_, .shape = {.batch = 1, .sequence_length = length}};
-  const void* logits = model_->forward_logits(*device_, batch, count - 1);
-  device_->synchronize();
-  return {static_cast<const float*>(logits), static_cast<std::size_t>(spec_.vocabulary)};
+  const auto* logits = static_cast<const float*>(model_->forward_logits(*device_, batch, count - 1));
+  const std::span<const std::byte> seen =
+      host_access_->to_read(std::as_bytes(std::span(logits, static_cast<std::size_t>(spec_.vocabulary))));
+  HF_TRY_VOID(device_->status());
+  return std::span(reinterpret_cast<const float*>(seen.data()), seen.size() / sizeof(float));
 }
 
-double InferenceModel::loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
-                                std::span<const std::int32_t> first_key) {
+Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
+                                        std::span<const std::int32_t> targets,
+                                        std::span<const std::int32_t> first_key) {
   HF_CHECK(inputs.size() == static_cast<std::size_t>(shape_.rows()) && targets.size() == inputs.size());
   std::ranges::copy(inputs, inputs_);
   std::ranges::copy(targets, targets_);
@@ -114,6 +138,7 @@ double InferenceModel::loss_sum(std::span<const std::int32_t> inputs, std::span<
                         .shape = shape_},
                        loss_sum_);
   device_->synchronize();
+  HF_TRY_VOID(device_->status());
   return *loss_sum_;
 }
 

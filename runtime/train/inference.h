@@ -1,14 +1,15 @@
-// A trained model that only runs forward, on one CPU device, in fp32: what sampling and file evaluation
-// share. The weights are a checkpoint's fp32 master weights, whatever layout and precision they were trained
-// in.
+// A trained model that only runs forward, on one device, in fp32: what sampling and file evaluation share.
+// The weights are a checkpoint's fp32 master weights, whatever layout and precision they were trained in.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "checkpoint/store.h"
 #include "kernels/device.h"
+#include "kernels/host_access.h"
 #include "runtime/config/config.h"
 #include "runtime/core/env.h"
 #include "runtime/core/memory_plan.h"
@@ -17,7 +18,8 @@
 namespace holdfast {
 
 struct InferenceOptions {
-  int threads = 1;
+  std::string device = "cpu";        // or "auto", "cuda"
+  int threads = 1;                   // of the CPU
   std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
   std::int64_t batch = 1;            // sequences at once
 };
@@ -30,24 +32,27 @@ class InferenceModel {
  public:
   // The model's shape is the config stored with the checkpoint. ExitCode::checkpoint when weights are
   // missing, damaged or of another shape; config when the sequence is longer than the model's learned
-  // positions; does_not_fit.
+  // positions, or the device is not to be had; does_not_fit.
   static Result<std::unique_ptr<InferenceModel>> load(Env& env, Checkpoint& checkpoint,
                                                       const InferenceOptions& options);
 
   const Config& config() const { return config_; }
   const ModelSpec& spec() const { return spec_; }
   BatchShapeBT shape() const { return shape_; }
+  const Device& device() const { return *device_; }
 
   // Logits of the token that follows `tokens` (1 to sequence_length of them): `vocabulary` values, valid
-  // until the next call.
-  std::span<const float> next_logits(std::span<const std::int32_t> tokens);
+  // until the next call. The error is the device's, here and below.
+  Result<std::span<const float>> next_logits(std::span<const std::int32_t> tokens);
   // Sum of the losses of shape().rows() tokens; a negative target is not counted. `first_key`: see
   // TokenBatch; empty = none.
-  double loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
-                  std::span<const std::int32_t> first_key);
+  Result<double> loss_sum(std::span<const std::int32_t> inputs, std::span<const std::int32_t> targets,
+                          std::span<const std::int32_t> first_key);
 
  private:
-  InferenceModel(Config config, const InferenceOptions& options);
+  InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device);
+  Result<void> check_length(const std::string& checkpoint) const;
+  Result<void> allocate(Env& env);
   Result<void> read_weights(Checkpoint& checkpoint);
 
   Config config_;
@@ -56,6 +61,7 @@ class InferenceModel {
   BucketPlan buckets_;
   MemoryPlan plan_;
   MemoryArena arena_;
+  std::unique_ptr<HostAccess> host_access_;
   std::unique_ptr<Model> model_;
   float* parameters_ = nullptr;
   std::int32_t* inputs_ = nullptr;

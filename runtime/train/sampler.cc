@@ -116,8 +116,8 @@ Result<void> sample(InferenceModel& model, const SampleOptions& options,
   if (!options.prompt.empty()) show(options.prompt);
   const RandomStream stream(options.seed, digest_of("sample").low);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const std::span<const float> logits =
-        model.next_logits(std::span(tokens).last(std::min(tokens.size(), window)));
+    HF_TRY(const std::span<const float> logits,
+           model.next_logits(std::span(tokens).last(std::min(tokens.size(), window))));
     HF_TRY(const std::int32_t token,
            choose_token(logits, options, stream.uniform(static_cast<std::uint64_t>(i))));
     tokens.push_back(token);

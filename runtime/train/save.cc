@@ -8,13 +8,10 @@
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
 #include "runtime/model/parameters.h"
+#include "runtime/train/device_state.h"
 
 namespace holdfast {
 namespace {
-
-std::span<std::byte> bytes_of_state(const OwnedState& piece) {
-  return std::as_writable_bytes(std::span(piece.data, piece.spec.element_count()));
-}
 
 Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) {
   std::vector<StatePiece> pieces;
@@ -27,39 +24,6 @@ Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) 
   return write_shard_file(worker.env(), store.pending_directory(state.step),
                           CheckpointStore::shard_name(worker.communicator().rank()), state.step, state.run_id,
                           pieces, read);
-}
-
-// Cuts what is longer than the host can hold of it at once.
-std::vector<OwnedState> parts_of(const HostAccess& access, const std::vector<OwnedState>& pieces) {
-  const std::uint64_t blocks_max = access.room_bytes() / (block_elements * sizeof(float));
-  std::vector<OwnedState> parts;
-  for (const OwnedState& piece : pieces) {
-    for (std::uint64_t done = 0; done < piece.spec.block_count;) {
-      OwnedState part = piece;
-      part.spec.first_block += done;
-      part.spec.block_count = std::min(blocks_max, piece.spec.block_count - done);
-      part.data += done * block_elements;
-      done += part.spec.block_count;
-      parts.push_back(std::move(part));
-    }
-  }
-  return parts;
-}
-
-// fill(parts, targets) writes whole parts of the state, again and again with as many as the host can hold.
-template <typename Fill>
-Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& pieces, const Fill& fill) {
-  const std::vector<OwnedState> parts = parts_of(access, pieces);
-  for (std::size_t begin = 0; begin < parts.size();) {
-    std::vector<std::span<std::byte>> targets;
-    std::size_t end = begin;
-    for (; end < parts.size() && parts[end].spec.byte_count() <= access.room_bytes(); ++end)
-      targets.push_back(access.to_write(bytes_of_state(parts[end])));
-    HF_TRY_VOID(fill(std::span(parts).subspan(begin, end - begin), targets));
-    access.flush();
-    begin = end;
-  }
-  return {};
 }
 
 std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {
@@ -107,12 +71,7 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
   }
   std::vector<OwnedState> pieces = worker.optimizer().state();
   if (weights_only) pieces = of_kind(std::move(pieces), "weight");
-  const auto read = [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) {
-    std::vector<Checkpoint::Wanted> wanted;
-    for (std::size_t i = 0; i < parts.size(); ++i) wanted.push_back({parts[i].spec, targets[i]});
-    return checkpoint.read(wanted);
-  };
-  HF_TRY_VOID(write_state(worker.host_access(), pieces, read));
+  HF_TRY_VOID(read_state(worker.host_access(), pieces, checkpoint));
   if (weights_only) return {};
   const Digest fingerprint = worker.state().data_fingerprint;
   HF_TRY(worker.state(), take_state(checkpoint.manifest(), directory));

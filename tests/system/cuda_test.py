@@ -1,4 +1,6 @@
-"""The program on the CUDA device, emulated: a whole run alone and under mpirun, what `holdfast check` says of it, and benchmarks."""
+"""The program on the CUDA device, emulated: a whole run alone and under mpirun, what is done with its checkpoint, what
+`holdfast check` says of the device, and benchmarks.
+"""
 import json
 import os
 import unittest
@@ -68,6 +70,21 @@ class CudaTest(unittest.TestCase):
         for case in ("adamw", "square_sum"):
             self.assertGreater(result[case]["ms"], 0.0)
             self.assertGreater(result[case]["limit_ms"], 0.0)
+
+    def test_sample_and_evaluate(self):
+        run = self.scene.run("trained")
+        run.start(1, overrides=SMALL).expect_exit(0)
+        data = self.scene.directory / "held-out.txt"
+        data.write_text(harness.text_of(1000, seed=2))
+        texts, losses = {}, {}
+        for device in ("cpu", "cuda"):
+            texts[device] = harness.program_output("sample", run.directory, "--prompt=A run", "--tokens=8", "--temperature=0",
+                                                   f"--device={device}")
+            evaluated = harness.program_output("evaluate", run.directory, f"--data={data}", f"--device={device}")
+            losses[device] = float(evaluated.split()[-1])
+        self.assertEqual(texts["cuda"], texts["cpu"])
+        self.assertNotEqual(losses["cuda"], 0.0)
+        self.assertAlmostEqual(losses["cuda"], losses["cpu"], delta=1e-5 * losses["cpu"])
 
     def test_auto_takes_the_gpu_and_check_says_so(self):
         outcome = harness.program_output("check", self.scene.config)

@@ -192,6 +192,9 @@ class Errors(unittest.TestCase):
     def test_bad_option_value(self):
         self.expect(self.holdfast("sample", "run", "--tokens=many"))
 
+    def test_bad_option_choice(self):
+        self.expect(self.holdfast("sample", "run", "--device=gpu"))
+
     def test_missing_word(self):
         self.expect(self.holdfast("digest"))
 
@@ -311,11 +314,23 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
         self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
 
+<<<<<<< HEAD
         for words in (["step", "run.toml"], ["op", "add"], ["optimizer"]):
             self.expect(self.holdfast("bench", *words, "--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
 
     def test_unknown_bench_device(self):
         self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
+=======
+    def test_no_gpu_to_sample_on(self):
+        self.saved_run()
+        nowhere = {**EMULATED, "EMULATED_GPUS": "0"}
+        self.expect(self.holdfast("sample", "run", "--device=cuda", environment=nowhere))
+        self.expect(self.holdfast("evaluate", "run", "--data", "text.txt", "--device=cuda", environment=nowhere))
+        self.assertEqual(self.holdfast("sample", "run", "--tokens=1", environment=nowhere).returncode, 0, "auto takes the CPU")
+
+    def test_bench_on_gpu(self):
+        self.expect(self.holdfast("bench", "step", "run.toml", "--device=cuda"))
+>>>>>>> 8b20470 (sample and evaluate compute on a GPU, too: --device auto, cpu or cuda)
 
     def test_device_changed(self):
         self.saved_run()

@@ -318,7 +318,7 @@ def kill(pid, number):
 
 def call_program(*arguments):
     return subprocess.run([str(PROGRAM), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=120, check=False, env=environment())
+                          text=True, errors="replace", timeout=120, check=False, env=environment())
 
 
 def program_output(*arguments):

@@ -101,7 +101,7 @@ TEST_F(InferenceTest, SaysTheOneThingItsWeightsKnow) {
   // Past the window of 8 tokens it slides.
   EXPECT_EQ(sampled(*model, {.prompt = "", .tokens = 40, .temperature = 0.0}).substr(21),
             " !\"#$%&'()*+,-./012");
-  const std::span<const float> logits = model->next_logits(std::vector<std::int32_t>{65, 10});
+  const std::span<const float> logits = model->next_logits(std::vector<std::int32_t>{65, 10}).value();
   EXPECT_NEAR(logits[11], certainty, 0.1);
   EXPECT_NEAR(logits[10], 0.0, 1e-6);
 }
@@ -135,7 +135,7 @@ TEST_F(InferenceTest, LossIsTheOneOfTheLogits) {
     std::vector<std::int32_t> seen;
     for (std::size_t i = 0; i < 8; ++i) {
       seen.push_back(text[window * 8 + i]);
-      const std::span<const float> logits = model->next_logits(seen);
+      const std::span<const float> logits = model->next_logits(seen).value();
       double sum = 0.0;
       for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
       expected +=
