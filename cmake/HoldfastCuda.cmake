@@ -31,6 +31,9 @@ function(holdfast_cuda_module name)
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/custom/*.cu)
   add_library(hf_cuda STATIC ${files} ${custom})
   holdfast_kernel_lists(hf_cuda FUNCTION custom_lists NAMESPACE cuda BUILDS custom SOURCES ${custom})
+  list(TRANSFORM CMAKE_CUDA_ARCHITECTURES PREPEND "sm_" OUTPUT_VARIABLE built_for)
+  list(JOIN built_for ", " built_for)
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/trial.cc PROPERTY COMPILE_DEFINITIONS HF_CUDA_BUILT_FOR="${built_for}")
   # --fmad=false, as -ffp-contract=off for the host: products and sums are fused where the source says fmaf. By itself nvcc fuses
   # what inlining and unrolling happen to bring together, even 1 + e^x with the last product inside of expf(). That is the same
   # in every run of one build, but two instances of a template that must have the same bits (whole and ragged rows, forward and

@@ -10,7 +10,7 @@ Error not_loaded() {
   return fail(
       ExitCode::config,
       "the CUDA device could not be loaded: {}; build holdfast where there is the CUDA toolkit (cmake "
-      "finds nvcc in the PATH), or use \"cpu\" or \"auto\"",
+      "finds nvcc in the PATH)",
       reason == nullptr ? "unknown reason" : reason);
 }
 

@@ -41,8 +41,12 @@ struct CudaDeviceOptions {
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime
 // and the heap; neither throws into the other.
 struct CudaModule {
+  std::string (*built_for)();  // "sm_80, sm_90": what its kernels were compiled for
+  int runtime_version;         // of CUDA, that it was built with; 13000 is 13.0
   const KernelRegistry& (*registry)();
   Result<std::vector<CudaFacts>> (*devices)();  // those that this process sees; none is an error
+  // Whether this GPU runs what the library has, with a clause that says why not: by running one kernel.
+  Result<void> (*try_device)(int ordinal);
   Result<std::unique_ptr<Device>> (*make_device)(const CudaDeviceOptions& options);
 };
 inline constexpr const char* cuda_module_file = "libholdfast_cuda.so";

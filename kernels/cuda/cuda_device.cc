@@ -210,8 +210,8 @@ Result<void> CudaDevice::status() {
   if (error == cudaSuccess) return {};
   return fail(
       ExitCode::communication,
-      "{} (GPU {}) failed: {}; what it computed since is lost. Start the run again, it goes on from its "
-      "newest checkpoint; if this happens again, look at the GPU (nvidia-smi -q, dmesg | grep Xid)",
+      "{} (GPU {}) failed: {}; what it computed since is lost. Start again, a run goes on from its newest "
+      "checkpoint; if this happens again, look at the GPU (nvidia-smi -q, dmesg | grep Xid)",
       facts_.name, facts_.ordinal, sentence_of(error, at_launch ? context_.failed_operation() : "a kernel"));
 }
 
@@ -254,6 +254,26 @@ std::string CudaDevice::identity(DType precision) const {
                      facts_.runtime_version % 1000 / 10, bits.empty() ? "" : ", ", bits);
 }
 
+// Why the runtime finds none. It gives one error for a driver that is too old and for none at all.
+std::string no_gpu_sentence(cudaError_t found) {
+  int driver = 0, runtime = 0;
+  if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 &&
+      cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
+    return fmt::format(
+        "NVIDIA's driver is for CUDA {}.{}, and this was built with CUDA {}.{}; install a newer driver, "
+        "build with an older toolkit",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  }
+  const char* reason = "none is visible to this process (CUDA_VISIBLE_DEVICES)";
+  if (found == cudaErrorInsufficientDriver)
+    reason = "NVIDIA's driver is not installed";
+  else if (found != cudaSuccess)
+    reason = cudaGetErrorString(found);
+  return fmt::format("{}; look at what nvidia-smi says", reason);
+}
+
+}  // namespace
+
 Result<CudaFacts> facts_of(int ordinal) {
   CudaFacts facts;
   cudaDeviceProp properties = {};
@@ -270,18 +290,12 @@ Result<CudaFacts> facts_of(int ordinal) {
   return facts;
 }
 
-}  // namespace
-
 Result<std::vector<CudaFacts>> devices() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
     cudaGetLastError();
-    return fail(
-        ExitCode::config,
-        "there is no GPU that it can use: {}; look at what nvidia-smi says, or use \"cpu\" or \"auto\"",
-        found == cudaSuccess ? "none is visible to this process (CUDA_VISIBLE_DEVICES)"
-                             : cudaGetErrorString(found));
+    return fail(ExitCode::config, "there is no GPU that it can use: {}", no_gpu_sentence(found));
   }
   std::vector<CudaFacts> all;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
@@ -295,11 +309,6 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
   HF_TRY_VOID(outcome_of(devices()));
   HF_TRY_VOID(check(cudaSetDevice(options.ordinal), "cudaSetDevice"));
   HF_TRY(CudaFacts facts, facts_of(options.ordinal));
-  constexpr int oldest_major = 8;  // bf16 in the matrix units
-  if (facts.compute_major < oldest_major) {
-    return fail(ExitCode::config, "{} has compute capability {}.{}, expected {}.0 at least", facts.name,
-                facts.compute_major, facts.compute_minor, oldest_major);
-  }
   HF_TRY(KernelTable kernels, registry().choose(CpuIsa::portable, options.kernels));
   HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
   cudaStream_t stream = nullptr;

@@ -9,6 +9,7 @@
 namespace holdfast::cuda {
 
 Result<std::vector<CudaFacts>> devices();
+Result<CudaFacts> facts_of(int ordinal);
 Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options);
 
 }  // namespace holdfast::cuda

@@ -1,14 +1,21 @@
 // The one symbol of libholdfast_cuda.so that can be seen from outside.
+#include <cuda_runtime.h>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/table.h"
+#include "kernels/cuda/trial.h"
 
 namespace holdfast {
 
 extern "C" const CudaModule* holdfast_cuda_module();
 
 const CudaModule* holdfast_cuda_module() {
-  static constexpr CudaModule module = {
-      .registry = cuda::registry, .devices = cuda::devices, .make_device = cuda::make_device};
+  static constexpr CudaModule module = {.built_for = cuda::built_for,
+                                        .runtime_version = CUDART_VERSION,
+                                        .registry = cuda::registry,
+                                        .devices = cuda::devices,
+                                        .try_device = cuda::try_device,
+                                        .make_device = cuda::make_device};
   return &module;
 }
 

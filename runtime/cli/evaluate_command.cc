@@ -4,6 +4,7 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/train/file_evaluation.h"
 
@@ -41,7 +42,7 @@ Result<void> evaluate(const std::vector<std::string>& words) {
   if (!arguments.has("data")) {
     return fail(ExitCode::config, "evaluate needs --data FILE, the data to compute the loss of\n{}", usage);
   }
-  HF_TRY(const std::string device, arguments.choice("device", {"auto", "cpu", "cuda"}));
+  HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::int64_t length, sequence_length_of(arguments, env, checkpoint));
   HF_TRY(const std::unique_ptr<InferenceModel> model,

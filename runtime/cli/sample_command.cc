@@ -4,6 +4,7 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/train/sampler.h"
 
@@ -40,7 +41,7 @@ Result<void> sample_text(const std::vector<std::string>& words) {
          Arguments::parse("sample", words, {"RUN"},
                           {"prompt", "tokens", "temperature", "top-k", "seed", "device"}));
   HF_TRY(const SampleOptions options, read_options(arguments));
-  HF_TRY(const std::string device, arguments.choice("device", {"auto", "cpu", "cuda"}));
+  HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
   HF_TRY(const std::unique_ptr<InferenceModel> model,
          InferenceModel::load(env, checkpoint, {.device = device, .threads = env.processor_count()}));

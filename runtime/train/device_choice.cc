@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/program_directory.h"
+#include "runtime/core/units.h"
 #include "runtime/train/kernel_choice.h"
 
 namespace holdfast {
@@ -25,23 +26,58 @@ bool may_have_gpu(Env& env) {
          exists("/dev/nvidiactl") || exists("/dev/dxg");
 }
 
+// For what only "cuda" asks for.
+template <typename Found>
+Result<Found> needed(Result<Found> found) {
+  if (found.ok()) return found;
+  return fail(found.error().code, "device = \"cuda\", but {}, or use \"cpu\" or \"auto\"",
+              found.error().message);
+}
+
+// The GPU of a rank, which was seen to run a kernel. The ranks of one host take its GPUs in turn.
+struct UsableGpu {
+  const CudaModule* module;
+  CudaFacts facts;
+};
+Result<UsableGpu> usable_gpu(Env& env, int rank_on_host) {
+  HF_TRY(const CudaPresence cuda, find_cuda(env));
+  const CudaFacts& facts = cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
+  HF_TRY_VOID(cuda.module->try_device(facts.ordinal));
+  return UsableGpu{cuda.module, facts};
+}
+
 }  // namespace
+
+Result<const CudaModule*> find_cuda_module(Env& env) {
+  return load_cuda_module(module_path(env));
+}
+
+std::string text_of(const CudaFacts& gpu) {
+  return fmt::format("GPU {}: {}, {}, sm_{}{}, driver for CUDA {}.{}", gpu.ordinal, gpu.name,
+                     format_bytes(gpu.memory_bytes), gpu.compute_major, gpu.compute_minor,
+                     gpu.driver_version / 1000, gpu.driver_version % 1000 / 10);
+}
 
 Result<CudaPresence> find_cuda(Env& env) {
   CudaPresence presence;
-  HF_TRY(presence.module, load_cuda_module(module_path(env)));
+  HF_TRY(presence.module, find_cuda_module(env));
   HF_TRY(presence.devices, presence.module->devices());
   return presence;
 }
 
 Result<CudaPresence> needed_cuda(Env& env) {
-  Result<CudaPresence> found = find_cuda(env);
-  if (found.ok()) return found;
-  return fail(found.error().code, "device = \"cuda\", but {}", found.error().message);
+  return needed(find_cuda(env));
 }
 
-void resolve_device(Env& env, Config& config) {
-  if (config.device == "auto") config.device = may_have_gpu(env) && find_cuda(env).ok() ? "cuda" : "cpu";
+std::string resolve_device(Env& env, Config& config, int rank_on_host) {
+  if (config.device != "auto") return {};
+  config.device = "cpu";
+  if (!may_have_gpu(env)) return {};
+  const Result<UsableGpu> gpu = usable_gpu(env, rank_on_host);
+  if (!gpu.ok()) return fmt::format("device = \"auto\" is the CPU: {}", gpu.error().message);
+  config.device = "cuda";
+  return fmt::format("device = \"auto\" is the GPU: {} (GPU {}); \"cpu\" leaves it alone", gpu->facts.name,
+                     gpu->facts.ordinal);
 }
 
 Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config) {
@@ -50,11 +86,12 @@ Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config)
   return &cuda.module->registry();
 }
 
-Result<void> check_device(Env& env, const Config& config, const Origins& origin) {
+Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host) {
   Config resolved = config;
-  resolve_device(env, resolved);
+  resolve_device(env, resolved, rank_on_host);
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (resolved.device == "cpu") return settle_kernels(kernels);
+  HF_TRY_VOID(outcome_of(needed(usable_gpu(env, rank_on_host))));
   HF_TRY(const KernelRegistry* registry, registry_of_device(env, resolved));
   return outcome_of(registry->choose(CpuIsa::portable, kernels.wishes));
 }
@@ -65,9 +102,8 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
   if (config.device == "cpu") {
     return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
   }
-  HF_TRY(const CudaPresence cuda, needed_cuda(env));
-  const int ordinal = place.rank_on_host % static_cast<int>(cuda.devices.size());
-  return cuda.module->make_device({.ordinal = ordinal, .kernels = kernels.wishes});
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, place.rank_on_host)));
+  return gpu.module->make_device({.ordinal = gpu.facts.ordinal, .kernels = kernels.wishes});
 }
 
 }  // namespace holdfast

@@ -18,6 +18,12 @@
 
 namespace holdfast {
 
+// The library that computes on GPUs. It needs neither a GPU nor a driver to be loaded.
+Result<const CudaModule*> find_cuda_module(Env& env);
+
+// "GPU 0: NVIDIA H200, 140 GiB, sm_90, driver for CUDA 13.0".
+std::string text_of(const CudaFacts& gpu);
+
 // The GPUs that this process sees (at least one), and the library that computes on them. ExitCode::config
 // with a clause that says what is missing.
 struct CudaPresence {
@@ -28,18 +34,18 @@ Result<CudaPresence> find_cuda(Env& env);
 // The same for who was asked for `device = "cuda"`, as a sentence that says so.
 Result<CudaPresence> needed_cuda(Env& env);
 
-// "auto" becomes "cuda" where there is a GPU and the library for it, else "cpu". Looks for neither where
-// there is no driver: loading the library takes time.
-void resolve_device(Env& env, Config& config);
+// "auto" becomes "cuda" where there is a GPU, and the library for it, and this rank's GPU was seen to run a
+// kernel; else "cpu". Looks for none of it where there is no driver: loading the library takes time. Returns
+// what to tell people: which GPU it is, or why not where one was looked for; else empty.
+std::string resolve_device(Env& env, Config& config, int rank_on_host = 0);
 
-// Whether this process can have the device that the config asks for, with the kernels that it asks for;
-// ExitCode::config when not. "auto" can always be had. `origin`: where each key was set, for messages. Comes
-// before the first device, because oneDNN is told its limit here.
+// Whether this process can have the device that the config asks for, with the kernels that it asks for, and
+// this rank's GPU runs one; ExitCode::config when not. "auto" can always be had. `origin`: where each key was
+// set, for messages. Comes before the first device, because oneDNN is told its limit here.
 using Origins = std::map<std::string, std::string>;
-Result<void> check_device(Env& env, const Config& config, const Origins& origin);
+Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host = 0);
 
-// What one rank computes on, of a config that was checked and resolved. The ranks of one host share its GPUs
-// in turn.
+// What one rank computes on, of a config that was checked and resolved.
 struct DevicePlace {
   int threads = 1;
   int rank_on_host = 0;

@@ -31,7 +31,6 @@ BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
 Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& options) {
   Config config;
   config.device = options.device;
-  resolve_device(env, config);
   return make_device(env, config, {}, {.threads = options.threads});
 }
 

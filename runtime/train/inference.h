@@ -18,7 +18,7 @@
 namespace holdfast {
 
 struct InferenceOptions {
-  std::string device = "cpu";        // or "auto", "cuda"
+  std::string device = "cpu";        // or "cuda"
   int threads = 1;                   // of the CPU
   std::int64_t sequence_length = 0;  // longest input; 0 = the run's training.sequence_length
   std::int64_t batch = 1;            // sequences at once

@@ -72,7 +72,7 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
-  return agree(inputs, waiter, check_device(inputs.env, config, inputs.config->origin));
+  return agree(inputs, waiter, check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host));
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,

@@ -59,6 +59,11 @@ RunStatus read_status(Env& env, const RunPaths& paths) {
   return status;
 }
 
+bool may_record_failure(Env& env, const RunPaths& paths) {
+  const std::string state = read_status(env, paths).state;
+  return state != "finished" && state != "saved";
+}
+
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {
   const nlohmann::ordered_json json = {{"state", status.state},
                                        {"step", status.step},

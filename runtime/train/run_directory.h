@@ -37,5 +37,8 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
 // State and reason; "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
+// A start that fails before its first step does not overwrite how the run that is there ended: false for one
+// that is finished or saved.
+bool may_record_failure(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast

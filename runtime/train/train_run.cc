@@ -9,6 +9,7 @@
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/device_loss.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
@@ -47,6 +48,7 @@ class TrainRun {
     HF_TRY_VOID(build_worker());
     times_.worker_ns = phase_ns();
     HF_TRY_VOID(load_state());
+    HF_TRY_VOID(agree(device_->status()));
     times_.state_ns = phase_ns();
     HF_TRY_VOID(open_log());
     return train();
@@ -67,6 +69,10 @@ class TrainRun {
   Result<double> peak_of_all_ranks();
   std::uint64_t step() const { return worker_ ? worker_->state().step : start_.step; }
   Result<void> agree(const Result<void>& mine) {
+    if (device_ != nullptr && device_->lost()) {
+      end_without_device({inputs_.env, inputs_.communicator, config_.run.directory, step()},
+                         device_->status().error());
+    }
     return agree_on_outcome(inputs_.communicator, waiter(), mine, inputs_.env.host_name());
   }
   Waiter waiter() const { return {inputs_.env, config_.parallel.timeout_ms}; }
@@ -98,7 +104,8 @@ Result<void> TrainRun::join() {
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
   HF_TRY_VOID(
       adopt_stored_shape(inputs_.env, start_, config_));  // "auto" goes on with the device that it was
-  resolve_device(inputs_.env, config_);
+  const std::string choice = resolve_device(inputs_.env, config_, inputs_.rank_on_host);
+  if (first_ && !choice.empty()) fmt::print("{}\n", choice);
   HF_TRY(device_, join_device(inputs_, waiter(), config_));
   HF_TRY_VOID(resolve_with_data(config_, inputs_.communicator.size(), *data_));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
@@ -234,9 +241,7 @@ Result<ExitCode> TrainRun::say_finished() {
 void TrainRun::conclude(const RunEnd& end) {
   const RunPaths paths{config_.run.directory};
   const bool begun = progress_ != nullptr;
-  // A start that was refused does not overwrite how the run that is there ended.
-  const std::string before = read_status(inputs_.env, paths).state;
-  if (lock_ != nullptr && (begun || (before != "finished" && before != "saved"))) record_end(paths, end);
+  if (lock_ != nullptr && (begun || may_record_failure(inputs_.env, paths))) record_end(paths, end);
   // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
   if (inputs_.communicator.abandoned()) return;
   constexpr std::int64_t report_timeout_ms = 600'000;

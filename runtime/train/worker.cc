@@ -1,11 +1,11 @@
 #include "runtime/train/worker.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "parallel/agreement.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/train/device_loss.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
@@ -162,23 +162,10 @@ Exchange& Worker::exchange() {
 
 Result<void> Worker::device_outcome() {
   const Result<void> outcome = device().status();
-  if (device().lost()) end_without_device(outcome.error());
-  return outcome;
-}
-
-void Worker::end_without_device(const Error& error) {
-  const std::string sentence = fmt::format("rank {} (host {}) is at step {}: {}", communicator().rank(),
-                                           env().host_name(), state_.step + 1, error.message);
-  fmt::print(stderr, "holdfast: {}\n", sentence);
-  std::fflush(nullptr);
-  if (communicator().rank() == 0) {
-    const RunStatus status{.state = "failed",
-                           .step = state_.step,
-                           .exit_code = static_cast<int>(error.code),
-                           .reason = sentence};
-    static_cast<void>(write_status(env(), {config().run.directory}, status).ok());  // it was said above
+  if (device().lost()) {
+    end_without_device({env(), communicator(), config().run.directory, state_.step}, outcome.error());
   }
-  env().kill_self();
+  return outcome;
 }
 
 }  // namespace holdfast

@@ -78,15 +78,13 @@ class Worker {
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
-  // device is lost to this process, it ends here: after the sentence is told, by SIGKILL, because nothing
-  // that would call the device's driver returns for certain. Its peers see an ordinary death.
+  // device is lost to this process, it ends here (runtime/train/device_loss.h).
   Result<void> device_outcome();
   // Owned master weights -> every rank's parameter buffer. After initialisation, a load, and every update.
   Result<void> publish_parameters();
 
  private:
   explicit Worker(const WorkerInputs& inputs);
-  void end_without_device(const Error& error);
   Result<void> allocate();
   Result<void> prepare_kernels();
 

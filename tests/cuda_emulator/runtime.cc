@@ -27,6 +27,9 @@ const std::size_t device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_t{8} <<
 const auto device_count = static_cast<int>(asked("EMULATED_GPUS", 1));
 // The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
 const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
+// Its kernels are for another GPU.
+const bool no_image = asked("EMULATED_GPU_NO_IMAGE", 0) != 0;
+const auto driver_version = static_cast<int>(asked("EMULATED_GPU_DRIVER", CUDART_VERSION));
 std::atomic<std::uint64_t> kernels_run{0};
 std::atomic<cudaError_t> sticky_error{cudaSuccess};
 
@@ -113,6 +116,7 @@ void enqueue(cudaStream_t stream, std::function<void()> task) {
 }
 
 cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body) {
+  if (no_image) return noted(cudaErrorNoKernelImageForDevice);
   const dim3 g = config.gridDim, b = config.blockDim;
   const Launch launch{
       .grid = {g.x, g.y, g.z}, .block = {b.x, b.y, b.z}, .shared_bytes = config.dynamicSmemBytes};
@@ -150,6 +154,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid argument";
     case cudaErrorMemoryAllocation:
       return "out of memory";
+    case cudaErrorInsufficientDriver:
+      return "CUDA driver version is insufficient for CUDA runtime version";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice:
@@ -173,6 +181,8 @@ cudaError_t cudaPeekAtLastError() {
   return last_error;
 }
 cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 0;
+  if (driver_version < CUDART_VERSION) return noted(cudaErrorInsufficientDriver);
   *count = device_count;
   return device_count > 0 ? cudaSuccess : noted(cudaErrorNoDevice);
 }
@@ -193,11 +203,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = 13000;
+  *version = CUDART_VERSION;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  return cudaRuntimeGetVersion(version);
+  *version = driver_version;
+  return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   DeviceMemory& memory = device_memory();

@@ -321,6 +321,20 @@ class Errors(unittest.TestCase):
     def test_unknown_bench_device(self):
         self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
 =======
+    def test_driver_too_old(self):
+        old = {**EMULATED, "EMULATED_GPU_DRIVER": "12040"}
+        self.expect_nothing_made(self.train("--device=cuda", environment=old))
+        self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=old))
+
+    def test_gpu_without_kernels(self):
+        other = {**EMULATED, "EMULATED_GPU_NO_IMAGE": "1"}
+        self.expect_nothing_made(self.train("--device=cuda", environment=other))
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--device=cuda", environment=other))
+        self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=other))
+        chosen = self.train(environment=other)
+        self.assertEqual(chosen.returncode, 0)
+        self.assertIn('device = "auto" is the CPU: emulated device (GPU 0, compute capability 8.0) does not run', chosen.stdout)
+
     def test_no_gpu_to_sample_on(self):
         self.saved_run()
         nowhere = {**EMULATED, "EMULATED_GPUS": "0"}
@@ -636,10 +650,23 @@ class Errors(unittest.TestCase):
     def test_gpu_too_small(self):
         self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
 
+    def lose_gpu(self, kernel, *words):
+        """Of a run whose process ends by SIGKILL: a shell tells its status as an exit code."""
+        command = " ".join([f"'{PROGRAM}' train run.toml --device=cuda", *words])
+        return self.start(["sh", "-c", f"{command}; exit $?"], self.folder, {**EMULATED, "EMULATED_GPU_BREAKS_AT": str(kernel)})
+
+    def test_gpu_lost_at_start(self):
+        in_bf16 = "--training.precision=bf16"
+        first_behind_the_trials = 4  # it rounds the weights
+        self.expect(self.lose_gpu(first_behind_the_trials, in_bf16))
+        self.assertEqual(json.loads((self.run_directory / "status.json").read_text())["state"], "failed")
+        self.assertFalse((self.run_directory / "events.jsonl").exists(), "no step was begun")
+        self.assertEqual(self.train("--device=cuda", in_bf16, environment=EMULATED).returncode, 0)
+        self.expect(self.lose_gpu(first_behind_the_trials, in_bf16, "--training.steps=8"))
+        self.assertEqual(json.loads((self.run_directory / "status.json").read_text())["state"], "finished")
+
     def test_gpu_lost(self):
-        lost = {**EMULATED, "EMULATED_GPU_BREAKS_AT": "1000"}  # far behind the first step, far before the last
-        self.expect(self.start(["sh", "-c", f"'{PROGRAM}' train run.toml --device=cuda --training.steps=40; exit $?"],
-                               self.folder, lost))
+        self.expect(self.lose_gpu(1000, "--training.steps=40"))  # far behind the first step, far before the last
         status = json.loads((self.run_directory / "status.json").read_text())
         self.assertEqual((status["state"], status["exit_code"]), ("failed", 76))
         again = self.train("--device=cuda", "--training.steps=40", environment=EMULATED)

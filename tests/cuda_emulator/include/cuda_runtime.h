@@ -11,6 +11,7 @@
 #include "tests/cuda_emulator/emulator.h"
 
 #define HF_CUDA_EMULATED 1
+#define CUDART_VERSION 13000
 #define __global__
 #define __device__
 #define __host__
@@ -172,8 +173,10 @@ enum cudaError_t : int {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorUnknown = 999,

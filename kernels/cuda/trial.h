@@ -1,0 +1,17 @@
+// Whether a GPU runs what this build has, asked before anything else is: a library that loads may have no
+// kernels for the GPU that it meets, and the driver may be too old for it.
+#pragma once
+
+#include <string>
+
+#include "kernels/cuda_loader.h"
+
+namespace holdfast::cuda {
+
+std::string built_for();  // "sm_80, sm_90": what the kernels were compiled for
+
+// Runs one kernel of one thread and looks at what it wrote. ExitCode::config with a clause that names the
+// GPU, its compute capability and what the kernels were compiled for. Leaves the GPU chosen for this thread.
+Result<void> try_device(int ordinal);
+
+}  // namespace holdfast::cuda

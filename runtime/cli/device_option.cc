@@ -1,0 +1,17 @@
+#include "runtime/cli/device_option.h"
+
+#include <cstdio>
+
+#include "runtime/train/device_choice.h"
+
+namespace holdfast {
+
+Result<std::string> device_option(const Arguments& arguments, Env& env) {
+  Config config;
+  HF_TRY(config.device, arguments.choice("device", {"auto", "cpu", "cuda"}));
+  const std::string choice = resolve_device(env, config);
+  if (!choice.empty()) fmt::print(stderr, "holdfast: {}\n", choice);
+  return config.device;
+}
+
+}  // namespace holdfast

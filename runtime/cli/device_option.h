@@ -1,0 +1,15 @@
+// --device of a command that computes with a trained model.
+#pragma once
+
+#include <string>
+
+#include "runtime/cli/arguments.h"
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+// "cpu" or "cuda", with what auto came to told on stderr where there may be a GPU. ExitCode::config for any
+// other word.
+Result<std::string> device_option(const Arguments& arguments, Env& env);
+
+}  // namespace holdfast
