@@ -48,11 +48,9 @@ void print_mpi() {
 void print_cuda(Env& env) {
   const Result<CudaPresence> cuda = find_cuda(env);
   if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
-  for (const CudaFacts& facts : cuda->devices) {
-    print_row("CUDA", true,
-              fmt::format("GPU {}: {}, {}, sm_{}{}, driver for CUDA {}.{}", facts.ordinal, facts.name,
-                          format_bytes(facts.memory_bytes), facts.compute_major, facts.compute_minor,
-                          facts.driver_version / 1000, facts.driver_version % 1000 / 10));
+  for (const CudaFacts& gpu : cuda->devices) {
+    const Result<void> tried = cuda->module->try_device(gpu.ordinal);
+    print_row("CUDA", tried.ok(), tried.ok() ? text_of(gpu) : tried.error().message);
   }
 }
 
@@ -101,7 +99,17 @@ std::string activation_memory(const Config& config, const ModelSpec& spec) {
   return chosen + others;
 }
 
-void print_run(const Config& config) {
+// Of a config that was resolved.
+std::string device_of_run(Env& env, const Config& config) {
+  if (config.device == "cpu") return "cpu";
+  const Result<CudaPresence> cuda = find_cuda(env);
+  if (!cuda.ok()) return cuda.error().message;
+  if (cuda->devices.size() == 1) return "cuda, " + text_of(cuda->devices.front());
+  return fmt::format("cuda, {} GPUs, which the ranks of a host take in turn; the first is {}",
+                     cuda->devices.size(), text_of(cuda->devices.front()));
+}
+
+void print_run(Env& env, const Config& config) {
   const ModelSpec spec = make_model_spec(config);
   const TrainingConfig& training = config.training;
   const std::int64_t tokens = config.parallel.lanes * training.microbatches_per_lane *
@@ -113,6 +121,7 @@ void print_run(const Config& config) {
       parameter_count(spec));
   fmt::print("  steps        {} of {} tokens, in {} lanes (1 to {} ranks)\n", training.steps, tokens,
              config.parallel.lanes, config.parallel.lanes);
+  fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
   fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
 }
@@ -158,7 +167,8 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   resolve_device(env, config);
   HF_TRY_VOID(resolve_with_data(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
                                 *data));
-  print_run(config);
+  wish.config.device = config.device;
+  print_run(env, config);
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));
   for (const std::string& note : start.notes)
     fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);

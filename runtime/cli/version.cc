@@ -4,8 +4,28 @@
 #include "parallel/mpi_loader.h"
 #include "runtime/cli/build_facts.h"
 #include "runtime/cli/commands.h"
+#include "runtime/train/device_choice.h"
 
 namespace holdfast {
+
+namespace {
+
+// Neither a GPU nor a driver is needed to say what this build has.
+void print_cuda(Env& env) {
+  const Result<const CudaModule*> module = find_cuda_module(env);
+  if (!module.ok()) {
+    fmt::print("cuda     none: {}\n", module.error().message);
+    return;
+  }
+  const int version = (*module)->runtime_version;
+  fmt::print("cuda     {}.{}, kernels for {}\n", version / 1000, version % 1000 / 10, (*module)->built_for());
+  const Result<std::vector<CudaFacts>> gpus = (*module)->devices();
+  if (!gpus.ok()) fmt::print("gpu      none: {}\n", gpus.error().message);
+  if (!gpus.ok()) return;
+  for (const CudaFacts& gpu : *gpus) fmt::print("gpu      {}\n", text_of(gpu));
+}
+
+}  // namespace
 
 void print_version() {
   const Result<MpiFacts> mpi = mpi_library_facts();
@@ -13,6 +33,7 @@ void print_version() {
   fmt::print("holdfast {} ({} build, {})\n", build_version(), build_type(), build_compiler());
   fmt::print("program  {}\n", program_digest(posix_env()));
   fmt::print("device   {}\n", device->description());
+  print_cuda(posix_env());
   if (mpi.ok()) {
     fmt::print("mpi      {}{}\n", mpi->library, mpi->fault_tolerant ? " with ULFM" : "");
   } else {

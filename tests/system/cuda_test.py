@@ -87,9 +87,27 @@ class CudaTest(unittest.TestCase):
         self.assertAlmostEqual(losses["cuda"], losses["cpu"], delta=1e-5 * losses["cpu"])
 
     def test_auto_takes_the_gpu_and_check_says_so(self):
+        run = self.scene.run("auto")
+        output = run.start(1, overrides=["--device=auto", *SMALL[1:]]).expect_exit(0)
+        self.assertIn('device = "auto" is the GPU: emulated device (GPU 0); "cpu" leaves it alone', output)
         outcome = harness.program_output("check", self.scene.config)
-        self.assertIn("GPU 0: emulated device", outcome)
+        self.assertRegex(outcome, r"device +cuda, GPU 0: emulated device, 8.00 GiB, sm_80, driver for CUDA 13\.0")
+        self.assertRegex(outcome, r"CUDA +yes +GPU 0: emulated device")
         self.assertRegex(outcome, r"device +yes +cuda, sm_80, 4 multiprocessors, CUDA 13\.0")
+
+    def test_check_names_a_gpu_that_cannot_be_used(self):
+        os.environ["EMULATED_GPU_NO_IMAGE"] = "1"
+        self.addCleanup(os.environ.pop, "EMULATED_GPU_NO_IMAGE")
+        outcome = harness.program_output("check", self.scene.config)
+        self.assertRegex(outcome, r"CUDA +no +emulated device \(GPU 0, compute capability 8\.0\) does not run")
+        self.assertRegex(outcome, r"device +cpu\n")
+
+    def test_version_names_the_build_and_the_gpus(self):
+        self.assertRegex(harness.program_output("--version"),
+                         r"cuda +13\.0, kernels for emulator\ngpu +GPU 0: emulated device, 8.00 GiB, sm_80, driver for CUDA 13\.0\n")
+        os.environ["EMULATED_GPUS"] = "0"
+        self.addCleanup(os.environ.pop, "EMULATED_GPUS")
+        self.assertRegex(harness.program_output("--version"), r"gpu +none: there is no GPU that it can use: no CUDA-capable device")
 
 
 if __name__ == "__main__":
