@@ -313,14 +313,12 @@ class Errors(unittest.TestCase):
     def test_no_gpu(self):
         self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
         self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
-
-<<<<<<< HEAD
         for words in (["step", "run.toml"], ["op", "add"], ["optimizer"]):
             self.expect(self.holdfast("bench", *words, "--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
 
     def test_unknown_bench_device(self):
         self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
-=======
+
     def test_driver_too_old(self):
         old = {**EMULATED, "EMULATED_GPU_DRIVER": "12040"}
         self.expect_nothing_made(self.train("--device=cuda", environment=old))
@@ -341,10 +339,6 @@ class Errors(unittest.TestCase):
         self.expect(self.holdfast("sample", "run", "--device=cuda", environment=nowhere))
         self.expect(self.holdfast("evaluate", "run", "--data", "text.txt", "--device=cuda", environment=nowhere))
         self.assertEqual(self.holdfast("sample", "run", "--tokens=1", environment=nowhere).returncode, 0, "auto takes the CPU")
-
-    def test_bench_on_gpu(self):
-        self.expect(self.holdfast("bench", "step", "run.toml", "--device=cuda"))
->>>>>>> 8b20470 (sample and evaluate compute on a GPU, too: --device auto, cpu or cuda)
 
     def test_device_changed(self):
         self.saved_run()
