@@ -36,6 +36,8 @@ struct CudaDeviceOptions {
   // For profilers: told how long each op took on the GPU, in order, by calls of Device::wait() that found
   // their ticket reached. Only the launching thread may wait then.
   TimedOp timed = {};
+  // Device::repeat() by CUDA graphs; not together with `timed`, which then counts for more.
+  bool graphs = false;
 };
 
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime

@@ -39,6 +39,15 @@ class Device {
     submit(Op::id, &op, sizeof(Op));
   }
 
+  // Launches what launches() launches. The same ops with the same arguments every time `key` comes, and no
+  // tickets in between: a device may remember them and take them as one. The bits are the same.
+  template <typename Launches>
+  void repeat(std::uint64_t key, const Launches& launches) {
+    if (!begin_repeated(key)) return;
+    launches();
+    end_repeated(key);
+  }
+
   virtual Ticket ticket() = 0;
   virtual bool reached(Ticket ticket) const = 0;
   // Waits at most `timeout_us` (0 = poll); true when reached.
@@ -82,6 +91,10 @@ class Device {
 
  private:
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;
+  // False: the device remembers what `key` launches, and has launched it. Else the launches and
+  // end_repeated() follow.
+  virtual bool begin_repeated(std::uint64_t /*key*/) { return true; }
+  virtual void end_repeated(std::uint64_t /*key*/) {}
 };
 
 // All memory of a plan.

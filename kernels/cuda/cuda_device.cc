@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/op_clock.h"
 #include "kernels/cuda/table.h"
@@ -37,13 +38,14 @@ void free_pinned_memory(std::byte* base, std::uint64_t) {
 class CudaDevice final : public Device {
  public:
   CudaDevice(CudaFacts facts, KernelTable kernels, std::unique_ptr<MatmulCache> matmuls, cudaStream_t stream,
-             TimedOp timed)
+             const CudaDeviceOptions& options)
       : facts_(std::move(facts)),
         kernels_(std::move(kernels)),
         matmuls_(std::move(matmuls)),
         stream_(stream),
         context_(stream, *matmuls_),
-        clock_(timed ? std::make_unique<OpClock>(std::move(timed)) : nullptr) {}
+        clock_(options.timed ? std::make_unique<OpClock>(options.timed) : nullptr),
+        graphs_(options.graphs && !options.timed ? std::make_unique<Graphs>() : nullptr) {}
   ~CudaDevice() override;
 
   Ticket ticket() override;
@@ -72,6 +74,8 @@ class CudaDevice final : public Device {
   };
 
   void submit(OpId id, const void* arguments, std::size_t bytes) override;
+  bool begin_repeated(std::uint64_t key) override;
+  void end_repeated(std::uint64_t key) override;
   bool grow_workspace();
   cudaEvent_t spare_event();
 
@@ -81,6 +85,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream_;
   Context context_;
   std::unique_ptr<OpClock> clock_;  // null unless somebody asks for times
+  std::unique_ptr<Graphs> graphs_;  // null unless asked for
   bool planning_ = false;
   Ticket submitted_ = 0;
   std::uint64_t workspace_bytes_ = 0;
@@ -98,6 +103,7 @@ CudaDevice::~CudaDevice() {
   for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
   for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
   clock_.reset();
+  graphs_.reset();
   cudaStreamDestroy(stream_);
 }
 
@@ -113,10 +119,26 @@ void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
   if (clock_ != nullptr) clock_->end(context_, id, arguments, bytes);
 }
 
+bool CudaDevice::begin_repeated(std::uint64_t key) {
+  if (graphs_ == nullptr || planning_ || context_.error() != cudaSuccess) return true;
+  if (!graphs_->launch(context_, key)) {
+    graphs_->begin(context_);
+    return true;
+  }
+  ++submitted_;
+  return false;
+}
+
+void CudaDevice::end_repeated(std::uint64_t key) {
+  if (graphs_ != nullptr) graphs_->end(context_, key);
+}
+
 bool CudaDevice::grow_workspace() {
   const std::uint64_t wanted = context_.requested_bytes();
   if (wanted <= workspace_bytes_) return true;
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "an op of a CUDA graph was not planned");
   synchronize();  // the old one may be in use
+  if (graphs_ != nullptr) graphs_->clear();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
   void* memory = nullptr;
   const bool allocated = cudaMalloc(&memory, wanted) == cudaSuccess;
@@ -137,6 +159,7 @@ cudaEvent_t CudaDevice::spare_event() {
 }
 
 Device::Ticket CudaDevice::ticket() {
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a ticket inside of what is repeated");
   const std::lock_guard lock(mutex_);
   const Ticket last = marks_.empty() ? reached_ : marks_.back().ticket;
   if (last < submitted_) {
@@ -208,6 +231,13 @@ Result<void> CudaDevice::status() {
   const bool at_launch = context_.error() != cudaSuccess;
   const cudaError_t error = at_launch ? context_.error() : failure_;
   if (error == cudaSuccess) return {};
+  if (graphs_ != nullptr && graphs_->failed()) {
+    return fail(
+        ExitCode::config,
+        "training.cuda_graphs = true, but not all ops of this run can be captured into a CUDA graph: {}; set "
+        "it to false",
+        sentence_of(error, context_.failed_operation()));
+  }
   return fail(
       ExitCode::communication,
       "{} (GPU {}) failed: {}; what it computed since is lost. Start again, a run goes on from its newest "
@@ -314,7 +344,7 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(facts), std::move(kernels),
-                                                              std::move(matmuls), stream, options.timed));
+                                                              std::move(matmuls), stream, options));
 }
 
 }  // namespace holdfast::cuda

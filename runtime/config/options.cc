@@ -124,6 +124,10 @@ std::vector<Option> training_options() {
              "What backward computes again instead of keeping it: selective = the outputs of norms and "
              "activation functions, full = everything but the input of each block. Less memory for more "
              "time; never changes a bit"),
+      boolean("training.cuda_graphs", HF_FIELD(training.cuda_graphs), kSafe,
+              "On a GPU: the ops of a microbatch are launched as one CUDA graph, where no other rank waits "
+              "for parts of its gradients. For models whose ops a GPU finishes faster than the host launches "
+              "them; never changes a bit"),
   };
 }
 

@@ -103,7 +103,9 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
     return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, place.rank_on_host)));
-  return gpu.module->make_device({.ordinal = gpu.facts.ordinal, .kernels = kernels.wishes});
+  return gpu.module->make_device({.ordinal = gpu.facts.ordinal,
+                                  .kernels = kernels.wishes,
+                                  .graphs = config.training.cuda_graphs});
 }
 
 }  // namespace holdfast

@@ -29,6 +29,10 @@ class LaneBuckets final : public BucketObserver {
   void bucket_launched(int bucket) override {
     worker_.reduction().bucket_launched(bucket, worker_.device().ticket());
   }
+  void all_launched() {
+    const auto count = static_cast<int>(worker_.buckets().buckets().size());
+    for (int bucket = 0; bucket < count; ++bucket) bucket_launched(bucket);
+  }
 
  private:
   Worker& worker_;
@@ -39,6 +43,8 @@ class LaneBuckets final : public BucketObserver {
 void run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& failure) {
   const std::int64_t count = worker.batch_shape().microbatches_per_lane;
   LaneBuckets observer(worker);
+  // With nobody to send them to, buckets need not leave before the microbatch is whole.
+  const bool buckets_wait = worker.config().training.cuda_graphs && worker.communicator().size() == 1;
   for (std::int64_t index = 0; index < count; ++index, ++slot) {
     TokenBatch tokens = worker.stage_tokens(slot, {}, {}, {});
     if (Result<MicroBatch> batch = worker.loader().next(); batch.ok()) {
@@ -50,10 +56,19 @@ void run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& f
       failure = batch.error();
     }
     if (index == 0) HF_FAULT_POINT(worker.faults(), "step.before_backward");
-    worker.model().forward_backward(worker.device(), tokens, &worker.loss_sums()[slot],
-                                    {.accumulate = index > 0,
-                                     .gradient_scale = 1.0F / static_cast<float>(worker.tokens_per_step()),
-                                     .observer = index + 1 == count ? &observer : nullptr});
+    const bool last = index + 1 == count;
+    const BackwardOptions options{.accumulate = index > 0,
+                                  .gradient_scale = 1.0F / static_cast<float>(worker.tokens_per_step()),
+                                  .observer = last && !buckets_wait ? &observer : nullptr};
+    const auto launch = [&] {
+      worker.model().forward_backward(worker.device(), tokens, &worker.loss_sums()[slot], options);
+    };
+    if (options.observer != nullptr) {
+      launch();
+    } else {
+      worker.device().repeat(slot, launch);  // all that it launches follows from the slot
+    }
+    if (last && buckets_wait) observer.all_launched();
   }
   worker.reduction().backward_launched();
 }

@@ -35,12 +35,12 @@ void set_order(std::uint64_t order);
 
 // How often the program has asked the runtime and cuBLASLt for something to keep or to decide.
 struct Counts {
-  std::uint64_t allocations = 0, events = 0, descriptors = 0, heuristics = 0;
+  std::uint64_t allocations = 0, events = 0, descriptors = 0, heuristics = 0, graphs = 0;
   bool operator==(const Counts&) const = default;
 };
 struct Made {
-  std::atomic<std::uint64_t> allocations, events, descriptors, heuristics;
-  Counts counts() const { return {allocations, events, descriptors, heuristics}; }
+  std::atomic<std::uint64_t> allocations, events, descriptors, heuristics, graphs;
+  Counts counts() const { return {allocations, events, descriptors, heuristics, graphs}; }
 };
 Made& made();
 

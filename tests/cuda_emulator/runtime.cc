@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 using namespace holdfast;
 
@@ -59,6 +60,13 @@ cudaError_t noted(cudaError_t error) {
 
 }  // namespace
 
+struct EmulatedGraph {
+  std::vector<std::function<void()>> tasks;
+  bool broken = false;
+};
+// What this thread captures; null = nothing.
+thread_local EmulatedGraph* captured = nullptr;
+
 struct EmulatedStream {
   EmulatedStream() : thread([this] { serve(); }) {}
   ~EmulatedStream() {
@@ -66,6 +74,7 @@ struct EmulatedStream {
     thread.join();
   }
   void push(std::function<void()> task) {
+    if (captured != nullptr) return captured->tasks.push_back(std::move(task));
     const std::lock_guard lock(mutex);
     tasks.push_back(std::move(task));
     changed.notify_all();
@@ -166,6 +175,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorIllegalAddress:
       return "an illegal memory access was encountered";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     case cudaErrorUnknown:
       return "unknown error";
   }
@@ -220,6 +233,10 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
 
 cudaError_t cudaMalloc(void** target, std::size_t bytes) {
   ++cuda_emulator::made().allocations;
+  if (captured != nullptr) {
+    captured->broken = true;
+    return noted(cudaErrorStreamCaptureUnsupported);
+  }
   DeviceMemory& memory = device_memory();
   const std::lock_guard lock(memory.mutex);
   if (bytes > device_bytes - memory.used) return noted(cudaErrorMemoryAllocation);
@@ -306,6 +323,36 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   if (!start->done() || !end->done()) return noted(cudaErrorNotReady);
   *milliseconds = std::chrono::duration<float, std::milli>(end->when - start->when).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (captured != nullptr) return noted(cudaErrorStreamCaptureUnsupported);
+  captured = new EmulatedGraph;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  const std::unique_ptr<EmulatedGraph> made(std::exchange(captured, nullptr));
+  *graph = nullptr;
+  if (made == nullptr || made->broken) return noted(cudaErrorStreamCaptureInvalidated);
+  *graph = new EmulatedGraph(*made);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  ++cuda_emulator::made().graphs;
+  *executable = new EmulatedGraph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  for (const std::function<void()>& task : executable->tasks) stream->push(task);
+  return sticky_error;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
   return cudaSuccess;
 }
 

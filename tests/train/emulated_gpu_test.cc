@@ -67,6 +67,21 @@ TEST_F(EmulatedGpu, AnyNumberOfRanksInBf16WithATiedHead) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
+// With other ranks all microbatches of a lane but the last, alone all of them.
+TEST_F(EmulatedGpu, GraphsOfMicrobatchesGiveTheSameBits) {
+  const std::vector<std::string> what = {
+      "model.style=gpt2", "model.kv_heads=4",           "training.microbatches_per_lane=3",
+      "training.steps=3", "training.sequence_length=8", "training.recompute=full"};
+  std::vector<std::string> graphs = what;
+  graphs.emplace_back("training.cuda_graphs=true");
+  expect_done({.run = "plain", .overrides = what});
+  for (const int ranks : {1, 2}) {
+    const std::string run = fmt::format("graphs{}", ranks);
+    expect_done({.run = run, .ranks = ranks, .overrides = graphs});
+    EXPECT_EQ(digest(run), digest("plain")) << ranks << " ranks";
+  }
+}
+
 TEST_F(EmulatedGpu, LossesAreThoseOfTheCpu) {
   expect_done({.run = "gpu"});
   const RunEnd end = train_small({.run = "cpu"}, "cpu");

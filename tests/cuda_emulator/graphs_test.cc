@@ -1,0 +1,110 @@
+// Launches that come again, as CUDA graphs of the emulated device.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/elementwise.h"
+#include "tests/cuda_emulator/emulator.h"
+#include "tests/kernels/op_test.h"
+
+namespace holdfast::test {
+namespace {
+
+using cuda_emulator::made;
+
+std::unique_ptr<Device> device_with(CudaDeviceOptions options) {
+  return std::move(cuda::make_device(options)).value();
+}
+
+// y = 2 y + x, in three launches.
+struct Sequence {
+  Values x = random_values(1000, DType::fp32, 1), y = random_values(1000, DType::fp32, 2);
+  Values copy = random_values(1000, DType::fp32, 3);
+  void launch(Device& device) {
+    device.launch(Copy{.source = y.data(), .target = copy.data(), .bytes = 4000});
+    device.launch(Accumulate{.target = y.as<float>(), .source = copy.as<float>(), .count = 1000});
+    device.launch(Accumulate{.target = y.as<float>(), .source = x.as<float>(), .count = 1000});
+  }
+};
+
+TEST(CudaGraphs, GiveTheBitsOfTheLaunchesThatTheyReplace) {
+  Sequence expected, repeated, other;
+  const std::unique_ptr<Device> plain = device_with({}), device = device_with({.graphs = true});
+  const auto graphs = made().counts().graphs;
+  int launched = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    plain->repeat(7, [&] { expected.launch(*plain); });
+    device->repeat(7, [&] {
+      repeated.launch(*device);
+      ++launched;
+    });
+    if (turn == 0) device->repeat(8, [&] { other.launch(*device); });
+  }
+  EXPECT_EQ(launched, 1) << "later they are taken from the graph";
+  EXPECT_EQ(made().counts().graphs, graphs + 2) << "one for each key, none without the option";
+  plain->synchronize();
+  device->synchronize();
+  EXPECT_EQ(std::memcmp(repeated.y.data(), expected.y.data(), 4000), 0);
+  EXPECT_NE(std::memcmp(other.y.data(), expected.y.data(), 4000), 0) << "once, not four times";
+  EXPECT_TRUE(device->status().ok());
+}
+
+TEST(CudaGraphs, TicketsStandBehindThem) {
+  Sequence sequence;
+  const std::unique_ptr<Device> device = device_with({.graphs = true});
+  Device::Ticket last = device->ticket();
+  for (int turn = 0; turn < 3; ++turn) {
+    device->repeat(0, [&] { sequence.launch(*device); });
+    const Device::Ticket ticket = device->ticket();
+    EXPECT_GT(ticket, last);
+    last = ticket;
+  }
+  device->synchronize();
+  EXPECT_TRUE(device->reached(last));
+}
+
+TEST(CudaGraphs, ArePlannedLikeAnythingElse) {
+  Sequence sequence;
+  const std::unique_ptr<Device> device = device_with({.graphs = true});
+  device->begin_planning();
+  device->repeat(0, [&] { sequence.launch(*device); });
+  ASSERT_TRUE(device->end_planning().ok());
+  int launched = 0;
+  device->repeat(0, [&] { ++launched; });
+  EXPECT_EQ(launched, 1) << "planning remembers no launches";
+}
+
+TEST(CudaGraphs, WhoTimesOpsSeesEachOfThem) {
+  Sequence sequence;
+  std::vector<OpId> seen;
+  const std::unique_ptr<Device> device =
+      device_with({.timed = [&](OpId id, const void*, std::int64_t) { seen.push_back(id); }, .graphs = true});
+  for (int turn = 0; turn < 2; ++turn) device->repeat(0, [&] { sequence.launch(*device); });
+  device->synchronize();
+  const std::vector<OpId> once = {OpId::copy, OpId::accumulate, OpId::accumulate};
+  EXPECT_THAT(seen, testing::SizeIs(6));
+  EXPECT_TRUE(std::ranges::equal(std::span(seen).first(3), once));
+}
+
+TEST(CudaGraphs, WhatCannotBeCapturedHasASentence) {
+  Sequence sequence;
+  const std::unique_ptr<Device> device = device_with({.graphs = true});
+  device->repeat(0, [&] {
+    sequence.launch(*device);
+    void* memory = nullptr;
+    EXPECT_NE(cudaMalloc(&memory, 64), cudaSuccess) << "as a kernel of somebody's might do";
+  });
+  device->synchronize();
+  const Result<void> status = device->status();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ExitCode::config);
+  EXPECT_THAT(
+      status.error().message,
+      testing::HasSubstr("training.cuda_graphs = true, but not all ops of this run can be captured into a "
+                         "CUDA graph: cudaStreamEndCapture"));
+  EXPECT_FALSE(device->lost());
+}
+
+}  // namespace
+}  // namespace holdfast::test
