@@ -23,6 +23,10 @@ std::uint64_t blocks_of(const Bucket& bucket) {
   return blocks;
 }
 
+bool has_state(const Bucket& bucket) {
+  return bucket.shadow_of < 0 && !bucket.is_guest;
+}
+
 struct BlockRange {
   std::uint64_t begin = 0, end = 0;
 };
@@ -59,6 +63,14 @@ std::uint64_t BucketTensor::elements() const {
 
 BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks) : buckets_(std::move(buckets)), ranks_(ranks) {
   HF_CHECK(ranks >= 1);
+  for (const Bucket& bucket : buckets_) {
+    const int index = static_cast<int>(&bucket - buckets_.data());
+    if (bucket.is_guest) guest_ = index;
+    if (bucket.is_away) continue;
+    HF_CHECK(index == local_count_, "a bucket that is away stands before {}", bucket.tensors.front().name);
+    ++local_count_;
+  }
+  HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is away");
   assign_offsets();
   places_.resize(buckets_.size() * static_cast<std::size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) assign_places(rank);
@@ -91,11 +103,11 @@ void BucketPlan::assign_offsets() {
 
 void BucketPlan::assign_places(int rank) {
   std::uint64_t shard = 0;
-  for (const bool shadows : {false, true}) {
-    if (shadows) shard_elements_.push_back(shard);
+  for (const bool stateful : {true, false}) {
+    if (!stateful) shard_elements_.push_back(shard);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       const Bucket& bucket = buckets_[b];
-      if ((bucket.shadow_of >= 0) != shadows) continue;
+      if (has_state(bucket) != stateful) continue;
       Place& place = places_[static_cast<std::size_t>(rank) * buckets_.size() + b];
       place.shard_offset = shard;
       bool first = true;
@@ -149,7 +161,7 @@ std::vector<Segment> BucketPlan::segments(int rank) const {
   std::vector<Segment> result;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Bucket& bucket = buckets_[b];
-    if (bucket.shadow_of >= 0) continue;
+    if (!has_state(bucket)) continue;
     const int index = static_cast<int>(b);
     const std::uint64_t range_begin = gradient_range(index, rank).begin;
     for_owned_parts(

@@ -7,7 +7,10 @@
 // contiguous run of each bucket's blocks: [n*r/D, n*(r+1)/D) of its n blocks.
 //
 // A tied weight has two gradients: the bucket of its first use and a *shadow* bucket with the same tensors
-// and the same ownership, whose reduced gradient is added once to the other's.
+// and the same ownership, whose reduced gradient is added once to the other's. Where a pipeline has the two
+// uses on two stages, the state is the first use's: the other stage has the bucket as a *guest*, reduces its
+// gradient and hands the sum over; there it arrives as a shadow that is *away*, which no lane of that stage
+// fills. The blocks of both are owned by the same data-parallel ranks.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +33,9 @@ struct BucketTensor {
 
 struct Bucket {
   std::vector<BucketTensor> tensors;
-  int shadow_of = -1;  // index of the bucket whose gradient this one is added to
+  int shadow_of = -1;     // index of the bucket whose gradient this one is added to
+  bool is_guest = false;  // its state is another stage's
+  bool is_away = false;   // a shadow whose lanes are another stage's; after all others in the list
 };
 
 // The part of one tensor that one rank owns: whole blocks, contiguous.
@@ -72,17 +77,21 @@ class BucketPlan {
     return parameter_elements_;
   }  // of the flat buffer, padding included
   std::uint64_t gradient_elements() const { return gradient_elements_; }
+  // The first of the list, whose gradients the lanes of this stage compute; the others are away.
+  int local_count() const { return local_count_; }
+  int away() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
+  int guest() const { return guest_; }  // or -1
 
   // Contiguous flat ranges that hold rank's blocks of a bucket (padding between tensors included).
   ElementRange parameter_range(int bucket, int rank) const;
   ElementRange gradient_range(int bucket, int rank) const;
-  // Where that range starts in the rank's shard buffers (a multiple of 16). A shadow has a range of its own
-  // in the accumulator, after all others.
+  // Where that range starts in the rank's shard buffers (a multiple of 16). A shadow or a guest has a range
+  // of its own in the accumulator, after all others.
   std::uint64_t shard_offset(int bucket, int rank) const;
-  std::uint64_t shard_elements(int rank) const;        // master, moments: without shadows
-  std::uint64_t accumulator_elements(int rank) const;  // with shadows
+  std::uint64_t shard_elements(int rank) const;        // master, moments: without shadows and guests
+  std::uint64_t accumulator_elements(int rank) const;  // with them
 
-  // Rank's segments of all buckets but shadows, in bucket then tensor order.
+  // Rank's segments of all buckets that have their state here, in bucket then tensor order.
   std::vector<Segment> segments(int rank) const;
   // As ShardSpecs of `kind`, in the same order.
   std::vector<ShardSpec> shard_specs(int rank, const std::string& kind) const;
@@ -102,6 +111,7 @@ class BucketPlan {
   std::vector<std::uint64_t> shard_elements_, accumulator_elements_;  // by rank
   std::uint64_t parameter_elements_ = 0;
   std::uint64_t gradient_elements_ = 0;
+  int local_count_ = 0, guest_ = -1;
 };
 
 }  // namespace holdfast

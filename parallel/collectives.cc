@@ -115,7 +115,8 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
       return fail(ExitCode::communication,
                   "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "
                   "look at its output, then start the run again",
-                  communicator.rank(), timeout_ms_, peers[first], operation);
+                  communicator.global_rank(communicator.rank()), timeout_ms_,
+                  communicator.global_rank(peers[first]), operation);
     }
   }
 }

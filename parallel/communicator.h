@@ -1,7 +1,8 @@
 // Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
 // else (collectives.h, host_exchange.h) is built on it, so that no library reduction ever decides a bit.
 //
-// Implementations: local/ (ranks are threads of one process, for tests) and mpi/.
+// Implementations: local/ (ranks are threads of one process, for tests), mpi/, and GroupCommunicator for some
+// of the ranks of another one.
 // Threads: one thread per rank calls it. Errors: ExitCode::communication, naming the peer. After an error the
 // communicator is unusable: it has abandoned its requests.
 #pragma once
@@ -22,6 +23,8 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What a rank of this communicator is called in sentences: its number in the whole run.
+  virtual int global_rank(int rank) const { return rank; }
 
   // Messages of one (source, target, tag) arrive in order. Buffers stay valid and untouched until test() is
   // true. `peer` may not be this rank. Lengths of both ends must be equal; 0 bytes are legal; over 2 GiB are

@@ -12,15 +12,28 @@ Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange
     } else if (!pause.rest()) {
       const Exchange::Awaited awaited = exchange.awaited();
       exchange.abandon();
-      return fail(ExitCode::communication,
-                  "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
-                  "reach; look at its output, then start the run again",
-                  exchange.rank(), waiter.timeout_ms(),
-                  awaited.peer < 0 ? "another rank" : fmt::format("rank {}", awaited.peer), operation,
-                  awaited.number);
+      return fail(
+          ExitCode::communication,
+          "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
+          "reach; look at its output, then start the run again",
+          exchange.global_rank(exchange.rank()), waiter.timeout_ms(),
+          awaited.peer < 0 ? "another rank" : fmt::format("rank {}", exchange.global_rank(awaited.peer)),
+          operation, awaited.number);
     }
   }
   return {};
+}
+
+Result<void> pass_on(Exchange& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
+                     const char* operation) {
+  HF_CHECK(pair.size() == 2);
+  if (bytes.empty()) return {};
+  const int peer = 1 - pair.rank();
+  const Exchange::Incoming incoming{.target = bytes, .peer = peer};
+  const Exchange::Outgoing outgoing{.source = bytes, .peer = peer};
+  HF_TRY(const Exchange::Number number, pair.open(std::span(&incoming, sends ? 0 : 1)));
+  HF_TRY_VOID(pair.send(number, std::span(&outgoing, sends ? 1 : 0)));
+  return finish_exchanges(pair, waiter, number + 1, operation);
 }
 
 }  // namespace holdfast

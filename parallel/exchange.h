@@ -52,6 +52,8 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What a rank of the group is called in sentences: its number in the whole run.
+  virtual int global_rank(int rank) const { return rank; }
 
   // Whether another exchange may be opened now; always when none is open.
   virtual bool can_open() const = 0;
@@ -85,5 +87,10 @@ class Exchange {
 // abandoned, and the error names the operation and the peer.
 Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
                               const char* operation);
+
+// Between the two ranks of a group: `bytes` of the one that sends become those of the other, whole when it
+// returns. Nothing happens when they are none, which both ends know.
+Result<void> pass_on(Exchange& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
+                     const char* operation);
 
 }  // namespace holdfast

@@ -14,6 +14,7 @@ class HostExchange final : public Exchange {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  int global_rank(int rank) const override { return communicator_->global_rank(rank); }
   bool can_open() const override { return next_ - oldest_ < slots_.size(); }
   Result<Number> open(std::span<const Incoming> incoming) override;
   Result<void> send(Number number, std::span<const Outgoing> outgoing) override;

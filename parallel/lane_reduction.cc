@@ -18,6 +18,7 @@ struct LaneReduction::State {
   const ElementRange& owned(int rank_index, std::size_t bucket) const {
     return ranges[static_cast<std::size_t>(rank_index) * bucket_count + bucket];
   }
+  bool done() const { return adds_left == 0 && (ranks == 1 || (exchanged() && device->reached(last_add))); }
   bool exchanged() const { return opened == bucket_count && exchange->oldest() >= first + bucket_count; }
   std::span<const std::byte> to_send(int target, std::size_t bucket) const {
     const ElementRange& range = owned(target, bucket);
@@ -78,7 +79,7 @@ LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, 
       waiter(wait),
       rank(group.rank()),
       ranks(group.size()),
-      bucket_count(plan.buckets().size()),
+      bucket_count(static_cast<std::size_t>(plan.local_count())),
       sum(plan, lane_schedule, group.rank(), queue, memory) {
   HF_CHECK(plan.ranks() == ranks && schedule.ranks() == ranks);
   for (int r = 0; r < ranks; ++r) {
@@ -200,7 +201,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     HF_TRY(const bool moved, advance());
     const bool backward_ended = device->reached(backward_end);
     if (backward_ended && exposed_from_ns < 0) exposed_from_ns = waiter.env().monotonic_ns();
-    if (exchanged() && adds_left == 0 && device->reached(last_add)) break;
+    if (done()) break;
     if (moved || !backward_ended) pause.moved();
     if (ready < tickets.size()) {
       device->wait(tickets[ready], poll_interval_us);
@@ -218,15 +219,15 @@ Result<void> LaneReduction::State::poll_until_done() {
 
 Error LaneReduction::State::timed_out() const {
   const Exchange::Awaited awaited = exchange->awaited();
-  const std::string what = awaited.peer < 0 ? "did not finish: another rank"
-                           : awaited.receiving
-                               ? fmt::format("did not arrive from rank {}, which", awaited.peer)
-                               : fmt::format("was not taken by rank {}, which", awaited.peer);
+  const int peer = awaited.peer < 0 ? -1 : exchange->global_rank(awaited.peer);
+  const std::string what = awaited.peer < 0    ? "did not finish: another rank"
+                           : awaited.receiving ? fmt::format("did not arrive from rank {}, which", peer)
+                                               : fmt::format("was not taken by rank {}, which", peer);
   return fail(
       ExitCode::communication,
       "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is out "
       "of reach; look at its output, then start the run again",
-      rank, waiter.timeout_ms(), wave, awaited.number - first, what);
+      exchange->global_rank(rank), waiter.timeout_ms(), wave, awaited.number - first, what);
 }
 
 LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange,
@@ -272,6 +273,19 @@ Result<void> LaneReduction::finish_step() {
   state_->sum.add_shadows();
   state_->device->synchronize();
   return {};
+}
+
+Result<bool> LaneReduction::advance() {
+  if (!state_->in_wave) return false;
+  return state_->advance();
+}
+
+bool LaneReduction::wave_is_done() const {
+  return !state_->in_wave || state_->done();
+}
+
+std::span<float> LaneReduction::sum_of(int bucket) const {
+  return state_->sum.sum_of(bucket);
 }
 
 ReducedGradients LaneReduction::reduced() const {

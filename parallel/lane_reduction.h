@@ -55,7 +55,13 @@ class LaneReduction {
   Result<void> begin_wave(int wave);
   void bucket_launched(int bucket, Device::Ticket ticket);
   void backward_launched();
+  // Moves on what can move without waiting, for whoever waits for something else meanwhile.
+  Result<bool> advance();
+  bool wave_is_done() const;  // finish_wave() would return at once
   Result<void> finish_wave();
+  // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
+  // (LaneSum::sum_of).
+  std::span<float> sum_of(int bucket) const;
   Result<void> finish_step();
 
   // The owned segments' sums over all lanes, from finish_step() to the next begin_step(). Where they lie

@@ -49,7 +49,7 @@ void LaneSum::reserve_memory(MemoryPlan& plan) {
   for (int source = 0; source < buckets_->ranks(); ++source) {
     for (int bucket = 0; bucket < bucket_count_; ++bucket) {
       staging_offsets_.push_back(staging_elements);
-      if (source == rank_) continue;
+      if (source == rank_ || bucket >= buckets_->local_count()) continue;
       const std::uint64_t elements = buckets_->gradient_range(bucket, rank_).size();
       staging_elements += (elements + staging_alignment - 1) / staging_alignment * staging_alignment;
     }
@@ -80,6 +80,10 @@ float* LaneSum::result(int bucket) const {
   return accumulator_ + buckets_->shard_offset(bucket, rank_);
 }
 
+std::span<float> LaneSum::sum_of(int bucket) const {
+  return {result(bucket), buckets_->gradient_range(bucket, rank_).size()};
+}
+
 ReducedGradients LaneSum::reduced() const {
   return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_};
 }
@@ -105,10 +109,10 @@ void LaneSum::add(int wave, int source, int bucket) {
   } else {
     term = from;
   }
-  const bool has_shadow = shadow_[index(bucket)] >= 0;
-  const bool is_shadow = buckets_->buckets()[index(bucket)].shadow_of >= 0;
+  const Bucket& kind = buckets_->buckets()[index(bucket)];
+  const bool whole = shadow_[index(bucket)] < 0 && kind.shadow_of < 0 && !kind.is_guest;
   const bool is_last = wave + 1 == schedule_.waves() && source + 1 == schedule_.lanes_in_wave(wave);
-  if (is_last && !has_shadow && !is_shadow) {
+  if (is_last && whole) {
     finish(bucket, term);
   } else if (term != nullptr) {
     device_->launch(Accumulate{.target = sum, .source = term, .count = count});

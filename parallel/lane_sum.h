@@ -30,6 +30,9 @@ class LaneSum {
 
   // Launches sum += that lane. The lanes of a bucket are added in the order of their numbers.
   void add(int wave, int source, int bucket);
+  // This rank's range of a bucket that has no state here (BucketPlan::guest, away), summed over the lanes: to
+  // be sent or to be filled before add_shadows().
+  std::span<float> sum_of(int bucket) const;
   // After all lanes: adds the shadow buckets.
   void add_shadows();
 

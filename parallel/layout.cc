@@ -120,6 +120,14 @@ void Rules::check_stages() {
             layout_.chunks, name_of(layout_.schedule));
     return;
   }
+  if (layout_.chunks > 1 && layout_.pipeline == 1) {
+    problem(
+        "parallel.pipeline_chunks",
+        "parallel.pipeline_chunks = {} needs a pipeline, got parallel.pipeline = 1: one stage has nothing to "
+        "interleave; raise parallel.pipeline, or leave parallel.pipeline_chunks out",
+        layout_.chunks);
+    return;
+  }
   const std::int64_t largest = facts_.layers + 2;
   if (layout_.pipeline * layout_.chunks <= largest) return;
   if (layout_.pipeline <= largest) {

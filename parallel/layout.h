@@ -47,7 +47,7 @@ struct LayoutProblem {
 //   - K divides everything that is split: heads, key/value heads, feed-forward width, vocabulary and
 //     sequence length
 //   - every part of the pipeline (a chunk of a stage) has a layer, the embedding or the head: at most
-//     layers + 2 parts; several chunks only when interleaved
+//     layers + 2 parts; several chunks only when interleaved, and of several stages
 //   - ranks without spares are data x pipeline x tensor
 //   - every data-parallel rank has a lane, and they fit into one exchange
 std::vector<LayoutProblem> layout_problems(const Layout& layout, const LayoutFacts& facts);

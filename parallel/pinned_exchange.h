@@ -31,6 +31,7 @@ class PinnedExchange final : public Exchange {
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  int global_rank(int rank) const override { return host_->global_rank(rank); }
   bool can_open() const override { return next_ - oldest_ < slots_.size() && host_->can_open(); }
   Result<Number> open(std::span<const Incoming> incoming) override;
   Result<void> send(Number number, std::span<const Outgoing> outgoing) override;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "kernels/device.h"
@@ -15,6 +16,7 @@
 #include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
+#include "runtime/train/rank_layout.h"
 #include "runtime/train/resume.h"
 
 namespace holdfast {
@@ -81,17 +83,30 @@ void print_machine(Env& env, const DeviceWish& wish) {
   if (!printed.ok()) print_row("device", false, printed.error().message);
 }
 
-// What each training.recompute would keep for backward on every rank, the chosen one first.
+// What each training.recompute would keep for backward, on the stage that keeps most; the chosen one first.
 std::string activation_memory(const Config& config, const ModelSpec& spec) {
   const BatchShapeBT microbatch{.batch = config.training.microbatch_size,
                                 .sequence_length = config.training.sequence_length};
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes),
+                           std::max(1, static_cast<int>(config.parallel.data)));
   std::string chosen, others;
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-    MemoryPlan plan;
-    const ActivationMemory memory(spec, microbatch, /*train=*/true, recompute, plan);
-    const std::string size = format_bytes(plan.total_bytes());
+    std::uint64_t largest_bytes = 0;
+    for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
+      const StageSchedule schedule = stage_schedule(config, lanes, /*data_rank=*/0, stage);
+      const std::vector<ModelPart> parts = parts_of_stage(spec, config, stage);
+      MemoryPlan plan;
+      for (std::size_t chunk = 0; chunk < parts.size(); ++chunk) {
+        const StageShape shape{.part = parts[chunk],
+                               .microbatches_in_flight = schedule.activation_buffers[chunk]};
+        const ActivationMemory memory(spec, microbatch, /*train=*/true, recompute, shape, plan);
+      }
+      largest_bytes = std::max(largest_bytes, plan.total_bytes());
+    }
+    const std::string size = format_bytes(largest_bytes);
     if (recompute == recompute_of(config)) {
-      chosen = fmt::format("{} per rank with training.recompute = \"{}\"", size, name_of(recompute));
+      chosen = fmt::format("{} {}per rank with training.recompute = \"{}\"", size,
+                           config.parallel.pipeline > 1 ? "at most " : "", name_of(recompute));
     } else {
       others += fmt::format(", {} with \"{}\"", size, name_of(recompute));
     }
@@ -119,8 +134,9 @@ void print_run(Env& env, const Config& config) {
       "  model        {} style, {} layers, width {}, {} heads ({} key/value), vocabulary {}: {} parameters\n",
       config.model.style, spec.layers, spec.width, spec.heads, spec.kv_heads, spec.vocabulary,
       parameter_count(spec));
-  fmt::print("  steps        {} of {} tokens, in {} lanes (1 to {} ranks)\n", training.steps, tokens,
-             config.parallel.lanes, config.parallel.lanes);
+  const std::int64_t replica = config.parallel.pipeline * config.parallel.tensor;  // ranks of one copy
+  fmt::print("  steps        {} of {} tokens, in {} lanes ({} to {} ranks)\n", training.steps, tokens,
+             config.parallel.lanes, replica, config.parallel.lanes * replica);
   fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
   fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
@@ -152,7 +168,7 @@ Result<void> check_run_directory(Env& env, const std::string& directory) {
   return {};
 }
 
-// What train would do on one rank, or on parallel.data ranks when that is given, up to the first step.
+// What train would do up to the first step, with one copy of the model unless parallel.data says more.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
                        DeviceWish& wish) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
@@ -165,8 +181,10 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY(const StartPoint start, choose_start(env, config));
   HF_TRY_VOID(adopt_stored_shape(env, start, config));
   resolve_device(env, config);
-  HF_TRY_VOID(resolve_with_data(config, config.parallel.data > 0 ? static_cast<int>(config.parallel.data) : 1,
-                                *data));
+  const auto degree = [](std::int64_t given) { return static_cast<int>(std::max<std::int64_t>(1, given)); };
+  const int ranks =
+      degree(config.parallel.data) * degree(config.parallel.pipeline) * degree(config.parallel.tensor);
+  HF_TRY_VOID(resolve_with_data(config, ranks, *data));
   wish.config.device = config.device;
   print_run(env, config);
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));

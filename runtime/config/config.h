@@ -63,12 +63,14 @@ struct TrainingConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t lanes = 0;            // 0 = `data` if set, else 8
-  std::int64_t tensor_lanes = 0;     // 0 = `tensor` if set, else 1
-  std::int64_t data = 0;             // 0 = ranks / (tensor x pipeline)
-  std::int64_t tensor = 0;           // 0 = 1
-  std::int64_t pipeline = 0;         // 0 = 1
-  std::int64_t timeout_ms = 300000;  // longest wait for a peer
+  std::int64_t lanes = 0;                  // 0 = `data` if set, else 8
+  std::int64_t tensor_lanes = 0;           // 0 = `tensor` if set, else 1
+  std::int64_t data = 0;                   // 0 = ranks / (tensor x pipeline)
+  std::int64_t tensor = 0;                 // 0 = 1
+  std::int64_t pipeline = 0;               // 0 = 1
+  std::int64_t pipeline_chunks = 1;        // of a stage
+  std::string pipeline_schedule = "1f1b";  // "1f1b", "gpipe", "interleaved"
+  std::int64_t timeout_ms = 300000;        // longest wait for a peer
 };
 
 struct OptimizerConfig {

@@ -52,15 +52,12 @@ Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& ar
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin);
 
-// Data-parallel ranks that a run may have: what one group of the parallel layer takes.
-inline constexpr std::int64_t data_parallel_max = 1536;
-
-// Fills in what follows from other values, for a known number of ranks: preset shapes, kv_heads,
-// feed_forward, head, positions, lanes, tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest
-// vocabulary that fits the data (0 = unknown) and the value of model.vocabulary when that is left out.
-// parallel.data stays as it was given, because the number of ranks at hand is no choice: the degree of this
-// start is ranks / (tensor x pipeline), at most data_parallel_max.
-Result<void> resolve_config(Config& config, int ranks, std::int64_t vocabulary_of_data);
+// Fills in what follows from other values: preset shapes, kv_heads, feed_forward, head, positions, lanes,
+// tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =
+// unknown) and the value of model.vocabulary when that is left out. parallel.data stays as it was given,
+// because the number of ranks at hand is no choice: the degree of a start is ranks / (tensor x pipeline).
+// Whether the layout is possible for them is another question (runtime/train/rank_layout.h).
+Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data);
 
 // What the first start of a run resolved wins over what a later start leaves out: for each key of the logical
 // shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a

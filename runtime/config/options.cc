@@ -145,9 +145,17 @@ std::vector<Option> parallel_options() {
       with_beyond(integer("parallel.tensor", HF_FIELD(parallel.tensor), "ranks", {0, 1}, kSafe,
                           "Tensor-parallel degree; 0 = 1"),
                   "tensor parallelism is not part of this version"),
-      with_beyond(integer("parallel.pipeline", HF_FIELD(parallel.pipeline), "ranks", {0, 1}, kSafe,
-                          "Pipeline-parallel degree; 0 = 1"),
-                  "pipeline parallelism is not part of this version"),
+      integer(
+          "parallel.pipeline", HF_FIELD(parallel.pipeline), "ranks", {0, 1024}, kSafe,
+          "Pipeline-parallel degree: so many ranks hold neighbouring layers of one copy of the model; 0 = 1"),
+      integer("parallel.pipeline_chunks", HF_FIELD(parallel.pipeline_chunks), "chunks", {1, 1024}, kSafe,
+              "Pieces of the model on every stage, with parallel.pipeline_schedule = interleaved"),
+      choice(
+          "parallel.pipeline_schedule", HF_FIELD(parallel.pipeline_schedule),
+          {"1f1b", "gpipe", "interleaved"}, kSafe,
+          "Order of forwards and backwards in a pipeline: 1f1b = one of each in turn, which keeps at most as "
+          "many microbatches as stages; gpipe = all forwards first; interleaved = 1f1b with several pieces "
+          "of the model on every stage, which fills the pipeline sooner. Never changes a bit"),
       duration("parallel.timeout", HF_FIELD(parallel.timeout_ms), {100, kDay_ms}, kSafe,
                "Longest wait for a peer before it counts as failed"),
   };

@@ -38,50 +38,20 @@ Result<void> resolve_vocabulary(ModelConfig& model, std::int64_t vocabulary_of_d
   return {};
 }
 
-Result<void> resolve_layout(ParallelConfig& parallel, std::int64_t ranks) {
+void resolve_layout(ParallelConfig& parallel) {
   fill(parallel.lanes, parallel.data != 0 ? parallel.data : kDefaultLanes);
   fill(parallel.tensor_lanes, parallel.tensor != 0 ? parallel.tensor : 1);
   fill(parallel.tensor, 1);
   fill(parallel.pipeline, 1);
-  const std::int64_t replica = parallel.tensor * parallel.pipeline;  // ranks that hold one copy of the model
-  if (parallel.data != 0 && parallel.data * replica != ranks) {
-    return fail(
-        ExitCode::config,
-        "{} ranks were started, but parallel.data x tensor x pipeline = {} x {} x {} = {}: start with mpirun "
-        "-np {}, or leave parallel.data out",
-        ranks, parallel.data, parallel.tensor, parallel.pipeline, parallel.data * replica,
-        parallel.data * replica);
-  }
-  if (ranks % replica != 0) {
-    return fail(ExitCode::config,
-                "{} ranks were started, which is no multiple of parallel.tensor x pipeline = {} x {} = {}: "
-                "start with "
-                "mpirun -np and a multiple of {}",
-                ranks, parallel.tensor, parallel.pipeline, replica, replica);
-  }
-  if (ranks / replica > parallel.lanes) {
-    return fail(ExitCode::config,
-                "{} ranks were started, but parallel.lanes = {}: every data-parallel rank needs a lane; "
-                "start at most {} "
-                "ranks (mpirun -np {}), or start a new run with more lanes",
-                ranks, parallel.lanes, parallel.lanes * replica, parallel.lanes * replica);
-  }
-  if (ranks / replica > data_parallel_max) {
-    return fail(
-        ExitCode::config,
-        "{} ranks were started, which is {} data-parallel ranks; this version takes at most {}: start "
-        "with mpirun -np {}, and give each rank more threads",
-        ranks, ranks / replica, data_parallel_max, data_parallel_max * replica);
-  }
-  return {};
 }
 
 }  // namespace
 
-Result<void> resolve_config(Config& config, int ranks, std::int64_t vocabulary_of_data) {
+Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data) {
   resolve_shapes(config.model, config.training.sequence_length);
   HF_TRY_VOID(resolve_vocabulary(config.model, vocabulary_of_data));
-  return resolve_layout(config.parallel, ranks);
+  resolve_layout(config.parallel);
+  return {};
 }
 
 void inherit_resolved(Config& config, const Config& stored) {

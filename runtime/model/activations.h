@@ -2,6 +2,10 @@
 //
 // In training every block keeps for backward what Recompute lets it keep; what it does not keep lies in one
 // buffer that all blocks write in turn. A forward-only model keeps nothing, and has one residual stream.
+//
+// A stage of a pipeline holds several microbatches between their forward and their backward, and each has its
+// own of what is kept; they take turns in a ring. What arrives from a neighbour stage has one place more, so
+// that it can arrive while all others are in use.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +17,36 @@
 
 namespace holdfast {
 
-// Void pointers are in the model's dtype.
+// What a microbatch keeps from its forward to its backward. Void pointers are in the model's dtype.
+struct MicrobatchActivations {
+  std::vector<void*> residual_NC;        // [i]: output of the stage's block i
+  std::vector<BlockActivations> blocks;  // without their inputs
+};
+
 struct Activations {
-  std::vector<void*> residual_NC;  // [i]: input of block i; [layers]: input of the final norm
-  std::vector<BlockActivations> blocks;
+  std::vector<MicrobatchActivations> microbatches;  // a ring
+  std::vector<void*> input_NC;                      // a ring: input of the stage's first block
+  std::vector<void*> d_NC;  // a ring: gradient of the residual stream; empty forward-only
   BlockScratch scratch;
   Norm::Statistics final_statistics;
   void* final_NC = nullptr;
-  void* logits = nullptr;   // (head_rows, padded_vocabulary)
-  float* losses = nullptr;  // (rows)
-  void* d_NC = nullptr;     // gradient of the residual stream; null forward-only, as the next
-  void* dfinal_NC = nullptr;
+  void* logits = nullptr;     // (head_rows, padded_vocabulary)
+  float* losses = nullptr;    // (rows)
+  void* dfinal_NC = nullptr;  // null forward-only
+};
+
+// What of a model a rank computes in training, and of how many microbatches at once.
+struct StageShape {
+  ModelPart part;
+  int microbatches_in_flight = 1;  // most that are between their forward and the end of their backward
 };
 
 class ActivationMemory {
  public:
   ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
-                   MemoryPlan& plan);
+                   MemoryPlan& plan);  // of the whole model, one microbatch at a time
+  ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train, Recompute recompute,
+                   const StageShape& stage, MemoryPlan& plan);
   // Also fills the rotary tables.
   Activations bind(Device& device, const MemoryArena& arena) const;
   // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
@@ -41,20 +58,31 @@ class ActivationMemory {
     MemoryPlan::Slot attention_mean, attention_rstd, normed, qkv, attention, lse, mid;
     MemoryPlan::Slot feed_forward_mean, feed_forward_rstd, normed_mid, up, active;
   };
-  BlockSlots reserve_block(std::int64_t layer, MemoryPlan& plan) const;
+  struct MicrobatchSlots {
+    std::vector<MemoryPlan::Slot> residual;
+    std::vector<BlockSlots> blocks;
+  };
+  // One rank has all of it, and so one microbatch at a time.
+  bool is_whole() const { return stage_.part.has_embedding && stage_.part.has_head; }
+  std::string name_in(int microbatch, const std::string& name) const;
+  void reserve_microbatch(int microbatch, MemoryPlan& plan);
+  void reserve_ends(bool train, MemoryPlan& plan);
+  BlockSlots reserve_block(int microbatch, std::int64_t layer, MemoryPlan& plan) const;
   MemoryPlan::Slot reserve(MemoryPlan& plan, const std::string& name, std::int64_t count,
                            std::size_t element_bytes) const;
   void fill_rotary_tables(Device& device, const MemoryArena& arena) const;
 
   ModelSpec spec_;
   BatchShapeBT largest_;
+  StageShape stage_;
+  bool keeps_inputs_;  // each block its own input
   bool keeps_cheap_;   // each block its own outputs of norms and activation functions
   bool keeps_costly_;  // each block its own matmul and attention outputs, with the statistics
   std::int64_t head_rows_;
-  std::vector<MemoryPlan::Slot> residual_;
-  std::vector<BlockSlots> blocks_;
+  std::vector<MicrobatchSlots> microbatches_;
+  std::vector<MemoryPlan::Slot> input_, d_;  // rings
   MemoryPlan::Slot branch_, dwide_, dinner_, delta_, cosine_, sine_, final_, final_mean_, final_rstd_,
-      logits_, losses_, d_, dfinal_;
+      logits_, losses_, dfinal_;
 };
 
 }  // namespace holdfast

@@ -1,11 +1,16 @@
-// The whole model on one rank: embedding, blocks, head with cross-entropy, forward and backward as launches
-// of ops on an asynchronous device. Explicit backward, no autograd.
+// The model on one rank: embedding, blocks, head with cross-entropy, forward and backward as launches of ops
+// on an asynchronous device. Explicit backward, no autograd.
+//
+// A rank of a pipeline has a stage: some neighbouring layers. The stage's forward ends with output(), the
+// next one's starts with its input(); a backward ends with input_gradient() and the previous one's starts
+// with its output_gradient(). Whoever runs the stages moves these between the ranks.
 //
 // Memory: the constructor reserves everything in a MemoryPlan; bind() takes the addresses. Nothing is
 // allocated later.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/device.h"
@@ -39,6 +44,8 @@ struct BackwardOptions {
   bool accumulate = false;             // add to the gradients of the microbatches before
   float gradient_scale = 1.0F;         // of each token's loss: 1 / tokens of the global batch
   BucketObserver* observer = nullptr;  // or null
+  // No other microbatch was launched since this one's forward: what the blocks share holds the last block's.
+  bool follows_forward = true;
 };
 
 class Model {
@@ -46,14 +53,35 @@ class Model {
   enum class Mode { train, forward_only };
 
   Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan,
-        Recompute recompute = Recompute::none);
+        Recompute recompute = Recompute::none);  // the whole model, one microbatch at a time
+  Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute,
+        const StageShape& stage);
   // `gradients` is null in forward_only mode.
   void bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
             float* gradients);
 
-  // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there.
-  void forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const;
-  // Buckets are announced in the order of backward_buckets().
+  // Microbatches are numbered in the order of their forwards, and so are the places of their activations,
+  // which come round after StageShape::microbatches_in_flight.
+  void forward(Device& device, const TokenBatch& batch, int microbatch) const;
+  // The last stage's starts with the loss. Buckets are announced in the order of backward_buckets().
+  // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there; stages without
+  // the head leave it alone.
+  void backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
+                const BackwardOptions& options) const;
+  // (rows, width) in the model's dtype. input() and output_gradient() have one place more than microbatches
+  // are in flight.
+  std::span<std::byte> input(int microbatch, BatchShapeBT shape) const;
+  std::span<std::byte> output(int microbatch, BatchShapeBT shape) const;
+  std::span<std::byte> output_gradient(int microbatch, BatchShapeBT shape) const;
+  std::span<std::byte> input_gradient(int microbatch, BatchShapeBT shape) const {
+    return output_gradient(microbatch, shape);  // backward works in place
+  }
+
+  // forward() without a backward, with the loss where the head is.
+  void forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const;
+  void forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const {
+    forward_loss(device, batch, 0, loss_sum);
+  }
   void forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
                         const BackwardOptions& options) const;
   // logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid until
@@ -61,18 +89,25 @@ class Model {
   const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
 
   const ModelSpec& spec() const { return spec_; }
+  int microbatches_in_flight() const { return stage_.microbatches_in_flight; }
+  bool has_head() const { return stage_.part.has_head; }
 
  private:
-  void forward_trunk(Device& device, const TokenBatch& batch) const;
+  void bind_ends(const ParameterTable& table);
+  // Input (0) or outputs (i + 1: of the stage's block i) of a microbatch.
+  void* residual(int microbatch, std::size_t index) const;
+  BlockActivations block_activations(int microbatch, std::size_t index) const;
+  void embed(Device& device, const TokenBatch& batch, int microbatch) const;
+  void run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const;
   // Final norm's output -> losses, chunk by chunk; with options also the gradients of the head and of
   // final_NC.
   void run_head(Device& device, const TokenBatch& batch, double* loss_sum,
                 const BackwardOptions* options) const;
-  void backward_trunk(Device& device, const TokenBatch& batch, const BackwardOptions& options) const;
-  void embedding_backward(Device& device, const TokenBatch& batch, bool accumulate) const;
+  void embedding_backward(Device& device, const TokenBatch& batch, int microbatch, bool accumulate) const;
 
   ModelSpec spec_;
   Recompute recompute_;
+  StageShape stage_;
   ActivationMemory memory_;
   Activations activations_;
   std::vector<Block> blocks_;

@@ -12,11 +12,8 @@ ParameterTable::ParameterTable(const ModelSpec& spec, const BucketPlan& buckets,
     : spec_(&spec), parameters_(parameters), gradients_(gradients) {
   for (const Bucket& bucket : buckets.buckets()) {
     for (const BucketTensor& tensor : bucket.tensors) {
-      if (bucket.shadow_of >= 0) {
-        tied_head_ = tensor;
-      } else {
-        tensors_[tensor.name] = tensor;
-      }
+      if (bucket.shadow_of >= 0 || bucket.is_guest) tied_head_ = tensor;
+      if (bucket.shadow_of < 0) tensors_[tensor.name] = tensor;
     }
   }
 }

@@ -1,9 +1,14 @@
 #include "runtime/model/spec.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <string_view>
 
 namespace holdfast {
 namespace {
+
+constexpr const char* tied_weight = "embedding.token.weight";
 
 std::uint64_t u64(std::int64_t value) {
   return static_cast<std::uint64_t>(value);
@@ -106,7 +111,7 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   // (GPT-2).
   const float base = ParameterList::base_deviation;
   const float residual = base / std::sqrt(2.0F * static_cast<float>(spec.layers));
-  list.vocabulary_matrix("embedding.token.weight");
+  list.vocabulary_matrix(tied_weight);
   if (spec.positions > 0) list.matrix("embedding.position.weight", spec.positions, spec.width, base);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     list.norm(layer_name(layer, "attention_norm"));
@@ -126,6 +131,60 @@ std::uint64_t parameter_count(const ModelSpec& spec) {
   for (const ParameterSpec& parameter : parameter_specs(spec))
     count += parameter.elements() - parameter.padding_elements;
   return count;
+}
+
+namespace {
+
+// "layers.12.attention.qkv.weight" -> 12; -1 for a tensor of the ends.
+std::int64_t layer_of(const std::string& name) {
+  constexpr std::string_view prefix = "layers.";
+  if (!name.starts_with(prefix)) return -1;
+  std::int64_t layer = 0;
+  std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+bool is_in_part(const Bucket& bucket, const ModelPart& part) {
+  const std::string& name = bucket.tensors.front().name;
+  if (const std::int64_t layer = layer_of(name); layer >= 0)
+    return part.first_layer <= layer && layer < part.end_layer;
+  const bool is_embedding = name.starts_with("embedding.") && bucket.shadow_of < 0;
+  return is_embedding ? part.has_embedding : part.has_head;
+}
+
+// After some buckets of the whole model have been left out.
+void connect_tied_weight(std::vector<Bucket>& stage) {
+  const auto find = [&stage](bool shadow) {
+    return std::ranges::find_if(stage, [shadow](const Bucket& bucket) {
+      return bucket.tensors.front().name == tied_weight && (bucket.shadow_of >= 0) == shadow;
+    });
+  };
+  const auto real = find(false), shadow = find(true);
+  if (shadow != stage.end() && real != stage.end()) {
+    shadow->shadow_of = static_cast<int>(real - stage.begin());
+  } else if (shadow != stage.end()) {
+    shadow->shadow_of = -1;
+    shadow->is_guest = true;
+  } else if (real != stage.end()) {
+    Bucket away = *real;
+    away.shadow_of = static_cast<int>(real - stage.begin());
+    away.is_away = true;
+    stage.push_back(std::move(away));
+  }
+}
+
+}  // namespace
+
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts) {
+  const std::vector<Bucket> model = backward_buckets(spec);
+  std::vector<Bucket> stage;
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    for (const Bucket& bucket : model) {
+      if (is_in_part(bucket, *part)) stage.push_back(bucket);
+    }
+  }
+  if (spec.tied_head) connect_tied_weight(stage);
+  return stage;
 }
 
 std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
@@ -153,8 +212,7 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
     Bucket shadow = backward.back();
     backward.insert(backward.begin(), shadow);
     for (std::size_t i = 1; i < backward.size(); ++i) {
-      if (backward[i].tensors.front().name == "embedding.token.weight")
-        backward.front().shadow_of = static_cast<int>(i);
+      if (backward[i].tensors.front().name == tied_weight) backward.front().shadow_of = static_cast<int>(i);
     }
   }
   return backward;

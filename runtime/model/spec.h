@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,18 @@ struct ModelSpec {
   }
 };
 
+// A part of the model: neighbouring layers, perhaps with one of its ends, perhaps an end alone. A stage of a
+// pipeline has one part or, interleaved, several (parallel/pipeline/stage_split.h).
+struct ModelPart {
+  std::int64_t first_layer = 0, end_layer = 0;
+  bool has_embedding = false;  // turns tokens into the first layer's input
+  bool has_head = false;       // final norm, head and cross-entropy
+  std::int64_t layers() const { return end_layer - first_layer; }
+};
+inline ModelPart whole_model(const ModelSpec& spec) {
+  return {.first_layer = 0, .end_layer = spec.layers, .has_embedding = true, .has_head = true};
+}
+
 // From a resolved config (resolve_config has filled in every shape).
 ModelSpec make_model_spec(const Config& config);
 DType precision_of(const Config& config);  // of parameters and activations
@@ -68,6 +81,11 @@ std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary pad
 // feed-forward half and its attention half, then the embedding. A tied head is a shadow of the embedding's
 // bucket.
 std::vector<Bucket> backward_buckets(const ModelSpec& spec);
+// Those of one pipeline stage: of its parts, which are in the order of layers, the last one's first. Where
+// the ends of a tied weight are on two stages, its state is the embedding's: the head's stage has it as a
+// guest, and the embedding's gets a shadow that no backward of its own fills, at the end of the list
+// (buckets.h).
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts);
 
 // FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal
 // attention once (6 * layers * attention_width * T).

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "parallel/agreement.h"
 #include "runtime/core/exact_sum.h"
@@ -59,24 +60,98 @@ Result<std::uint64_t> HeldOutSet::load_microbatch(std::uint64_t batch, std::int6
   return counted;
 }
 
-Result<double> HeldOutSet::loss(Worker& worker) {
-  HF_FAULT_POINT(worker.faults(), "evaluation.begin");
-  const auto rank = static_cast<std::uint64_t>(worker.communicator().rank());
-  const auto ranks = static_cast<std::uint64_t>(worker.communicator().size());
+// Forward alone: a stage of the pipeline for as many microbatches as the worker has places for tokens.
+class HeldOutSet::Forwards final : public StageWork {
+ public:
+  Forwards(HeldOutSet& set, Worker& worker) : set_(&set), worker_(&worker) {
+    const int stages = worker.mesh().shape().pipeline, stage = worker.seat().pipeline;
+    const int chunks = static_cast<int>(worker.parts().size());
+    for (int i = 0; i < static_cast<int>(room()); ++i) {
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        const bool first = stage == 0 && chunk == 0, last = stage + 1 == stages && chunk + 1 == chunks;
+        actions_.push_back({.work = Work::forward,
+                            .chunk = chunk,
+                            .microbatch = i,
+                            .source = first ? no_stage : (stage + stages - 1) % stages,
+                            .target = last ? no_stage : (stage + 1) % stages});
+      }
+    }
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      buffers_.push_back(worker.model(chunk).microbatches_in_flight());
+  }
+
+  // Adds the losses of the `count` batches first, first + stride ... to `sum`.
+  Result<void> run(std::uint64_t first, std::uint64_t stride, std::size_t count) {
+    first_ = first;
+    stride_ = stride;
+    const auto actions = std::span(actions_).first(count * buffers_.size());
+    StageExecutor executor(*this, worker_->device(), worker_->pipeline().neighbours(), worker_->waiter(),
+                           {actions.begin(), actions.end()}, buffers_);
+    HF_TRY_VOID(executor.run());
+    worker_->device().synchronize();
+    if (!worker_->parts().back().has_head) return {};
+    for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
+    return {};
+  }
+
+  std::size_t room() const { return worker_->loss_sums().size(); }
+
   ExactSum sum;
   std::int64_t counted = 0;
-  Result<void> outcome;
-  for (std::uint64_t batch = rank; batch < batches_ && outcome.ok(); batch += ranks) {
-    const Result<std::uint64_t> loaded = load_microbatch(batch, worker.spec().vocabulary);
-    outcome = outcome_of(loaded);
-    if (!outcome.ok()) break;
-    counted += static_cast<std::int64_t>(*loaded);
-    double* loss_sum = worker.loss_sums().data();
-    worker.model().forward_loss(worker.device(), worker.stage_tokens(0, inputs_, targets_, first_key_),
-                                loss_sum);
-    worker.device().synchronize();
-    sum.add(*loss_sum);
+  Result<void> failure;
+
+ private:
+  // One that cannot be read is run on what the memory holds, so that no stage waits for it.
+  void load(std::size_t slot) {
+    const Result<std::uint64_t> loaded =
+        set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
+    if (loaded.ok()) {
+      worker_->stage_tokens(slot, set_->inputs_, set_->targets_, set_->first_key_);
+      if (worker_->counts_samples()) counted += static_cast<std::int64_t>(*loaded);
+    } else if (failure.ok()) {
+      failure = loaded.error();
+    }
   }
+  Result<void> launch_forward(StagePosition position) override {
+    const auto slot = static_cast<std::size_t>(position.microbatch);
+    if (position.chunk == 0) load(slot);
+    worker_->model(position.chunk)
+        .forward_loss(worker_->device(), worker_->staged_tokens(slot), position.microbatch,
+                      &worker_->loss_sums()[slot]);
+    return {};
+  }
+  Result<void> launch_backward(StagePosition, bool, bool) override { return {}; }
+  bool can_launch_backward(StagePosition) override { return true; }
+  std::span<std::byte> input(StagePosition position) override {
+    return worker_->model(position.chunk).input(position.microbatch, worker_->staged_tokens(0).shape);
+  }
+  std::span<std::byte> output(StagePosition position) override {
+    return worker_->model(position.chunk).output(position.microbatch, worker_->staged_tokens(0).shape);
+  }
+  std::span<std::byte> output_gradient(StagePosition) override { return {}; }
+  Result<bool> advance() override { return false; }
+
+  HeldOutSet* set_;
+  Worker* worker_;
+  std::vector<Action> actions_;
+  std::vector<int> buffers_;  // by chunk
+  std::uint64_t first_ = 0, stride_ = 1;
+};
+
+Result<double> HeldOutSet::loss(Worker& worker) {
+  HF_FAULT_POINT(worker.faults(), "evaluation.begin");
+  const auto rank = static_cast<std::uint64_t>(worker.seat().data);
+  const auto ranks = static_cast<std::uint64_t>(worker.mesh().shape().data);
+  Forwards forwards(*this, worker);
+  for (std::uint64_t batch = rank; batch < batches_;) {
+    const std::uint64_t left = (batches_ - batch + ranks - 1) / ranks;
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, forwards.room()));
+    HF_TRY_VOID(forwards.run(batch, ranks, count));
+    batch += count * ranks;
+  }
+  ExactSum& sum = forwards.sum;
+  std::int64_t& counted = forwards.counted;
+  const Result<void>& outcome = forwards.failure;
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome, worker.env().host_name()));
   sum.normalise();
   HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), sum.words()));

@@ -23,6 +23,7 @@ class HeldOutSet {
   Result<double> loss(Worker& worker);
 
  private:
+  class Forwards;
   // The number of targets that count.
   Result<std::uint64_t> load_microbatch(std::uint64_t batch, std::int64_t vocabulary);
 

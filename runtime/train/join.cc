@@ -6,6 +6,7 @@
 #include "runtime/config/option_value.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/rank_layout.h"
 
 namespace holdfast {
 namespace {
@@ -68,7 +69,8 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
   }
-  return resolve_config(config, ranks, data.vocabulary_needed());
+  HF_TRY_VOID(resolve_config(config, data.vocabulary_needed()));
+  return check_layout(config, ranks);
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {

@@ -27,7 +27,7 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);
 
-// resolve_config() with what the data says about the vocabulary.
+// resolve_config() with what the data says about the vocabulary, and check_layout().
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
 // check_device() of every rank: nothing is made yet.

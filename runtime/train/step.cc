@@ -23,73 +23,15 @@ struct Ballot {
   std::int64_t failures = 0;
 };
 
-class LaneBuckets final : public BucketObserver {
- public:
-  explicit LaneBuckets(Worker& worker) : worker_(worker) {}
-  void bucket_launched(int bucket) override {
-    worker_.reduction().bucket_launched(bucket, worker_.device().ticket());
-  }
-  void all_launched() {
-    const auto count = static_cast<int>(worker_.buckets().buckets().size());
-    for (int bucket = 0; bucket < count; ++bucket) bucket_launched(bucket);
-  }
-
- private:
-  Worker& worker_;
-};
-
-// Runs the microbatches of one lane; the last one's buckets leave while backward runs. A loader error is kept
-// for the vote: the lane is still run, on whatever the slot holds, so that no peer waits for its gradients.
-void run_lane(Worker& worker, std::size_t& slot, Ballot& ballot, Result<void>& failure) {
-  const std::int64_t count = worker.batch_shape().microbatches_per_lane;
-  LaneBuckets observer(worker);
-  // With nobody to send them to, buckets need not leave before the microbatch is whole.
-  const bool buckets_wait = worker.config().training.cuda_graphs && worker.communicator().size() == 1;
-  for (std::int64_t index = 0; index < count; ++index, ++slot) {
-    TokenBatch tokens = worker.stage_tokens(slot, {}, {}, {});
-    if (Result<MicroBatch> batch = worker.loader().next(); batch.ok()) {
-      tokens = worker.stage_tokens(slot, batch->inputs, batch->targets, batch->first_key);
-      ballot.data += batch->digest;
-      ballot.counted_targets += static_cast<std::int64_t>(batch->counted_targets);
-      if (worker.ledger() != nullptr) worker.ledger()->add(batch->samples);
-    } else if (failure.ok()) {
-      failure = batch.error();
-    }
-    if (index == 0) HF_FAULT_POINT(worker.faults(), "step.before_backward");
-    const bool last = index + 1 == count;
-    const BackwardOptions options{.accumulate = index > 0,
-                                  .gradient_scale = 1.0F / static_cast<float>(worker.tokens_per_step()),
-                                  .observer = last && !buckets_wait ? &observer : nullptr};
-    const auto launch = [&] {
-      worker.model().forward_backward(worker.device(), tokens, &worker.loss_sums()[slot], options);
-    };
-    if (options.observer != nullptr) {
-      launch();
-    } else {
-      worker.device().repeat(slot, launch);  // all that it launches follows from the slot
-    }
-    if (last && buckets_wait) observer.all_launched();
-  }
-  worker.reduction().backward_launched();
-}
-
-Result<std::size_t> run_lanes(Worker& worker, Ballot& ballot, Result<void>& failure) {
-  std::size_t slot = 0;
+Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   worker.reduction().begin_step();
-  for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
-    HF_TRY_VOID(worker.reduction().begin_wave(wave));
-    if (worker.lanes().lane_of(wave, worker.communicator().rank()) >= 0) {
-      run_lane(worker, slot, ballot, failure);
-    }
-    HF_FAULT_POINT(worker.faults(), "step.before_reduce");
-    HF_TRY_VOID(worker.reduction().finish_wave());
-  }
-  HF_TRY_VOID(worker.reduction().finish_step());
-  return slot;
+  HF_TRY_VOID(worker.lane_runner().run(lanes));
+  HF_TRY_VOID(worker.join_tied_gradients());
+  return worker.reduction().finish_step();
 }
 
-void sum_blocks(Worker& worker, std::size_t slots, Ballot& ballot) {
-  for (const double loss : worker.loss_sums().first(slots)) ballot.loss.add(loss);
+void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
+  for (const double loss : worker.loss_sums().first(lanes.losses)) ballot.loss.add(loss);
   for (const double sum : worker.reduction().square_sums()) ballot.square_norm.add(sum);
 }
 
@@ -150,8 +92,7 @@ Result<void> finish_update(Worker& worker) {
     }
   }
   HF_FAULT_POINT(worker.faults(), "step.before_gather");
-  return gather_parameters(worker.buckets(), worker.exchange(), worker.waiter(), worker.parameters(),
-                           bytes_of(worker.spec().dtype));
+  return worker.gather_parameters();
 }
 
 void advance(RunState& state, const BatchShape& shape, const Digest& data, const StepOutcome& outcome) {
@@ -168,10 +109,13 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_FAULT_POINT(worker.faults(), "step.begin");
   StepOutcome outcome{.step = worker.state().step + 1};
   Ballot ballot;
-  Result<void> failure = request.trouble;
-  HF_TRY(const std::size_t slots, run_lanes(worker, ballot, failure));
+  LaneOutcome lanes{.data = {}, .failure = request.trouble};
+  HF_TRY_VOID(run_lanes(worker, lanes));
+  Result<void>& failure = lanes.failure;
   if (Result<void> device = worker.device_outcome(); failure.ok()) failure = std::move(device);
-  sum_blocks(worker, slots, ballot);
+  sum_blocks(worker, lanes, ballot);
+  ballot.data = lanes.data;
+  ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
 

@@ -6,21 +6,11 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/train/device_loss.h"
+#include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
 namespace {
-
-static_assert(data_parallel_max <= Exchange::ranks_max,
-              "what the config lets through, the lane reduction must take");
-
-std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int rank) {
-  std::vector<int> result;
-  for (int wave = 0; wave < lanes.waves(); ++wave) {
-    if (const int lane = lanes.lane_of(wave, rank); lane >= 0) result.push_back(lane);
-  }
-  return result;
-}
 
 // Of a microbatch: inputs, targets, first keys.
 std::size_t token_arrays(const Config& config) {
@@ -32,15 +22,20 @@ std::size_t token_arrays(const Config& config) {
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       waiter_(inputs.env, inputs.config.parallel.timeout_ms),
-      host_exchange_(inputs.communicator),
       spec_(make_model_spec(inputs.config)),
-      lanes_(static_cast<int>(inputs.config.parallel.lanes), inputs.communicator.size()),
-      buckets_(backward_buckets(spec_), inputs.communicator.size()),
+      mesh_(mesh_of(inputs.config, inputs.communicator.size())),
+      seat_(mesh_.seat_of(inputs.communicator.rank())),
+      parts_(parts_of_stage(spec_, inputs.config, seat_.pipeline)),
+      data_exchange_(inputs.communicator, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
+      links_(inputs.communicator, mesh_,
+             {.is_ring = inputs.config.parallel.pipeline_chunks > 1, .has_tied_ends = spec_.tied_head}),
+      lanes_(static_cast<int>(inputs.config.parallel.lanes), mesh_.shape().data),
+      buckets_(backward_buckets(spec_, parts_), mesh_.shape().data),
       batch_shape_{.sequence_length = inputs.config.training.sequence_length,
                    .microbatch_size = inputs.config.training.microbatch_size,
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
                    .lanes = inputs.config.parallel.lanes},
-      rank_lanes_(lanes_of_rank(lanes_, inputs.communicator.rank())) {}
+      rank_lanes_(lanes_of_rank(lanes_, seat_.data)) {}
 
 Worker::~Worker() {
   device().synchronize();
@@ -69,15 +64,19 @@ Result<void> Worker::allocate() {
   loss_sums_slot_ =
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(device(), plan_);
-  if (!device().host_sees_memory() && communicator().size() > 1) {
-    pinned_exchange_ = std::make_unique<PinnedExchange>(
-        host_exchange_, device(),
-        largest_exchange_bytes(buckets_, communicator().rank(), bytes_of(spec_.dtype)), plan_);
+  reserve_exchanges();
+  StageSchedule schedule = stage_schedule(config(), lanes_, seat_.data, seat_.pipeline);
+  for (std::size_t chunk = 0; chunk < parts_.size(); ++chunk) {
+    const StageShape shape{.part = parts_[chunk],
+                           .microbatches_in_flight = schedule.activation_buffers[chunk]};
+    models_.push_back(
+        std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()), shape));
   }
-  model_ = std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()));
-  optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, communicator().rank(), spec_.dtype,
-                                                  config().optimizer, plan_);
-  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, exchange(), device(), waiter_, plan_);
+  optimizer_ =
+      std::make_unique<ShardedOptimizer>(buckets_, seat_.data, spec_.dtype, config().optimizer, plan_);
+  reduction_ =
+      std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
+  lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
   // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's
   // count.
   HF_TRY_VOID(agree_on_outcome(
@@ -91,8 +90,11 @@ Result<void> Worker::allocate() {
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
   host_access_->bind(arena_);
-  if (pinned_exchange_ != nullptr) pinned_exchange_->bind(arena_);
-  model_->bind(device(), arena_, buckets_, parameters_, gradients_);
+  data_exchange_.bind(arena_);
+  links_.bind(arena_);
+  for (const std::unique_ptr<Model>& model : models_) {
+    model->bind(device(), arena_, buckets_, parameters_, gradients_);
+  }
   reduction_->bind(arena_, gradients_);
   optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
   return {};
@@ -103,28 +105,52 @@ Result<void> Worker::allocate() {
 Result<void> Worker::prepare_kernels() {
   const TokenBatch batch = stage_tokens(0, {}, {}, {});
   device().begin_planning();
-  for (const bool accumulate : {false, true}) {
-    model_->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate});
+  for (const std::unique_ptr<Model>& model : models_) {
+    for (const bool accumulate : {false, true}) {
+      model->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate});
+    }
+    model->forward_loss(device(), batch, loss_sums_.data());
   }
-  model_->forward_loss(device(), batch, loss_sums_.data());
   optimizer_->launch_update(device(), {});
   optimizer_->launch_publish(device());
   return device().end_planning();
 }
 
+void Worker::reserve_exchanges() {
+  const std::size_t element = bytes_of(spec_.dtype);
+  data_exchange_.reserve(device(), largest_exchange_bytes(buckets_, seat_.data, element), plan_);
+  const std::int64_t boundary = batch_shape_.microbatch_size * batch_shape_.sequence_length * spec_.width;
+  const int tied = std::max(buckets_.guest(), buckets_.away());
+  const std::uint64_t tied_bytes =
+      tied < 0 ? 0 : buckets_.gradient_range(tied, seat_.data).size() * sizeof(float);
+  links_.reserve(device(), static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
+}
+
 TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
                                 std::span<const std::int32_t> targets,
                                 std::span<const std::int32_t> first_key) {
+  std::int32_t* const staged = tokens_ + token_offset(slot);
+  const std::size_t rows = token_offset(1) / token_arrays(config());
+  std::copy(inputs.begin(), inputs.end(), staged);
+  std::copy(targets.begin(), targets.end(), staged + rows);
+  if (config().data.document_mask) std::copy(first_key.begin(), first_key.end(), staged + 2 * rows);
+  return staged_tokens(slot);
+}
+
+TokenBatch Worker::staged_tokens(std::size_t slot) const {
   const BatchShapeBT shape{.batch = batch_shape_.microbatch_size,
                            .sequence_length = batch_shape_.sequence_length};
-  const auto rows = static_cast<std::size_t>(shape.rows());
-  std::int32_t* staged_inputs = tokens_ + token_arrays(config()) * slot * rows;
-  std::int32_t* staged_targets = staged_inputs + rows;
-  std::int32_t* staged_first_key = config().data.document_mask ? staged_targets + rows : nullptr;
-  std::copy(inputs.begin(), inputs.end(), staged_inputs);
-  std::copy(targets.begin(), targets.end(), staged_targets);
-  if (staged_first_key != nullptr) std::copy(first_key.begin(), first_key.end(), staged_first_key);
-  return {.inputs = staged_inputs, .targets = staged_targets, .first_key = staged_first_key, .shape = shape};
+  const std::int32_t* const staged = tokens_ + token_offset(slot);
+  return {.inputs = staged,
+          .targets = staged + shape.rows(),
+          .first_key = config().data.document_mask ? staged + 2 * shape.rows() : nullptr,
+          .shape = shape};
+}
+
+// Of a slot, in elements.
+std::size_t Worker::token_offset(std::size_t slot) const {
+  const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
+  return slot * token_arrays(config()) * static_cast<std::size_t>(rows);
 }
 
 std::uint64_t Worker::tokens_per_step() const {
@@ -132,7 +158,7 @@ std::uint64_t Worker::tokens_per_step() const {
 }
 
 std::uint64_t Worker::state_bytes() const {
-  return 3 * sizeof(float) * buckets_.parameter_elements();
+  return 3 * sizeof(float) * parameter_count(spec_);
 }
 
 int Worker::host_threads() const {
@@ -144,7 +170,7 @@ void Worker::start_loader() {
   loader_ =
       std::make_unique<DataLoader>(inputs_.data, config().run.seed, batch_shape_, rank_lanes_,
                                    state_.data_cursor, spec_.vocabulary, config().data.prefetch_microbatches);
-  if (!config().data.ledger) return;
+  if (!config().data.ledger || !counts_samples()) return;
   const RunPaths paths{config().run.directory};
   ledger_ = std::make_unique<Ledger>(env(), paths.ledger(communicator().rank()));
 }
@@ -152,12 +178,28 @@ void Worker::start_loader() {
 Result<void> Worker::publish_parameters() {
   optimizer_->launch_publish(device());
   device().synchronize();
-  return gather_parameters(buckets_, exchange(), waiter_, parameters_, bytes_of(spec_.dtype));
+  return gather_parameters();
 }
 
-Exchange& Worker::exchange() {
-  if (pinned_exchange_ != nullptr) return *pinned_exchange_;
-  return host_exchange_;
+// The embedding's owners tell the head's stage first, whose ranks then tell each other.
+Result<void> Worker::gather_parameters() {
+  const std::size_t element = bytes_of(spec_.dtype);
+  const int away = buckets_.away(), guest = buckets_.guest();
+  if (const int tied = std::max(away, guest); tied >= 0) {
+    const ElementRange range = buckets_.parameter_range(tied, seat_.data);
+    HF_TRY_VOID(pass_on(*links_.tied(), waiter_,
+                        std::span(parameters_ + range.begin * element, range.size() * element), away >= 0,
+                        "the passing of a tied weight"));
+  }
+  return holdfast::gather_parameters(buckets_, data_exchange_.exchange(), waiter_, parameters_, element);
+}
+
+Result<void> Worker::join_tied_gradients() {
+  const int tied = std::max(buckets_.away(), buckets_.guest());
+  if (tied < 0) return {};
+  device().synchronize();  // a rank alone with its lanes has not waited for their sum
+  return pass_on(*links_.tied(), waiter_, std::as_writable_bytes(reduction_->sum_of(tied)),
+                 buckets_.guest() >= 0, "the passing of a tied weight's gradient");
 }
 
 Result<void> Worker::device_outcome() {

@@ -11,17 +11,19 @@
 #include "kernels/host_access.h"
 #include "parallel/buckets.h"
 #include "parallel/collectives.h"
-#include "parallel/host_exchange.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
-#include "parallel/pinned_exchange.h"
+#include "parallel/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/optim/sharded_optimizer.h"
+#include "runtime/train/lane_runner.h"
 #include "runtime/train/ledger.h"
+#include "runtime/train/pipeline_links.h"
+#include "runtime/train/rank_exchange.h"
 #include "runtime/train/run_state.h"
 
 namespace holdfast {
@@ -46,8 +48,12 @@ class Worker {
 
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }
-  Communicator& communicator() { return inputs_.communicator; }
-  Exchange& exchange();  // of the device's memory
+  Communicator& communicator() { return inputs_.communicator; }  // of all ranks of the run
+  // Where this rank is among them: its lanes follow from the data axis, its layers from the pipeline.
+  const Mesh& mesh() const { return mesh_; }
+  MeshSeat seat() const { return seat_; }
+  bool counts_samples() const { return seat_.pipeline == 0; }  // of its pipeline, so that each counts once
+  PipelineLinks& pipeline() { return links_; }
   Device& device() { return inputs_.device; }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
@@ -56,21 +62,25 @@ class Worker {
   const LaneSchedule& lanes() const { return lanes_; }
   const BatchShape& batch_shape() const { return batch_shape_; }
   const MemoryPlan& memory_plan() const { return plan_; }
-  const Model& model() const { return *model_; }
+  // This rank's parts of the model, by chunk of its stage; without a pipeline one, the whole.
+  const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
+  std::span<const ModelPart> parts() const { return parts_; }
   ShardedOptimizer& optimizer() { return *optimizer_; }
   LaneReduction& reduction() { return *reduction_; }
+  LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
   Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
   RunState& state() { return state_; }
   HostAccess& host_access() { return *host_access_; }  // to save and load state
 
   std::byte* parameters() const { return parameters_; }
-  // One slot per microbatch this rank runs in a step, in the order it runs them.
+  // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
   std::span<double> loss_sums() const { return loss_sums_; }
   // Copies a microbatch to memory that stays valid until the slot comes round again.
   // Without data.document_mask there are no first keys.
   TokenBatch stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
                           std::span<const std::int32_t> targets, std::span<const std::int32_t> first_key);
+  TokenBatch staged_tokens(std::size_t slot) const;
 
   std::uint64_t tokens_per_step() const;
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
@@ -80,18 +90,30 @@ class Worker {
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
   // device is lost to this process, it ends here (runtime/train/device_loss.h).
   Result<void> device_outcome();
-  // Owned master weights -> every rank's parameter buffer. After initialisation, a load, and every update.
+  // Owned master weights -> the parameter buffer of every rank that computes with them. After initialisation
+  // and a load.
   Result<void> publish_parameters();
+  // The same of parameters that the owners have written, after every update.
+  Result<void> gather_parameters();
+  // Where a tied weight has its ends on two stages: the head's gradient, summed over all lanes, to the
+  // embedding's. Between the last wave and LaneReduction::finish_step().
+  Result<void> join_tied_gradients();
 
  private:
   explicit Worker(const WorkerInputs& inputs);
+  void reserve_exchanges();
+  std::size_t token_offset(std::size_t slot) const;
   Result<void> allocate();
   Result<void> prepare_kernels();
 
   WorkerInputs inputs_;
   Waiter waiter_;
-  HostExchange host_exchange_;
   ModelSpec spec_;
+  Mesh mesh_;
+  MeshSeat seat_;
+  std::vector<ModelPart> parts_;  // of this stage, by chunk
+  RankExchange data_exchange_;    // of the ranks that hold the same layers
+  PipelineLinks links_;
   LaneSchedule lanes_;
   BucketPlan buckets_;
   BatchShape batch_shape_;
@@ -102,10 +124,10 @@ class Worker {
   MemoryArena arena_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
   std::unique_ptr<HostAccess> host_access_;
-  std::unique_ptr<PinnedExchange> pinned_exchange_;  // null where the host sees the device's memory
-  std::unique_ptr<Model> model_;
+  std::vector<std::unique_ptr<Model>> models_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<LaneReduction> reduction_;
+  std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Ledger> ledger_;
   std::byte* parameters_ = nullptr;

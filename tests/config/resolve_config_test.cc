@@ -19,7 +19,7 @@ Config small() {
 
 TEST(ResolveConfig, FillsInLlamaShapes) {
   Config config = small();
-  ASSERT_TRUE(resolve_config(config, 1, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.model.kv_heads, 4);
   EXPECT_EQ(config.model.feed_forward, 320);  // 8/3 x 100 = 266.7, up to a multiple of 64
   EXPECT_EQ(config.model.vocabulary, 256);
@@ -34,7 +34,7 @@ TEST(ResolveConfig, FillsInLlamaShapes) {
 TEST(ResolveConfig, LlamaFeedForwardThatIsAMultipleStays) {
   Config config = small();
   config.model.width = 288;
-  ASSERT_TRUE(resolve_config(config, 1, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.model.feed_forward, 768);
 }
 
@@ -42,7 +42,7 @@ TEST(ResolveConfig, FillsInGpt2Shapes) {
   Config config = small();
   config.model.style = "gpt2";
   config.training.sequence_length = 77;
-  ASSERT_TRUE(resolve_config(config, 1, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.model.feed_forward, 400);
   EXPECT_EQ(config.model.head, "tied");
   EXPECT_EQ(config.model.positions, 77);
@@ -52,7 +52,7 @@ TEST(ResolveConfig, PresetFixesShapes) {
   Config config = small();
   config.model = {};
   config.model.preset = "llama-1b";
-  ASSERT_TRUE(resolve_config(config, 1, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.model.layers, 16);
   EXPECT_EQ(config.model.kv_heads, 8);
   EXPECT_EQ(config.model.vocabulary, 128256);
@@ -68,7 +68,7 @@ TEST(ResolveConfig, GivenValuesStay) {
   config.model.vocabulary = 300;
   config.model.head = "tied";
   config.parallel.lanes = 5;
-  ASSERT_TRUE(resolve_config(config, 3, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.model.kv_heads, 2);
   EXPECT_EQ(config.model.feed_forward, 99);
   EXPECT_EQ(config.model.vocabulary, 300);
@@ -79,8 +79,8 @@ TEST(ResolveConfig, GivenValuesStay) {
 TEST(ResolveConfig, TheNumberOfRanksLeavesNoTrace) {
   Config one = small();
   Config four = small();
-  ASSERT_TRUE(resolve_config(one, 1, 256).ok());
-  ASSERT_TRUE(resolve_config(four, 4, 256).ok());
+  ASSERT_TRUE(resolve_config(one, 256).ok());
+  ASSERT_TRUE(resolve_config(four, 256).ok());
   EXPECT_EQ(four.parallel.data, 0);
   EXPECT_TRUE(diff_config(one, four).empty());
   EXPECT_EQ(config_identity(one), config_identity(four));
@@ -89,54 +89,36 @@ TEST(ResolveConfig, TheNumberOfRanksLeavesNoTrace) {
 TEST(ResolveConfig, LanesFollowAGivenDegree) {
   Config config = small();
   config.parallel.data = 3;
-  ASSERT_TRUE(resolve_config(config, 3, 256).ok());
+  ASSERT_TRUE(resolve_config(config, 256).ok());
   EXPECT_EQ(config.parallel.lanes, 3);
   EXPECT_EQ(config.parallel.data, 3);
 }
 
 TEST(ResolveConfig, IsIdempotent) {
   Config once = small();
-  ASSERT_TRUE(resolve_config(once, 2, 256).ok());
+  ASSERT_TRUE(resolve_config(once, 256).ok());
   Config twice = once;
-  ASSERT_TRUE(resolve_config(twice, 2, 256).ok());
+  ASSERT_TRUE(resolve_config(twice, 256).ok());
   EXPECT_EQ(dump_config(once), dump_config(twice));
 }
 
 struct BadStart {
-  std::int64_t data, lanes, vocabulary, vocabulary_of_data;
-  int ranks;
+  std::int64_t vocabulary, vocabulary_of_data;
   const char* expected;
 };
 
 TEST(ResolveConfig, BadStartsAreSentences) {
   const std::vector<BadStart> table = {
-      {4, 0, 0, 256, 3,
-       "3 ranks were started, but parallel.data x tensor x pipeline = 4 x 1 x 1 = 4: start with mpirun -np "
-       "4, or leave "
-       "parallel.data out"},
-      {0, 4, 0, 256, 5,
-       "5 ranks were started, but parallel.lanes = 4: every data-parallel rank needs a lane; start at most 4 "
-       "ranks "
-       "(mpirun -np 4), or start a new run with more lanes"},
-      {0, 0, 0, 256, 9,
-       "9 ranks were started, but parallel.lanes = 8: every data-parallel rank needs a lane; start at most 8 "
-       "ranks "
-       "(mpirun -np 8), or start a new run with more lanes"},
-      {0, 4096, 0, 256, 1537,
-       "1537 ranks were started, which is 1537 data-parallel ranks; this version takes at most 1536: start "
-       "with mpirun -np 1536, and give each rank more threads"},
-      {0, 0, 100, 256, 1,
+      {100, 256,
        "model.vocabulary = 100 is smaller than the 256 tokens that data.sources can hold (text has 256): "
        "raise it to "
        "256 or leave it out"},
-      {0, 0, 0, 0, 1, "model.vocabulary is missing and does not follow from the data: give it"},
+      {0, 0, "model.vocabulary is missing and does not follow from the data: give it"},
   };
   for (const BadStart& bad : table) {
     Config config = small();
-    config.parallel.data = bad.data;
-    config.parallel.lanes = bad.lanes;
     config.model.vocabulary = bad.vocabulary;
-    const auto result = resolve_config(config, bad.ranks, bad.vocabulary_of_data);
+    const auto result = resolve_config(config, bad.vocabulary_of_data);
     ASSERT_FALSE(result.ok()) << bad.expected;
     EXPECT_EQ(result.error().code, ExitCode::config);
     EXPECT_EQ(result.error().message, bad.expected);
@@ -146,13 +128,13 @@ TEST(ResolveConfig, BadStartsAreSentences) {
 TEST(InheritResolved, WhatTheFirstStartResolvedWins) {
   Config first = small();
   first.parallel.data = 4;
-  ASSERT_TRUE(resolve_config(first, 4, 256).ok());
+  ASSERT_TRUE(resolve_config(first, 256).ok());
   ASSERT_EQ(first.parallel.lanes, 4);
 
   Config later = small();
   later.parallel.data = 2;
   inherit_resolved(later, first);
-  ASSERT_TRUE(resolve_config(later, 2, 256).ok());
+  ASSERT_TRUE(resolve_config(later, 256).ok());
   EXPECT_EQ(later.parallel.lanes, 4);
   EXPECT_EQ(config_identity(later), config_identity(first));
 

@@ -26,7 +26,7 @@ class WorkerRig {
     config_.run.directory = directory_.path();
     config_.data.sources = {{.path = directory_ / "train.txt"}};
     EXPECT_TRUE(posix_env().replace_text(config_.data.sources.front().path, text).ok());
-    const Result<void> resolved = resolve_config(config_, ranks, 256);
+    const Result<void> resolved = resolve_config(config_, 256);
     EXPECT_TRUE(resolved.ok()) << resolved.error().message;
   }
 

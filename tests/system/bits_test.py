@@ -61,6 +61,17 @@ class BitsTest(unittest.TestCase):
                 self.assertEqual(run.events("start")[-1]["ranks"], ranks)
                 self.expect_reference(run)
 
+    def test_any_pipeline(self):
+        layouts = {"p2": (2, ["--parallel.pipeline=2"]), "d2p2": (4, ["--parallel.pipeline=2"]),
+                   "ends": (4, ["--parallel.pipeline=4"]),
+                   "chunks": (2, ["--parallel.pipeline=2", "--parallel.pipeline_chunks=2",
+                                  "--parallel.pipeline_schedule=interleaved"])}
+        for name, (ranks, overrides) in layouts.items():
+            with self.subTest(layout=name):
+                run = self.scene.run(f"pipeline-{name}")
+                run.start(ranks, overrides=overrides).expect_exit(0)
+                self.expect_reference(run)
+
     def test_two_threads(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):

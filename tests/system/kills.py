@@ -1,8 +1,8 @@
 """Killing a run at random until it is finished, and what must hold after every kill. Used by kill_test.py (some seeds)
 and tools/crashtest (as many as the time allows).
 
-Everything random follows from the seed: how many ranks, under which launcher, when, and who dies. The moment itself also
-depends on the machine's speed, so a seed that failed may need several tries to fail again.
+Everything random follows from the seed: how many ranks in which layout, under which launcher, when, and who dies. The moment
+itself also depends on the machine's speed, so a seed that failed may need several tries to fail again.
 """
 import dataclasses
 import random
@@ -21,6 +21,7 @@ JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the 
 class Kill:
     """One start that is to be killed: at a time after the start, after a step was seen, or at a fault point."""
     ranks: int
+    stages: int  # of their pipelines
     launcher: str
     target: str = "rank"  # "rank": one of them, "ranks": all, "mpirun": the launcher
     step: int = 0         # wait for this many more steps first
@@ -30,24 +31,35 @@ class Kill:
     def __str__(self):
         how = f"fault point {self.fault}" if self.fault else (
             f"kill -9 of {self.target} {self.delay_s:.3f} s after " + (f"{self.step} more steps" if self.step else "the start"))
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)} ({self.launcher}), {how}"
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)} in {self.stages} stages ({self.launcher}), {how}"
 
 
 def draw_launcher(generator, ranks):
     return generator.choice(["alone", "ft"] if ranks == 1 else ["ft", "ft", "plain"])
 
 
-def draw_kill(generator, points):
+def draw_layout(generator):
+    """(ranks, stages): half of the layouts that can have a pipeline have one."""
     ranks = generator.randint(1, RANKS_MAX)
+    stages = [stages for stages in (2, 4) if ranks % stages == 0]
+    return ranks, generator.choice([1, generator.choice(stages or [1])])
+
+
+def layout_options(stages):
+    return [f"--parallel.pipeline={stages}"]
+
+
+def draw_kill(generator, points):
+    ranks, stages = draw_layout(generator)
     launcher = draw_launcher(generator, ranks)
     kind = generator.choice(["time", "step", "step", "fault"])
     if kind == "fault":
         point = f"{generator.choice(points)}@{generator.randint(1, 8)}:{generator.randrange(ranks)}"
-        return Kill(ranks, launcher, fault=f"{point}=kill")
+        return Kill(ranks, stages, launcher, fault=f"{point}=kill")
     target = "rank" if launcher == "alone" else generator.choice(["rank", "rank", "ranks", "mpirun"])
     if kind == "time":
-        return Kill(ranks, launcher, target, delay_s=generator.uniform(0.0, 1.5))
-    return Kill(ranks, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
+        return Kill(ranks, stages, launcher, target, delay_s=generator.uniform(0.0, 1.5))
+    return Kill(ranks, stages, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
 
 
 def fault_points(scene):
@@ -93,7 +105,7 @@ def torment(scene, seed, points, story):
     for _ in range(generator.randint(2, KILLS_MAX)):
         kill = draw_kill(generator, points)
         story.append(str(kill))
-        start = run.start(kill.ranks, kill.launcher, faults=kill.fault)
+        start = run.start(kill.ranks, kill.launcher, layout_options(kill.stages), kill.fault)
         killed = carry_out(kill, start, generator)
         code = start.wait(SETTLE_S if kill.step or kill.fault else JOIN_S)
         story[-1] += f": exit code {code}, steps to {run.last_step()}, saved {run.newest_step()}"
@@ -103,9 +115,9 @@ def torment(scene, seed, points, story):
             raise AssertionError(f"nobody was killed, but the exit code is {code}\n{start.tail()}")
         kills += 1
         newest = check_after_kill(run, newest)
-    ranks = generator.randint(1, RANKS_MAX)
+    ranks, stages = draw_layout(generator)
     launcher = draw_launcher(generator, ranks)
-    story.append(f"{ranks} ranks ({launcher}), to the end")
-    run.start(ranks, launcher).expect_exit(0)
+    story.append(f"{ranks} ranks in {stages} stages ({launcher}), to the end")
+    run.start(ranks, launcher, layout_options(stages)).expect_exit(0)
     harness.expect_no_processes(run)
     return run.digest(), kills

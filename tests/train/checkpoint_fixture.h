@@ -26,7 +26,7 @@ inline Config resolved_config(const std::string& text) {
                             "[parallel]\nlanes = 1\n";
   Result<LoadedConfig> loaded = load_config_text(posix_env(), whole, "test.toml", {});
   EXPECT_TRUE(loaded.ok()) << loaded.error().message;
-  EXPECT_TRUE(resolve_config(loaded->config, 1, 0).ok());
+  EXPECT_TRUE(resolve_config(loaded->config, 0).ok());
   return loaded->config;
 }
 

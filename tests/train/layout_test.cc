@@ -10,26 +10,7 @@
 namespace holdfast {
 namespace {
 
-class LayoutTest : public TrainingTest {
- protected:
-  // Trains `launch` and expects the digest of the undisturbed single-rank run with the same overrides.
-  void expect_same_bits(const Launch& launch, const std::vector<std::string>& what) {
-    Launch reference{.run = "reference", .overrides = what};
-    if (reference_digest_.empty()) {
-      const RunEnd alone = train(reference);
-      ASSERT_EQ(alone.code, ExitCode::done) << alone.message;
-      reference_digest_ = digest("reference");
-      ASSERT_TRUE(reference_digest_.starts_with("step 20\n")) << reference_digest_;
-    }
-    Launch other = launch;
-    other.overrides.insert(other.overrides.end(), what.begin(), what.end());
-    const RunEnd end = train(other);
-    ASSERT_EQ(end.code, ExitCode::done) << end.message;
-    EXPECT_EQ(digest(other.run), reference_digest_) << other.ranks << " ranks";
-  }
-
-  std::string reference_digest_;
-};
+class LayoutTest : public SameBitsTest {};
 
 TEST_F(LayoutTest, AnyNumberOfRanks) {
   for (const int ranks : {2, 3, 4}) expect_same_bits({.run = fmt::format("d{}", ranks), .ranks = ranks}, {});

@@ -6,11 +6,16 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "checkpoint/store.h"
 #include "parallel/local/local_communicator.h"
+#include "runtime/train/run_directory.h"
 #include "runtime/train/state_digest.h"
 #include "runtime/train/train_run.h"
 #include "tests/support/temporary_directory.h"
@@ -100,6 +105,41 @@ class TrainingTest : public testing::Test {
   }
 
   TemporaryDirectory directory_;
+};
+
+// Trains the same run in several layouts.
+class SameBitsTest : public TrainingTest {
+ protected:
+  // Trains `launch` and expects the digest of the undisturbed single-rank run with the same overrides.
+  void expect_same_bits(const Launch& launch, const std::vector<std::string>& what) {
+    Launch reference{.run = "reference", .overrides = what};
+    if (reference_digest_.empty()) {
+      const RunEnd alone = train(reference);
+      ASSERT_EQ(alone.code, ExitCode::done) << alone.message;
+      reference_digest_ = digest("reference");
+      ASSERT_TRUE(reference_digest_.starts_with("step 20\n")) << reference_digest_;
+    }
+    Launch other = launch;
+    other.overrides.insert(other.overrides.end(), what.begin(), what.end());
+    const RunEnd end = train(other);
+    ASSERT_EQ(end.code, ExitCode::done) << end.message;
+    EXPECT_EQ(digest(other.run), reference_digest_) << other.ranks << " ranks";
+    EXPECT_EQ(evaluations(other.run), evaluations("reference")) << other.ranks << " ranks";
+  }
+
+  // The held-out losses by step; what was evaluated again counts once.
+  std::map<std::uint64_t, double> evaluations(const std::string& run) const {
+    std::map<std::uint64_t, double> losses;
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json event = nlohmann::json::parse(line);
+      if (event["event"] == "evaluation") losses[event["step"]] = event["loss"];
+    }
+    return losses;
+  }
+
+  std::string reference_digest_;
 };
 
 }  // namespace holdfast

@@ -1,0 +1,243 @@
+#include "parallel/pipeline/stage_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace holdfast {
+namespace {
+
+// While the device computes: MPI moves nothing unless it is polled, but every look takes the processor from a
+// kernel.
+constexpr std::int64_t poll_interval_us = 1000;
+
+std::size_t index(int value) {
+  return static_cast<std::size_t>(value);
+}
+
+StagePosition position_of(const Action& action) {
+  return {.chunk = action.chunk, .microbatch = action.microbatch};
+}
+
+}  // namespace
+
+void StageExecutor::Link::begin() {
+  opened = 0;
+  if (exchange != nullptr) first = exchange->oldest();
+}
+
+bool StageExecutor::Link::arrived(int message) const {
+  if (message == none) return true;
+  return message < opened && exchange->received(first + index(message), 1 - exchange->rank());
+}
+
+bool StageExecutor::Link::gone(int message) const {
+  if (message == none) return true;
+  return message < opened && exchange->oldest() > first + index(message);
+}
+
+StageExecutor::StageExecutor(StageWork& work, Device& device, const StageLinks& links, const Waiter& waiter,
+                             std::vector<Action> actions, std::vector<int> activation_buffers)
+    : work_(&work),
+      device_(&device),
+      waiter_(waiter),
+      actions_(std::move(actions)),
+      buffers_(std::move(activation_buffers)),
+      steps_(actions_.size()),
+      tickets_(actions_.size()) {
+  activations_in_.exchange = links.activations_in;
+  activations_out_.exchange = links.activations_out;
+  gradients_in_.exchange = links.gradients_in;
+  gradients_out_.exchange = links.gradients_out;
+  index_messages();
+  index_places();
+}
+
+bool StageExecutor::is_forward(int action) const {
+  return actions_[index(action)].work == Work::forward;
+}
+
+void StageExecutor::index_messages() {
+  for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
+    const Action& action = actions_[index(i)];
+    HF_CHECK(action.work == Work::forward || action.work == Work::backward, "{} is split", i);
+    const auto add = [&](Link& link) {
+      HF_CHECK(link.exchange != nullptr && link.exchange->size() == 2, "action {} has no link", i);
+      link.messages.push_back({.action = i});
+      return static_cast<int>(link.messages.size()) - 1;
+    };
+    if (action.source != no_stage)
+      steps_[index(i)].receives = add(is_forward(i) ? activations_in_ : gradients_in_);
+    if (action.target != no_stage)
+      steps_[index(i)].sends = add(is_forward(i) ? activations_out_ : gradients_out_);
+  }
+}
+
+// Places come round by microbatch: who had each one before?
+void StageExecutor::index_places() {
+  const auto find = [this](Work work, const Action& of, int before) {
+    const auto found = std::find_if(actions_.begin(), actions_.end(), [&](const Action& action) {
+      return action.work == work && action.chunk == of.chunk && action.microbatch == of.microbatch - before;
+    });
+    return found == actions_.end() ? none : static_cast<int>(found - actions_.begin());
+  };
+  const auto last_use = [&](const Action& of, int before) {
+    const int backward = find(Work::backward, of, before);
+    return backward == none ? find(Work::forward, of, before) : backward;
+  };
+  for (Link* inbox : {&activations_in_, &gradients_in_}) {
+    for (Message& message : inbox->messages) {
+      const Action& action = actions_[index(message.action)];
+      const int places = buffers_[index(action.chunk)] + 1;
+      message.frees_place = last_use(action, places);
+      if (inbox == &gradients_in_ && message.frees_place != none)
+        message.leaves_place = steps_[index(message.frees_place)].sends;
+    }
+  }
+  for (Step& step : steps_) {
+    const Action& action = actions_[index(static_cast<int>(&step - steps_.data()))];
+    if (action.work != Work::forward || step.sends == none) continue;
+    const int before = find(Work::forward, action, buffers_[index(action.chunk)]);
+    if (before != none) step.reuses_output = steps_[index(before)].sends;
+  }
+}
+
+Result<void> StageExecutor::run() {
+  launched_ = 0;
+  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) link->begin();
+  const int count = static_cast<int>(actions_.size());
+  for (int action = 0; action < count; ++action) {
+    HF_TRY_VOID(wait_until([&] { return can_run(action); }, action));
+    HF_TRY_VOID(run_action(action));
+    tickets_[index(action)] = device_->ticket();
+    ++launched_;
+  }
+  const auto all_gone = [this] {
+    return activations_out_.gone(static_cast<int>(activations_out_.messages.size()) - 1) &&
+           gradients_out_.gone(static_cast<int>(gradients_out_.messages.size()) - 1);
+  };
+  return wait_until(all_gone, count - 1);
+}
+
+bool StageExecutor::can_run(int action) const {
+  const Step& step = steps_[index(action)];
+  if (is_forward(action))
+    return activations_in_.arrived(step.receives) && activations_out_.gone(step.reuses_output);
+  return gradients_in_.arrived(step.receives) &&
+         work_->can_launch_backward(position_of(actions_[index(action)]));
+}
+
+Result<void> StageExecutor::run_action(int index_of_action) {
+  const Action& action = actions_[index(index_of_action)];
+  if (action.work == Work::forward) return work_->launch_forward(position_of(action));
+  const Action* const before = index_of_action == 0 ? nullptr : &action - 1;
+  const bool follows_forward = before != nullptr && before->work == Work::forward &&
+                               before->chunk == action.chunk && before->microbatch == action.microbatch;
+  return work_->launch_backward(position_of(action), follows_forward, action.completes_lane);
+}
+
+bool StageExecutor::is_done(int action) const {
+  return action == none || (action < launched_ && device_->reached(tickets_[index(action)]));
+}
+
+bool StageExecutor::place_is_free(const Message& message) const {
+  return is_done(message.frees_place) && gradients_out_.gone(message.leaves_place);
+}
+
+Result<bool> StageExecutor::post(Link& inbox) {
+  bool moved = false;
+  for (; inbox.opened < static_cast<int>(inbox.messages.size()); ++inbox.opened) {
+    const Message& message = inbox.messages[index(inbox.opened)];
+    if (!place_is_free(message) || !inbox.exchange->can_open()) break;
+    const StagePosition position = position_of(actions_[index(message.action)]);
+    const bool forward = is_forward(message.action);
+    const Exchange::Incoming incoming{
+        .target = forward ? work_->input(position) : work_->output_gradient(position),
+        .peer = 1 - inbox.exchange->rank()};
+    HF_TRY(const Exchange::Number number, inbox.exchange->open(std::span(&incoming, 1)));
+    HF_TRY_VOID(inbox.exchange->send(number, {}));
+    moved = true;
+  }
+  return moved;
+}
+
+Result<bool> StageExecutor::send(Link& outbox) {
+  bool moved = false;
+  for (; outbox.opened < static_cast<int>(outbox.messages.size()); ++outbox.opened) {
+    const Message& message = outbox.messages[index(outbox.opened)];
+    if (!is_done(message.action) || !outbox.exchange->can_open()) break;
+    const StagePosition position = position_of(actions_[index(message.action)]);
+    const bool forward = is_forward(message.action);
+    const Exchange::Outgoing outgoing{
+        .source = forward ? work_->output(position) : work_->output_gradient(position),
+        .peer = 1 - outbox.exchange->rank()};
+    HF_TRY(const Exchange::Number number, outbox.exchange->open({}));
+    HF_TRY_VOID(outbox.exchange->send(number, std::span(&outgoing, 1)));
+    moved = true;
+  }
+  return moved;
+}
+
+Result<bool> StageExecutor::advance() {
+  bool moved = false;
+  const auto note = [&moved](const Result<bool>& step) {
+    if (step.ok()) moved |= *step;
+    return outcome_of(step);
+  };
+  for (Link* outbox : {&activations_out_, &gradients_out_}) HF_TRY_VOID(note(send(*outbox)));
+  for (Link* inbox : {&activations_in_, &gradients_in_}) HF_TRY_VOID(note(post(*inbox)));
+  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
+    if (link->exchange != nullptr) HF_TRY_VOID(note(link->exchange->advance()));
+  }
+  HF_TRY_VOID(note(work_->advance()));
+  return moved;
+}
+
+// Of the work that somebody waits for: the next part to be sent, else everything.
+Device::Ticket StageExecutor::next_ticket() {
+  Device::Ticket next = device_->ticket();
+  for (const Link* outbox : {&activations_out_, &gradients_out_}) {
+    if (outbox->opened == static_cast<int>(outbox->messages.size())) continue;
+    const int action = outbox->messages[index(outbox->opened)].action;
+    if (action < launched_) next = std::min(next, tickets_[index(action)]);
+  }
+  return next;
+}
+
+template <typename Done>
+Result<void> StageExecutor::wait_until(const Done& done, int action) {
+  Rest pause(waiter_.env(), waiter_.timeout_ms());
+  while (!done()) {
+    HF_TRY(const bool moved, advance());
+    const Device::Ticket next = next_ticket();
+    const bool computing = !device_->reached(next);
+    if (moved || computing) pause.moved();
+    if (moved) continue;
+    if (computing) {
+      device_->wait(next, poll_interval_us);
+    } else if (!pause.rest()) {
+      return timed_out(action);
+    }
+  }
+  return {};
+}
+
+Error StageExecutor::timed_out(int index_of_action) {
+  const Action& action = actions_[index(index_of_action)];
+  int rank = -1;
+  std::string neighbours;
+  for (Link* link : {&activations_in_, &gradients_in_, &activations_out_, &gradients_out_}) {
+    if (link->exchange == nullptr) continue;
+    rank = link->exchange->global_rank(link->exchange->rank());
+    const std::string peer = fmt::format("rank {}", link->exchange->global_rank(1 - link->exchange->rank()));
+    if (neighbours.find(peer) == std::string::npos) neighbours += (neighbours.empty() ? "" : " or ") + peer;
+    link->exchange->abandon();
+  }
+  return fail(
+      ExitCode::communication,
+      "rank {} waited {} ms in the pipeline, at the {} of microbatch {}: {} or its host hangs or is out "
+      "of reach; look at its output, then start the run again",
+      rank, waiter_.timeout_ms(), action.work == Work::forward ? "forward" : "backward", action.microbatch,
+      neighbours);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,124 @@
+// StageExecutor: runs one stage's list of a schedule (schedule.h): launches each action when what it reads
+// has arrived, in the order of the list, and passes on what it makes as soon as the device has made it. It
+// knows nothing of models: StageWork launches, and says where things lie.
+//
+// Each direction between two neighbours is an Exchange of these two ranks (exchange.h), a message one
+// exchange. Messages of one direction are in the order of the receiver's actions, which is that of the
+// sender's (schedule_check.h). Receives are posted as soon as their place is free.
+//
+// No deadlock: a schedule that the checker passed runs with receives that block and sends that do not. Here a
+// send is held up only by a receiver without a free place. It has one more than the microbatches that its
+// schedule keeps at once, so the action that frees one does not stand behind the one that waits.
+//
+// Threads: one thread calls it. Errors: ExitCode::communication, and the exchanges are abandoned. Nothing is
+// allocated after construction.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/exchange.h"
+#include "parallel/pipeline/schedule.h"
+
+namespace holdfast {
+
+// One microbatch in one chunk of the stage.
+struct StagePosition {
+  int chunk = 0;
+  int microbatch = 0;
+};
+
+// What a stage computes. Launches return at once.
+class StageWork {
+ public:
+  virtual ~StageWork() = default;
+  virtual Result<void> launch_forward(StagePosition position) = 0;
+  // `follows_forward`: the action before it was the forward of the same microbatch. `completes_lane`:
+  // Action::completes_lane.
+  virtual Result<void> launch_backward(StagePosition position, bool follows_forward, bool completes_lane) = 0;
+  // Whether the gradients may be written that this backward writes; advance() works on it.
+  virtual bool can_launch_backward(StagePosition position) = 0;
+
+  // Where the parts lie that cross to a neighbour. Places of input() and output_gradient() come round after
+  // one more microbatch than activation_buffers() has, those of output() after that many. Backward works in
+  // place: the gradient of the input lies where that of the output was.
+  virtual std::span<std::byte> input(StagePosition position) = 0;
+  virtual std::span<std::byte> output(StagePosition position) = 0;
+  virtual std::span<std::byte> output_gradient(StagePosition position) = 0;
+
+  // Called while the executor waits: moves other communication on. Whether anything moved.
+  virtual Result<bool> advance() = 0;
+};
+
+// The stage before and the stage after, in a ring when there are several chunks; null where there is none.
+struct StageLinks {
+  Exchange* activations_in = nullptr;   // from the stage before
+  Exchange* activations_out = nullptr;  // to the stage after
+  Exchange* gradients_in = nullptr;     // from the stage after
+  Exchange* gradients_out = nullptr;    // to the stage before
+};
+
+class StageExecutor {
+ public:
+  // Of the actions of one stage, forwards alone (an evaluation) or with their backwards. What is passed by
+  // reference outlives it.
+  StageExecutor(StageWork& work, Device& device, const StageLinks& links, const Waiter& waiter,
+                std::vector<Action> actions, std::vector<int> activation_buffers);
+
+  // All actions are launched, and all that was to be sent is sent, when it returns.
+  Result<void> run();
+
+ private:
+  static constexpr int none = -1;
+
+  // What follows from the list for one action; indices of actions and messages.
+  struct Step {
+    int receives = none;  // message of the inbox of its direction
+    int sends = none;
+    int reuses_output = none;  // the message that was in its output's place before
+  };
+  struct Message {
+    int action = none;        // that makes it, or reads it
+    int frees_place = none;   // an inbox's: the action that was the last to use its place before
+    int leaves_place = none;  // and the message of the outbox of gradients that left from there
+  };
+  // One direction of a link.
+  struct Link {
+    Exchange* exchange = nullptr;
+    std::vector<Message> messages;  // of a run
+    Exchange::Number first = 0;
+    int opened = 0;
+    void begin();
+    bool arrived(int message) const;
+    bool gone(int message) const;
+  };
+
+  void index_messages();
+  void index_places();
+  bool is_forward(int action) const;
+  Result<void> run_action(int action);
+  bool can_run(int action) const;
+  Device::Ticket next_ticket();
+  template <typename Done>
+  Result<void> wait_until(const Done& done, int action);
+  Result<bool> advance();
+  bool is_done(int action) const;  // on the device
+  bool place_is_free(const Message& message) const;
+  Result<bool> post(Link& inbox);
+  Result<bool> send(Link& outbox);
+  Error timed_out(int action);
+
+  StageWork* work_;
+  Device* device_;
+  Waiter waiter_;
+  std::vector<Action> actions_;
+  std::vector<int> buffers_;  // by chunk
+  std::vector<Step> steps_;   // by action, as the tickets
+  std::vector<Device::Ticket> tickets_;
+  Link activations_in_, activations_out_, gradients_in_, gradients_out_;
+  int launched_ = 0;  // actions of this run
+};
+
+}  // namespace holdfast

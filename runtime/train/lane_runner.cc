@@ -1,0 +1,158 @@
+#include "runtime/train/lane_runner.h"
+
+#include <utility>
+
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+namespace {
+
+class LaneBuckets final : public BucketObserver {
+ public:
+  LaneBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
+  void bucket_launched(int bucket) override {
+    worker_.reduction().bucket_launched(first_ + bucket, worker_.device().ticket());
+  }
+
+ private:
+  Worker& worker_;
+  int first_;
+};
+
+std::uint64_t repeat_key(std::size_t slot, std::size_t chunks, StagePosition position, bool backward) {
+  return 2 * (slot * chunks + static_cast<std::size_t>(position.chunk)) + (backward ? 1 : 0);
+}
+
+// The last chunk's buckets come first.
+std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span<const ModelPart> parts) {
+  std::vector<LaneRunner::BucketRange> buckets(parts.size());
+  int first = 0;
+  for (std::size_t chunk = parts.size(); chunk-- > 0;) {
+    const BucketPlan alone(backward_buckets(spec, parts.subspan(chunk, 1)), 1);
+    buckets[chunk] = {.first = first, .count = alone.local_count()};
+    first += alone.local_count();
+  }
+  return buckets;
+}
+
+}  // namespace
+
+LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule schedule)
+    : worker_(&worker),
+      runs_(schedule.runs),
+      executor_(*this, worker.device(), links, worker.waiter(), std::move(schedule.actions),
+                std::move(schedule.activation_buffers)),
+      buckets_(buckets_of(worker.spec(), worker.parts())),
+      // With nobody to send them to, buckets need not leave before the microbatch is whole.
+      buckets_wait_(worker.config().training.cuda_graphs && worker.mesh().shape().data == 1) {}
+
+Result<void> LaneRunner::run(LaneOutcome& outcome) {
+  LaneReduction& reduction = worker_->reduction();
+  outcome_ = &outcome;
+  wave_ = 0;
+  first_slot_ = 0;
+  HF_TRY_VOID(reduction.begin_wave(0));
+  for (int run = 0; run < runs_; ++run) {
+    if (run > 0) HF_TRY_VOID(next_wave());
+    HF_TRY_VOID(executor_.run());
+    first_slot_ += worker_->loss_sums().size() / static_cast<std::size_t>(runs_);
+  }
+  while (wave_ + 1 < worker_->lanes().waves()) HF_TRY_VOID(next_wave());
+  HF_FAULT_POINT(worker_->faults(), "step.before_reduce");
+  return reduction.finish_wave();
+}
+
+Result<void> LaneRunner::next_wave() {
+  HF_FAULT_POINT(worker_->faults(), "step.before_reduce");
+  HF_TRY_VOID(worker_->reduction().finish_wave());
+  return worker_->reduction().begin_wave(++wave_);
+}
+
+std::size_t LaneRunner::slot(StagePosition position) const {
+  return first_slot_ + static_cast<std::size_t>(position.microbatch);
+}
+
+TokenBatch LaneRunner::tokens(StagePosition position) const {
+  return worker_->staged_tokens(slot(position));
+}
+
+std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
+  return position.microbatch % worker_->batch_shape().microbatches_per_lane;
+}
+
+bool LaneRunner::starts_next_lane(StagePosition position) const {
+  return position.microbatch > 0 && index_in_lane(position) == 0;
+}
+
+// A loader error is kept for the vote: the lane is still run, so that no peer waits for its gradients.
+void LaneRunner::load(StagePosition position) {
+  const Result<MicroBatch> batch = worker_->loader().next();
+  if (!batch.ok()) {
+    if (outcome_->failure.ok()) outcome_->failure = batch.error();
+    return;
+  }
+  worker_->stage_tokens(slot(position), batch->inputs, batch->targets, batch->first_key);
+  // All stages of a pipeline read the same samples; the first one counts them.
+  if (!worker_->counts_samples()) return;
+  outcome_->data += batch->digest;
+  outcome_->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
+  if (worker_->ledger() != nullptr) worker_->ledger()->add(batch->samples);
+}
+
+Result<void> LaneRunner::launch_forward(StagePosition position) {
+  if (position.chunk == 0) load(position);
+  // All that it launches follows from the slot and the chunk.
+  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, false), [&] {
+    worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
+  });
+  return {};
+}
+
+bool LaneRunner::can_launch_backward(StagePosition position) {
+  return !starts_next_lane(position) || worker_->reduction().wave_is_done();
+}
+
+Result<void> LaneRunner::launch_backward(StagePosition position, bool follows_forward, bool completes_lane) {
+  if (starts_next_lane(position)) HF_TRY_VOID(next_wave());
+  const bool first = index_in_lane(position) == 0;
+  if (first) HF_FAULT_POINT(worker_->faults(), "step.before_backward");
+  const Model& model = worker_->model(position.chunk);
+  const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
+  LaneBuckets observer(*worker_, buckets.first);
+  const bool announces = completes_lane && !buckets_wait_;
+  const auto launch = [&] {
+    model.backward(worker_->device(), tokens(position), position.microbatch,
+                   &worker_->loss_sums()[slot(position)],
+                   {.accumulate = !first,
+                    .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
+                    .observer = announces ? &observer : nullptr,
+                    .follows_forward = follows_forward});
+  };
+  if (announces) {
+    launch();
+  } else {
+    worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, true), launch);
+  }
+  for (int i = 0; completes_lane && buckets_wait_ && i < buckets.count; ++i) observer.bucket_launched(i);
+  if (model.has_head()) ++outcome_->losses;
+  if (completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
+  return {};
+}
+
+std::span<std::byte> LaneRunner::input(StagePosition position) {
+  return worker_->model(position.chunk).input(position.microbatch, tokens(position).shape);
+}
+
+std::span<std::byte> LaneRunner::output(StagePosition position) {
+  return worker_->model(position.chunk).output(position.microbatch, tokens(position).shape);
+}
+
+std::span<std::byte> LaneRunner::output_gradient(StagePosition position) {
+  return worker_->model(position.chunk).output_gradient(position.microbatch, tokens(position).shape);
+}
+
+Result<bool> LaneRunner::advance() {
+  return worker_->reduction().advance();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,42 @@
+// RankExchange: the exchange of device memory between some ranks of the run, with all that it needs below it:
+// their group of the run's communicator, and pinned buffers where the host does not see the device's memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/group_communicator.h"
+#include "parallel/host_exchange.h"
+#include "parallel/pinned_exchange.h"
+
+namespace holdfast {
+
+class RankExchange {
+ public:
+  // `members`: as GroupCommunicator takes them; `run` outlives this object.
+  RankExchange(Communicator& run, std::vector<int> members, TagGroup tags)
+      : group_(run, std::move(members), tags), host_(group_) {}
+  // Before it is used, where the host does not see the device's memory: reserves what one exchange of at most
+  // `largest_bytes` needs. Nothing happens elsewhere.
+  void reserve(Device& device, std::uint64_t largest_bytes, MemoryPlan& plan) {
+    if (device.host_sees_memory() || group_.size() == 1) return;
+    pinned_ = std::make_unique<PinnedExchange>(host_, device, largest_bytes, plan);
+  }
+  void bind(const MemoryArena& arena) {
+    if (pinned_ != nullptr) pinned_->bind(arena);
+  }
+  Exchange& exchange() {
+    if (pinned_ != nullptr) return *pinned_;
+    return host_;
+  }
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+
+ private:
+  GroupCommunicator group_;
+  HostExchange host_;
+  std::unique_ptr<PinnedExchange> pinned_;
+};
+
+}  // namespace holdfast

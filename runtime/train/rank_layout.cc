@@ -1,0 +1,93 @@
+#include "runtime/train/rank_layout.h"
+
+#include "parallel/pipeline/stage_split.h"
+
+namespace holdfast {
+namespace {
+
+Layout layout_of(const Config& config, int ranks) {
+  const ParallelConfig& parallel = config.parallel;
+  return {.ranks = ranks,
+          .data = parallel.data,
+          .pipeline = parallel.pipeline,
+          .tensor = parallel.tensor,
+          .schedule = schedule_kind_of(parallel.pipeline_schedule).value(),
+          .chunks = parallel.pipeline_chunks};
+}
+
+LayoutFacts layout_facts(const Config& config) {
+  const ModelSpec spec = make_model_spec(config);
+  return {.layers = spec.layers,
+          .heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .feed_forward = spec.feed_forward,
+          .vocabulary = spec.padded_vocabulary,
+          .sequence_length = config.training.sequence_length,
+          .lanes = config.parallel.lanes,
+          .tensor_lanes = config.parallel.tensor_lanes};
+}
+
+}  // namespace
+
+Result<void> check_layout(const Config& config, int ranks) {
+  std::string sentences;
+  for (const LayoutProblem& problem : layout_problems(layout_of(config, ranks), layout_facts(config))) {
+    if (!sentences.empty()) sentences += "\n";
+    sentences += problem.sentence;
+  }
+  if (sentences.empty()) return {};
+  return fail(ExitCode::config, "{}", sentences);
+}
+
+Mesh mesh_of(const Config& config, int ranks) {
+  return Mesh(mesh_shape(layout_of(config, ranks)));
+}
+
+std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {
+  const auto stages = static_cast<int>(config.parallel.pipeline);
+  const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  const std::int64_t length = config.training.sequence_length;
+  ModelSpec deeper = spec;
+  ++deeper.layers;
+  const double layer = flops_per_token(deeper, length) - flops_per_token(spec, length);
+  const double head = flops_per_token(spec, length) - static_cast<double>(spec.layers) * layer;
+  const StageSplit split =
+      split_layers(static_cast<int>(spec.layers), stages, chunks, {.embedding = 0.0, .head = head / layer});
+  std::vector<ModelPart> parts;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const PartLayers layers = split.of(stage, chunk);
+    parts.push_back({.first_layer = layers.first,
+                     .end_layer = layers.end(),
+                     .has_embedding = split.has_embedding(stage, chunk),
+                     .has_head = split.has_head(stage, chunk)});
+  }
+  return parts;
+}
+
+// Interleaved, a chunk is done with a lane while another is still at it, but the gradients of both leave
+// together: so each lane is run to its end.
+StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
+  const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
+  const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  const ScheduleShape shape = {
+      .kind = schedule_kind_of(config.parallel.pipeline_schedule).value(),
+      .stages = static_cast<int>(config.parallel.pipeline),
+      .chunks = chunks,
+      .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
+      .waves = chunks > 1 ? 1 : lanes.waves(),
+      .lanes = chunks > 1 ? 1 : lanes_here};
+  StageSchedule schedule{.actions = actions_of_stage(shape, stage), .activation_buffers = {}};
+  schedule.activation_buffers = activation_buffers(shape, schedule.actions);
+  schedule.runs = chunks > 1 ? lanes_here : 1;
+  return schedule;
+}
+
+std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank) {
+  std::vector<int> result;
+  for (int wave = 0; wave < lanes.waves(); ++wave) {
+    if (const int lane = lanes.lane_of(wave, data_rank); lane >= 0) result.push_back(lane);
+  }
+  return result;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,37 @@
+// What one rank of a run computes, and when: pure functions of the resolved config and the number of ranks. A
+// planner comes to the same answers without a device.
+#pragma once
+
+#include <vector>
+
+#include "parallel/lanes.h"
+#include "parallel/layout.h"
+#include "parallel/mesh.h"
+#include "parallel/pipeline/schedule.h"
+#include "runtime/config/config.h"
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+
+// Whether so many ranks can run it; ExitCode::config with every rule that is broken (parallel/layout.h). The
+// other functions are asked about layouts that can.
+Result<void> check_layout(const Config& config, int ranks);
+Mesh mesh_of(const Config& config, int ranks);
+
+// The parts of the model that a stage computes, by chunk. Layers are shared out by what they and the head
+// cost; the embedding, which copies, counts as nothing.
+std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage);
+
+// The forwards and backwards of a stage in one step, as one list that is run once, or once for each lane.
+struct StageSchedule {
+  std::vector<Action> actions;
+  std::vector<int> activation_buffers;  // by chunk
+  int runs = 1;                         // of the list in a step
+};
+// `data_rank`: whose pipeline it is.
+StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage);
+
+// The lanes of a data-parallel rank, in the order of waves.
+std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank);
+
+}  // namespace holdfast

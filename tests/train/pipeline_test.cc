@@ -1,0 +1,96 @@
+// Promise 1 with a pipeline: the same bits, whatever the number of stages, the schedule, and the replicas
+// beside it.
+#include <algorithm>
+
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+class PipelineTest : public SameBitsTest {
+ protected:
+  // `ranks` in `stages` stages; the reference is one rank without a pipeline.
+  void expect_pipeline(int ranks, int stages, const std::vector<std::string>& what,
+                       const std::vector<std::string>& how = {}) {
+    Launch launch{.run = fmt::format("r{}p{}{}", ranks, stages, how.empty() ? "" : how.front()),
+                  .ranks = ranks,
+                  .overrides = {fmt::format("parallel.pipeline={}", stages)}};
+    std::replace(launch.run.begin(), launch.run.end(), '=', '-');
+    launch.overrides.insert(launch.overrides.end(), how.begin(), how.end());
+    expect_same_bits(launch, what);
+  }
+};
+
+TEST_F(PipelineTest, AnyNumberOfStagesAndReplicas) {
+  const std::vector<std::string> what = {"model.layers=5"};
+  for (const int stages : {2, 3, 5}) expect_pipeline(stages, stages, what);
+  for (const int replicas : {2, 3, 4}) expect_pipeline(2 * replicas, 2, what);
+}
+
+TEST_F(PipelineTest, SeveralMicrobatchesInEverySchedule) {
+  const std::vector<std::string> what = {"model.layers=4", "training.microbatches_per_lane=3",
+                                         "parallel.lanes=5"};
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    for (const int stages : {2, 4}) {
+      expect_pipeline(stages, stages, what, {fmt::format("parallel.pipeline_schedule={}", schedule)});
+      expect_pipeline(2 * stages, stages, what, {fmt::format("parallel.pipeline_schedule={}", schedule)});
+    }
+  }
+}
+
+TEST_F(PipelineTest, SeveralChunksOnAStage) {
+  const std::vector<std::string> what = {"model.layers=6", "training.microbatches_per_lane=3",
+                                         "parallel.lanes=5", "model.head=tied"};
+  for (const int chunks : {2, 3}) {
+    const std::vector<std::string> how = {fmt::format("parallel.pipeline_chunks={}", chunks),
+                                          "parallel.pipeline_schedule=interleaved"};
+    expect_pipeline(2, 2, what, how);
+    expect_pipeline(6, 2, what, how);
+  }
+  expect_pipeline(3, 3, what, {"parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"});
+}
+
+// Four stages of two layers: the ends are stages of their own, or share one with a layer.
+TEST_F(PipelineTest, StagesWithoutLayers) {
+  expect_pipeline(4, 4, {"training.microbatches_per_lane=2", "model.vocabulary=300"});
+}
+
+// The ends of a tied weight are on two stages, and every stage but the first has other parameters than one
+// rank.
+TEST_F(PipelineTest, TiedGpt2InBf16) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "model.layers=3",
+                                         "training.precision=bf16", "training.microbatches_per_lane=2"};
+  for (const int stages : {2, 3}) expect_pipeline(stages, stages, what);
+  expect_pipeline(6, 2, what);
+  expect_pipeline(8, 2, what);  // one wave: gradients are summed in place
+}
+
+TEST_F(PipelineTest, AnyRecompute) {
+  const std::vector<std::string> what = {"model.layers=4", "training.microbatches_per_lane=4"};
+  for (const char* mode : {"selective", "full"})
+    expect_pipeline(4, 2, what, {fmt::format("training.recompute={}", mode)});
+}
+
+TEST_F(PipelineTest, LayoutsChangeBetweenResumes) {
+  const std::vector<std::string> what = {"model.layers=4", "model.head=tied"};
+  struct Layout {
+    int ranks, stages;
+  };
+  for (const Layout layout : {Layout{4, 4}, Layout{3, 1}, Layout{4, 2}, Layout{3, 3}}) {
+    Launch launch{.run = "changing", .ranks = layout.ranks, .stop_after_steps = 5, .overrides = what};
+    launch.overrides.push_back(fmt::format("parallel.pipeline={}", layout.stages));
+    const RunEnd end = train(launch);
+    ASSERT_TRUE(end.code == ExitCode::saved || end.code == ExitCode::done) << end.message;
+  }
+  expect_same_bits({.run = "changing", .ranks = 2, .overrides = {"parallel.pipeline=2"}}, what);
+}
+
+TEST_F(PipelineTest, MoreStagesThanLayersAreRefused) {
+  const RunEnd end = train({.run = "refused", .ranks = 5, .overrides = {"parallel.pipeline=5"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_NE(end.message.find("parallel.pipeline = 5 is more than model.layers = 2 + 2"), std::string::npos)
+      << end.message;
+}
+
+}  // namespace
+}  // namespace holdfast
