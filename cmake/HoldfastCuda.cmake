@@ -21,7 +21,8 @@ if(HOLDFAST_CUDA)
   endif()
 endif()
 
-# holdfast_cuda_module(NAME FOR program): bin/libNAME.so from kernels/cuda, where there is nvcc.
+# holdfast_cuda_module(NAME FOR program): bin/libNAME.so from kernels/cuda, where there is nvcc. With HF_NCCL it can use NCCL:
+# only the header is needed here, libnccl itself is loaded when the program asks for it.
 function(holdfast_cuda_module name)
   cmake_parse_arguments(ARG "" "FOR" "" ${ARGN})
   if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA)
@@ -40,23 +41,13 @@ function(holdfast_cuda_module name)
   # its recomputation), two toolkits, and the emulator may then differ. Sums of products say fmaf, so no inner loop gets longer.
   target_compile_options(hf_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings --fmad=false -lineinfo
     --ptxas-options=-v --threads=2>)
-  target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt)
+  target_link_libraries(hf_cuda PUBLIC hf_flags hf_kernels CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
+  find_path(HOLDFAST_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(HOLDFAST_NCCL_INCLUDE)
+    set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/nccl_loader.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
+    target_include_directories(hf_cuda SYSTEM PRIVATE ${HOLDFAST_NCCL_INCLUDE})
+  endif()
   holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})
   # cuBLASLt stays where the toolkit is, which the system's linker often does not know.
   set_property(TARGET ${name} APPEND PROPERTY INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
-endfunction()
-
-# holdfast_nccl(TARGET FILE): compiles FILE of TARGET against NCCL's header and the CUDA runtime, with HF_NCCL, where both are
-# found. libnccl itself is loaded when the program needs it, and the runtime is linked in, so the program starts anywhere.
-function(holdfast_nccl target file)
-  if(NOT HOLDFAST_CUDA)
-    return()
-  endif()
-  find_package(CUDAToolkit QUIET)
-  find_path(HOLDFAST_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  if(CUDAToolkit_FOUND AND HOLDFAST_NCCL_INCLUDE)
-    set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
-    target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${HOLDFAST_NCCL_INCLUDE})
-    target_link_libraries(${target} PRIVATE CUDA::cudart_static)
-  endif()
 endfunction()

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/nccl_library.h"
 #include "kernels/registry.h"
 #include "runtime/core/result.h"
 
@@ -50,6 +51,10 @@ struct CudaModule {
   // Whether this GPU runs what the library has, with a clause that says why not: by running one kernel.
   Result<void> (*try_device)(int ordinal);
   Result<std::unique_ptr<Device>> (*make_device)(const CudaDeviceOptions& options);
+  // NCCL, from the library `file` (nccl_library_file, or a path), which stays loaded until the process ends.
+  // ExitCode::config with a clause when this build has none, when the library is not there or older than
+  // NcclLibrary::version_min, when there is no GPU.
+  Result<std::unique_ptr<NcclLibrary>> (*load_nccl)(const std::string& file);
 };
 inline constexpr const char* cuda_module_file = "libholdfast_cuda.so";
 inline constexpr const char* cuda_module_symbol = "holdfast_cuda_module";

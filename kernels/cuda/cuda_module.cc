@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/nccl_loader.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/trial.h"
 
@@ -15,7 +16,8 @@ const CudaModule* holdfast_cuda_module() {
                                         .registry = cuda::registry,
                                         .devices = cuda::devices,
                                         .try_device = cuda::try_device,
-                                        .make_device = cuda::make_device};
+                                        .make_device = cuda::make_device,
+                                        .load_nccl = cuda::load_nccl};
   return &module;
 }
 

@@ -30,7 +30,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/nccl/nccl_library.h"
+#include "kernels/nccl_library.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
 

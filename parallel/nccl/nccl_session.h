@@ -1,6 +1,6 @@
 // NcclSession: the NCCL of this process in one epoch: makes its exchanges, and ends them all together.
 //
-//   HF_TRY(std::unique_ptr<NcclLibrary> library, load_nccl_library());
+//   HF_TRY(std::unique_ptr<NcclLibrary> library, cuda_module->load_nccl(nccl_library_file));
 //   NcclSession session(*library, env, {.device = 0, .epoch = 3});
 //   HF_TRY(std::unique_ptr<Exchange> exchange, session.connect(world, "data"));
 //   ... a step: LaneReduction over *exchange; control words over `world` ...

@@ -146,6 +146,10 @@ int NcclDouble::live_handles() {
   const std::lock_guard guard(world_->mutex_);
   return handles_;
 }
+int NcclDouble::ranks_per_gpu() {
+  const std::lock_guard guard(world_->mutex_);
+  return ranks_per_gpu_;
+}
 std::vector<std::string> NcclDouble::names() {
   const std::lock_guard guard(world_->mutex_);
   return names_;
@@ -164,6 +168,13 @@ void NcclDouble::hang(Lock& lock, const std::string& call) {
   ++hanging_;
   world_->changed_.wait(lock, [&] { return !blocked_calls_[call]; });
   --hanging_;
+}
+
+void NcclDouble::share_gpus(int ranks_per_gpu) {
+  const Lock lock(world_->mutex_);
+  if (version_ < version_shared_gpus) world_->violated("several ranks on a GPU before 2.30.3");
+  if (!names_.empty()) world_->violated("share_gpus() after the first communicator");
+  ranks_per_gpu_ = ranks_per_gpu;
 }
 
 NcclResult NcclDouble::unique_id(NcclUniqueId& id) {

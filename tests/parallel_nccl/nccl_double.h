@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/nccl/nccl_library.h"
+#include "kernels/nccl_library.h"
 
 namespace holdfast::test {
 
@@ -102,9 +102,11 @@ class NcclDouble final : public NcclLibrary {
   void block(const std::string& call);                 // from now on it does not come back, before ...
   void release();                                      // ... this
   int blocked();                                       // calls that hang now
+  int ranks_per_gpu();                                 // as share_gpus() was told, or 1
   int live_handles();  // communicators, streams, events and memory that were not given back
 
   int version() const override { return version_; }
+  void share_gpus(int ranks_per_gpu) override;
   NcclResult unique_id(NcclUniqueId& id) override;
   NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
                        const std::string& name) override;
@@ -157,6 +159,7 @@ class NcclDouble final : public NcclLibrary {
   std::chrono::milliseconds delay_{0};
   int handles_ = 0;
   std::set<void*> memory_;
+  int ranks_per_gpu_ = 1;
   std::vector<std::string> names_;
 
   bool in_group_ = false;

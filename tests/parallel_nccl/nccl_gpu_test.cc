@@ -5,6 +5,7 @@
 #include "kernels/cuda_error.h"
 #include "parallel/collectives.h"
 #include "parallel/nccl/nccl_communicators.h"
+#include "real_nccl.h"
 
 namespace holdfast {
 namespace {
@@ -36,7 +37,7 @@ void expect_fine(NcclLibrary& library, NcclResult result) {
 }
 
 TEST(NcclOnAGpu, TwoCommunicatorsSendToThemselvesAndAreAbortedTogether) {
-  Result<std::unique_ptr<NcclLibrary>> loaded = load_nccl_library();
+  Result<std::unique_ptr<NcclLibrary>> loaded = test::load_real_nccl();
   if (!loaded.ok()) GTEST_SKIP() << loaded.error().message;
   NcclLibrary& library = **loaded;
   std::vector<std::string> deaths;

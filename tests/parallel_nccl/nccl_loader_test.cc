@@ -1,40 +1,40 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "parallel/nccl/nccl_library.h"
-#include "runtime/core/env.h"
-#include "tests/support/temporary_directory.h"
+#include "real_nccl.h"
 
 namespace holdfast {
 namespace {
 
+using test::load_real_nccl;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// What a build without the CUDA toolkit says of every library.
-constexpr const char* without =
-    "was built without NCCL: build it where the CUDA toolkit and nccl.h are found";
+// What a build without the CUDA toolkit, or without NCCL's header, says of every library.
+testing::Matcher<const std::string&> without() {
+  return AnyOf(HasSubstr("the CUDA device could not be loaded"),
+               HasSubstr("was built without NCCL: build it where the CUDA toolkit and nccl.h are found"));
+}
 
 TEST(NcclLoader, AMissingLibraryIsASentence) {
-  const auto library = load_nccl_library("/nowhere/libnccl.so.2");
+  const auto library = load_real_nccl("/nowhere/libnccl.so.2");
   ASSERT_FALSE(library.ok());
   EXPECT_EQ(library.error().code, ExitCode::config);
   EXPECT_THAT(library.error().message,
-              AnyOf(HasSubstr(without), AllOf(HasSubstr("could not be loaded from /nowhere/libnccl.so.2"),
-                                              HasSubstr("No such file"), HasSubstr("install libnccl 2.18"))));
+              AnyOf(without(), AllOf(HasSubstr("could not be loaded from /nowhere/libnccl.so.2"),
+                                     HasSubstr("No such file"), HasSubstr("install libnccl 2.18"))));
 }
 
 TEST(NcclLoader, AnotherLibraryInItsPlaceIsASentence) {
-  const auto library = load_nccl_library("libm.so.6");
+  const auto library = load_real_nccl("libm.so.6");
   ASSERT_FALSE(library.ok());
-  EXPECT_THAT(library.error().message,
-              AnyOf(HasSubstr(without), HasSubstr("undefined symbol: ncclGetVersion")));
+  EXPECT_THAT(library.error().message, AnyOf(without(), HasSubstr("undefined symbol: ncclGetVersion")));
 }
 
 // Wherever this runs, the answer is a library that works or one sentence of what is missing.
 TEST(NcclLoader, TheLibraryOfThisMachine) {
-  const auto library = load_nccl_library();
+  const auto library = load_real_nccl();
   if (library.ok()) {
     EXPECT_GE((*library)->version(), NcclLibrary::version_min);
     int devices = 0;
@@ -43,9 +43,8 @@ TEST(NcclLoader, TheLibraryOfThisMachine) {
     return;
   }
   EXPECT_EQ(library.error().code, ExitCode::config);
-  EXPECT_THAT(library.error().message,
-              AnyOf(HasSubstr(without), HasSubstr("could not be loaded from libnccl.so.2"),
-                    HasSubstr("was found, but no CUDA device to use it with")));
+  EXPECT_THAT(library.error().message, AnyOf(without(), HasSubstr("could not be loaded from libnccl.so.2"),
+                                             HasSubstr("was found, but no CUDA device to use it with")));
 }
 
 }  // namespace

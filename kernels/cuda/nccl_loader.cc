@@ -1,20 +1,22 @@
-#include "parallel/nccl/nccl_library.h"
+#include "kernels/cuda/nccl_loader.h"
 
-#ifdef HF_NCCL  // nccl.h and the CUDA runtime were found (cmake/HoldfastCuda.cmake)
+#ifdef HF_NCCL  // nccl.h was found (cmake/HoldfastCuda.cmake)
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nccl.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 static_assert(static_cast<int>(holdfast::NcclResult::in_progress) == ncclInProgress &&
               static_cast<int>(holdfast::NcclResult::remote_error) == ncclRemoteError);
 static_assert(sizeof(holdfast::NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(NCCL_VERSION_CODE >= holdfast::NcclLibrary::version_min, "NCCL 2.18 or newer is needed");
 
-namespace holdfast {
+namespace holdfast::cuda {
 namespace {
 
 // The functions of the library, with the types of its header.
@@ -32,18 +34,18 @@ struct NcclFunctions {
   decltype(&ncclGetLastError) last_error = nullptr;
 };
 
-Error not_loaded(const std::string& path) {
+Error not_loaded(const std::string& file) {
   const char* reason = ::dlerror();
   return fail(
       ExitCode::config,
       "NCCL could not be loaded from {}: {}; install libnccl 2.18 or newer, or let LD_LIBRARY_PATH name "
       "its directory",
-      path, reason == nullptr ? "unknown reason" : reason);
+      file, reason == nullptr ? "unknown reason" : reason);
 }
 
-Result<NcclFunctions> load_functions(const std::string& path) {
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return not_loaded(path);
+Result<NcclFunctions> load_functions(const std::string& file) {
+  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return not_loaded(file);
   NcclFunctions functions;
   bool found = true;
   const auto bind = [&](auto& function, const char* name) {
@@ -63,7 +65,7 @@ Result<NcclFunctions> load_functions(const std::string& path) {
   bind(functions.receive, "ncclRecv");
   bind(functions.error_string, "ncclGetErrorString");
   bind(functions.last_error, "ncclGetLastError");
-  if (!found) return not_loaded(path);
+  if (!found) return not_loaded(file);
   return functions;
 }
 
@@ -84,6 +86,12 @@ class LoadedNccl final : public NcclLibrary {
  public:
   LoadedNccl(const NcclFunctions& functions, int version) : nccl_(functions), version_(version) {}
   int version() const override { return version_; }
+  // Kernels of ranks on one GPU wait for each other: all their thread blocks must fit at once.
+  void share_gpus(int ranks_per_gpu) override {
+    constexpr int blocks_max = 32;  // of all ranks: no GPU of today has as few multiprocessors
+    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    setenv("NCCL_MAX_CTAS", std::to_string(std::max(1, blocks_max / ranks_per_gpu)).c_str(), 0);
+  }
 
   NcclResult unique_id(NcclUniqueId& id) override {
     ncclUniqueId raw_id;
@@ -190,40 +198,36 @@ class LoadedNccl final : public NcclLibrary {
   int version_;
 };
 
-// 22809 -> "2.28.9"
-std::string version_text(int version) {
-  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 }  // namespace
 
-Result<std::unique_ptr<NcclLibrary>> load_nccl_library(const std::string& path) {
+Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);
-  HF_TRY(const NcclFunctions functions, load_functions(path));
+  HF_TRY(const NcclFunctions functions, load_functions(file));
   int version = 0;
   if (functions.get_version(&version) != ncclSuccess || version < NcclLibrary::version_min) {
-    return fail(ExitCode::config, "{} is NCCL {}, and 2.18 or newer is needed", path, version_text(version));
+    return fail(ExitCode::config, "{} is NCCL {}, and 2.18 or newer is needed", file,
+                nccl_version_text(version));
   }
   auto library = std::make_unique<LoadedNccl>(functions, version);
   int devices = 0;
   if (const CudaError error = library->device_count(devices); error != 0 || devices == 0) {
     return fail(ExitCode::config, "NCCL {} was found, but no CUDA device to use it with: {}",
-                version_text(version), error != 0 ? library->text(error) : "the driver shows none");
+                nccl_version_text(version), error != 0 ? library->text(error) : "the driver shows none");
   }
   return std::unique_ptr<NcclLibrary>(std::move(library));
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::cuda
 
 #else
 
-namespace holdfast {
+namespace holdfast::cuda {
 
-Result<std::unique_ptr<NcclLibrary>> load_nccl_library(const std::string&) {
+Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string&) {
   return fail(ExitCode::config,
               "this holdfast was built without NCCL: build it where the CUDA toolkit and nccl.h are found");
 }
 
-}  // namespace holdfast
+}  // namespace holdfast::cuda
 
 #endif

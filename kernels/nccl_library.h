@@ -1,7 +1,8 @@
-// NcclLibrary: exactly those calls of NCCL and of the CUDA runtime that the communicators of this folder
+// NcclLibrary: exactly those calls of NCCL and of the CUDA runtime that the communicators of parallel/nccl
 // make, so that tests can put a world behind them in which calls hang, fail, are slow and end late
 // (tests/parallel_nccl/nccl_double.h). Nothing here includes NCCL's headers: the state machines above it are
-// compiled and tested everywhere. load_nccl_library() gives the real one.
+// compiled and tested everywhere. The real one is the CUDA module's (CudaModule::load_nccl), where the
+// device's runtime is, too.
 //
 // Threads: the rules of NCCL and CUDA, which the caller keeps: one thread at a time per communicator (state
 // and abort too), an open group belongs to its thread. Errors are the libraries' own codes.
@@ -45,9 +46,13 @@ class NcclLibrary {
   // aborted by a thread of its own.
   static constexpr int version_min = 21801;
   static constexpr int version_group_abort = 22203;
+  // The first that takes several ranks on one GPU, when it is told (share_gpus).
+  static constexpr int version_shared_gpus = 23003;
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9
+  // So many ranks use one GPU. Before the first communicator, on all ranks.
+  virtual void share_gpus(int ranks_per_gpu) = 0;
 
   // NCCL. Communicators are non-blocking: what starts on one may return in_progress, and until comm_state()
   // says something else, nothing but that and comm_abort() may be called on it.
@@ -83,11 +88,12 @@ class NcclLibrary {
   virtual std::string text(CudaError error) = 0;
 };
 
-// libnccl.so.2 as the dynamic loader finds it, or at `path`. NCCL stays loaded until the process ends.
-// Errors, ExitCode::config: this build has no CUDA; the library is not there; it is older than version_min;
-// there is no CUDA driver or device. Call it before the process has other threads: it sets NCCL_NVLS_ENABLE=0
-// unless that is set, because NVLS multicast memory does not survive an abort in place, and no sum of ours
-// uses it.
-Result<std::unique_ptr<NcclLibrary>> load_nccl_library(const std::string& path = "libnccl.so.2");
+// As the dynamic loader finds it.
+inline constexpr const char* nccl_library_file = "libnccl.so.2";
+
+// 22809 -> "2.28.9"
+inline std::string nccl_version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
 
 }  // namespace holdfast

@@ -1,0 +1,17 @@
+// The real NCCL, as the CUDA module of this build gives it; the loader's sentence where there is none.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda_loader.h"
+
+namespace holdfast::test {
+
+inline Result<std::unique_ptr<NcclLibrary>> load_real_nccl(const std::string& file = nccl_library_file) {
+  HF_TRY(const CudaModule* module,
+         load_cuda_module(fmt::format("{}/bin/{}", HF_BINARY_DIR, cuda_module_file)));
+  return module->load_nccl(file);
+}
+
+}  // namespace holdfast::test
