@@ -19,6 +19,7 @@
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/op_clock.h"
 #include "kernels/cuda/table.h"
+#include "kernels/cuda_error.h"
 #include "runtime/core/units.h"
 
 namespace holdfast::cuda {
@@ -78,6 +79,7 @@ class CudaDevice final : public Device {
   void end_repeated(std::uint64_t key) override;
   bool grow_workspace();
   cudaEvent_t spare_event();
+  cudaError_t first_error() const;
 
   const CudaFacts facts_;
   const KernelTable kernels_;
@@ -226,10 +228,14 @@ Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes)
   return memory;
 }
 
-Result<void> CudaDevice::status() {
+// At a launch, or of something that was waited for.
+cudaError_t CudaDevice::first_error() const {
   const std::lock_guard lock(mutex_);
-  const bool at_launch = context_.error() != cudaSuccess;
-  const cudaError_t error = at_launch ? context_.error() : failure_;
+  return context_.error() != cudaSuccess ? context_.error() : failure_;
+}
+
+Result<void> CudaDevice::status() {
+  const cudaError_t error = first_error();
   if (error == cudaSuccess) return {};
   if (graphs_ != nullptr && graphs_->failed()) {
     return fail(
@@ -238,6 +244,7 @@ Result<void> CudaDevice::status() {
         "it to false",
         sentence_of(error, context_.failed_operation()));
   }
+  const bool at_launch = context_.error() != cudaSuccess;
   return fail(
       ExitCode::communication,
       "{} (GPU {}) failed: {}; what it computed since is lost. Start again, a run goes on from its newest "
@@ -245,11 +252,9 @@ Result<void> CudaDevice::status() {
       facts_.name, facts_.ordinal, sentence_of(error, at_launch ? context_.failed_operation() : "a kernel"));
 }
 
-// The errors after which only a new process helps come back from every call.
+// By the error alone: a driver that has lost its GPU need not come back from another question.
 bool CudaDevice::lost() {
-  if (status().ok()) return false;
-  const cudaError_t now = cudaStreamQuery(stream_);
-  return now != cudaSuccess && now != cudaErrorNotReady;
+  return cuda_error_class(first_error()) == CudaErrorClass::sticky;
 }
 
 Result<void> CudaDevice::end_planning() {
