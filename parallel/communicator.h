@@ -33,6 +33,10 @@ class Communicator {
   virtual Result<Request> receive(std::span<std::byte> target, int peer, int tag) = 0;
   virtual Result<bool> test(Request request) = 0;
 
+  // Whether all peers are still there, as far as it can be told now without waiting; the error names one that
+  // is not, or says that another rank gave up. For whoever waits for what no request of this group tells.
+  virtual Result<void> check_peers() = 0;
+
   // Gives up every pending request, so that their buffers may go; whoever stops waiting before test() is true
   // calls it. From then on every call is an error.
   virtual void abandon() = 0;
@@ -41,6 +45,6 @@ class Communicator {
 };
 
 // Tags: one space for the tree, so that two users of one communicator never meet.
-enum Tag : int { tag_collective = 1, tag_exchange = 1000 };
+enum Tag : int { tag_never_sent = 0, tag_collective = 1, tag_exchange = 1000 };
 
 }  // namespace holdfast

@@ -147,6 +147,23 @@ class LocalCommunicator final : public Communicator {
                 rank_, slot.peer, slot.tag);
   }
 
+  Result<void> check_peers() override {
+    if (abandoned_) return gone();
+    for (int peer = 0; peer < hub_->size; ++peer) {
+      if (peer == rank_) continue;
+      Channel& channel = hub_->channel(peer, rank_);
+      std::unique_lock lock(channel.mutex);
+      if (!channel.source_left) continue;
+      lock.unlock();
+      abandon();
+      return fail(ExitCode::communication,
+                  "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
+                  "again",
+                  rank_, peer);
+    }
+    return {};
+  }
+
   bool abandoned() override { return abandoned_; }
 
   void abandon() override {

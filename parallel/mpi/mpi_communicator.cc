@@ -19,6 +19,21 @@ bool is_revoked(int error_class) {
 void revoke(MPI_Comm communicator) {
   MPIX_Comm_revoke(communicator);
 }
+// The rank of a process of the group that is known to have failed; -1: none.
+int first_failed(MPI_Comm communicator) {
+  MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+  if (MPIX_Comm_get_failed(communicator, &failed) != MPI_SUCCESS) return -1;
+  int count = 0, rank = -1;
+  MPI_Group_size(failed, &count);
+  if (count > 0) {
+    const int first = 0;
+    MPI_Comm_group(communicator, &all);
+    MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
+    MPI_Group_free(&all);
+  }
+  MPI_Group_free(&failed);
+  return rank;
+}
 #else
 bool is_failed_process(int) {
   return false;
@@ -27,6 +42,9 @@ bool is_revoked(int) {
   return false;
 }
 void revoke(MPI_Comm) {}
+int first_failed(MPI_Comm) {
+  return -1;
+}
 #endif
 
 }  // namespace
@@ -43,10 +61,7 @@ Result<Communicator::Request> MpiCommunicator::post(std::size_t bytes, int peer,
                                                     const Post& post_part) {
   HF_CHECK(0 <= peer && peer < size_ && peer != rank_, "peer {} of rank {} in {}", peer, rank_, size_);
   const std::lock_guard guard(mutex_);
-  if (abandoned_) {
-    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
-                rank_);
-  }
+  if (abandoned_) return left();
   Request first = -1;
   Request* link = &first;
   std::size_t offset = 0;
@@ -81,10 +96,7 @@ Result<Communicator::Request> MpiCommunicator::receive(std::span<std::byte> targ
 Result<bool> MpiCommunicator::test(Request request) {
   HF_CHECK(0 <= request && static_cast<std::size_t>(request) < slots_.size());
   const std::lock_guard guard(mutex_);
-  if (abandoned_) {
-    return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
-                rank_);
-  }
+  if (abandoned_) return left();
   // MPI_Test of a completed part is a null request, which is complete at once.
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     Slot& slot = slots_[static_cast<std::size_t>(index)];
@@ -97,6 +109,33 @@ Result<bool> MpiCommunicator::test(Request request) {
     free_.push_back(index);
   }
   return true;
+}
+
+// A look for a message that nobody sends: it moves MPI on, which learns of deaths meanwhile, and with fault
+// tolerance it is an error while a process of the group has failed or the group is revoked. Without, mpirun
+// ends the job at the first death.
+Result<void> MpiCommunicator::check_peers() {
+  const std::lock_guard guard(mutex_);
+  if (abandoned_) return left();
+  int found = 0;
+  const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag_never_sent, communicator_, &found, MPI_STATUS_IGNORE);
+  if (code == MPI_SUCCESS) return {};
+  const int lost = fault_tolerant_ ? first_failed(communicator_) : -1;
+  give_up();
+  int error_class = MPI_ERR_OTHER;
+  MPI_Error_class(code, &error_class);
+  if (is_revoked(error_class)) {
+    return fail(ExitCode::communication,
+                "rank {} ends because another rank ended the group: its own output says why", rank_);
+  }
+  return fail(ExitCode::communication,
+              "rank {} lost {}: its process or host died; its own output says why; start the run again",
+              rank_, lost < 0 ? "a rank" : fmt::format("rank {}", lost));
+}
+
+Error MpiCommunicator::left() const {
+  return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
+              rank_);
 }
 
 void MpiCommunicator::abandon() {

@@ -24,6 +24,7 @@ class MpiCommunicator final : public Communicator {
   Result<Request> send(std::span<const std::byte> source, int peer, int tag) override;
   Result<Request> receive(std::span<std::byte> target, int peer, int tag) override;
   Result<bool> test(Request request) override;
+  Result<void> check_peers() override;
   void abandon() override;
   void close();  // MPI is about to be finalised: every later call is an error
   bool abandoned() override;
@@ -38,6 +39,7 @@ class MpiCommunicator final : public Communicator {
   };
   template <typename Post>
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
+  Error left() const;
   Error error_of(int code, const Slot& slot);
   void give_up();  // with the mutex held. MPI is not called after it, so it moves no more bytes.
 

@@ -108,6 +108,7 @@ class CountingCommunicator final : public Communicator {
     return inner_->receive(target, peer, tag);
   }
   Result<bool> test(Request request) override { return inner_->test(request); }
+  Result<void> check_peers() override { return inner_->check_peers(); }
   void abandon() override { inner_->abandon(); }
   bool abandoned() override { return inner_->abandoned(); }
 

@@ -51,6 +51,18 @@ TEST(LocalCommunicator, PendingRequestsFailWhenThePeerLeaves) {
   EXPECT_FALSE(ends[0]->send(buffer, 1, 3).ok()) << "unusable after an error";
 }
 
+TEST(LocalCommunicator, WhoLooksSeesThatAPeerLeft) {
+  auto ends = make_local_communicators(3);
+  HF_EXPECT_OK(ends[0]->check_peers());
+  ends[2].reset();
+  const Result<void> outcome = ends[0]->check_peers();
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::communication);
+  EXPECT_NE(outcome.error().message.find("rank 0 lost rank 2"), std::string::npos) << outcome.error().message;
+  EXPECT_TRUE(ends[0]->abandoned());
+  EXPECT_FALSE(ends[1]->check_peers().ok()) << "rank 0 has left, too";
+}
+
 TEST(LocalCommunicator, SendToAPeerThatLeftFails) {
   auto ends = make_local_communicators(3);
   ends[2].reset();

@@ -2,8 +2,10 @@
 //
 //   contract_main              every check of tests/parallel, and messages longer than one MPI call carries
 //   contract_main kill         the last rank dies by SIGKILL in a lane reduction: all others get an error
-//   that says so contract_main absent       rank 1 ends before it joins: all others end at the deadline, with
-//   a sentence contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
+//                              that says so
+//   contract_main watch        the same while the others exchange nothing and only look
+//   contract_main absent       rank 1 ends before it joins: all others end at the deadline, with a sentence
+//   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //
 // Exit code 0: as expected on this rank.
 #include <gtest/gtest.h>
@@ -63,6 +65,7 @@ Result<void> check_contract(MpiSession& session) {
   HF_TRY_VOID(test::check_slots_are_reused(world, waiter()));
   HF_TRY_VOID(test::check_collectives(world, waiter()));
   HF_TRY_VOID(test::check_agreement(world, waiter()));
+  HF_TRY_VOID(world.check_peers());
   HostExchange exchange(world);
   HF_TRY_VOID(test::check_exchanges(exchange, waiter()));
   for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(exchange, waiter(), lanes));
@@ -84,14 +87,22 @@ Result<void> reduce_until_a_death(Communicator& world) {
   return {};
 }
 
+// The last rank dies; what the others see who only look.
+Result<void> watch_until_a_death(Communicator& world) {
+  HF_TRY_VOID(barrier(world, waiter()));
+  if (world.rank() == world.size() - 1) posix_env().kill_self();
+  Rest pause(posix_env(), timeout_ms);
+  while (pause.rest()) HF_TRY_VOID(world.check_peers());
+  return {};
+}
+
 // A rank sees the death itself, or that another one saw it first.
-int survive(Communicator& world) {
-  const Result<void> outcome = reduce_until_a_death(world);
+int survive(Communicator& world, Result<void> (*until_a_death)(Communicator&) = reduce_until_a_death) {
+  const Result<void> outcome = until_a_death(world);
   const std::string message = outcome.ok() ? "no error" : outcome.error().message;
-  const bool expected =
-      !outcome.ok() && outcome.error().code == ExitCode::communication &&
-      (message.find(fmt::format("lost rank {} while", world.size() - 1)) != std::string::npos ||
-       message.find("another rank ended the group") != std::string::npos);
+  const bool expected = !outcome.ok() && outcome.error().code == ExitCode::communication &&
+                        (message.find(fmt::format("lost rank {}", world.size() - 1)) != std::string::npos ||
+                         message.find("another rank ended the group") != std::string::npos);
   std::printf("%s: %s\n", expected ? "survived" : "FAILED", message.c_str());
   std::fflush(stdout);
   return expected ? 0 : 1;
@@ -108,6 +119,7 @@ int run(std::string_view mode) {
   }
   Communicator& world = (*session)->world();
   if (mode == "kill") _exit(survive(world));
+  if (mode == "watch") _exit(survive(world, watch_until_a_death));
   if (mode == "leave") {
     if (world.rank() == 0)
       env.sleep_us(300'000);  // slower than the others, and still the one whose words are heard
