@@ -21,9 +21,10 @@
 // nothing but that every rank gives its sends, which must not depend on a later exchange. The messages of one
 // exchange proceed together.
 //
-// Implementations: HostExchange (host_exchange.h: over any Communicator, of memory that the host can read)
-// and NcclExchange (nccl/). Threads: one thread calls it; abandoned() any. Errors: ExitCode::communication,
-// and the exchange is abandoned. Nothing is allocated after construction.
+// Implementations: HostExchange (over any Communicator, of memory that the host can read), PinnedExchange (of
+// a GPU's memory, by way of the host's) and NcclExchange (nccl/), with TiedExchange around it. Threads: one
+// thread calls it; abandoned() any. Errors: ExitCode::communication, and the exchange is abandoned. Nothing
+// is allocated after construction.
 #pragma once
 
 #include <cstddef>

@@ -1,0 +1,86 @@
+// The exchange inside goes over communicators of its own, as NCCL's does.
+#include "parallel/tied_exchange.h"
+
+#include <gmock/gmock.h>
+
+#include "communicator_contract.h"
+#include "exchange_contract.h"
+#include "parallel/host_exchange.h"
+#include "parallel/local/local_communicator.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t timeout_ms = 60'000;
+
+struct Rank {
+  explicit Rank(std::unique_ptr<Communicator> control_end, std::unique_ptr<Communicator> elsewhere_end)
+      : control(std::move(control_end)),
+        elsewhere(std::move(elsewhere_end)),
+        exchange(std::make_unique<HostExchange>(*elsewhere), *control, posix_env()) {}
+
+  // Receives from the other rank, which sends nothing, until something ends that.
+  Result<void> wait_for_peer() {
+    std::byte target{};
+    const Exchange::Incoming incoming{.target = {&target, 1}, .peer = 1 - control->rank()};
+    HF_TRY(const Exchange::Number number, exchange.open(std::span(&incoming, 1)));
+    HF_TRY_VOID(exchange.send(number, {}));
+    return finish_exchanges(exchange, {posix_env(), timeout_ms}, number + 1, "a test");
+  }
+
+  std::unique_ptr<Communicator> control, elsewhere;
+  TiedExchange exchange;
+};
+
+std::vector<std::unique_ptr<Rank>> make_ranks(int size) {
+  auto controls = make_local_communicators(size), elsewhere = make_local_communicators(size);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (std::size_t i = 0; i < controls.size(); ++i) {
+    ranks.push_back(std::make_unique<Rank>(std::move(controls[i]), std::move(elsewhere[i])));
+  }
+  return ranks;
+}
+
+TEST(TiedExchange, KeepsTheContract) {
+  auto controls = make_local_communicators(3);
+  HF_EXPECT_OK(run_local_ranks(3, [&](Communicator& elsewhere) -> Result<void> {
+    Communicator& control = *controls[static_cast<std::size_t>(elsewhere.rank())];
+    TiedExchange exchange(std::make_unique<HostExchange>(elsewhere), control, posix_env());
+    HF_TRY_VOID(test::check_exchanges(exchange, {posix_env(), timeout_ms}));
+    EXPECT_FALSE(exchange.abandoned());
+    return barrier(control, {posix_env(), timeout_ms});
+  }));
+}
+
+TEST(TiedExchange, EndsWhenAPeerIsGone) {
+  auto ranks = make_ranks(2);
+  ranks[1]->control.reset();  // and nobody tells the exchange
+  const Result<void> outcome = ranks[0]->wait_for_peer();
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::communication);
+  EXPECT_THAT(outcome.error().message, HasSubstr("rank 0 lost rank 1"));
+  EXPECT_TRUE(ranks[0]->elsewhere->abandoned()) << "its targets may go";
+}
+
+TEST(TiedExchange, ItsErrorEndsTheCommunicator) {
+  auto ranks = make_ranks(2);
+  ranks[1]->elsewhere.reset();
+  EXPECT_FALSE(ranks[0]->wait_for_peer().ok());
+  EXPECT_TRUE(ranks[0]->control->abandoned());
+  const Result<void> peer = ranks[1]->control->check_peers();
+  ASSERT_FALSE(peer.ok()) << "and so all ranks learn of it";
+  EXPECT_THAT(peer.error().message, HasSubstr("lost rank 0"));
+}
+
+TEST(TiedExchange, GivingUpEndsBoth) {
+  auto ranks = make_ranks(2);
+  ranks[0]->exchange.abandon();
+  EXPECT_TRUE(ranks[0]->control->abandoned());
+  EXPECT_TRUE(ranks[0]->elsewhere->abandoned());
+  EXPECT_FALSE(ranks[0]->exchange.advance().ok());
+}
+
+}  // namespace
+}  // namespace holdfast
