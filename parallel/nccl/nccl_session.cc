@@ -41,9 +41,10 @@ Result<std::unique_ptr<Exchange>> NcclSession::make_exchange(Communicator& contr
                                        .size = control.size()});
   // Agreed on before anybody starts NCCL, which would wait for the others until the deadline.
   HF_TRY_VOID(agree_on_outcome(control, waiter, prepare(link), host));
-  Result<std::unique_ptr<Exchange>> mine = start(link, id, waiter);
+  Result<std::unique_ptr<Exchange>> mine = start(control, link, id, waiter);
   // At once: where its sockets close, the others need not wait for their deadline. It waits for theirs.
   if (!mine.ok()) static_cast<void>(abort_all(mine.error().message));
+  if (control.abandoned()) return mine;
   const Waiter patient = waiter.with_timeout(2 * options_.connect_timeout_ms + options_.abort_timeout_ms);
   HF_TRY_VOID(agree_on_outcome(control, patient, outcome_of(mine), host));
   return mine;
@@ -91,8 +92,9 @@ Result<void> NcclSession::prepare(NcclLink& link) {
   return {};
 }
 
-// NCCL's own sockets wait without a limit: the deadline is here, and the abort ends what still waits.
-Result<void> NcclSession::initialise(NcclLink& link, const NcclUniqueId& id) {
+// NCCL's own sockets wait without a limit, also for the dead: peers are looked for and the deadline is kept
+// here, and the abort ends what still waits.
+Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id) {
   if (link.size == 1) return {};
   Rest pause(*env_, options_.connect_timeout_ms);
   NcclResult state = NcclResult::in_progress;
@@ -104,6 +106,7 @@ Result<void> NcclSession::initialise(NcclLink& link, const NcclUniqueId& id) {
     }
   }
   while (state == NcclResult::in_progress) {
+    HF_TRY_VOID(control.check_peers());
     {
       HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
       const NcclResult result = library_->comm_state(link.comm, state);
@@ -123,9 +126,9 @@ Result<void> NcclSession::initialise(NcclLink& link, const NcclUniqueId& id) {
   return {};
 }
 
-Result<std::unique_ptr<Exchange>> NcclSession::start(NcclLink& link, const NcclUniqueId& id,
-                                                     const Waiter& waiter) {
-  HF_TRY_VOID(initialise(link, id));
+Result<std::unique_ptr<Exchange>> NcclSession::start(Communicator& control, NcclLink& link,
+                                                     const NcclUniqueId& id, const Waiter& waiter) {
+  HF_TRY_VOID(initialise(control, link, id));
   auto exchange = std::make_unique<NcclExchange>(communicators_, link);
   HF_TRY_VOID(exchange_first(*exchange, link, waiter));
   return std::unique_ptr<Exchange>(std::move(exchange));

@@ -51,8 +51,9 @@ class NcclSession {
   Result<std::unique_ptr<Exchange>> make_exchange(Communicator& control, const std::string& name);
   Result<NcclUniqueId> invite(Communicator& control, const Waiter& waiter);
   Result<void> prepare(NcclLink& link);
-  Result<void> initialise(NcclLink& link, const NcclUniqueId& id);
-  Result<std::unique_ptr<Exchange>> start(NcclLink& link, const NcclUniqueId& id, const Waiter& waiter);
+  Result<void> initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id);
+  Result<std::unique_ptr<Exchange>> start(Communicator& control, NcclLink& link, const NcclUniqueId& id,
+                                          const Waiter& waiter);
   Result<void> exchange_first(Exchange& exchange, const NcclLink& link, const Waiter& waiter);
   Error nccl_failed(const NcclLink& link, const char* call, NcclResult result);
   Error cuda_failed(const char* call, CudaError error);

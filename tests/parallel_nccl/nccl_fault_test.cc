@@ -142,6 +142,25 @@ TEST(NcclFault, APeerIsGoneBeforeTheStart) {
   });
 }
 
+// A rank that dies after it took the id and before it calls NCCL: the others do not wait for their deadline.
+TEST(NcclFault, APeerDiesInTheStart) {
+  run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
+    const Stopwatch watch;
+    if (rank.control->rank() == 1) {
+      const Waiter waiter(posix_env(), margin_ms);
+      std::array<std::byte, sizeof(std::uint64_t) + sizeof(NcclUniqueId)> invitation;
+      HF_TRY_VOID(agree_on_outcome(*rank.control, waiter, {}, "here"));
+      HF_TRY_VOID(broadcast(*rank.control, waiter, invitation));
+      HF_TRY_VOID(agree_on_outcome(*rank.control, waiter, {}, "here"));
+      return agree_on_outcome(*rank.control, waiter, {}, "here");
+    }
+    EXPECT_THAT(message_of(rank.connect()), HasSubstr("lost rank"));
+    EXPECT_LT(watch.elapsed_ms(), margin_ms);
+    rank.expect_clean_end();
+    return {};
+  });
+}
+
 // One failing rank: all get its sentence, none keeps a communicator.
 TEST(NcclFault, AFailedStartIsEverybodys) {
   struct Case {
