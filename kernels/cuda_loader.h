@@ -20,6 +20,7 @@ namespace holdfast {
 
 struct CudaFacts {
   std::string name;  // "NVIDIA H200"
+  std::string uuid;  // tells it from every other GPU, in hex; ranks may know one GPU by different ordinals
   int ordinal = 0;
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;

@@ -1,7 +1,8 @@
 // GroupCommunicator: some ranks of another communicator, numbered anew: an axis of the mesh. Its messages
 // have tags of their own, so groups that share ranks never meet, and neither do a group and its parent.
 //
-// Threads and errors as the parent's, whose fate it shares: an error of one is the end of both.
+// Threads and errors as the parent's, whose fate it shares: an error of one is the end of both, and its peers
+// are all of the parent's.
 #pragma once
 
 #include <vector>
@@ -35,6 +36,7 @@ class GroupCommunicator final : public Communicator {
     return parent_->receive(target, members_[index(peer)], tag_base_ + tag);
   }
   Result<bool> test(Request request) override { return parent_->test(request); }
+  Result<void> check_peers() override { return parent_->check_peers(); }
   void abandon() override { parent_->abandon(); }
   bool abandoned() override { return parent_->abandoned(); }
 

@@ -314,6 +314,8 @@ Result<CudaFacts> facts_of(int ordinal) {
   cudaDeviceProp properties = {};
   HF_TRY_VOID(check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties"));
   facts.name = properties.name;
+  for (const char byte : properties.uuid.bytes)
+    facts.uuid += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   facts.ordinal = ordinal;
   facts.compute_major = properties.major;
   facts.compute_minor = properties.minor;

@@ -6,6 +6,11 @@
 // dead peer would wait for ever; nor is a group ever captured into a CUDA graph, which would keep the abort
 // waiting. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of lanes.
 //
+// CUDA loads a kernel when it is first launched, and that may wait for the kernels that run, NCCL's among
+// them, which wait for other ranks. It ends, because all ranks issue the groups in one order: of the rank
+// that has issued least, every group is issued everywhere, so its kernels end, and it goes on. A second
+// communicator beside this one, in an order of its own, would need CUDA_MODULE_LOADING=EAGER.
+//
 // It learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing moves any
 // more, and the caller's deadline leads to abandon(), which ends all communicators of the process
 // (nccl_communicators.h) and returns when their memory may go.

@@ -158,6 +158,9 @@ std::vector<Option> parallel_options() {
           "of the model on every stage, which fills the pipeline sooner. Never changes a bit"),
       duration("parallel.timeout", HF_FIELD(parallel.timeout_ms), {100, kDay_ms}, kSafe,
                "Longest wait for a peer before it counts as failed"),
+      choice("parallel.exchange", HF_FIELD(parallel.exchange), {"auto", "nccl", "host"}, kSafe,
+             "How GPU memory travels between ranks: nccl, host = by way of pinned host memory; auto = nccl "
+             "where all ranks have it. Never changes a bit"),
   };
 }
 

@@ -41,7 +41,7 @@ struct UsableGpu {
 };
 Result<UsableGpu> usable_gpu(Env& env, int rank_on_host) {
   HF_TRY(const CudaPresence cuda, find_cuda(env));
-  const CudaFacts& facts = cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
+  const CudaFacts& facts = gpu_of_rank(cuda, rank_on_host);
   HF_TRY_VOID(cuda.module->try_device(facts.ordinal));
   return UsableGpu{cuda.module, facts};
 }
@@ -67,6 +67,10 @@ Result<CudaPresence> find_cuda(Env& env) {
 
 Result<CudaPresence> needed_cuda(Env& env) {
   return needed(find_cuda(env));
+}
+
+const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host) {
+  return cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
 }
 
 std::string resolve_device(Env& env, Config& config, int rank_on_host) {
@@ -103,9 +107,8 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
     return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, place.rank_on_host)));
-  return gpu.module->make_device({.ordinal = gpu.facts.ordinal,
-                                  .kernels = kernels.wishes,
-                                  .graphs = config.training.cuda_graphs});
+  return gpu.module->make_device(
+      {.ordinal = gpu.facts.ordinal, .kernels = kernels.wishes, .graphs = config.training.cuda_graphs});
 }
 
 }  // namespace holdfast

@@ -33,6 +33,8 @@ struct CudaPresence {
 Result<CudaPresence> find_cuda(Env& env);
 // The same for who was asked for `device = "cuda"`, as a sentence that says so.
 Result<CudaPresence> needed_cuda(Env& env);
+// The GPU of a rank: the ranks of one host take them in turn.
+const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host);
 
 // "auto" becomes "cuda" where there is a GPU, and the library for it, and this rank's GPU was seen to run a
 // kernel; else "cpu". Looks for none of it where there is no driver: loading the library takes time. Returns

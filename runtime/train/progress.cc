@@ -36,7 +36,7 @@ void Progress::say(std::string_view line) const {
 }
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
-                               const StartupTimes& times, const Device& device) {
+                               const StartupTimes& times, const Device& device, std::string_view exchange) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
@@ -49,7 +49,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   line.field("join_ms", milliseconds(times.join_ns)).field("worker_ms", milliseconds(times.worker_ns));
   line.field("state_ms", milliseconds(times.state_ns))
       .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
-  line.field("device", device.description());
+  line.field("device", device.description()).field("exchange", exchange);
   if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
   put_kernels(device.kernels(), line);
   return log_.write(line);

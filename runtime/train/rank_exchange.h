@@ -17,26 +17,29 @@ class RankExchange {
   // `members`: as GroupCommunicator takes them; `run` outlives this object.
   RankExchange(Communicator& run, std::vector<int> members, TagGroup tags)
       : group_(run, std::move(members), tags), host_(group_) {}
+  // From now on by another exchange of the same group (NCCL's), which moves the device's memory by itself.
+  void use(std::unique_ptr<Exchange> other) { other_ = std::move(other); }
   // Before it is used, where the host does not see the device's memory: reserves what one exchange of at most
   // `largest_bytes` needs. Nothing happens elsewhere.
   void reserve(Device& device, std::uint64_t largest_bytes, MemoryPlan& plan) {
-    if (device.host_sees_memory() || group_.size() == 1) return;
+    if (device.host_sees_memory() || group_.size() == 1 || other_ != nullptr) return;
     pinned_ = std::make_unique<PinnedExchange>(host_, device, largest_bytes, plan);
   }
   void bind(const MemoryArena& arena) {
     if (pinned_ != nullptr) pinned_->bind(arena);
   }
   Exchange& exchange() {
+    if (other_ != nullptr) return *other_;
     if (pinned_ != nullptr) return *pinned_;
     return host_;
   }
-  int rank() const { return group_.rank(); }
-  int size() const { return group_.size(); }
+  Communicator& group() { return group_; }
 
  private:
   GroupCommunicator group_;
   HostExchange host_;
   std::unique_ptr<PinnedExchange> pinned_;
+  std::unique_ptr<Exchange> other_;
 };
 
 }  // namespace holdfast

@@ -10,6 +10,7 @@
 #include "runtime/core/units.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/device_loss.h"
+#include "runtime/train/exchange_choice.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
@@ -91,6 +92,7 @@ class TrainRun {
   StartPoint start_;
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
+  JoinedExchange exchange_;
   std::optional<HeldOutSet> held_out_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
@@ -131,13 +133,16 @@ Result<void> TrainRun::build_worker() {
     if (!opened.ok()) outcome = opened.error();
   }
   HF_TRY_VOID(agree(outcome));
+  HF_TRY(exchange_, join_exchange(inputs_, waiter(), config_, *device_));
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = inputs_.env,
                                                            .faults = inputs_.faults,
                                                            .communicator = inputs_.communicator,
                                                            .device = *device_,
                                                            .config = config_,
                                                            .data = data_,
-                                                           .ranks_on_host = inputs_.ranks_on_host});
+                                                           .ranks_on_host = inputs_.ranks_on_host,
+                                                           .nccl = exchange_.nccl.get(),
+                                                           .gpu = exchange_.gpu});
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
   return {};
@@ -205,14 +210,18 @@ Result<void> TrainRun::open_log() {
       outcome = write_status(inputs_.env, paths,
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}});
     if (outcome.ok()) {
-      outcome = progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(),
-                                   worker_->state(), !start_.checkpoint.empty(), times_, *device_);
+      outcome =
+          progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(), worker_->state(),
+                             !start_.checkpoint.empty(), times_, *device_, exchange_.choice.description);
     }
     progress_->say(
         fmt::format("{} parameters, {} lanes on {} ranks x {} threads ({}), {} tokens per step, {} per rank",
                     parameter_count(worker_->spec()), config_.parallel.lanes, inputs_.communicator.size(),
                     device_->threads(), device_->description(), worker_->tokens_per_step(),
                     format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes())));
+    if (!device_->host_sees_memory() && inputs_.communicator.size() > 1) {
+      progress_->say("exchange: " + exchange_.choice.description);
+    }
     for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
   }
   return agree(outcome);

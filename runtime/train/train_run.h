@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "kernels/nccl_library.h"
 #include "parallel/communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
@@ -32,6 +35,8 @@ struct TrainInputs {
   int rank_on_host = 0;  // which of them this is: they share the GPUs of the host in turn
   std::int64_t started_ns =
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
+  // Where NCCL comes from if it is wanted; empty: from the CUDA module.
+  std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
 };
 
 struct RunEnd {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
+#include "parallel/tied_exchange.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/train/device_loss.h"
@@ -39,13 +40,34 @@ Worker::Worker(const WorkerInputs& inputs)
 
 Worker::~Worker() {
   device().synchronize();
+  if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all("the run has ended"));
 }
 
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
+  if (inputs.nccl != nullptr) HF_TRY_VOID(worker->connect_nccl());
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
   return worker;
+}
+
+// Before the memory of the plan is taken, so that what NCCL takes of the GPU counts. Where NCCL does not end
+// in time, the process does.
+Result<void> Worker::connect_nccl() {
+  nccl_session_ = std::make_unique<NcclSession>(
+      *inputs_.nccl, env(),
+      NcclOptions{.device = inputs_.gpu,
+                  .connect_timeout_ms = waiter_.timeout_ms(),
+                  .die = [this](const std::string& sentence) {
+                    leave({.code = ExitCode::communication, .message = sentence});
+                  }});
+  Result<std::unique_ptr<Exchange>> connected = nccl_session_->connect(data_exchange_.group(), "data");
+  if (!connected.ok()) {
+    return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
+                connected.error().message);
+  }
+  data_exchange_.use(std::make_unique<TiedExchange>(std::move(connected).value(), communicator(), env()));
+  return {};
 }
 
 Result<void> Worker::allocate() {
@@ -204,10 +226,12 @@ Result<void> Worker::join_tied_gradients() {
 
 Result<void> Worker::device_outcome() {
   const Result<void> outcome = device().status();
-  if (device().lost()) {
-    end_without_device({env(), communicator(), config().run.directory, state_.step}, outcome.error());
-  }
+  if (device().lost()) leave(outcome.error());
   return outcome;
+}
+
+void Worker::leave(const Error& error) {
+  end_without_device({env(), communicator(), config().run.directory, state_.step}, error);
 }
 
 }  // namespace holdfast

@@ -14,6 +14,7 @@
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
+#include "parallel/nccl/nccl_session.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
@@ -37,14 +38,19 @@ struct WorkerInputs {
   const Config& config;  // resolved
   std::shared_ptr<DataSet> data;
   int ranks_on_host = 1;  // that share its memory
+  // Moves the device's memory between the ranks, on all of them or on none; null: the communicator does.
+  NcclLibrary* nccl = nullptr;
+  int gpu = 0;  // for it: the CUDA ordinal of the device
 };
 
 class Worker {
  public:
-  // Plans and allocates all memory and prepares every kernel; all ranks together. ExitCode::does_not_fit when
-  // it does not, on any host.
+  // Connects NCCL, plans and allocates all memory and prepares every kernel; all ranks together.
+  // ExitCode::does_not_fit when it does not, on any host.
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
-  ~Worker();  // after an error ops may still be running: waits for them before their memory goes
+  // After an error ops and exchanges may still be running: waits for them, or ends them, before their memory
+  // goes.
+  ~Worker();
 
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }
@@ -103,11 +109,14 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   void reserve_exchanges();
   std::size_t token_offset(std::size_t slot) const;
+  Result<void> connect_nccl();
+  void leave(const Error& error);  // runtime/train/device_loss.h
   Result<void> allocate();
   Result<void> prepare_kernels();
 
   WorkerInputs inputs_;
   Waiter waiter_;
+  std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchange; null without NCCL
   ModelSpec spec_;
   Mesh mesh_;
   MeshSeat seat_;

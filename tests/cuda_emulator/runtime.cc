@@ -206,8 +206,9 @@ cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device);
   std::snprintf(properties->name, sizeof(properties->name), "emulated device");
   properties->totalGlobalMem = device_bytes;
   properties->multiProcessorCount = 4;  // few, so that grids that depend on it take several turns

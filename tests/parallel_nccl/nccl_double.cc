@@ -1,6 +1,9 @@
 #include "nccl_double.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -8,6 +11,38 @@ namespace holdfast::test {
 namespace {
 
 constexpr CudaError not_ready = 600;
+
+// While it lives, this thread may touch memory that protection keys close to it.
+class OpenMemory {
+ public:
+  OpenMemory() {
+    if (!has_keys()) return;
+    for (int key = 1; key < key_count; ++key) {
+      rights_[static_cast<std::size_t>(key)] = pkey_get(key);
+      pkey_set(key, 0);
+    }
+  }
+  ~OpenMemory() {
+    if (!has_keys()) return;
+    for (int key = 1; key < key_count; ++key) {
+      pkey_set(key, static_cast<unsigned>(rights_[static_cast<std::size_t>(key)]));
+    }
+  }
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+
+ private:
+  static constexpr int key_count = 16;
+  static bool has_keys() {
+    static const bool has = [] {
+      const int key = pkey_alloc(0, 0);
+      if (key >= 0) pkey_free(key);
+      return key >= 0;
+    }();
+    return has;
+  }
+  std::array<int, key_count> rights_ = {};
+};
 
 }  // namespace
 
@@ -31,6 +66,11 @@ class NcclDouble::Use {
 std::vector<std::string> NcclWorld::violations() {
   const std::lock_guard guard(mutex_);
   return violations_;
+}
+
+int NcclWorld::handles_left() {
+  const std::lock_guard guard(mutex_);
+  return handles_left_;
 }
 
 NcclWorld::Group* NcclWorld::first_of(const Comm& comm) {
@@ -61,7 +101,10 @@ bool NcclWorld::move_messages(Stream& stream) {
     });
     if (match == theirs->messages.end()) continue;
     if (match->bytes != sent.bytes) violated("a message has another length at its other end");
-    std::memcpy(match->target, sent.source, std::min(match->bytes, sent.bytes));
+    {
+      const OpenMemory open;
+      std::memcpy(match->target, sent.source, std::min(match->bytes, sent.bytes));
+    }
     match->moved = sent.moved = moved = true;
   }
   return moved;
@@ -87,6 +130,7 @@ void NcclWorld::progress() {
 
 NcclDouble::~NcclDouble() {
   const std::lock_guard guard(world_->mutex_);
+  world_->handles_left_ += handles_;
   for (NcclWorld::Stream& stream : world_->streams_) {
     if (stream.owner == this) stream.groups.clear();
   }

@@ -1,6 +1,9 @@
 // A world behind NcclLibrary without a GPU: ranks are threads of one process, device memory is host memory,
 // and calls hang, fail, are slow and end late as a test asks.
 //
+// Messages may lie in an emulated device's memory (tests/cuda_emulator), which is closed to the host; the
+// double opens it for itself while it moves them.
+//
 // It is as strict as NCCL may be: what lies on a stream runs in order, a message moves only while the groups
 // of both ends are first on their streams, and a group ends when all its messages have moved. So an order of
 // issuing that could deadlock does. What breaks a rule of NCCL or of CUDA is written down: violations().
@@ -28,6 +31,7 @@ class NcclDouble;
 class NcclWorld {
  public:
   std::vector<std::string> violations();
+  int handles_left();  // live_handles() of the doubles that are gone
 
  private:
   friend class NcclDouble;
@@ -81,7 +85,7 @@ class NcclWorld {
   std::deque<Stream> streams_;
   std::deque<Event> events_;
   std::vector<std::string> violations_;
-  int ids_ = 0;
+  int ids_ = 0, handles_left_ = 0;
 };
 
 // The NCCL and CUDA of one rank's process.

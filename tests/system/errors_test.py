@@ -647,6 +647,17 @@ class Errors(unittest.TestCase):
     def test_foreign_launcher(self):
         self.expect_nothing_made(self.train(environment={"PMI_SIZE": "2", "PMI_RANK": "1"}))
 
+    def test_nccl_on_cpu(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.exchange=nccl"))
+        self.assertEqual(self.train("--parallel.exchange=nccl").returncode, 0, "one rank exchanges nothing")
+
+    def test_nccl_not_there(self):
+        words = ["train", "run.toml", "--device=cuda"]
+        self.expect(self.mpirun(2, *words, "--parallel.exchange=nccl", environment=EMULATED))
+        auto = self.mpirun(2, *words, environment=EMULATED)
+        self.assertEqual(auto.returncode, 0)
+        self.assertRegex(auto.stdout, r"exchange: pinned host memory, because rank 0 \(.*\) has no NCCL: ")
+
     # While it runs
 
     def test_gpu_too_small(self):

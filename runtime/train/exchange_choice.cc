@@ -1,0 +1,154 @@
+#include "runtime/train/exchange_choice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "runtime/train/device_choice.h"
+
+namespace holdfast {
+namespace {
+
+std::string rank_text(std::span<const ExchangeMeans> ranks, std::size_t rank) {
+  return fmt::format("rank {} ({})", rank, ranks[rank].host);
+}
+
+// The GPU that most ranks share: how many, and the first two of them.
+struct Sharing {
+  int ranks = 1;
+  std::size_t first = 0, second = 0;
+};
+
+Sharing sharing_of(std::span<const ExchangeMeans> ranks) {
+  std::map<std::string_view, Sharing> by_gpu;
+  Sharing most;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto [found, is_first] = by_gpu.try_emplace(ranks[rank].gpu, Sharing{.first = rank});
+    Sharing& here = found->second;
+    if (!is_first && ++here.ranks == 2) here.second = rank;
+    if (here.ranks > most.ranks) most = here;
+  }
+  return most;
+}
+
+// Why these ranks cannot use NCCL together, a clause; empty when they can.
+std::string obstacle_to_nccl(std::span<const ExchangeMeans> ranks, const Sharing& sharing) {
+  const int version = ranks.front().nccl_version;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ExchangeMeans& means = ranks[rank];
+    if (means.nccl_version == 0) {
+      return fmt::format("{} has no NCCL: {}", rank_text(ranks, rank), means.nccl_missing);
+    }
+    if (means.nccl_version != version) {
+      return fmt::format("{} has NCCL {}, but {} has {}", rank_text(ranks, 0), nccl_version_text(version),
+                         rank_text(ranks, rank), nccl_version_text(means.nccl_version));
+    }
+  }
+  if (sharing.ranks > 1 && version < NcclLibrary::version_shared_gpus) {
+    return fmt::format("ranks {} and {} share a GPU, which NCCL {} refuses ({} is the first that takes them)",
+                       sharing.first, sharing.second, nccl_version_text(version),
+                       nccl_version_text(NcclLibrary::version_shared_gpus));
+  }
+  return {};
+}
+
+// Finds the GPU of this rank, and NCCL for it unless nobody wants it.
+Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, ExchangeMeans& mine,
+                               JoinedExchange& joined) {
+  HF_TRY(const CudaPresence cuda, find_cuda(inputs.env));
+  const CudaFacts& gpu = gpu_of_rank(cuda, inputs.rank_on_host);
+  joined.gpu = gpu.ordinal;
+  mine.gpu = gpu.uuid;
+  if (config.parallel.exchange == "host") return {};
+  HF_TRY(joined.nccl, inputs.load_nccl ? inputs.load_nccl() : cuda.module->load_nccl(nccl_library_file));
+  mine.nccl_version = joined.nccl->version();
+  return {};
+}
+
+// A line each; the last may be any text.
+std::string to_text(const ExchangeMeans& means) {
+  return fmt::format("{}\n{}\n{}\n{}\n{}", means.host, means.host_sees_memory ? 1 : 0, means.gpu,
+                     means.nccl_version, means.nccl_missing);
+}
+
+ExchangeMeans means_from_text(std::string_view text) {
+  const auto line = [&text] {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view found = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return std::string(found);
+  };
+  ExchangeMeans means;
+  means.host = line();
+  means.host_sees_memory = line() == "1";
+  means.gpu = line();
+  const std::string version = line();
+  std::from_chars(version.data(), version.data() + version.size(), means.nccl_version);
+  means.nccl_missing = text;
+  return means;
+}
+
+}  // namespace
+
+Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const ExchangeMeans> ranks) {
+  ExchangeChoice choice;
+  if (ranks.size() == 1) {
+    choice.description = "none: there is one rank";
+    return choice;
+  }
+  if (ranks.front().host_sees_memory) {
+    if (wanted == "nccl") {
+      return fail(
+          ExitCode::config,
+          "parallel.exchange = \"nccl\", but the run computes on the CPU, and NCCL moves the memory of "
+          "GPUs; set device = \"cuda\", or leave parallel.exchange out");
+    }
+    choice.description = "host memory";
+    return choice;
+  }
+  const Sharing sharing = sharing_of(ranks);
+  choice.ranks_per_gpu = sharing.ranks;
+  if (wanted == "host") {
+    choice.description = "pinned host memory, as parallel.exchange = \"host\" asks";
+    return choice;
+  }
+  const std::string obstacle = obstacle_to_nccl(ranks, sharing);
+  if (!obstacle.empty() && wanted == "nccl") {
+    return fail(ExitCode::config,
+                "parallel.exchange = \"nccl\", but {}. With \"auto\" or \"host\" the run goes through pinned "
+                "host memory",
+                obstacle);
+  }
+  if (!obstacle.empty()) {
+    choice.description = fmt::format("pinned host memory, because {}", obstacle);
+    return choice;
+  }
+  choice.way = ExchangeWay::nccl;
+  choice.description = fmt::format("NCCL {}", nccl_version_text(ranks.front().nccl_version));
+  if (sharing.ranks > 1) {
+    choice.description += fmt::format(", up to {} ranks on one GPU", sharing.ranks);
+  }
+  return choice;
+}
+
+Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                     const Device& device) {
+  JoinedExchange joined;
+  ExchangeMeans mine{.host = inputs.env.host_name(), .host_sees_memory = device.host_sees_memory()};
+  if (!mine.host_sees_memory && inputs.communicator.size() > 1) {
+    const Result<void> found = find_gpu_and_nccl(inputs, config, mine, joined);
+    if (!found.ok()) mine.nccl_missing = found.error().message;
+  }
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
+  std::vector<ExchangeMeans> ranks;
+  for (const std::string& text : texts) ranks.push_back(means_from_text(text));
+  HF_TRY(joined.choice, choose_exchange(config.parallel.exchange, ranks));
+  if (joined.choice.way == ExchangeWay::host) {
+    joined.nccl = nullptr;
+  } else if (joined.choice.ranks_per_gpu > 1) {
+    joined.nccl->share_gpus(joined.choice.ranks_per_gpu);
+  }
+  return joined;
+}
+
+}  // namespace holdfast

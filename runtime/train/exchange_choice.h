@@ -1,0 +1,49 @@
+// How the device's memory travels between the ranks of a run: by NCCL from GPU to GPU, or over the host
+// communicator. One choice, alike on all ranks, from what each of them has. It never changes a bit.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/device.h"
+#include "kernels/nccl_library.h"
+#include "parallel/collectives.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+
+enum class ExchangeWay {
+  host,  // over the communicator: memory that the host sees as it lies, a GPU's by way of pinned buffers
+  nccl,
+};
+
+// What one rank brings to the choice.
+struct ExchangeMeans {
+  std::string host = {};          // for sentences
+  bool host_sees_memory = false;  // of the device
+  std::string gpu = {};           // CudaFacts::uuid
+  int nccl_version = 0;           // 0: it has none
+  std::string nccl_missing = {};  // why, a clause
+};
+
+struct ExchangeChoice {
+  ExchangeWay way = ExchangeWay::host;
+  int ranks_per_gpu = 1;    // the most of them on one
+  std::string description;  // for the log, with the reason: "NCCL 2.28.9", "pinned host memory, because ..."
+};
+
+// `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and some rank cannot.
+Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const ExchangeMeans> ranks);
+
+// The choice of all ranks together for the device that this one has; and NCCL, if that is the choice.
+struct JoinedExchange {
+  ExchangeChoice choice;
+  std::unique_ptr<NcclLibrary> nccl;
+  int gpu = 0;  // CUDA ordinal
+};
+Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                     const Device& device);
+
+}  // namespace holdfast

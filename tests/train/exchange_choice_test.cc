@@ -1,0 +1,128 @@
+// The choice among the ways of the device's memory between ranks, by table.
+#include "runtime/train/exchange_choice.h"
+
+#include <gmock/gmock.h>
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int modern = 23007, old = 22809;
+
+ExchangeMeans gpu_rank(const std::string& gpu, int nccl_version) {
+  return {.host = "node" + gpu, .gpu = gpu, .nccl_version = nccl_version};
+}
+ExchangeMeans without_nccl(const std::string& gpu) {
+  return {.host = "node" + gpu, .gpu = gpu, .nccl_missing = "libnccl.so.2 is not there"};
+}
+ExchangeMeans cpu_rank() {
+  return {.host = "node", .host_sees_memory = true};
+}
+
+struct Case {
+  const char* name;
+  std::vector<ExchangeMeans> ranks;
+  bool nccl;          // of "auto"
+  int ranks_per_gpu;  // of "auto"
+  const char* description;
+  const char* refusal;  // of "nccl"; null: none
+};
+
+std::vector<Case> cases() {
+  return {
+      {"one rank", {gpu_rank("a", old)}, false, 1, "none: there is one rank", nullptr},
+      {"one rank without", {without_nccl("a")}, false, 1, "none: there is one rank", nullptr},
+      {"the CPU", {cpu_rank(), cpu_rank()}, false, 1, "host memory", "but the run computes on the CPU"},
+      {"a GPU each", {gpu_rank("a", old), gpu_rank("b", old)}, true, 1, "NCCL 2.28.9", nullptr},
+      {"the oldest",
+       {gpu_rank("a", NcclLibrary::version_min), gpu_rank("b", NcclLibrary::version_min)},
+       true,
+       1,
+       "NCCL 2.18.1",
+       nullptr},
+      {"a shared GPU and an old NCCL",
+       {gpu_rank("a", old), gpu_rank("b", old), gpu_rank("b", old)},
+       false,
+       2,
+       "pinned host memory, because ranks 1 and 2 share a GPU, which NCCL 2.28.9 refuses (2.30.3 is the "
+       "first "
+       "that takes them)",
+       "but ranks 1 and 2 share a GPU"},
+      {"the last that refuses",
+       {gpu_rank("a", NcclLibrary::version_shared_gpus - 1),
+        gpu_rank("a", NcclLibrary::version_shared_gpus - 1)},
+       false,
+       2,
+       "pinned host memory, because ranks 0 and 1 share a GPU, which NCCL 2.30.2 refuses (2.30.3 is the "
+       "first "
+       "that takes them)",
+       "NCCL 2.30.2 refuses"},
+      {"the first that takes them",
+       {gpu_rank("a", NcclLibrary::version_shared_gpus), gpu_rank("a", NcclLibrary::version_shared_gpus)},
+       true,
+       2,
+       "NCCL 2.30.3, up to 2 ranks on one GPU",
+       nullptr},
+      {"unevenly shared",
+       {gpu_rank("a", modern), gpu_rank("b", modern), gpu_rank("b", modern), gpu_rank("a", modern),
+        gpu_rank("b", modern)},
+       true,
+       3,
+       "NCCL 2.30.7, up to 3 ranks on one GPU",
+       nullptr},
+      {"missing on one rank",
+       {gpu_rank("a", modern), without_nccl("b")},
+       false,
+       1,
+       "pinned host memory, because rank 1 (nodeb) has no NCCL: libnccl.so.2 is not there",
+       "but rank 1 (nodeb) has no NCCL: libnccl.so.2 is not there. With \"auto\" or \"host\""},
+      {"versions differ",
+       {gpu_rank("a", modern), gpu_rank("b", old)},
+       false,
+       1,
+       "pinned host memory, because rank 0 (nodea) has NCCL 2.30.7, but rank 1 (nodeb) has 2.28.9",
+       "but rank 1 (nodeb) has 2.28.9"},
+  };
+}
+
+TEST(ExchangeChoice, FollowsFromWhatTheRanksHave) {
+  for (const Case& each : cases()) {
+    SCOPED_TRACE(each.name);
+    const Result<ExchangeChoice> choice = choose_exchange("auto", each.ranks);
+    ASSERT_TRUE(choice.ok());
+    EXPECT_EQ(choice->way == ExchangeWay::nccl, each.nccl);
+    EXPECT_EQ(choice->ranks_per_gpu, each.ranks_per_gpu);
+    EXPECT_EQ(choice->description, each.description);
+  }
+}
+
+TEST(ExchangeChoice, NcclThatIsWantedIsHadOrRefused) {
+  for (const Case& each : cases()) {
+    SCOPED_TRACE(each.name);
+    const Result<ExchangeChoice> choice = choose_exchange("nccl", each.ranks);
+    ASSERT_EQ(choice.ok(), each.refusal == nullptr);
+    if (choice.ok()) {
+      EXPECT_EQ(choice->way == ExchangeWay::nccl, each.nccl);
+      continue;
+    }
+    EXPECT_EQ(choice.error().code, ExitCode::config);
+    EXPECT_THAT(choice.error().message, HasSubstr("parallel.exchange = \"nccl\", "));
+    EXPECT_THAT(choice.error().message, HasSubstr(each.refusal));
+  }
+}
+
+TEST(ExchangeChoice, TheHostCanAlwaysBeHad) {
+  for (const Case& each : cases()) {
+    SCOPED_TRACE(each.name);
+    const Result<ExchangeChoice> choice = choose_exchange("host", each.ranks);
+    ASSERT_TRUE(choice.ok());
+    EXPECT_EQ(choice->way, ExchangeWay::host);
+  }
+  const std::vector<ExchangeMeans> two = {gpu_rank("a", modern), gpu_rank("b", modern)};
+  EXPECT_EQ(choose_exchange("host", two)->description,
+            "pinned host memory, as parallel.exchange = \"host\" asks");
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,230 @@
+// Whole runs whose ranks exchange the emulated device's memory through NCCL: its double, one for each rank.
+// All share one GPU, which NCCL takes from 2.30.3.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <map>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/parallel_nccl/nccl_double.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+using test::NcclDouble;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr int modern = 23007;
+
+// Does something to a rank's NCCL before a step, and asks for no stop.
+class Meddler final : public StopSource {
+ public:
+  using Act = std::function<void(NcclDouble&)>;
+  Meddler(NcclDouble*& library, int step, Act act) : library_(&library), step_(step), act_(std::move(act)) {}
+  bool stop_requested() override {
+    if (++asked_ == step_ && act_) act_(**library_);
+    return false;
+  }
+
+ private:
+  NcclDouble** library_;
+  int step_;
+  Act act_;
+  int asked_ = 0;
+};
+
+class NcclTraining : public TrainingTest {
+ protected:
+  NcclTraining() { setenv("HOLDFAST_CUDA_MODULE", HF_BINARY_DIR "/bin/libholdfast_cuda_emulated.so", 1); }
+  ~NcclTraining() override { unsetenv("HOLDFAST_CUDA_MODULE"); }
+
+  struct Scene {
+    std::string run = {};
+    int ranks = 2;
+    std::vector<int> versions = {};  // of each rank's NCCL, 0: it has none; empty: a modern one everywhere
+    std::vector<std::string> overrides = {};
+    int meddled_rank = -1;
+    Meddler::Act act = {};      // at the beginning of its step 2
+    Meddler::Act prepare = {};  // before its NCCL is used
+  };
+
+  // How each rank ended. No rule of NCCL is broken.
+  std::vector<RunEnd> train_all(const Scene& scene) {
+    test::NcclWorld world;
+    std::vector<RunEnd> ends(static_cast<std::size_t>(scene.ranks));
+    const Result<void> joined = run_local_ranks(scene.ranks, [&](Communicator& communicator) -> Result<void> {
+      ends[static_cast<std::size_t>(communicator.rank())] = train_rank(scene, world, communicator);
+      return {};
+    });
+    EXPECT_TRUE(joined.ok());
+    EXPECT_THAT(world.violations(), IsEmpty());
+    EXPECT_EQ(world.handles_left(), 0) << "of communicators, streams, events and memory";
+    return ends;
+  }
+  void expect_done(const Scene& scene) {
+    for (const RunEnd& end : train_all(scene)) ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  }
+
+  nlohmann::json start_event(const std::string& run) const {
+    const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
+    return nlohmann::json::parse(events.substr(0, events.find('\n')));
+  }
+
+ private:
+  RunEnd train_rank(const Scene& scene, test::NcclWorld& world, Communicator& communicator) {
+    const int rank = communicator.rank();
+    const int version = scene.versions.empty() ? modern : scene.versions[static_cast<std::size_t>(rank)];
+    NcclDouble* library = nullptr;
+    FaultPoints faults;
+    Meddler meddler(library, 2, rank == scene.meddled_rank ? scene.act : Meddler::Act{});
+    std::vector<std::string> arguments = {"--device=cuda",
+                                          "--training.steps=3",
+                                          "--training.sequence_length=8",
+                                          "--training.microbatch_size=1",
+                                          "--optimizer.warmup_steps=1",
+                                          "--evaluation.every_steps=0"};
+    for (const std::string& line : scene.overrides) arguments.push_back("--" + line);
+    const Result<LoadedConfig> config = load_config_text(posix_env(), config_text({.run = scene.run}),
+                                                         "test.toml", parse_overrides(arguments).value());
+    const auto load_nccl = [&]() -> Result<std::unique_ptr<NcclLibrary>> {
+      if (version == 0) return fail(ExitCode::config, "the test gives it none");
+      auto made = std::make_unique<NcclDouble>(world, version);
+      library = made.get();
+      if (rank == scene.meddled_rank && scene.prepare) scene.prepare(*made);
+      return std::unique_ptr<NcclLibrary>(std::move(made));
+    };
+    return train_run({.env = posix_env(),
+                      .faults = faults,
+                      .communicator = communicator,
+                      .stop = meddler,
+                      .config = config,
+                      .build = "test",
+                      .started_ns = posix_env().monotonic_ns(),
+                      .load_nccl = load_nccl});
+  }
+};
+
+// What the ranks' NCCL was asked for, seen at the second step.
+TEST_F(NcclTraining, GivesTheBitsOfOneRankAndOfTheHostsExchange) {
+  expect_done({.run = "one", .ranks = 1});
+  ASSERT_TRUE(digest("one").starts_with("step 3\n")) << digest("one");
+  for (const int ranks : {2, 3}) {
+    SCOPED_TRACE(ranks);
+    const std::string nccl = fmt::format("nccl{}", ranks), host = fmt::format("host{}", ranks);
+    std::vector<std::string> names;
+    int ranks_per_gpu = 0;
+    expect_done({.run = nccl, .ranks = ranks, .meddled_rank = 1, .act = [&](NcclDouble& library) {
+                   names = library.names();
+                   ranks_per_gpu = library.ranks_per_gpu();
+                 }});
+    EXPECT_THAT(names, ElementsAre("holdfast-e0-data"));
+    EXPECT_EQ(ranks_per_gpu, ranks);
+    EXPECT_EQ(digest(nccl), digest("one"));
+    EXPECT_EQ(start_event(nccl)["exchange"], fmt::format("NCCL 2.30.7, up to {} ranks on one GPU", ranks));
+    expect_done({.run = host, .ranks = ranks, .overrides = {"parallel.exchange=host"}});
+    EXPECT_EQ(digest(host), digest("one"));
+    EXPECT_EQ(start_event(host)["exchange"], "pinned host memory, as parallel.exchange = \"host\" asks");
+  }
+}
+
+TEST_F(NcclTraining, Bf16WithATiedHeadInOneWaveGivesTheSameBits) {
+  const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "training.precision=bf16",
+                                         "parallel.lanes=2", "training.steps=2"};
+  expect_done({.run = "one", .ranks = 1, .overrides = what});
+  expect_done({.run = "two", .ranks = 2, .overrides = what});
+  EXPECT_EQ(digest("two"), digest("one"));
+}
+
+// Kernels that start late on one rank, and launches that NCCL makes later: nothing is read before it is
+// there.
+TEST_F(NcclTraining, SlowIsNoError) {
+  expect_done({.run = "one", .ranks = 1});
+  expect_done({.run = "slow", .ranks = 3, .meddled_rank = 1, .act = [](NcclDouble& library) {
+                 library.slow_groups(std::chrono::milliseconds(5));
+                 library.slow_launch(3);
+               }});
+  EXPECT_EQ(digest("slow"), digest("one"));
+}
+
+// Long before the deadline: the rank leaves, the others see it, and nobody waits in NCCL.
+TEST_F(NcclTraining, ARankThatFailsInAnExchangeEndsAll) {
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  const std::vector<RunEnd> ends =
+      train_all({.run = "failed",
+                 .ranks = 3,
+                 .overrides = {"parallel.timeout=10m"},
+                 .meddled_rank = 1,
+                 .act = [](NcclDouble& library) { library.fail_next("ncclSend", 2); }});
+  for (const RunEnd& end : ends) EXPECT_EQ(end.code, ExitCode::communication);
+  EXPECT_THAT(ends[1].message, AllOf(HasSubstr("NCCL failed on rank 1 of holdfast-e0-data"),
+                                     HasSubstr("ncclSend: unhandled system error")));
+  EXPECT_THAT(ends[0].message, HasSubstr("rank 0 lost rank"));
+  EXPECT_THAT(ends[2].message, HasSubstr("rank 2 lost rank"));
+  EXPECT_LT((posix_env().monotonic_ns() - begin_ns) / 1'000'000, 240'000);
+  const nlohmann::json status =
+      nlohmann::json::parse(posix_env().read_text(run_directory("failed") + "/status.json").value());
+  EXPECT_EQ(status["state"], "failed");
+  EXPECT_EQ(status["exit_code"], 76);
+}
+
+// Its kernels stop where they are, and nobody is told: the deadline is parallel.timeout.
+TEST_F(NcclTraining, AnExchangeThatHangsEndsAtTheDeadline) {
+  const std::vector<RunEnd> ends = train_all({.run = "hung",
+                                              .ranks = 2,
+                                              .overrides = {"parallel.timeout=3s"},
+                                              .meddled_rank = 1,
+                                              .act = [](NcclDouble& library) { library.die(); }});
+  std::vector<std::string> messages;
+  for (const RunEnd& end : ends) {
+    EXPECT_EQ(end.code, ExitCode::communication);
+    messages.push_back(end.message);
+  }
+  EXPECT_THAT(messages, Contains(HasSubstr("saw nothing move for 3000 ms in wave 0 of the lane reduction")));
+  EXPECT_THAT(messages, Each(AnyOf(HasSubstr("saw nothing move"), HasSubstr("lost rank"))));
+}
+
+TEST_F(NcclTraining, AStartOfNcclThatFailsSaysWhatDoesWithoutIt) {
+  const std::vector<RunEnd> ends =
+      train_all({.run = "start",
+                 .overrides = {"parallel.timeout=2s"},
+                 .meddled_rank = 0,
+                 .prepare = [](NcclDouble& library) { library.fail_next("ncclCommInitRankConfig", 2); }});
+  for (const RunEnd& end : ends) {
+    EXPECT_EQ(end.code, ExitCode::communication);
+    EXPECT_THAT(end.message, AllOf(HasSubstr("ncclCommInitRankConfig: unhandled system error"),
+                                   HasSubstr("parallel.exchange = \"host\" does without NCCL")));
+  }
+}
+
+TEST_F(NcclTraining, OldVersionsAndMissingOnesGoThroughPinnedMemory) {
+  expect_done({.run = "one", .ranks = 1});
+  expect_done({.run = "old", .versions = {22809, 22809}});
+  EXPECT_EQ(digest("old"), digest("one"));
+  EXPECT_THAT(start_event("old")["exchange"].get<std::string>(),
+              HasSubstr("pinned host memory, because ranks 0 and 1 share a GPU, which NCCL 2.28.9 refuses"));
+  expect_done({.run = "none", .versions = {modern, 0}});
+  EXPECT_EQ(digest("none"), digest("one"));
+  EXPECT_THAT(start_event("none")["exchange"].get<std::string>(),
+              AllOf(HasSubstr("pinned host memory, because rank 1 ("), HasSubstr("the test gives it none")));
+}
+
+TEST_F(NcclTraining, NcclThatIsWantedAndNotThereIsASentence) {
+  for (const std::vector<int>& versions : {std::vector{22809, 22809}, std::vector{modern, 0}}) {
+    const std::vector<RunEnd> ends =
+        train_all({.run = "wanted", .versions = versions, .overrides = {"parallel.exchange=nccl"}});
+    for (const RunEnd& end : ends) {
+      EXPECT_EQ(end.code, ExitCode::config);
+      EXPECT_THAT(end.message, HasSubstr("parallel.exchange = \"nccl\", but rank"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
