@@ -295,8 +295,7 @@ std::string no_gpu_sentence(cudaError_t found) {
   if (found == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 &&
       cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
     return fmt::format(
-        "NVIDIA's driver is for CUDA {}.{}, and this was built with CUDA {}.{}; install a newer driver, "
-        "build with an older toolkit",
+        "NVIDIA's driver is for CUDA {}.{}, and this was built with CUDA {}.{}; install a newer driver",
         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
   }
   const char* reason = "none is visible to this process (CUDA_VISIBLE_DEVICES)";

@@ -28,7 +28,7 @@ FULL = Size(model=["--model.layers=2", "--model.width=256", "--training.sequence
                    "--optimizer.learning_rate=5e-4", "--optimizer.warmup_steps=20"],
             resumed_steps=50, checkpoint_every=20, killed_in_step=33, curve_steps=200, patience_s=600)
 # Every thread of a GPU takes its turn on the CPU.
-SMALL = Size(model=["--model.layers=1", "--model.heads=2", "--model.kv_heads=1", "--model.width=32",
+SMALL = Size(model=["--model.layers=1", "--model.heads=1", "--model.kv_heads=1", "--model.width=64",
                     "--training.sequence_length=16", "--training.microbatch_size=2", "--training.microbatches_per_lane=1",
                     "--parallel.lanes=2"],
              resumed_steps=6, checkpoint_every=2, killed_in_step=4, curve_steps=12, patience_s=120)
