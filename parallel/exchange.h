@@ -7,8 +7,8 @@
 // to receive.
 //
 //   HF_TRY(const Exchange::Number number, exchange.open(incoming));   // receives may be posted long before
-//   HF_TRY_VOID(exchange.send(number, outgoing));                     // when the device has written the
-//   bytes while (exchange.oldest() <= number) HF_TRY_VOID(outcome_of(exchange.advance()));
+//   HF_TRY_VOID(exchange.send(number, outgoing));                     // when the bytes are written
+//   while (exchange.oldest() <= number) HF_TRY_VOID(outcome_of(exchange.advance()));
 //
 // Why not Communicator: its messages are posted one by one and matched by tags. NCCL has no tags, and what is
 // issued on one of its communicators runs in the order issued: two ranks that each send to the other first

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallel/host_exchange.h"
 #include "runtime/core/check.h"
 
 namespace holdfast {
 namespace {
 
-constexpr int tags_of_a_group = 1 << 17;  // more than tag_exchange and the numbers behind it
+constexpr int tags_of_a_group = 1 << 13;
+static_assert(tag_exchange + HostExchange::tag_count <= tags_of_a_group);
 
 }  // namespace
 

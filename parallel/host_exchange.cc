@@ -7,21 +7,19 @@ namespace {
 
 static_assert(2 * Exchange::ranks_max <= Communicator::request_count_max);
 
-// Numbers come round in the tags; far fewer exchanges are open at once.
-constexpr Exchange::Number tag_count = 1 << 16;
-static_assert(tag_count > Exchange::ranks_max);
+static_assert(HostExchange::tag_count > Exchange::ranks_max);
 
 int tag_of(Exchange::Number number) {
-  return tag_exchange + static_cast<int>(number % tag_count);
+  return tag_exchange + static_cast<int>(number % HostExchange::tag_count);
 }
 
 }  // namespace
 
-HostExchange::HostExchange(Communicator& communicator)
+HostExchange::HostExchange(Communicator& communicator, std::size_t open_max)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {
   HF_CHECK(size_ <= ranks_max, "{} ranks in one group", size_);
   const auto size = static_cast<std::size_t>(size_);
-  slots_.resize(std::size_t{ranks_max} / size);
+  slots_.resize(std::min(open_max, std::size_t{ranks_max} / size));
   peers_.resize(size);
   receives_.resize(slots_.size() * size, no_request);
   sends_.resize(slots_.size() * size, no_request);

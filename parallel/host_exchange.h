@@ -10,7 +10,12 @@ namespace holdfast {
 
 class HostExchange final : public Exchange {
  public:
-  explicit HostExchange(Communicator& communicator);  // which outlives it and may be used beside it
+  // Numbers come round in the tags; far fewer exchanges are open at once, so few tags do: some MPIs have few.
+  static constexpr int tag_count = 1 << 12;
+
+  // `communicator` outlives it and may be used beside it. `open_max`: exchanges open at once; they share the
+  // requests of the communicator with its other users.
+  explicit HostExchange(Communicator& communicator, std::size_t open_max = ranks_max);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

@@ -19,6 +19,7 @@ struct LaneReduction::State {
     return ranges[static_cast<std::size_t>(rank_index) * bucket_count + bucket];
   }
   bool done() const { return adds_left == 0 && (ranks == 1 || (exchanged() && device->reached(last_add))); }
+  bool backward_ended() const { return backward_launched && device->reached(backward_end); }
   bool exchanged() const { return opened == bucket_count && exchange->oldest() >= first + bucket_count; }
   std::span<const std::byte> to_send(int target, std::size_t bucket) const {
     const ElementRange& range = owned(target, bucket);
@@ -58,14 +59,16 @@ struct LaneReduction::State {
   int wave = 0;
   int active = 0;  // ranks 0 .. active-1 have a lane
   bool has_lane = false;
+  bool backward_launched = false;  // or there is no lane
   Device::Ticket backward_end = 0, last_add = 0;
-  std::vector<Device::Ticket> tickets;  // of the buckets launched so far
-  std::size_t ready = 0;                // so many of them are reached
-  std::size_t sent = 0;                 // so many of them are handed to the exchange
-  Exchange::Number first = 0;           // of the exchange of bucket 0
-  std::size_t opened = 0;               // buckets
-  std::size_t first_adding = 0;         // all buckets before it are added
-  std::vector<int> next_add;            // by bucket: the rank whose lane is added next
+  std::int64_t backward_ended_ns = -1, done_ns = -1;  // when these were first seen
+  std::vector<Device::Ticket> tickets;                // of the buckets launched so far
+  std::size_t ready = 0;                              // so many of them are reached
+  std::size_t sent = 0;                               // so many of them are handed to the exchange
+  Exchange::Number first = 0;                         // of the exchange of bucket 0
+  std::size_t opened = 0;                             // buckets
+  std::size_t first_adding = 0;                       // all buckets before it are added
+  std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
   std::size_t adds_left = 0;
   std::vector<Exchange::Incoming> incoming;  // of one exchange
   std::vector<Exchange::Outgoing> outgoing;
@@ -102,6 +105,8 @@ Result<void> LaneReduction::State::begin(int wave_index) {
   active = schedule.lanes_in_wave(wave);
   has_lane = schedule.lane_of(wave, rank) >= 0;
   backward_end = last_add = device->ticket();
+  backward_launched = !has_lane;
+  backward_ended_ns = done_ns = -1;
   tickets.clear();
   ready = sent = opened = first_adding = adds_left = 0;
   next_add.assign(bucket_count, 0);
@@ -164,11 +169,11 @@ Result<void> LaneReduction::State::send(std::size_t bucket) {
     if (bytes.empty()) continue;
     outgoing.push_back({.source = bytes, .peer = target});
     counts.bytes_sent += bytes.size();
-    if (!device->reached(backward_end)) counts.bytes_sent_before_backward_ended += bytes.size();
+    if (!backward_ended()) counts.bytes_sent_before_backward_ended += bytes.size();
   }
   HF_TRY_VOID(exchange->send(first + bucket, outgoing));
   ++counts.buckets_sent;
-  if (!device->reached(backward_end)) ++counts.buckets_sent_before_backward_ended;
+  if (!backward_ended()) ++counts.buckets_sent_before_backward_ended;
   return {};
 }
 
@@ -184,6 +189,11 @@ Result<bool> LaneReduction::State::advance() {
   HF_TRY(const bool moved, exchange->advance());
   if (moved) launch_adds();
   HF_TRY(const bool opening, open_exchanges());
+  const auto note = [this](bool happened, std::int64_t& first_seen_ns) {
+    if (happened && first_seen_ns < 0) first_seen_ns = waiter.env().monotonic_ns();
+  };
+  note(backward_ended(), backward_ended_ns);
+  note(done(), done_ns);
   return sending || moved || opening;
 }
 
@@ -196,13 +206,10 @@ Result<void> LaneReduction::State::poll_until_done() {
     return {};
   }
   Rest pause(waiter.env(), waiter.timeout_ms());
-  std::int64_t exposed_from_ns = -1;
   while (true) {
     HF_TRY(const bool moved, advance());
-    const bool backward_ended = device->reached(backward_end);
-    if (backward_ended && exposed_from_ns < 0) exposed_from_ns = waiter.env().monotonic_ns();
     if (done()) break;
-    if (moved || !backward_ended) pause.moved();
+    if (moved || !backward_ended()) pause.moved();
     if (ready < tickets.size()) {
       device->wait(tickets[ready], poll_interval_us);
     } else if (exchanged()) {
@@ -212,7 +219,7 @@ Result<void> LaneReduction::State::poll_until_done() {
       return timed_out();
     }
   }
-  counts.exposed_us += (waiter.env().monotonic_ns() - exposed_from_ns) / 1000;
+  counts.exposed_us += (done_ns - backward_ended_ns) / 1000;
   in_wave = false;
   return {};
 }
@@ -249,7 +256,9 @@ void LaneReduction::begin_step() {
 }
 
 Result<void> LaneReduction::begin_wave(int wave) {
-  return state_->begin(wave);
+  Result<void> result = state_->begin(wave);
+  if (!result.ok()) state_->exchange->abandon();
+  return result;
 }
 
 void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
@@ -260,6 +269,7 @@ void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {
 void LaneReduction::backward_launched() {
   HF_CHECK(state_->in_wave && !state_->tickets.empty());
   state_->backward_end = state_->tickets.back();
+  state_->backward_launched = true;
 }
 
 Result<void> LaneReduction::finish_wave() {
@@ -277,7 +287,15 @@ Result<void> LaneReduction::finish_step() {
 
 Result<bool> LaneReduction::advance() {
   if (!state_->in_wave) return false;
-  return state_->advance();
+  Result<bool> moved = state_->advance();
+  if (!moved.ok()) state_->exchange->abandon();
+  return moved;
+}
+
+Error LaneReduction::give_up() {
+  const Error error = state_->timed_out();
+  state_->exchange->abandon();
+  return error;
 }
 
 bool LaneReduction::wave_is_done() const {

@@ -58,6 +58,7 @@ class LaneReduction {
   // Moves on what can move without waiting, for whoever waits for something else meanwhile.
   Result<bool> advance();
   bool wave_is_done() const;  // finish_wave() would return at once
+  Error give_up();  // after nothing moved for the waiter's timeout; what finish_wave() would say then
   Result<void> finish_wave();
   // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
   // (LaneSum::sum_of).

@@ -21,6 +21,7 @@ class TiedExchange final : public Exchange {
 
   int rank() const override { return exchange_->rank(); }
   int size() const override { return exchange_->size(); }
+  int global_rank(int rank) const override { return control_->global_rank(rank); }
   bool can_open() const override { return exchange_->can_open(); }
   Result<Number> open(std::span<const Incoming> incoming) override;
   Result<void> send(Number number, std::span<const Outgoing> outgoing) override;

@@ -73,7 +73,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// The forwards of a schedule alone never block either: they are what an evaluation runs.
+// The forwards of a schedule alone never block either.
 struct Schedule {
   ScheduleShape shape;
   std::vector<std::vector<Action>> actions;  // [stage]

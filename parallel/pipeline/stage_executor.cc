@@ -20,9 +20,9 @@ StagePosition position_of(const Action& action) {
 
 }  // namespace
 
-void StageExecutor::Link::begin() {
-  opened = 0;
-  if (exchange != nullptr) first = exchange->oldest();
+void StageExecutor::Link::opened_as(Exchange::Number number) {
+  if (opened == 0) first = number;
+  ++opened;
 }
 
 bool StageExecutor::Link::arrived(int message) const {
@@ -30,9 +30,13 @@ bool StageExecutor::Link::arrived(int message) const {
   return message < opened && exchange->received(first + index(message), 1 - exchange->rank());
 }
 
-bool StageExecutor::Link::gone(int message) const {
+bool StageExecutor::Link::finished(int message) const {
   if (message == none) return true;
   return message < opened && exchange->oldest() > first + index(message);
+}
+
+bool StageExecutor::Link::all_finished() const {
+  return finished(static_cast<int>(messages.size()) - 1);
 }
 
 StageExecutor::StageExecutor(StageWork& work, Device& device, const StageLinks& links, const Waiter& waiter,
@@ -93,17 +97,20 @@ void StageExecutor::index_places() {
         message.leaves_place = steps_[index(message.frees_place)].sends;
     }
   }
-  for (Step& step : steps_) {
-    const Action& action = actions_[index(static_cast<int>(&step - steps_.data()))];
-    if (action.work != Work::forward || step.sends == none) continue;
-    const int before = find(Work::forward, action, buffers_[index(action.chunk)]);
-    if (before != none) step.reuses_output = steps_[index(before)].sends;
+  // An output's place, and that of a gradient that does not arrive but is made where the model ends.
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Action& action = actions_[i];
+    const bool forward = action.work == Work::forward;
+    if (!forward && steps_[i].receives != none) continue;  // its place was free before it arrived
+    const int places = buffers_[index(action.chunk)] + (forward ? 0 : 1);
+    if (const int before = find(action.work, action, places); before != none)
+      steps_[i].reuses_place = steps_[index(before)].sends;
   }
 }
 
 Result<void> StageExecutor::run() {
   launched_ = 0;
-  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) link->begin();
+  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) link->opened = 0;
   const int count = static_cast<int>(actions_.size());
   for (int action = 0; action < count; ++action) {
     HF_TRY_VOID(wait_until([&] { return can_run(action); }, action));
@@ -111,19 +118,25 @@ Result<void> StageExecutor::run() {
     tickets_[index(action)] = device_->ticket();
     ++launched_;
   }
-  const auto all_gone = [this] {
-    return activations_out_.gone(static_cast<int>(activations_out_.messages.size()) - 1) &&
-           gradients_out_.gone(static_cast<int>(gradients_out_.messages.size()) - 1);
+  // What was received, too: an exchange may be used for a while after its bytes are here.
+  const auto all_finished = [this] {
+    return activations_in_.all_finished() && gradients_in_.all_finished() &&
+           activations_out_.all_finished() && gradients_out_.all_finished();
   };
-  return wait_until(all_gone, count - 1);
+  return wait_until(all_finished, count - 1);
+}
+
+// What it reads is there, and where it writes is free.
+bool StageExecutor::has_gradient(int action) const {
+  const Step& step = steps_[index(action)];
+  return gradients_in_.arrived(step.receives) && gradients_out_.finished(step.reuses_place);
 }
 
 bool StageExecutor::can_run(int action) const {
   const Step& step = steps_[index(action)];
   if (is_forward(action))
-    return activations_in_.arrived(step.receives) && activations_out_.gone(step.reuses_output);
-  return gradients_in_.arrived(step.receives) &&
-         work_->can_launch_backward(position_of(actions_[index(action)]));
+    return activations_in_.arrived(step.receives) && activations_out_.finished(step.reuses_place);
+  return has_gradient(action) && work_->can_launch_backward(position_of(actions_[index(action)]));
 }
 
 Result<void> StageExecutor::run_action(int index_of_action) {
@@ -140,12 +153,12 @@ bool StageExecutor::is_done(int action) const {
 }
 
 bool StageExecutor::place_is_free(const Message& message) const {
-  return is_done(message.frees_place) && gradients_out_.gone(message.leaves_place);
+  return is_done(message.frees_place) && gradients_out_.finished(message.leaves_place);
 }
 
 Result<bool> StageExecutor::post(Link& inbox) {
   bool moved = false;
-  for (; inbox.opened < static_cast<int>(inbox.messages.size()); ++inbox.opened) {
+  while (inbox.opened < static_cast<int>(inbox.messages.size())) {
     const Message& message = inbox.messages[index(inbox.opened)];
     if (!place_is_free(message) || !inbox.exchange->can_open()) break;
     const StagePosition position = position_of(actions_[index(message.action)]);
@@ -155,6 +168,7 @@ Result<bool> StageExecutor::post(Link& inbox) {
         .peer = 1 - inbox.exchange->rank()};
     HF_TRY(const Exchange::Number number, inbox.exchange->open(std::span(&incoming, 1)));
     HF_TRY_VOID(inbox.exchange->send(number, {}));
+    inbox.opened_as(number);
     moved = true;
   }
   return moved;
@@ -162,7 +176,7 @@ Result<bool> StageExecutor::post(Link& inbox) {
 
 Result<bool> StageExecutor::send(Link& outbox) {
   bool moved = false;
-  for (; outbox.opened < static_cast<int>(outbox.messages.size()); ++outbox.opened) {
+  while (outbox.opened < static_cast<int>(outbox.messages.size())) {
     const Message& message = outbox.messages[index(outbox.opened)];
     if (!is_done(message.action) || !outbox.exchange->can_open()) break;
     const StagePosition position = position_of(actions_[index(message.action)]);
@@ -172,6 +186,7 @@ Result<bool> StageExecutor::send(Link& outbox) {
         .peer = 1 - outbox.exchange->rank()};
     HF_TRY(const Exchange::Number number, outbox.exchange->open({}));
     HF_TRY_VOID(outbox.exchange->send(number, std::span(&outgoing, 1)));
+    outbox.opened_as(number);
     moved = true;
   }
   return moved;
@@ -223,6 +238,8 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
 
 Error StageExecutor::timed_out(int index_of_action) {
   const Action& action = actions_[index(index_of_action)];
+  const bool held_up = launched_ == index_of_action && action.work == Work::backward;
+  if (held_up && has_gradient(index_of_action)) return work_->give_up();
   int rank = -1;
   std::string neighbours;
   for (Link* link : {&activations_in_, &gradients_in_, &activations_out_, &gradients_out_}) {

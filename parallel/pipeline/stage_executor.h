@@ -8,7 +8,8 @@
 //
 // No deadlock: a schedule that the checker passed runs with receives that block and sends that do not. Here a
 // send is held up only by a receiver without a free place. It has one more than the microbatches that its
-// schedule keeps at once, so the action that frees one does not stand behind the one that waits.
+// schedule keeps at once, so the action that frees one does not stand behind the one that waits; the checker
+// counts these places.
 //
 // Threads: one thread calls it. Errors: ExitCode::communication, and the exchanges are abandoned. Nothing is
 // allocated after construction.
@@ -48,6 +49,10 @@ class StageWork {
   virtual std::span<std::byte> output(StagePosition position) = 0;
   virtual std::span<std::byte> output_gradient(StagePosition position) = 0;
 
+  // Nothing moved for the waiter's timeout, and a backward waits for can_launch_backward() alone: gives up
+  // what it waits for, and says what that is.
+  virtual Error give_up() = 0;
+
   // Called while the executor waits: moves other communication on. Whether anything moved.
   virtual Result<bool> advance() = 0;
 };
@@ -77,7 +82,7 @@ class StageExecutor {
   struct Step {
     int receives = none;  // message of the inbox of its direction
     int sends = none;
-    int reuses_output = none;  // the message that was in its output's place before
+    int reuses_place = none;  // the message that left from where it writes, before
   };
   struct Message {
     int action = none;        // that makes it, or reads it
@@ -90,15 +95,17 @@ class StageExecutor {
     std::vector<Message> messages;  // of a run
     Exchange::Number first = 0;
     int opened = 0;
-    void begin();
+    void opened_as(Exchange::Number number);  // the next message
     bool arrived(int message) const;
-    bool gone(int message) const;
+    bool finished(int message) const;
+    bool all_finished() const;
   };
 
   void index_messages();
   void index_places();
   bool is_forward(int action) const;
   Result<void> run_action(int action);
+  bool has_gradient(int action) const;
   bool can_run(int action) const;
   Device::Ticket next_ticket();
   template <typename Done>

@@ -122,6 +122,7 @@ class HeldOutSet::Forwards final : public StageWork {
   }
   Result<void> launch_backward(StagePosition, bool, bool) override { return {}; }
   bool can_launch_backward(StagePosition) override { return true; }
+  Error give_up() override { return {}; }  // there is no backward
   std::span<std::byte> input(StagePosition position) override {
     return worker_->model(position.chunk).input(position.microbatch, worker_->staged_tokens(0).shape);
   }

@@ -112,10 +112,15 @@ bool LaneRunner::can_launch_backward(StagePosition position) {
   return !starts_next_lane(position) || worker_->reduction().wave_is_done();
 }
 
+Error LaneRunner::give_up() {
+  return worker_->reduction().give_up();
+}
+
 Result<void> LaneRunner::launch_backward(StagePosition position, bool follows_forward, bool completes_lane) {
   if (starts_next_lane(position)) HF_TRY_VOID(next_wave());
   const bool first = index_in_lane(position) == 0;
-  if (first) HF_FAULT_POINT(worker_->faults(), "step.before_backward");
+  const bool begins_lane = first && position.chunk + 1 == static_cast<int>(buckets_.size());
+  if (begins_lane) HF_FAULT_POINT(worker_->faults(), "step.before_backward");
   const Model& model = worker_->model(position.chunk);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
   LaneBuckets observer(*worker_, buckets.first);

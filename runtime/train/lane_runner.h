@@ -39,6 +39,7 @@ class LaneRunner final : private StageWork {
   Result<void> launch_forward(StagePosition position) override;
   Result<void> launch_backward(StagePosition position, bool follows_forward, bool completes_lane) override;
   bool can_launch_backward(StagePosition position) override;
+  Error give_up() override;
   std::span<std::byte> input(StagePosition position) override;
   std::span<std::byte> output(StagePosition position) override;
   std::span<std::byte> output_gradient(StagePosition position) override;

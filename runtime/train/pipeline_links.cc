@@ -9,7 +9,8 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
   if (stages == 1) return;
   const auto link = [&](int from, int to, TagGroup tags) {
     const std::vector<int> pair = {line[static_cast<std::size_t>(from)], line[static_cast<std::size_t>(to)]};
-    return std::make_unique<RankExchange>(run, pair, tags);
+    constexpr std::size_t open_max = 64;  // of a few links that share their requests with the data's
+    return std::make_unique<RankExchange>(run, pair, tags, open_max);
   };
   // The way from the last stage to the first has tags of its own: of two stages both ways are between the
   // same ranks.

@@ -14,9 +14,10 @@ namespace holdfast {
 
 class RankExchange {
  public:
-  // `members`: as GroupCommunicator takes them; `run` outlives this object.
-  RankExchange(Communicator& run, std::vector<int> members, TagGroup tags)
-      : group_(run, std::move(members), tags), host_(group_) {}
+  // `members`: as GroupCommunicator takes them; `run` outlives this object. `open_max`: HostExchange's.
+  RankExchange(Communicator& run, std::vector<int> members, TagGroup tags,
+               std::size_t open_max = Exchange::ranks_max)
+      : group_(run, std::move(members), tags), host_(group_, open_max) {}
   // From now on by another exchange of the same group (NCCL's), which moves the device's memory by itself.
   void use(std::unique_ptr<Exchange> other) { other_ = std::move(other); }
   // Before it is used, where the host does not see the device's memory: reserves what one exchange of at most

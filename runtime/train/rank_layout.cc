@@ -69,8 +69,12 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
 StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
   const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  // One stage alone gains nothing by keeping microbatches.
+  const ScheduleKind kind = config.parallel.pipeline == 1
+                                ? ScheduleKind::one_forward_one_backward
+                                : schedule_kind_of(config.parallel.pipeline_schedule).value();
   const ScheduleShape shape = {
-      .kind = schedule_kind_of(config.parallel.pipeline_schedule).value(),
+      .kind = kind,
       .stages = static_cast<int>(config.parallel.pipeline),
       .chunks = chunks,
       .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),

@@ -214,11 +214,14 @@ Result<void> TrainRun::open_log() {
           progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(), worker_->state(),
                              !start_.checkpoint.empty(), times_, *device_, exchange_.choice.description);
     }
+    const std::int64_t stages = config_.parallel.pipeline;
     progress_->say(
-        fmt::format("{} parameters, {} lanes on {} ranks x {} threads ({}), {} tokens per step, {} per rank",
+        fmt::format("{} parameters, {} lanes on {} ranks x {} threads{} ({}), {} tokens per step, {} {}",
                     parameter_count(worker_->spec()), config_.parallel.lanes, inputs_.communicator.size(),
-                    device_->threads(), device_->description(), worker_->tokens_per_step(),
-                    format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes())));
+                    device_->threads(), stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                    device_->description(), worker_->tokens_per_step(),
+                    format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
+                    stages > 1 ? "on rank 0" : "per rank"));
     if (!device_->host_sees_memory() && inputs_.communicator.size() > 1) {
       progress_->say("exchange: " + exchange_.choice.description);
     }

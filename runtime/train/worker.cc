@@ -45,7 +45,10 @@ Worker::~Worker() {
 
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
-  if (inputs.nccl != nullptr) HF_TRY_VOID(worker->connect_nccl());
+  if (inputs.nccl != nullptr) {  // of all ranks or of none; each group of ranks connects by itself
+    HF_TRY_VOID(agree_on_outcome(worker->communicator(), worker->waiter(), worker->connect_nccl(),
+                                 worker->env().host_name()));
+  }
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
   return worker;
@@ -54,6 +57,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
 // Before the memory of the plan is taken, so that what NCCL takes of the GPU counts. Where NCCL does not end
 // in time, the process does.
 Result<void> Worker::connect_nccl() {
+  if (data_exchange_.group().size() == 1) return {};
   nccl_session_ = std::make_unique<NcclSession>(
       *inputs_.nccl, env(),
       NcclOptions{.device = inputs_.gpu,
@@ -66,7 +70,8 @@ Result<void> Worker::connect_nccl() {
     return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
                 connected.error().message);
   }
-  data_exchange_.use(std::make_unique<TiedExchange>(std::move(connected).value(), communicator(), env()));
+  data_exchange_.use(
+      std::make_unique<TiedExchange>(std::move(connected).value(), data_exchange_.group(), env()));
   return {};
 }
 

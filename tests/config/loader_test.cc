@@ -172,8 +172,8 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
        "run.toml:2:16  error  parallel.tensor_lanes = 4: tensor parallelism is not part of this version; "
        "leave it out "
        "or set it to 1"},
-      {"[parallel]\npipeline = 2\n",
-       "run.toml:2:12  error  parallel.pipeline = 2: pipeline parallelism is not part of this version; leave "
+      {"[parallel]\ntensor = 2\n",
+       "run.toml:2:10  error  parallel.tensor = 2: tensor parallelism is not part of this version; leave "
        "it out or "
        "set it to 1"},
       {"[data]\nsources = \"corpus.txt\"\n",

@@ -67,6 +67,27 @@ TEST_F(EmulatedGpu, AnyNumberOfRanksInBf16WithATiedHead) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
+// Activations and gradients go through pinned buffers, whose copies stand in the queue of an asynchronous
+// device.
+TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {
+  const std::vector<std::string> what = {"model.head=tied", "training.microbatches_per_lane=3",
+                                         "training.steps=3", "training.sequence_length=8",
+                                         "evaluation.every_steps=1"};
+  expect_done({.run = "one", .overrides = what});
+  const std::vector<std::vector<std::string>> layouts = {
+      {"parallel.pipeline=2"},
+      {"parallel.pipeline=2", "training.cuda_graphs=true", "training.recompute=full"},
+      {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"}};
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const std::string run = fmt::format("pipeline{}", i);
+    std::vector<std::string> overrides = what;
+    overrides.insert(overrides.end(), layouts[i].begin(), layouts[i].end());
+    expect_done({.run = run, .ranks = i == 0 ? 4 : 2, .overrides = overrides});
+    EXPECT_EQ(digest(run), digest("one")) << run;
+    EXPECT_EQ(losses(run), losses("one")) << run;
+  }
+}
+
 // With other ranks all microbatches of a lane but the last, alone all of them.
 TEST_F(EmulatedGpu, GraphsOfMicrobatchesGiveTheSameBits) {
   const std::vector<std::string> what = {

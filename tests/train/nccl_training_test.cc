@@ -142,6 +142,13 @@ TEST_F(NcclTraining, Bf16WithATiedHeadInOneWaveGivesTheSameBits) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
+// Each stage's replicas have an NCCL of their own; between the stages are pinned buffers.
+TEST_F(NcclTraining, PipelinesGiveTheSameBits) {
+  expect_done({.run = "one", .ranks = 1});
+  expect_done({.run = "d2p2", .ranks = 4, .overrides = {"parallel.pipeline=2"}});
+  EXPECT_EQ(digest("d2p2"), digest("one"));
+}
+
 // Kernels that start late on one rank, and launches that NCCL makes later: nothing is read before it is
 // there.
 TEST_F(NcclTraining, SlowIsNoError) {
