@@ -200,8 +200,10 @@ class Execution {
     for (int stage = 0; stage < shape_.stages; ++stage) {
       const std::size_t next = at(stage).next;
       if (next == actions_of(stage).size()) continue;
-      stuck += fmt::format("{}{} waits for stage {}", stuck.empty() ? "" : "; ",
-                           place_of(schedule_, stage, next), actions_of(stage)[next].source);
+      const Action& action = actions_of(stage)[next];
+      stuck +=
+          fmt::format("{}{} waits for stage {}", stuck.empty() ? "" : "; ", place_of(schedule_, stage, next),
+                      input_is_there(stage, action) ? action.target : action.source);
     }
     if (!stuck.empty()) problems_.add("deadlock: {}", stuck);
   }
@@ -292,12 +294,26 @@ class Execution {
                                             : pass(part - 1, action.microbatch).activations_made;
   }
 
+  // What was made before where the action writes has left. A gradient that arrived is written in place, for
+  // which receive() made room.
+  bool output_is_free(int stage, const Action& action) {
+    if (!is_message(stage, action.target)) return true;
+    const int part = part_of(stage, action.chunk);
+    const int buffers = at(stage).buffers[static_cast<std::size_t>(action.chunk)];
+    if (action.work == Work::forward) {
+      const int before = action.microbatch - buffers;
+      return before < 0 || pass(part + 1, before).activations_there;
+    }
+    const int before = action.microbatch - buffers - 1;
+    return action.source != no_stage || before < 0 || gradients_have_left(part, before);
+  }
+
   // False: it waits, or has nothing left.
   bool step(int stage) {
     std::size_t& next = at(stage).next;
     if (next == actions_of(stage).size()) return false;
     const Action& action = actions_of(stage)[next];
-    if (!input_is_there(stage, action)) return false;
+    if (!input_is_there(stage, action) || !output_is_free(stage, action)) return false;
     const int part = part_of(stage, action.chunk);
     const bool gradients = sends_gradients(action.work);
     if (is_message(stage, action.target)) {

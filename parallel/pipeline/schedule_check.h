@@ -19,8 +19,8 @@ namespace holdfast {
 //     arrive for it have n + 1 places each. A message waits until its place is free, and whatever was sent
 //     behind it waits as well. A place is free again after the last action of its microbatch; one of
 //     gradients, only when the gradients that this stage sends on have arrived, because backward works in
-//     place. (Activations that leave need no such rule: n places are enough, because a microbatch that has
-//     finished has been read.)
+//     place. So an action waits, too, until what was made before where it writes has arrived: outputs, which
+//     have n places, and the gradients that start at the end of the model, n + 1.
 //   - within activations_in_flight_max of its kind, on every stage.
 // A deadlock is searched for only when nothing else is wrong.
 std::vector<std::string> schedule_problems(const Schedule& schedule);
