@@ -78,11 +78,19 @@ void StageExecutor::index_messages() {
 
 // Places come round by microbatch: who had each one before?
 void StageExecutor::index_places() {
-  const auto find = [this](Work work, const Action& of, int before) {
-    const auto found = std::find_if(actions_.begin(), actions_.end(), [&](const Action& action) {
-      return action.work == work && action.chunk == of.chunk && action.microbatch == of.microbatch - before;
-    });
-    return found == actions_.end() ? none : static_cast<int>(found - actions_.begin());
+  int microbatches = 0;
+  for (const Action& action : actions_) microbatches = std::max(microbatches, action.microbatch + 1);
+  const std::size_t count = buffers_.size() * index(microbatches);
+  std::vector<int> forwards(count, none), backwards(count, none);  // [chunk * microbatches + microbatch]
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
+    std::vector<int>& of_work = action.work == Work::forward ? forwards : backwards;
+    of_work[index(action.chunk * microbatches + action.microbatch)] = static_cast<int>(i);
+  }
+  const auto find = [&](Work work, const Action& of, int before) {
+    if (of.microbatch < before) return none;
+    const std::vector<int>& of_work = work == Work::forward ? forwards : backwards;
+    return of_work[index(of.chunk * microbatches + of.microbatch - before)];
   };
   const auto last_use = [&](const Action& of, int before) {
     const int backward = find(Work::backward, of, before);

@@ -35,6 +35,15 @@ Result<void> check_layout(const Config& config, int ranks) {
     if (!sentences.empty()) sentences += "\n";
     sentences += problem.sentence;
   }
+  // A stage's list of actions is in memory.
+  constexpr std::int64_t microbatches_max = 1 << 20;
+  const std::int64_t microbatches = config.parallel.lanes * config.training.microbatches_per_lane;
+  if (sentences.empty() && config.parallel.pipeline > 1 && microbatches > microbatches_max) {
+    sentences = fmt::format(
+        "parallel.lanes x training.microbatches_per_lane = {} x {} = {} microbatches in a step, of which a "
+        "pipeline takes at most {}: raise training.microbatch_size instead",
+        config.parallel.lanes, config.training.microbatches_per_lane, microbatches, microbatches_max);
+  }
   if (sentences.empty()) return {};
   return fail(ExitCode::config, "{}", sentences);
 }
@@ -64,11 +73,12 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
   return parts;
 }
 
-// Interleaved, a chunk is done with a lane while another is still at it, but the gradients of both leave
-// together: so each lane is run to its end.
+// A pipeline runs its lanes without draining between them. Interleaved it cannot: a chunk is done with a lane
+// while another is still at it, but the gradients of both leave together. One stage has nothing to drain.
 StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
   const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  const bool lane_by_lane = chunks > 1 || config.parallel.pipeline == 1;
   // One stage alone gains nothing by keeping microbatches.
   const ScheduleKind kind = config.parallel.pipeline == 1
                                 ? ScheduleKind::one_forward_one_backward
@@ -78,11 +88,11 @@ StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, in
       .stages = static_cast<int>(config.parallel.pipeline),
       .chunks = chunks,
       .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
-      .waves = chunks > 1 ? 1 : lanes.waves(),
-      .lanes = chunks > 1 ? 1 : lanes_here};
+      .waves = lane_by_lane ? 1 : lanes.waves(),
+      .lanes = lane_by_lane ? 1 : lanes_here};
   StageSchedule schedule{.actions = actions_of_stage(shape, stage), .activation_buffers = {}};
   schedule.activation_buffers = activation_buffers(shape, schedule.actions);
-  schedule.runs = chunks > 1 ? lanes_here : 1;
+  schedule.runs = lane_by_lane ? lanes_here : 1;
   return schedule;
 }
 

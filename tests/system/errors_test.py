@@ -306,11 +306,15 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--parallel.tensor=2"))
 
     def test_too_many_stages(self):
-        self.expect_nothing_made(self.mpirun(9, "train", "run.toml", "--parallel.pipeline=9"))
+        self.expect(self.mpirun(9, "train", "run.toml", "--parallel.pipeline=9"))
         self.expect(self.holdfast("check", "run.toml", "--parallel.pipeline=9"))
 
+    def test_too_many_microbatches(self):
+        self.expect(self.holdfast("check", "run.toml", "--parallel.pipeline=2", "--parallel.lanes=65536",
+                                  "--training.microbatches_per_lane=65536"))
+
     def test_chunks_without_interleaving(self):
-        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.pipeline_chunks=2"))
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.pipeline_chunks=2"))
         self.expect(self.holdfast("check", "run.toml", "--parallel.pipeline=2", "--parallel.pipeline_chunks=2"))
 
     def test_no_cuda(self):
