@@ -51,6 +51,11 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(result["bytes_hidden_share"], 0.0)
         self.assertLess(result["bytes_hidden_share"], 1.0, "the embedding's gradients are ready last")
 
+    def test_pipeline_measures_every_schedule(self):
+        (case,) = self.figures("pipeline", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatches-per-lane", "2")
+        self.assertEqual(list(case["result"]), ["two replicas", "1f1b", "gpipe", "interleaved, 2 chunks"])
+        self.assertEqual([round(each["bubble"], 3) for each in case["result"].values()], [0.0, 0.2, 0.2, 0.2])
+
     def test_recompute_measures_every_mode(self):
         (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
         self.assertEqual(list(case["result"]), ["none", "selective", "full"])
