@@ -152,6 +152,27 @@ OpCost cost(const CrossEntropy& op) {
   return result;
 }
 
+std::uint64_t statistics(std::int64_t count) {
+  return static_cast<std::uint64_t>(count) * sizeof(SoftmaxStatistics);
+}
+
+OpCost cost(const CrossEntropySlice& op) {
+  return {.bytes_read = bytes(op.rows * op.columns, op.dtype) + bytes(op.rows, DType::int32),
+          .bytes_written = statistics(op.rows)};
+}
+
+OpCost cost(const CrossEntropyJoin& op) {
+  return {.bytes_read = statistics(op.slice_count * op.rows) + bytes(op.rows, DType::int32),
+          .bytes_written = floats(op.rows) + statistics(op.rows)};
+}
+
+OpCost cost(const CrossEntropyGradient& op) {
+  const std::uint64_t logits = bytes(op.rows * op.columns, op.dtype);
+  return {.bytes_read = logits + bytes(op.rows, DType::int32) + statistics(op.rows),
+          .bytes_written = bytes(op.rows * op.row_stride, op.dtype),
+          .bytes_updated = logits};
+}
+
 OpCost cost(const LossSum& op) {
   return {.bytes_read = floats(op.count), .bytes_written = bytes(1, DType::fp64)};
 }
@@ -187,6 +208,17 @@ OpCost cost(const Accumulate& op) {
   OpCost result{.bytes_read = floats(op.count)};
   if (op.square_sums != nullptr) result.bytes_written += bytes(blocks(op.count), DType::fp64);
   return add_output(result, floats(op.count), true);
+}
+
+OpCost cost(const TreeSum& op) {
+  const std::int64_t count = op.rows * op.columns;
+  OpCost result{
+      .bytes_read = floats(op.part_count * count) + (op.bias != nullptr ? bytes(op.columns, op.dtype) : 0),
+      .bytes_written = bytes(count, op.dtype)};
+  for (int i = 0; i < op.part_count; ++i) {
+    if (same_memory(op.y, op.parts[i])) result.bytes_updated = floats(count);
+  }
+  return result;
 }
 
 OpCost cost(const Cast& op) {

@@ -22,7 +22,8 @@ struct OpCost {
 
 // `arguments` is the struct of `id`; its memory is not looked at, but for the table of AdamW. Attention
 // counts the pairs that causality leaves, whatever documents mask besides, and in its backward pass the five
-// products of recomputing probabilities; embeddings count a row of the table as often as a token names it.
+// products of recomputing probabilities; embeddings count a row of the table as often as a token names it,
+// and those of a slice every token as one of theirs.
 OpCost cost_of(OpId id, const void* arguments);
 
 template <typename Op>

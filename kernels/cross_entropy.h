@@ -22,6 +22,54 @@ struct CrossEntropy {
 };
 void reference(const CrossEntropy& op);
 
+// The same over logits whose columns are cut into slices, perhaps of several ranks: what each slice knows of
+// a row, then the row itself from all of its slices, then the gradient of each slice. The slices are added as
+// one binary tree over neighbours, so the bits do not depend on who holds them.
+
+// Of one row: sum = sum of e^(x - largest) over some columns; without a column -infinity, 0 and 0.
+struct SoftmaxStatistics {
+  float largest = 0.0F;
+  float sum = 0.0F;
+  float target_logit = 0.0F;  // the target's where it is among the columns, else 0
+};
+static_assert(sizeof(SoftmaxStatistics) == 12, "it travels between ranks");
+
+// A row without a target is not looked at: its statistics are those of no column.
+struct CrossEntropySlice {
+  static constexpr OpId id = OpId::cross_entropy_slice;
+  const void* logits = nullptr;             // dtype; (rows, row_stride); columns >= columns are padding
+  const std::int32_t* targets = nullptr;    // (rows), of the whole vocabulary; negative: none
+  SoftmaxStatistics* statistics = nullptr;  // (rows)
+  std::int64_t rows = 0, row_stride = 0, columns = 0;
+  std::int64_t first_token = 0;  // column c is the token first_token + c; columns may be 0
+  DType dtype = DType::fp32;
+};
+void reference(const CrossEntropySlice& op);
+
+struct CrossEntropyJoin {
+  static constexpr OpId id = OpId::cross_entropy_join;
+  static constexpr std::int64_t slices_max = 16;
+  const SoftmaxStatistics* slices = nullptr;  // (slice_count, rows)
+  const std::int32_t* targets = nullptr;      // (rows); a negative target is not counted (loss 0)
+  float* losses = nullptr;                    // (rows)
+  SoftmaxStatistics* statistics = nullptr;    // (rows): of all columns
+  std::int64_t rows = 0, slice_count = 0;     // slices: a power of two
+};
+void reference(const CrossEntropyJoin& op);
+
+// (softmax - onehot) * gradient_scale over the logits of a slice; 0 in padding columns and in rows without a
+// target.
+struct CrossEntropyGradient {
+  static constexpr OpId id = OpId::cross_entropy_gradient;
+  void* logits = nullptr;                         // as CrossEntropySlice has them
+  const std::int32_t* targets = nullptr;          // (rows)
+  const SoftmaxStatistics* statistics = nullptr;  // (rows), of all slices
+  std::int64_t rows = 0, row_stride = 0, columns = 0, first_token = 0;
+  float gradient_scale = 0.0F;
+  DType dtype = DType::fp32;
+};
+void reference(const CrossEntropyGradient& op);
+
 // *sum = sum of values, in double, in a fixed order.
 struct LossSum {
   static constexpr OpId id = OpId::loss_sum;

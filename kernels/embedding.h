@@ -1,4 +1,8 @@
 // Token (and learned position) embedding. x_NC[row] = table[tokens[row]] (+ positions[row mod T]).
+//
+// A slice of the table has the tokens [first_token, first_token + token_count): of a row with another token
+// the slice's op writes nothing. All slices together do what one op of the whole table does, but for the sign
+// of zeros: a slice writes no -0, so that rows may be added to the zeros that the other slices have there.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +15,26 @@ namespace holdfast {
 struct EmbeddingForward {
   static constexpr OpId id = OpId::embedding_forward;
   const std::int32_t* tokens = nullptr;  // (rows), each in [0, vocabulary)
-  const void* table = nullptr;           // dtype; (vocabulary, width)
+  const void* table = nullptr;           // dtype; (vocabulary, width), or (token_count, width)
   const void* positions = nullptr;       // dtype; (>= sequence_length, width), or null
   void* x = nullptr;                     // dtype; (rows, width)
   std::int64_t rows = 0, width = 0, sequence_length = 0;
+  std::int64_t first_token = 0, token_count = 0;  // of a slice; no tokens: the whole table
   DType dtype = DType::fp32;
 };
 void reference(const EmbeddingForward& op);
 
-// Adds dx to the rows of the gradients, each row's contributions in row order. The caller zeroes the
-// gradients before the first microbatch of a lane.
+// Adds dx to the rows of the gradients, each row's contributions in row order; a slice's table takes the rows
+// of its tokens alone, the positions take all. The caller zeroes the gradients before the first microbatch of
+// a lane.
 struct EmbeddingBackward {
   static constexpr OpId id = OpId::embedding_backward;
   const std::int32_t* tokens = nullptr;
   const void* dx = nullptr;             // dtype; (rows, width)
-  float* table_gradient = nullptr;      // (vocabulary, width), added to
+  float* table_gradient = nullptr;      // (vocabulary, width) or (token_count, width), added to
   float* positions_gradient = nullptr;  // (>= sequence_length, width), added to; or null
   std::int64_t rows = 0, width = 0, sequence_length = 0;
+  std::int64_t first_token = 0, token_count = 0;  // of a slice; no tokens: the whole table
   DType dtype = DType::fp32;
 };
 void reference(const EmbeddingBackward& op);

@@ -9,30 +9,34 @@
 namespace holdfast {
 
 // In the order of tables. The names are those that users write: [kernels] rmsnorm_forward = "avx2".
-#define HF_OPS(X)       \
-  X(matmul)             \
-  X(bias_gradient)      \
-  X(embedding_forward)  \
-  X(embedding_backward) \
-  X(layernorm_forward)  \
-  X(layernorm_backward) \
-  X(rmsnorm_forward)    \
-  X(rmsnorm_backward)   \
-  X(rotary)             \
-  X(attention_forward)  \
-  X(attention_backward) \
-  X(gelu_forward)       \
-  X(gelu_backward)      \
-  X(swiglu_forward)     \
-  X(swiglu_backward)    \
-  X(cross_entropy)      \
-  X(loss_sum)           \
-  X(adamw)              \
-  X(square_sum)         \
-  X(add)                \
-  X(accumulate)         \
-  X(cast)               \
-  X(fill_zero)          \
+#define HF_OPS(X)           \
+  X(matmul)                 \
+  X(bias_gradient)          \
+  X(embedding_forward)      \
+  X(embedding_backward)     \
+  X(layernorm_forward)      \
+  X(layernorm_backward)     \
+  X(rmsnorm_forward)        \
+  X(rmsnorm_backward)       \
+  X(rotary)                 \
+  X(attention_forward)      \
+  X(attention_backward)     \
+  X(gelu_forward)           \
+  X(gelu_backward)          \
+  X(swiglu_forward)         \
+  X(swiglu_backward)        \
+  X(cross_entropy)          \
+  X(cross_entropy_slice)    \
+  X(cross_entropy_join)     \
+  X(cross_entropy_gradient) \
+  X(loss_sum)               \
+  X(adamw)                  \
+  X(square_sum)             \
+  X(add)                    \
+  X(accumulate)             \
+  X(tree_sum)               \
+  X(cast)                   \
+  X(fill_zero)              \
   X(copy)
 
 enum class OpId : std::uint16_t {

@@ -15,6 +15,7 @@
 #include "kernels/op.h"
 #include "kernels/optimizer.h"
 #include "kernels/rotary.h"
+#include "kernels/tree_sum.h"
 #include "runtime/core/check.h"
 
 namespace holdfast {
@@ -42,11 +43,15 @@ auto visit_op(OpId id, const void* arguments, const Visitor& visitor) {
     HF_VISIT(SwigluForward);
     HF_VISIT(SwigluBackward);
     HF_VISIT(CrossEntropy);
+    HF_VISIT(CrossEntropySlice);
+    HF_VISIT(CrossEntropyJoin);
+    HF_VISIT(CrossEntropyGradient);
     HF_VISIT(LossSum);
     HF_VISIT(AdamW);
     HF_VISIT(SquareSum);
     HF_VISIT(Add);
     HF_VISIT(Accumulate);
+    HF_VISIT(TreeSum);
     HF_VISIT(Cast);
     HF_VISIT(FillZero);
     HF_VISIT(Copy);

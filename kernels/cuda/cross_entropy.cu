@@ -1,5 +1,6 @@
 // A block per row. Its threads make one pass over the logits, with a running maximum and the sum of powers
-// relative to it, and a second one, which still finds them in the L2 cache, that writes the gradient.
+// relative to it, and a second one, which still finds them in the L2 cache, that writes the gradient. Of
+// slices each pass is an op of its own, and between them a thread per row joins what the slices know.
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
@@ -22,6 +23,11 @@ __device__ float power(float difference) {
   return exp2f(difference * log2_e);
 }
 
+// What exponents are taken relative to: no infinity minus infinity where there is nothing but -infinity.
+__device__ float base_of(float largest) {
+  return largest > -INFINITY ? largest : 0.0F;
+}
+
 // sum = sum of e^(x - largest) over what was seen.
 struct Softmax {
   float largest = -INFINITY;
@@ -32,7 +38,7 @@ struct Softmax {
     float larger = largest;
 #pragma unroll
     for (int i = 0; i < size; ++i) larger = Max{}(x[i], larger);
-    const float base = larger > -INFINITY ? larger : 0.0F;  // no infinity minus infinity
+    const float base = base_of(larger);
     sum *= power(largest - base);
 #pragma unroll
     for (int i = 0; i < size; ++i) sum += power(x[i] - base);
@@ -44,9 +50,32 @@ struct Softmax {
 __device__ Softmax of_block(const Softmax& mine) {
   Softmax all;
   all.largest = block_reduce(mine.largest, Max{});
-  const float base = all.largest > -INFINITY ? all.largest : 0.0F;
-  all.sum = block_reduce(mine.sum * power(mine.largest - base), Sum{});
+  all.sum = block_reduce(mine.sum * power(mine.largest - base_of(all.largest)), Sum{});
   return all;
+}
+
+// Of the columns of a row, by all threads of the block.
+template <bool whole, typename T>
+__device__ Softmax softmax_of(const T* x, int columns) {
+  constexpr int size = pack_size<T>;
+  Softmax mine;
+  const int step = static_cast<int>(blockDim.x) * size;
+#pragma unroll 4
+  for (int first = static_cast<int>(threadIdx.x) * size; first < columns; first += step) {
+    float logits[size];
+    load_part<whole>(x, first, columns, logits, -INFINITY);
+    if (whole && first + size > columns) {
+#pragma unroll
+      for (int i = 0; i < size; ++i) logits[i] = first + i < columns ? logits[i] : -INFINITY;
+    }
+    mine.see(logits);
+  }
+  return of_block(mine);
+}
+
+__device__ float loss_of(const SoftmaxStatistics& row) {
+  return static_cast<float>(log(static_cast<double>(row.sum)) +
+                            (static_cast<double>(row.largest) - static_cast<double>(row.target_logit)));
 }
 
 template <bool whole, typename T>
@@ -59,23 +88,22 @@ __device__ void write_zeros(T* row, int count) {
   }
 }
 
-// Backwards: what was read last is nearest.
+// Backwards: what was read last is nearest. A target that is not a column is elsewhere.
 template <bool whole, typename T>
-__device__ void write_gradient(const CrossEntropy& op, T* row, int target, const Softmax& of_row) {
+__device__ void write_gradient(T* row, int columns, int stride, std::int64_t target, const Softmax& of_row,
+                               float scale) {
   constexpr int size = pack_size<T>;
-  const int stride = static_cast<int>(op.row_stride), vocabulary = static_cast<int>(op.vocabulary);
   const int step = static_cast<int>(blockDim.x) * size, mine = static_cast<int>(threadIdx.x) * size;
-  const float factor = op.gradient_scale / of_row.sum;
+  const float factor = scale / of_row.sum;
   for (int first = (stride - 1) / step * step + mine; first >= 0; first -= step) {
     if (first >= stride) continue;
     float x[size];
     load_part<whole>(row, first, stride, x);
 #pragma unroll
-    for (int i = 0; i < size; ++i)
-      x[i] = first + i < vocabulary ? power(x[i] - of_row.largest) * factor : 0.0F;
-    if (target >= first && target < first + size) {
+    for (int i = 0; i < size; ++i) x[i] = first + i < columns ? power(x[i] - of_row.largest) * factor : 0.0F;
+    if (target >= first && target < first + size && target < columns) {
 #pragma unroll
-      for (int i = 0; i < size; ++i) x[i] -= first + i == target ? op.gradient_scale : 0.0F;
+      for (int i = 0; i < size; ++i) x[i] -= first + i == target ? scale : 0.0F;
     }
     store_part<whole>(row, first, stride, x);
   }
@@ -83,36 +111,72 @@ __device__ void write_gradient(const CrossEntropy& op, T* row, int target, const
 
 template <typename T, bool whole>
 __global__ void __launch_bounds__(threads_max) cross_entropy(CrossEntropy op, bool writes_gradient) {
-  constexpr int size = pack_size<T>;
   const std::int64_t row = blockIdx.x;
   T* const x = static_cast<T*>(op.logits) + row * op.row_stride;
-  const int target = op.targets[row], vocabulary = static_cast<int>(op.vocabulary);
+  const int target = op.targets[row], stride = static_cast<int>(op.row_stride);
   if (target < 0) {
     if (threadIdx.x == 0) op.losses[row] = 0.0F;
-    if (writes_gradient) write_zeros<whole>(x, static_cast<int>(op.row_stride));
+    if (writes_gradient) write_zeros<whole>(x, stride);
     return;
   }
   const float x_target =
       threadIdx.x == 0 ? as_float(x[target]) : 0.0F;  // before its gradient takes its place
-  Softmax mine;
-  const int step = static_cast<int>(blockDim.x) * size;
-#pragma unroll 4
-  for (int first = static_cast<int>(threadIdx.x) * size; first < vocabulary; first += step) {
-    float logits[size];
-    load_part<whole>(x, first, vocabulary, logits, -INFINITY);
-    if (whole && first + size > vocabulary) {
-#pragma unroll
-      for (int i = 0; i < size; ++i) logits[i] = first + i < vocabulary ? logits[i] : -INFINITY;
-    }
-    mine.see(logits);
+  const int columns = static_cast<int>(op.vocabulary);
+  const Softmax of_row = softmax_of<whole>(x, columns);
+  if (threadIdx.x == 0)
+    op.losses[row] = loss_of({.largest = of_row.largest, .sum = of_row.sum, .target_logit = x_target});
+  if (writes_gradient) write_gradient<whole>(x, columns, stride, target, of_row, op.gradient_scale);
+}
+
+template <typename T, bool whole>
+__global__ void __launch_bounds__(threads_max) slice_statistics(CrossEntropySlice op) {
+  const std::int64_t row = blockIdx.x;
+  const T* const x = static_cast<const T*>(op.logits) + row * op.row_stride;
+  const int columns = op.targets[row] < 0 ? 0 : static_cast<int>(op.columns);
+  const Softmax of_row = softmax_of<whole>(x, columns);
+  if (threadIdx.x > 0) return;
+  const std::int64_t target = op.targets[row] - op.first_token;
+  op.statistics[row] = {.largest = of_row.largest,
+                        .sum = of_row.sum,
+                        .target_logit = target >= 0 && target < columns ? as_float(x[target]) : 0.0F};
+}
+
+__device__ SoftmaxStatistics joined(const SoftmaxStatistics& a, const SoftmaxStatistics& b) {
+  const float largest = Max{}(b.largest, a.largest), base = base_of(largest);
+  return {.largest = largest,
+          .sum = a.sum * power(a.largest - base) + b.sum * power(b.largest - base),
+          .target_logit = a.target_logit + b.target_logit};
+}
+
+// Of `count` neighbouring slices of a row.
+template <int count>
+__device__ SoftmaxStatistics tree(const SoftmaxStatistics* first, std::int64_t rows) {
+  if constexpr (count == 1) {
+    return *first;
+  } else {
+    return joined(tree<count / 2>(first, rows), tree<count / 2>(first + count / 2 * rows, rows));
   }
-  const Softmax of_row = of_block(mine);
-  if (threadIdx.x == 0) {
-    op.losses[row] =
-        static_cast<float>(log(static_cast<double>(of_row.sum)) +
-                           (static_cast<double>(of_row.largest) - static_cast<double>(x_target)));
-  }
-  if (writes_gradient) write_gradient<whole>(op, x, target, of_row);
+}
+
+// A thread per row.
+template <int slice_count>
+__global__ void join_slices(CrossEntropyJoin op) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (row >= op.rows) return;
+  const SoftmaxStatistics all = tree<slice_count>(op.slices + row, op.rows);
+  op.statistics[row] = all;
+  op.losses[row] = op.targets[row] < 0 ? 0.0F : loss_of(all);
+}
+
+template <typename T, bool whole>
+__global__ void __launch_bounds__(threads_max) slice_gradient(CrossEntropyGradient op) {
+  const std::int64_t row = blockIdx.x;
+  T* const x = static_cast<T*>(op.logits) + row * op.row_stride;
+  const int stride = static_cast<int>(op.row_stride);
+  if (op.targets[row] < 0) return write_zeros<whole>(x, stride);
+  const SoftmaxStatistics all = op.statistics[row];
+  write_gradient<whole>(x, static_cast<int>(op.columns), stride, op.targets[row] - op.first_token,
+                        {.largest = all.largest, .sum = all.sum}, op.gradient_scale);
 }
 
 // Thread i adds every 1,024th value from i on.
@@ -125,23 +189,49 @@ __global__ void __launch_bounds__(threads_max)
   if (threadIdx.x == 0) *sum = mine;
 }
 
-}  // namespace
-
-void run_cross_entropy(Context& context, const void* arguments) {
-  const CrossEntropy& op = *static_cast<const CrossEntropy*>(arguments);
+// run(T{}, whole, grid) for a block per row of logits.
+template <typename Op, typename Run>
+void for_logits(const Op& op, const Run& run) {
   HF_CHECK(op.row_stride < (std::int64_t{1} << 30), "rows of more than 2^30 logits");
-  const bool writes_gradient = std::fpclassify(op.gradient_scale) != FP_ZERO;
   for_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
     const std::int64_t packs = (op.row_stride + pack_size<T> - 1) / pack_size<T>;
     const int threads = static_cast<int>(std::min<std::int64_t>((packs + 31) / 32 * 32, threads_max));
     with_whole<T>(
         op.row_stride,
-        [&](auto whole) {
-          launch(context, cross_entropy<T, whole>, {.blocks = blocks_for(op.rows, 1), .threads = threads}, op,
-                 writes_gradient);
-        },
+        [&](auto whole) { run(element, whole, Grid{.blocks = blocks_for(op.rows, 1), .threads = threads}); },
         op.logits);
+  });
+}
+
+}  // namespace
+
+void run_cross_entropy(Context& context, const void* arguments) {
+  const CrossEntropy& op = *static_cast<const CrossEntropy*>(arguments);
+  const bool writes_gradient = std::fpclassify(op.gradient_scale) != FP_ZERO;
+  for_logits(op, [&](auto element, auto whole, const Grid& grid) {
+    launch(context, cross_entropy<decltype(element), whole>, grid, op, writes_gradient);
+  });
+}
+
+void run_cross_entropy_slice(Context& context, const void* arguments) {
+  const CrossEntropySlice& op = *static_cast<const CrossEntropySlice*>(arguments);
+  for_logits(op, [&](auto element, auto whole, const Grid& grid) {
+    launch(context, slice_statistics<decltype(element), whole>, grid, op);
+  });
+}
+
+void run_cross_entropy_join(Context& context, const void* arguments) {
+  const CrossEntropyJoin& op = *static_cast<const CrossEntropyJoin*>(arguments);
+  for_power_of_two<CrossEntropyJoin::slices_max>(op.slice_count, [&](auto slice_count) {
+    launch(context, join_slices<slice_count>, {.blocks = blocks_for(op.rows, 64), .threads = 64}, op);
+  });
+}
+
+void run_cross_entropy_gradient(Context& context, const void* arguments) {
+  const CrossEntropyGradient& op = *static_cast<const CrossEntropyGradient*>(arguments);
+  for_logits(op, [&](auto element, auto whole, const Grid& grid) {
+    launch(context, slice_gradient<decltype(element), whole>, grid, op);
   });
 }
 

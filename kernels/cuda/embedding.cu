@@ -21,19 +21,30 @@ __device__ std::int64_t first_column() {
   return (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * pack_size<T>;
 }
 
+// The row of the op's table that has the token, or -1.
+template <typename Embedding>
+__device__ std::int64_t table_row(const Embedding& op, std::int64_t token) {
+  const std::int64_t place = token - op.first_token;
+  return op.token_count == 0 || (place >= 0 && place < op.token_count) ? place : -1;
+}
+
 template <typename T, bool whole>
 __global__ void embed(EmbeddingForward op) {
   constexpr int size = pack_size<T>;
-  const std::int64_t first = first_column<T>(), row = blockIdx.x;
-  if (first >= op.width) return;
+  const std::int64_t first = first_column<T>(), row = blockIdx.x, place = table_row(op, op.tokens[row]);
+  if (first >= op.width || place < 0) return;
   float x[size];
-  load_part<whole>(static_cast<const T*>(op.table) + op.tokens[row] * op.width, first, op.width, x);
+  load_part<whole>(static_cast<const T*>(op.table) + place * op.width, first, op.width, x);
   if (op.positions != nullptr) {
     const unsigned position = blockIdx.x % static_cast<unsigned>(op.sequence_length);
     float more[size];
     load_part<whole>(static_cast<const T*>(op.positions) + position * op.width, first, op.width, more);
 #pragma unroll
     for (int i = 0; i < size; ++i) x[i] += more[i];
+  }
+  if (op.token_count > 0) {
+#pragma unroll
+    for (int i = 0; i < size; ++i) x[i] += 0.0F;  // -0 becomes +0, and nothing else changes
   }
   store_part<whole>(static_cast<T*>(op.x) + row * op.width, first, op.width, x);
 }
@@ -67,13 +78,15 @@ __device__ void add_rows(const EmbeddingBackward& op, float* target, const RowAt
   store_part<whole>(target, first, op.width, sum);
 }
 
-// grid.x is places in the sorted order; the block of a token's first place adds all of its rows.
+// grid.x is places in the sorted order; the block of a token's first place adds all of its rows, if the table
+// has the token.
 template <typename T, bool whole>
 __global__ void add_to_table(EmbeddingBackward op, const TokenRow* sorted) {
   const std::int64_t begin = blockIdx.x;
   const std::uint32_t token = token_of(sorted[begin]);
-  if (begin > 0 && token_of(sorted[begin - 1]) == token) return;
-  add_rows<T, whole>(op, op.table_gradient + token * op.width, [&](std::int64_t i) -> std::int64_t {
+  const std::int64_t place = table_row(op, token);
+  if (place < 0 || (begin > 0 && token_of(sorted[begin - 1]) == token)) return;
+  add_rows<T, whole>(op, op.table_gradient + place * op.width, [&](std::int64_t i) -> std::int64_t {
     if (begin + i >= op.rows) return -1;
     const TokenRow next = sorted[begin + i];
     return token_of(next) == token ? static_cast<std::int64_t>(row_of(next)) : -1;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/context.h"
 #include "runtime/core/check.h"
@@ -40,6 +41,18 @@ inline unsigned blocks_for(std::int64_t items, std::int64_t items_per_block) {
   const std::int64_t blocks = (items + items_per_block - 1) / items_per_block;
   HF_CHECK(blocks >= 0 && blocks <= 0x7fffffff, "a grid of {} blocks", blocks);
   return static_cast<unsigned>(blocks);
+}
+
+// Calls body(the count, as a constant): a power of two, at most `largest`.
+template <int largest, typename Body>
+void for_power_of_two(std::int64_t count, const Body& body) {
+  if constexpr (largest == 1) {
+    HF_CHECK(count == 1, "a count that is no power of two, or too large");
+    body(std::integral_constant<int, 1>{});
+  } else {
+    count == largest ? body(std::integral_constant<int, largest>{})
+                     : for_power_of_two<largest / 2>(count, body);
+  }
 }
 
 // Of the block; 16-byte aligned.

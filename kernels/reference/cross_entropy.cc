@@ -5,6 +5,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/reference/element.h"
+
 namespace holdfast {
 
 namespace {
@@ -51,6 +53,65 @@ void reference(const CrossEntropy& op) {
       cross_entropy_row<BFloat16>(op, row);
     } else {
       cross_entropy_row<float>(op, row);
+    }
+  }
+}
+
+void reference(const CrossEntropySlice& op) {
+  constexpr double lowest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    const auto logit = [&](std::int64_t column) {
+      return element(op.logits, row * op.row_stride + column, op.dtype);
+    };
+    const std::int64_t columns = op.targets[row] < 0 ? 0 : op.columns;
+    const std::int64_t target = op.targets[row] - op.first_token;
+    double largest = lowest;
+    for (std::int64_t i = 0; i < columns; ++i) largest = std::max(largest, logit(i));
+    const double base = largest > lowest ? largest : 0.0;  // no infinity minus infinity
+    double sum = 0;
+    for (std::int64_t i = 0; i < columns; ++i) sum += std::exp(logit(i) - base);
+    op.statistics[row] = {
+        .largest = static_cast<float>(largest),
+        .sum = static_cast<float>(sum),
+        .target_logit = target >= 0 && target < columns ? static_cast<float>(logit(target)) : 0.0F};
+  }
+}
+
+void reference(const CrossEntropyJoin& op) {
+  constexpr double lowest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    double largest = lowest, sum = 0, target_logit = 0;
+    for (std::int64_t i = 0; i < op.slice_count; ++i) {
+      largest = std::max(largest, static_cast<double>(op.slices[i * op.rows + row].largest));
+    }
+    const double base = largest > lowest ? largest : 0.0;
+    for (std::int64_t i = 0; i < op.slice_count; ++i) {
+      const SoftmaxStatistics& slice = op.slices[i * op.rows + row];
+      sum += static_cast<double>(slice.sum) * std::exp(static_cast<double>(slice.largest) - base);
+      target_logit += static_cast<double>(slice.target_logit);
+    }
+    const bool counted = op.targets[row] >= 0;
+    op.losses[row] = counted ? static_cast<float>(std::log(sum) + (largest - target_logit)) : 0.0F;
+    op.statistics[row] = {.largest = static_cast<float>(largest),
+                          .sum = static_cast<float>(sum),
+                          .target_logit = static_cast<float>(target_logit)};
+  }
+}
+
+void reference(const CrossEntropyGradient& op) {
+  for (std::int64_t row = 0; row < op.rows; ++row) {
+    const SoftmaxStatistics& all = op.statistics[row];
+    const std::int64_t target = op.targets[row] - op.first_token;
+    const std::int64_t columns = op.targets[row] < 0 ? 0 : op.columns;
+    for (std::int64_t i = 0; i < op.row_stride; ++i) {
+      double gradient = 0;
+      if (i < columns) {
+        const double logit = element(op.logits, row * op.row_stride + i, op.dtype);
+        const double probability =
+            std::exp(logit - static_cast<double>(all.largest)) / static_cast<double>(all.sum);
+        gradient = (probability - (i == target ? 1.0 : 0.0)) * static_cast<double>(op.gradient_scale);
+      }
+      set_element(op.logits, row * op.row_stride + i, op.dtype, gradient);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/rotary.h"
+#include "kernels/tree_sum.h"
 
 namespace holdfast::cpu {
 
@@ -41,11 +42,15 @@ constexpr Implementation implementations[] = {reference_of<Matmul>(),
                                               reference_of<SwigluForward>(),
                                               reference_of<SwigluBackward>(),
                                               reference_of<CrossEntropy>(),
+                                              reference_of<CrossEntropySlice>(),
+                                              reference_of<CrossEntropyJoin>(),
+                                              reference_of<CrossEntropyGradient>(),
                                               reference_of<LossSum>(),
                                               reference_of<AdamW>(),
                                               reference_of<SquareSum>(),
                                               reference_of<Add>(),
                                               reference_of<Accumulate>(),
+                                              reference_of<TreeSum>(),
                                               reference_of<Cast>(),
                                               reference_of<FillZero>(),
                                               reference_of<Copy>()};

@@ -39,7 +39,7 @@ struct OpSample {
 };
 
 // How a training step of the model on one microbatch calls the op; none when it does not. `rows_of_head` rows
-// go through the head at once.
+// go through the head at once. Ops that add or join slices are called as by the model in four slices.
 struct SampleSource {
   std::string name;
   ModelSpec spec;

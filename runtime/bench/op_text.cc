@@ -38,6 +38,19 @@ std::string text(const Rotary& op) {
 std::string text(const CrossEntropy& op) {
   return fmt::format("{}x{}{}", op.rows, op.vocabulary, suffix(op.dtype));
 }
+std::string text(const CrossEntropySlice& op) {
+  return fmt::format("{}x{}{}", op.rows, op.columns, suffix(op.dtype));
+}
+std::string text(const CrossEntropyJoin& op) {
+  return fmt::format("{} slices of {} rows", op.slice_count, op.rows);
+}
+std::string text(const CrossEntropyGradient& op) {
+  return fmt::format("{}x{}{}", op.rows, op.columns, suffix(op.dtype));
+}
+std::string text(const TreeSum& op) {
+  return fmt::format("{} parts of {}x{}{}{}", op.part_count, op.rows, op.columns,
+                     op.bias != nullptr ? " bias" : "", suffix(op.dtype));
+}
 std::string text(const BiasGradient& op) {
   return fmt::format("{}x{}{}{}", op.rows, op.columns, op.accumulate ? " accumulate" : "", suffix(op.dtype));
 }
@@ -69,7 +82,11 @@ std::string text(const RowsOfFeedForward auto& op) {
   return fmt::format("{}x{}{}", op.rows, op.feed_forward, suffix(op.dtype));
 }
 std::string text(const RowsOfWidth auto& op) {
-  return fmt::format("{}x{}{}", op.rows, op.width, suffix(op.dtype));
+  std::string slice;
+  if constexpr (requires { op.token_count; }) {
+    if (op.token_count > 0) slice = fmt::format(" of {} tokens", op.token_count);
+  }
+  return fmt::format("{}x{}{}{}", op.rows, op.width, slice, suffix(op.dtype));
 }
 std::string text(const Elements auto& op) {
   if constexpr (requires { op.dtype; }) return fmt::format("{}{}", op.count, suffix(op.dtype));
@@ -104,11 +121,15 @@ OpClass class_of(OpId id) {
     case SwigluBackward::id:
       return OpClass::activation;
     case Add::id:
+    case TreeSum::id:
       return OpClass::residual;
     case EmbeddingForward::id:
     case EmbeddingBackward::id:
       return OpClass::embedding;
     case CrossEntropy::id:
+    case CrossEntropySlice::id:
+    case CrossEntropyJoin::id:
+    case CrossEntropyGradient::id:
     case LossSum::id:
       return OpClass::cross_entropy;
     case BiasGradient::id:

@@ -81,7 +81,7 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
                         std::ranges::any_of(others, is_it);
       if (each->needs <= isa && !told) others.push_back(each->name);
     }
-    lines.push_back(fmt::format("{:<20} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
+    lines.push_back(fmt::format("{:<22} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
                                 clause("; else ", next), clause("; also ", others)));
   }
   return lines;

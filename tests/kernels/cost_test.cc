@@ -96,25 +96,39 @@ std::vector<Row> head_rows() {
   CrossEntropy loss{.rows = 2, .row_stride = 16, .vocabulary = 10};
   CrossEntropy train = loss;
   train.gradient_scale = 0.5F;
-  return {{"cross_entropy forward", cost_of(loss), 0, 4 * 20 + 8, 8, 0},
-          {"cross_entropy", cost_of(train), 0, 4 * 20 + 8, 8 + 4 * 32, 4 * 20},
-          {"loss_sum", cost_of(LossSum{.count = 5}), 0, 20, 8, 0}};
+  return {
+      {"cross_entropy forward", cost_of(loss), 0, 4 * 20 + 8, 8, 0},
+      {"cross_entropy", cost_of(train), 0, 4 * 20 + 8, 8 + 4 * 32, 4 * 20},
+      {"cross_entropy_slice", cost_of(CrossEntropySlice{.rows = 2, .row_stride = 16, .columns = 10}), 0,
+       4 * 20 + 8, 24, 0},
+      {"cross_entropy_join", cost_of(CrossEntropyJoin{.rows = 2, .slice_count = 4}), 0, 96 + 8, 8 + 24, 0},
+      {"cross_entropy_gradient",
+       cost_of(CrossEntropyGradient{.rows = 2, .row_stride = 16, .columns = 10, .dtype = DType::bf16}), 0,
+       2 * 20 + 8 + 24, 2 * 32, 2 * 20},
+      {"loss_sum", cost_of(LossSum{.count = 5}), 0, 20, 8, 0}};
 }
 
 std::vector<Row> flat_rows() {
   double sums[2];
   const AdamWTensor tensors[] = {{.count = 10}, {.copy = half_memory, .count = 3}};
-  return {{"adamw", cost_of(AdamW{.tensors = tensors, .tensor_count = 1}), 0, 160, 120, 120},
-          {"adamw with a bf16 copy", cost_of(AdamW{.tensors = tensors, .tensor_count = 2}), 0, 208, 162, 156},
-          {"square_sum", cost_of(SquareSum{.count = 4097}), 0, 4 * 4097, 16, 0},
-          {"add", cost_of(Add{.count = 3, .dtype = DType::bf16}), 0, 12, 6, 0},
-          {"add in place", cost_of(Add{.a = memory, .y = memory, .count = 3}), 0, 24, 12, 12},
-          {"accumulate", cost_of(Accumulate{.count = 3}), 0, 24, 12, 12},
-          {"accumulate with sums", cost_of(Accumulate{.count = 4097, .square_sums = sums}), 0, 8 * 4097,
-           4 * 4097 + 16, 4 * 4097},
-          {"cast", cost_of(Cast{.count = 3}), 0, 12, 6, 0},
-          {"fill_zero", cost_of(FillZero{.bytes = 9}), 0, 0, 9, 0},
-          {"copy", cost_of(Copy{.bytes = 9}), 0, 9, 9, 0}};
+  return {
+      {"adamw", cost_of(AdamW{.tensors = tensors, .tensor_count = 1}), 0, 160, 120, 120},
+      {"adamw with a bf16 copy", cost_of(AdamW{.tensors = tensors, .tensor_count = 2}), 0, 208, 162, 156},
+      {"square_sum", cost_of(SquareSum{.count = 4097}), 0, 4 * 4097, 16, 0},
+      {"add", cost_of(Add{.count = 3, .dtype = DType::bf16}), 0, 12, 6, 0},
+      {"add in place", cost_of(Add{.a = memory, .y = memory, .count = 3}), 0, 24, 12, 12},
+      {"accumulate", cost_of(Accumulate{.count = 3}), 0, 24, 12, 12},
+      {"accumulate with sums", cost_of(Accumulate{.count = 4097, .square_sums = sums}), 0, 8 * 4097,
+       4 * 4097 + 16, 4 * 4097},
+      {"tree_sum",
+       cost_of(TreeSum{.part_count = 4, .bias = half_memory, .rows = 3, .columns = 5, .dtype = DType::bf16}),
+       0, 4 * 60 + 10, 30, 0},
+      {"tree_sum into a part",
+       cost_of(TreeSum{.parts = {nullptr, memory}, .part_count = 2, .y = memory, .rows = 3, .columns = 5}), 0,
+       2 * 60, 60, 60},
+      {"cast", cost_of(Cast{.count = 3}), 0, 12, 6, 0},
+      {"fill_zero", cost_of(FillZero{.bytes = 9}), 0, 0, 9, 0},
+      {"copy", cost_of(Copy{.bytes = 9}), 0, 9, 9, 0}};
 }
 
 TEST(OpCost, IsWhatTheArgumentsSay) {

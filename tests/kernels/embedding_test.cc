@@ -68,6 +68,103 @@ KERNEL_CASES(EmbeddingBackwardOfManyRows, OpId::embedding_backward) {
             [&](Tensors& t) { return backward_op(t, shape, DType::bf16, true); });
 }
 
+// A slice of the table, by the tokens that it has. Tensors as of the whole, but for the table.
+struct TableSlice {
+  std::int64_t first_token, token_count;
+};
+template <typename Op>
+Op sliced(Op op, const TableSlice& slice) {
+  op.first_token = slice.first_token;
+  op.token_count = slice.token_count;
+  return op;
+}
+
+// The rows of a table, or of its gradient, that belong to a slice.
+Values rows_of_slice(const Values& table, const TableSlice& slice, std::int64_t width) {
+  Values rows(slice.token_count * width, table.dtype());
+  for (std::int64_t i = 0; i < rows.count(); ++i) rows.set(i, table[slice.first_token * width + i]);
+  return rows;
+}
+
+constexpr Shape sliced_shapes[] = {{6, 15, 3, 16}, {35, 64, 7, 32}, {300, 130, 300, 48}};
+
+template <typename Body>
+void for_slices(const Body& body) {
+  for (const Shape& shape : sliced_shapes) {
+    for (const std::int64_t slice_count : {1, 2, 4, 16}) {
+      SCOPED_TRACE(shape.width);
+      SCOPED_TRACE(slice_count);
+      std::vector<TableSlice> slices;
+      const std::int64_t tokens = shape.vocabulary / slice_count;
+      for (std::int64_t i = 0; i < slice_count; ++i) slices.push_back({i * tokens, tokens});
+      body(shape, slices);
+    }
+  }
+}
+
+KERNEL_CASES(EmbeddingForwardOfASlice, OpId::embedding_forward) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for_slices([&](const Shape& shape, const std::vector<TableSlice>& slices) {
+      const TableSlice slice = slices.back();
+      Tensors tensors = forward_tensors(shape, dtype);
+      tensors[1] = rows_of_slice(tensors[1], slice, shape.width);
+      tensors[3] = random_values(shape.rows * shape.width, dtype, 7);  // stays where other tokens are
+      for (const bool positions : {false, true}) {
+        const auto op = [&](Tensors& t) { return sliced(forward_op(t, shape, dtype, positions), slice); };
+        expect_op(tensors, op);
+        expect_same_bits_anywhere(tensors, op);
+      }
+    });
+  }
+}
+
+KERNEL_CASES(EmbeddingSlicesTogetherDoWhatOneOpDoesWithoutMinusZero, OpId::embedding_forward) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for_slices([&](const Shape& shape, const std::vector<TableSlice>& slices) {
+      for (const bool positions : {false, true}) {
+        Tensors tensors = forward_tensors(shape, dtype);
+        for (const std::size_t t : {1U, 2U}) {
+          for (std::int64_t i = 0; i < tensors[t].count(); i += 3) tensors[t].set(i, -0.0);
+        }
+        const auto whole =
+            run_under_test(tensors, [&](Tensors& t) { return forward_op(t, shape, dtype, positions); });
+        if (!whole) continue;
+        Tensors together = tensors;
+        for (const TableSlice& slice : slices) {
+          together[1] = rows_of_slice(tensors[1], slice, shape.width);
+          together = *run_under_test(
+              together, [&](Tensors& t) { return sliced(forward_op(t, shape, dtype, positions), slice); });
+        }
+        for (std::int64_t i = 0; i < together[3].count(); ++i) {
+          const double x = together[3][i];
+          ASSERT_EQ(x, (*whole)[3][i]) << "element " << i;
+          ASSERT_FALSE(std::fpclassify(x) == FP_ZERO && std::signbit(x)) << "element " << i;
+        }
+      }
+    });
+  }
+}
+
+KERNEL_CASES(EmbeddingBackwardOfSlicesHasTheBitsOfTheWhole, OpId::embedding_backward) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for_slices([&](const Shape& shape, const std::vector<TableSlice>& slices) {
+      const Tensors tensors = backward_tensors(shape, dtype, 1.0);
+      const auto whole =
+          run_under_test(tensors, [&](Tensors& t) { return backward_op(t, shape, dtype, true); });
+      if (!whole) return;
+      for (const TableSlice& slice : slices) {
+        Tensors part = tensors;
+        part[2] = rows_of_slice(tensors[2], slice, shape.width);
+        const auto op = [&](Tensors& t) { return sliced(backward_op(t, shape, dtype, true), slice); };
+        expect_op(part, op);
+        const auto result = run_under_test(part, op);
+        EXPECT_TRUE((*result)[2].same_bits(rows_of_slice((*whole)[2], slice, shape.width)));
+        EXPECT_TRUE((*result)[3].same_bits((*whole)[3]));
+      }
+    });
+  }
+}
+
 TEST(Embedding, GradientsOfEqualTokensAreAddedInRowOrder) {
   const std::int64_t rows = 3;
   Tensors tensors = {Values(rows, DType::int32), Values(rows, DType::fp32), Values(1, DType::fp32)};

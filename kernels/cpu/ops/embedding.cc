@@ -12,17 +12,32 @@ namespace {
 // threads.
 constexpr std::int64_t backward_columns = 64;
 
+// The row of the op's table that has the row's token, or -1.
+template <typename Embedding>
+HF_INLINE std::int64_t table_row(const Embedding& op, std::int64_t row) {
+  const std::int64_t place = op.tokens[row] - op.first_token;
+  return op.token_count == 0 || (place >= 0 && place < op.token_count) ? place : -1;
+}
+
 template <typename T>
 void embed_row(const EmbeddingForward& op, std::int64_t row) {
-  const T* from = static_cast<const T*>(op.table) + op.tokens[row] * op.width;
+  const std::int64_t place = table_row(op, row);
+  if (place < 0) return;
+  const T* from = static_cast<const T*>(op.table) + place * op.width;
+  const T* position = op.positions == nullptr
+                          ? nullptr
+                          : static_cast<const T*>(op.positions) + row % op.sequence_length * op.width;
   T* x = static_cast<T*>(op.x) + row * op.width;
-  if (op.positions == nullptr) {
+  const bool is_slice = op.token_count > 0;
+  if (position == nullptr && !is_slice) {
     __builtin_memcpy(static_cast<void*>(x), from, static_cast<std::size_t>(op.width) * sizeof(T));
     return;
   }
-  const T* position = static_cast<const T*>(op.positions) + row % op.sequence_length * op.width;
   for_lanes(op.width, [&](std::int64_t i, auto lanes) {
-    store(x + i, load(from + i, lanes) + load(position + i, lanes), lanes);
+    f32x16 value = load(from + i, lanes);
+    if (position != nullptr) value = value + load(position + i, lanes);
+    if (is_slice) value = value + zero();  // -0 becomes +0, and nothing else changes
+    store(x + i, value, lanes);
   });
 }
 
@@ -38,7 +53,8 @@ template <typename T>
 void add_columns(const EmbeddingBackward& op, std::int64_t first, std::int64_t size) {
   for (std::int64_t row = 0; row < op.rows; ++row) {
     const T* dx = static_cast<const T*>(op.dx) + row * op.width + first;
-    add_to(op.table_gradient + op.tokens[row] * op.width + first, dx, size);
+    const std::int64_t place = table_row(op, row);
+    if (place >= 0) add_to(op.table_gradient + place * op.width + first, dx, size);
     if (op.positions_gradient != nullptr) {
       add_to(op.positions_gradient + row % op.sequence_length * op.width + first, dx, size);
     }

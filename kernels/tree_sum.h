@@ -1,0 +1,27 @@
+// The sum of partial results that belong to the slices of a split tensor: one binary tree over neighbours,
+// ((p0 + p1) + (p2 + p3)) + ..., in fp32. A rank that holds a run of slices may add its own subtree first,
+// and the roots of such subtrees later: the bits are those of one tree.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/op.h"
+#include "runtime/core/tensor.h"
+
+namespace holdfast {
+
+// y = tree (+ bias), rounded to fp32 after every addition and to dtype once, at the end.
+struct TreeSum {
+  static constexpr OpId id = OpId::tree_sum;
+  static constexpr int parts_max = 16;
+  const float* parts[parts_max] = {};  // each (rows, columns)
+  int part_count = 0;                  // a power of two
+  const void* bias = nullptr;          // dtype; (columns), or null
+  void* y = nullptr;                   // dtype; (rows, columns); may be a part when dtype is fp32
+  std::int64_t rows = 0, columns = 0;
+  DType dtype = DType::fp32;
+};
+static_assert(sizeof(TreeSum) <= op_bytes_max);
+void reference(const TreeSum& op);
+
+}  // namespace holdfast
