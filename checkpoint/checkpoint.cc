@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <set>
 #include <utility>
 
 #include "checkpoint/candidates.h"
@@ -88,15 +86,7 @@ Result<void> Checkpoint::read(std::span<const Wanted> wanted) {
 Result<void> Checkpoint::verify() {
   for (ShardReader& shard : shards_) HF_TRY_VOID(shard.verify());
   const std::vector<ShardSpec> existing = pieces();
-  std::vector<ShardSpec> whole_tensors;
-  std::set<std::pair<std::string, std::string>> seen;
-  for (const ShardSpec& spec : existing) {
-    if (!seen.emplace(spec.tensor, spec.kind).second) continue;
-    whole_tensors.push_back(spec);
-    whole_tensors.back().first_block = 0;
-    whole_tensors.back().block_count = spec.tensor_blocks();
-  }
-  const Result<std::vector<ShardCopy>> copies = plan_copies(existing, whole_tensors);
+  const Result<std::vector<ShardCopy>> copies = plan_copies(existing, whole_slices(existing));
   if (!copies.ok()) return in_directory(directory_, copies.error());
   return {};
 }

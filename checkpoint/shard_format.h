@@ -49,7 +49,8 @@ struct PieceRecord {
   std::uint32_t tensor_name_bytes;
   std::uint32_t kind_bytes;
   std::uint32_t chunk_count;
-  std::uint32_t zero;
+  std::uint16_t slice;
+  std::uint16_t other_slices;  // of the tensor, so 0 when it is whole
 };
 static_assert(sizeof(PieceRecord) == 56 && offsetof(PieceRecord, dtype) == 32);
 

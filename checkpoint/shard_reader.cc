@@ -72,7 +72,9 @@ bool take_record(IndexCursor& cursor, PieceRecord& record, ShardSpec& spec,
   std::span<const std::byte> bytes;
   if (!cursor.take(sizeof(PieceRecord), bytes)) return false;
   std::memcpy(&record, bytes.data(), sizeof(PieceRecord));
-  if (record.dtype > static_cast<std::uint32_t>(DType::fp64) || record.zero != 0) return false;
+  if (record.dtype > static_cast<std::uint32_t>(DType::fp64)) return false;
+  spec.slice = record.slice;
+  spec.slices = std::uint32_t{record.other_slices} + 1;
   spec.dtype = static_cast<DType>(record.dtype);
   spec.first_block = record.first_block;
   spec.block_count = record.block_count;
@@ -88,7 +90,8 @@ bool take_record(IndexCursor& cursor, PieceRecord& record, ShardSpec& spec,
 // overflow.
 bool is_consistent(const PieceRecord& record, const ShardSpec& spec, std::uint64_t expected_offset,
                    std::uint64_t index_offset) {
-  const std::uint64_t blocks = spec.tensor_blocks();
+  if (spec.slice >= spec.slices || spec.tensor_elements() % spec.slices != 0) return false;
+  const std::uint64_t blocks = spec.slice_blocks();
   if (spec.first_block > blocks || spec.block_count > blocks - spec.first_block) return false;
   if (spec.element_count() > index_offset || spec.byte_count() != record.byte_count) return false;
   if (record.offset_bytes != expected_offset || expected_offset > index_offset) return false;

@@ -62,7 +62,8 @@ void add_record(IndexBytes& index, const ShardSpec& spec, std::uint64_t offset_b
                               .tensor_name_bytes = static_cast<std::uint32_t>(spec.tensor.size()),
                               .kind_bytes = static_cast<std::uint32_t>(spec.kind.size()),
                               .chunk_count = static_cast<std::uint32_t>(checksums.size()),
-                              .zero = 0};
+                              .slice = static_cast<std::uint16_t>(spec.slice),
+                              .other_slices = static_cast<std::uint16_t>(spec.slices - 1)};
   index.add(record);
   index.add(std::as_bytes(std::span(spec.global_shape)));
   index.add(spec.tensor);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -18,10 +19,17 @@ struct Segment {
   std::size_t index = 0;
 };
 
-using Key = std::pair<std::string_view, std::string_view>;  // tensor, kind
+using Key = std::tuple<std::string_view, std::string_view, std::uint32_t>;  // tensor, kind, slice
+Key key_of(const ShardSpec& spec) {
+  return {spec.tensor, spec.kind, spec.slice};
+}
+std::string name_of_slice(const ShardSpec& spec) {
+  if (spec.slices == 1) return fmt::format("'{}'", spec.tensor);
+  return fmt::format("'{}' (slice {} of {})", spec.tensor, spec.slice, spec.slices);
+}
 
 Result<void> check_range(const ShardSpec& spec) {
-  const std::uint64_t blocks = spec.tensor_blocks();
+  const std::uint64_t blocks = spec.slice_blocks();
   if (spec.first_block <= blocks && spec.block_count <= blocks - spec.first_block) return {};
   return fail(ExitCode::checkpoint,
               "the piece of tensor '{}' ({}) starts at block {} and has {} blocks, but the tensor of shape "
@@ -32,6 +40,13 @@ Result<void> check_range(const ShardSpec& spec) {
 }
 
 Result<void> check_same_tensor(const ShardSpec& existing, const ShardSpec& wanted) {
+  if (existing.slices != wanted.slices) {
+    return fail(
+        ExitCode::checkpoint,
+        "tensor '{}' ({}) exists in {} slices, but {} are wanted; use the parallel.tensor_lanes that the "
+        "state was made with",
+        wanted.tensor, wanted.kind, existing.slices, wanted.slices);
+  }
   if (existing.dtype == wanted.dtype && existing.global_shape == wanted.global_shape) return {};
   return fail(
       ExitCode::checkpoint,
@@ -61,10 +76,10 @@ std::vector<Segment> disjoint(std::vector<Segment> pieces) {
 Error missing_elements(const ShardSpec& wanted, std::uint64_t element) {
   return fail(
       ExitCode::checkpoint,
-      "tensor '{}' ({}) is wanted from element {} to {}, but no piece holds element {}; the state is not "
+      "tensor {} ({}) is wanted from element {} to {}, but no piece holds element {}; the state is not "
       "complete, so it cannot be used",
-      wanted.tensor, wanted.kind, wanted.first_element(), wanted.first_element() + wanted.element_count(),
-      element);
+      name_of_slice(wanted), wanted.kind, wanted.first_element(),
+      wanted.first_element() + wanted.element_count(), element);
 }
 
 Result<void> append_copies(const std::vector<ShardSpec>& existing, const std::vector<Segment>& segments,
@@ -100,18 +115,37 @@ std::uint64_t ShardSpec::tensor_elements() const {
   return elements;
 }
 
-std::uint64_t ShardSpec::tensor_blocks() const {
-  const std::uint64_t elements = tensor_elements();
+std::uint64_t ShardSpec::slice_elements() const {
+  return tensor_elements() / slices;
+}
+
+std::uint64_t ShardSpec::slice_blocks() const {
+  const std::uint64_t elements = slice_elements();
   return elements / block_elements + (elements % block_elements != 0 ? 1 : 0);
 }
 
 std::uint64_t ShardSpec::element_count() const {
-  const std::uint64_t blocks = tensor_blocks();
+  const std::uint64_t blocks = slice_blocks();
   const std::uint64_t first = std::min(first_block, blocks);
   const std::uint64_t end = first + std::min(block_count, blocks - first);
-  const std::uint64_t elements = tensor_elements();
+  const std::uint64_t elements = slice_elements();
   const std::uint64_t end_element = end == blocks ? elements : end * block_elements;
   return end_element - std::min(first * block_elements, end_element);
+}
+
+std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces) {
+  std::vector<ShardSpec> slices;
+  std::set<Key> seen;
+  for (const ShardSpec& piece : pieces) {
+    if (!seen.insert({piece.tensor, piece.kind, 0}).second) continue;
+    for (std::uint32_t slice = 0; slice < piece.slices; ++slice) {
+      ShardSpec& whole = slices.emplace_back(piece);
+      whole.slice = slice;
+      whole.first_block = 0;
+      whole.block_count = whole.slice_blocks();
+    }
+  }
+  return slices;
 }
 
 Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
@@ -120,7 +154,7 @@ Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existin
   for (std::size_t i = 0; i < existing.size(); ++i) {
     const ShardSpec& spec = existing[i];
     HF_TRY_VOID(check_range(spec));
-    pieces[{spec.tensor, spec.kind}].push_back(
+    pieces[key_of(spec)].push_back(
         {.first = spec.first_element(), .end = spec.first_element() + spec.element_count(), .index = i});
   }
   for (auto& [key, list] : pieces) list = disjoint(std::move(list));
@@ -129,8 +163,15 @@ Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existin
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     HF_TRY_VOID(check_range(wanted[i]));
     if (wanted[i].element_count() == 0) continue;
-    const auto found = pieces.find({wanted[i].tensor, wanted[i].kind});
-    if (found == pieces.end()) return missing_elements(wanted[i], wanted[i].first_element());
+    const auto found = pieces.find(key_of(wanted[i]));
+    if (found == pieces.end()) {
+      const auto other = pieces.lower_bound({wanted[i].tensor, wanted[i].kind, 0});
+      const bool same_name = other != pieces.end() &&
+                             existing[other->second.front().index].tensor == wanted[i].tensor &&
+                             existing[other->second.front().index].kind == wanted[i].kind;
+      if (same_name) HF_TRY_VOID(check_same_tensor(existing[other->second.front().index], wanted[i]));
+      return missing_elements(wanted[i], wanted[i].first_element());
+    }
     HF_TRY_VOID(append_copies(existing, found->second, wanted[i], i, copies));
   }
   return copies;

@@ -1,6 +1,7 @@
 // ShardSpec: how every piece of saved or live state says what it is. Tensors have global names; a piece is a
-// range of blocks of one tensor. RAM snapshots, files and live state all describe themselves as lists of
-// ShardSpecs, so that "what exists where" and "what is wanted where" are the same kind of list.
+// range of blocks of one tensor, or of one slice of a tensor that the run's tensor lanes cut into equal
+// slices. RAM snapshots, files and live state all describe themselves as lists of ShardSpecs, so that "what
+// exists where" and "what is wanted where" are the same kind of list.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,16 @@ struct ShardSpec {
   std::string tensor;  // e.g. "layers.3.attention.qkv.weight"
   std::string kind;    // "weight", "moment1", "moment2"
   DType dtype = DType::fp32;
-  std::vector<std::uint64_t> global_shape;
+  std::vector<std::uint64_t> global_shape;  // of the whole tensor
+  std::uint32_t slice = 0, slices = 1;      // a slice's elements and blocks are counted by themselves
   std::uint64_t first_block = 0;
   std::uint64_t block_count = 0;  // blocks [first_block, first_block + block_count)
 
   std::uint64_t tensor_elements() const;
-  std::uint64_t tensor_blocks() const;
+  std::uint64_t slice_elements() const;
+  std::uint64_t slice_blocks() const;
   std::uint64_t first_element() const { return first_block * block_elements; }
-  std::uint64_t element_count() const;  // the last block of a tensor may be short
+  std::uint64_t element_count() const;  // the last block of a slice may be short
   std::uint64_t byte_count() const { return element_count() * bytes_of(dtype); }
   bool operator==(const ShardSpec&) const = default;
 };
@@ -39,8 +42,12 @@ struct ShardCopy {
   std::uint64_t element_count = 0;
 };
 
+// Those of `pieces` that begin a slice, as the whole slices: every (tensor, kind, slice) once, and of tensors
+// in slices those, too, of which no piece exists.
+std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces);
+
 // plan(what exists where, what is wanted where) -> copies. Pure. Fails (ExitCode::checkpoint) naming the
-// first tensor whose wanted elements do not all exist, or whose dtype or shape differ.
+// first tensor whose wanted elements do not all exist, or whose dtype, shape or number of slices differ.
 Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existing,
                                            const std::vector<ShardSpec>& wanted);
 

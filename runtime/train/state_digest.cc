@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "runtime/train/run_state.h"
@@ -25,6 +26,7 @@ Result<void> add_tensor(Checkpoint& checkpoint, const ShardSpec& whole, DigestSt
   add_text(stream, whole.tensor);
   stream.add(std::uint64_t{whole.global_shape.size()});
   for (const std::uint64_t extent : whole.global_shape) stream.add(extent);
+  if (whole.slices > 1) stream.add((std::uint64_t{whole.slice} << 32) | whole.slices);
   add_text(stream, std::string(name_of(whole.dtype)));
   ShardSpec part = whole;
   for (std::uint64_t first = 0; first < whole.block_count; first += blocks_at_once) {
@@ -38,16 +40,12 @@ Result<void> add_tensor(Checkpoint& checkpoint, const ShardSpec& whole, DigestSt
   return {};
 }
 
-// Whole tensors of one kind, by name.
-std::map<std::string, ShardSpec> tensors_of_kind(const std::vector<ShardSpec>& pieces,
-                                                 const std::string& kind) {
-  std::map<std::string, ShardSpec> tensors;
-  for (const ShardSpec& piece : pieces) {
-    if (piece.kind != kind) continue;
-    ShardSpec whole = piece;
-    whole.first_block = 0;
-    whole.block_count = whole.tensor_blocks();
-    tensors.emplace(piece.tensor, std::move(whole));
+// Whole tensors of one kind, or their slices, by name.
+std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors_of_kind(
+    const std::vector<ShardSpec>& pieces, const std::string& kind) {
+  std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors;
+  for (ShardSpec& whole : whole_slices(pieces)) {
+    if (whole.kind == kind) tensors.emplace(std::pair(whole.tensor, whole.slice), std::move(whole));
   }
   return tensors;
 }
@@ -57,7 +55,7 @@ Result<Digest> digest_kinds(Checkpoint& checkpoint, const std::vector<std::strin
   DigestStream stream;
   std::vector<std::byte> buffer;
   for (const std::string& kind : kinds) {
-    const std::map<std::string, ShardSpec> tensors = tensors_of_kind(pieces, kind);
+    const auto tensors = tensors_of_kind(pieces, kind);
     stream.add(std::uint64_t{tensors.size()});
     for (const auto& [name, whole] : tensors) HF_TRY_VOID(add_tensor(checkpoint, whole, stream, buffer));
   }

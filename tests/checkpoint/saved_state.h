@@ -25,7 +25,7 @@ inline StateTensor make_tensor(const std::string& name, const std::string& kind,
                                std::vector<std::uint64_t> shape, std::uint64_t seed) {
   StateTensor tensor{.spec = {.tensor = name, .kind = kind, .dtype = dtype, .global_shape = std::move(shape)},
                      .bytes = {}};
-  tensor.spec.block_count = tensor.spec.tensor_blocks();
+  tensor.spec.block_count = tensor.spec.slice_blocks();
   tensor.bytes.resize(tensor.spec.byte_count());
   const RandomStream random(seed, 7);
   for (std::size_t i = 0; i < tensor.bytes.size(); ++i)

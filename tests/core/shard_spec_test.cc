@@ -22,7 +22,7 @@ ShardSpec piece(std::string tensor, std::uint64_t elements, std::uint64_t first_
 
 TEST(ShardSpec, CountsWithAShortLastBlock) {
   const ShardSpec whole = piece("t", 10'000, 0, 3);
-  EXPECT_EQ(whole.tensor_blocks(), 3u);
+  EXPECT_EQ(whole.slice_blocks(), 3u);
   EXPECT_EQ(whole.element_count(), 10'000u);
   EXPECT_EQ(whole.byte_count(), 40'000u);
   EXPECT_EQ(piece("t", 10'000, 2, 1).element_count(), 10'000u - 8192u);
@@ -36,7 +36,7 @@ TEST(ShardSpec, ScalarsEmptyAndAbsurdShapes) {
   spec.global_shape = {};
   EXPECT_EQ(spec.element_count(), 1u);
   spec.global_shape = {5, 0};
-  EXPECT_EQ(spec.tensor_blocks(), 0u);
+  EXPECT_EQ(spec.slice_blocks(), 0u);
   EXPECT_EQ(spec.element_count(), 0u);
   spec.global_shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
   EXPECT_EQ(spec.tensor_elements(), ~std::uint64_t{0});
