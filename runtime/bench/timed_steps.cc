@@ -2,6 +2,7 @@
 
 #include "parallel/local/local_communicator.h"
 #include "runtime/train/kernel_choice.h"
+#include "runtime/train/rank_layout.h"
 #include "runtime/train/save.h"
 #include "runtime/train/step.h"
 
@@ -22,6 +23,7 @@ Result<void> TimedSteps::prepare() {
                                   .communicator = *communicators_.front(),
                                   .device = *device_,
                                   .config = run_.config,
+                                  .mesh = mesh_of(run_.config, 1),
                                   .data = run_.data,
                                   .ranks_on_host = 1}));
   HF_TRY_VOID(initialize_weights(*worker_));

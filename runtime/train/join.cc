@@ -73,6 +73,12 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   return check_layout(config, ranks);
 }
 
+Result<Mesh> join_mesh(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(inputs.communicator, waiter, inputs.env.host_name()));
+  return mesh_of(config, hosts);
+}
+
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
   return agree(inputs, waiter, check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host));
 }

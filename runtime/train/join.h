@@ -8,6 +8,7 @@
 
 #include "kernels/device.h"
 #include "parallel/collectives.h"
+#include "parallel/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/train/resume.h"
@@ -29,6 +30,9 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 
 // resolve_config() with what the data says about the vocabulary, and check_layout().
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
+
+// Every rank tells its host; all learn who sits where. Of a config that check_layout() has passed.
+Result<Mesh> join_mesh(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);

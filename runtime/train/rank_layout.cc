@@ -52,6 +52,10 @@ Mesh mesh_of(const Config& config, int ranks) {
   return Mesh(mesh_shape(layout_of(config, ranks)));
 }
 
+Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank) {
+  return Mesh::placed(mesh_shape(layout_of(config, static_cast<int>(host_of_rank.size()))), host_of_rank);
+}
+
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {
   const auto stages = static_cast<int>(config.parallel.pipeline);
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);

@@ -2,6 +2,8 @@
 // planner comes to the same answers without a device.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "parallel/lanes.h"
@@ -16,7 +18,12 @@ namespace holdfast {
 // Whether so many ranks can run it; ExitCode::config with every rule that is broken (parallel/layout.h). The
 // other functions are asked about layouts that can.
 Result<void> check_layout(const Config& config, int ranks);
+// Who sits where, of ranks that are all on one host.
 Mesh mesh_of(const Config& config, int ranks);
+// The same of ranks whose hosts have these names: Mesh::placed(), so every tensor group is inside a host.
+// Where a rank sits decides what it computes and holds, never a bit of the run. ExitCode::config when the
+// hosts have no room for the tensor groups.
+Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank);
 
 // The parts of the model that a stage computes, by chunk. Layers are shared out by what they and the head
 // cost; the embedding, which copies, counts as nothing.

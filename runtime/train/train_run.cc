@@ -92,6 +92,7 @@ class TrainRun {
   StartPoint start_;
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
+  std::optional<Mesh> mesh_;
   JoinedExchange exchange_;
   std::optional<HeldOutSet> held_out_;
   std::unique_ptr<Worker> worker_;
@@ -110,6 +111,7 @@ Result<void> TrainRun::join() {
   if (first_ && !choice.empty()) fmt::print("{}\n", choice);
   HF_TRY(device_, join_device(inputs_, waiter(), config_));
   HF_TRY_VOID(resolve_with_data(config_, inputs_.communicator.size(), *data_));
+  HF_TRY(mesh_, join_mesh(inputs_, waiter(), config_));
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(inputs_.env, start_, config_));
   if (!first_) return {};
   for (const std::string& note : start_.notes)
@@ -139,6 +141,7 @@ Result<void> TrainRun::build_worker() {
                                                            .communicator = inputs_.communicator,
                                                            .device = *device_,
                                                            .config = config_,
+                                                           .mesh = *mesh_,
                                                            .data = data_,
                                                            .ranks_on_host = inputs_.ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),

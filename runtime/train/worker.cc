@@ -24,7 +24,7 @@ Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       waiter_(inputs.env, inputs.config.parallel.timeout_ms),
       spec_(make_model_spec(inputs.config)),
-      mesh_(mesh_of(inputs.config, inputs.communicator.size())),
+      mesh_(inputs.mesh),
       seat_(mesh_.seat_of(inputs.communicator.rank())),
       parts_(parts_of_stage(spec_, inputs.config, seat_.pipeline)),
       data_exchange_(inputs.communicator, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),

@@ -36,6 +36,7 @@ struct WorkerInputs {
   Communicator& communicator;
   Device& device;
   const Config& config;  // resolved
+  Mesh mesh;             // of all ranks
   std::shared_ptr<DataSet> data;
   int ranks_on_host = 1;  // that share its memory
   // Moves the device's memory between the ranks, on all of them or on none; null: the communicator does.

@@ -6,6 +6,8 @@
 //   env.inject({.at = n, .for_ever = true});                              // everything from the n-th
 //   operation on
 //
+//   env.move_to_host("node1");                                            // of another machine
+//
 // Walking `at` from 1 until nothing fails any more tries a protocol at every one of its steps. Clock and
 // process calls pass through. Thread-safe.
 #pragma once
@@ -66,6 +68,7 @@ class FaultyEnv final : public Env {
     const std::lock_guard guard(mutex_);
     faults_.push_back({.fault = std::move(fault), .seen = 0});
   }
+  void move_to_host(std::string name) { host_name_ = std::move(name); }  // before others use it
   void clear_faults() {
     const std::lock_guard guard(mutex_);
     faults_.clear();
@@ -184,7 +187,7 @@ class FaultyEnv final : public Env {
   std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
   void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
   std::int64_t process_id() override { return inner_->process_id(); }
-  std::string host_name() override { return inner_->host_name(); }
+  std::string host_name() override { return host_name_.empty() ? inner_->host_name() : host_name_; }
   std::string variable(const std::string& name) override { return inner_->variable(name); }
   std::uint64_t random_u64() override { return inner_->random_u64(); }
   Result<void> die_with_parent() override { return inner_->die_with_parent(); }
@@ -261,6 +264,7 @@ class FaultyEnv final : public Env {
   }
 
   Env* inner_;
+  std::string host_name_;  // empty: the inner one's
   mutable std::mutex mutex_;
   std::array<std::uint64_t, operation_count> counts_{};
   std::uint64_t failures_ = 0;

@@ -11,6 +11,7 @@
 
 #include "parallel/local/local_communicator.h"
 #include "runtime/config/loader.h"
+#include "runtime/train/rank_layout.h"
 #include "runtime/train/save.h"
 #include "runtime/train/step.h"
 #include "tests/support/temporary_directory.h"
@@ -49,6 +50,7 @@ class WorkerRig {
                                                                    .communicator = communicator,
                                                                    .device = *device,
                                                                    .config = config_,
+                                                                   .mesh = mesh_of(config_, ranks_),
                                                                    .data = data,
                                                                    .ranks_on_host = ranks_}));
       HF_TRY_VOID(initialize_weights(*worker));

@@ -18,6 +18,7 @@
 #include "runtime/train/run_directory.h"
 #include "runtime/train/state_digest.h"
 #include "runtime/train/train_run.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -53,6 +54,7 @@ class TrainingTest : public testing::Test {
     int ranks = 1;
     int stop_after_steps = 0;
     std::vector<std::string> overrides = {};
+    std::vector<std::string> hosts = {};  // the name of each rank's; none: all are on this one
   };
 
   std::string config_text(const Launch& launch) const {
@@ -70,7 +72,7 @@ class TrainingTest : public testing::Test {
   }
 
   // Runs it on all ranks; every rank must end the same way.
-  RunEnd train(const Launch& launch, Env& env = posix_env()) {
+  RunEnd train(const Launch& launch, Env& machine = posix_env()) {
     std::vector<std::string> arguments;
     for (const std::string& line : launch.overrides) arguments.push_back("--" + line);
     const Result<std::vector<Override>> overrides = parse_overrides(arguments);
@@ -79,6 +81,9 @@ class TrainingTest : public testing::Test {
     const Result<void> joined =
         run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
           FaultPoints faults;
+          FaultyEnv env(machine);
+          if (!launch.hosts.empty())
+            env.move_to_host(launch.hosts[static_cast<std::size_t>(communicator.rank())]);
           StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
           const Result<LoadedConfig> config =
               load_config_text(env, config_text(launch), "test.toml", *overrides);
