@@ -29,6 +29,13 @@ std::string table_of(const MemoryPlan& plan) {
   return table;
 }
 
+Result<OwnedMemory> mapped(std::uint64_t bytes, int flags) {
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (base == MAP_FAILED) return fail(ExitCode::does_not_fit, "the system refused the allocation");
+  const auto release = [](std::byte* memory, std::uint64_t size) { munmap(memory, size); };
+  return OwnedMemory(static_cast<std::byte*>(base), {.release = release, .bytes = bytes});
+}
+
 }  // namespace
 
 std::string_view name_of(MemoryClass memory_class) {
@@ -92,11 +99,13 @@ Result<void> check_fits(const MemoryPlan& plan, std::optional<std::uint64_t> ava
 }
 
 Result<OwnedMemory> host_memory(MemoryPlace, std::uint64_t bytes) {
-  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return fail(ExitCode::does_not_fit, "the system refused the allocation");
-  madvise(base, bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
-  const auto release = [](std::byte* memory, std::uint64_t size) { munmap(memory, size); };
-  return OwnedMemory(static_cast<std::byte*>(base), {.release = release, .bytes = bytes});
+  HF_TRY(OwnedMemory memory, mapped(bytes, 0));
+  madvise(memory.get(), bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses where the system has huge pages
+  return memory;
+}
+
+Result<OwnedMemory> unbacked_memory(MemoryPlace, std::uint64_t bytes) {
+  return mapped(bytes, MAP_NORESERVE);
 }
 
 Result<MemoryArena> MemoryArena::allocate(const MemoryPlan& plan, const MemorySource& source) {

@@ -83,6 +83,8 @@ using OwnedMemory = std::unique_ptr<std::byte, MemoryRelease>;
 using MemorySource = std::function<Result<OwnedMemory>(MemoryPlace place, std::uint64_t bytes)>;
 // The system's, in either place.
 Result<OwnedMemory> host_memory(MemoryPlace place, std::uint64_t bytes);
+// Addresses for a planner, more than the system has memory: only what is written takes any.
+Result<OwnedMemory> unbacked_memory(MemoryPlace place, std::uint64_t bytes);
 
 // What a plan asks for, one allocation in each place. Movable.
 class MemoryArena {

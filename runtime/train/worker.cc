@@ -49,8 +49,17 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
     HF_TRY_VOID(agree_on_outcome(worker->communicator(), worker->waiter(), worker->connect_nccl(),
                                  worker->env().host_name()));
   }
+  worker->reserve();
+  HF_TRY_VOID(worker->agree_it_fits());
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
+  return worker;
+}
+
+Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs) {
+  std::unique_ptr<Worker> worker(new Worker(inputs));
+  worker->reserve();
+  HF_TRY_VOID(worker->allocate());
   return worker;
 }
 
@@ -75,11 +84,11 @@ Result<void> Worker::connect_nccl() {
   return {};
 }
 
-Result<void> Worker::allocate() {
+// Needs neither the peers nor memory: a planner comes to the same plan.
+void Worker::reserve() {
   const BatchShapeBT microbatch{.batch = batch_shape_.microbatch_size,
                                 .sequence_length = batch_shape_.sequence_length};
-  const std::size_t slots = std::max<std::size_t>(1, rank_lanes_.size()) *
-                            static_cast<std::size_t>(batch_shape_.microbatches_per_lane);
+  const std::size_t slots = step_slots();
   parameters_slot_ = plan_.reserve("parameters", MemoryClass::weights,
                                    buckets_.parameter_elements() * bytes_of(spec_.dtype));
   gradients_slot_ =
@@ -104,18 +113,22 @@ Result<void> Worker::allocate() {
   reduction_ =
       std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
-  // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's
-  // count.
-  HF_TRY_VOID(agree_on_outcome(
+}
+
+// Agreed on before anybody touches memory: what a rank of this host took would be missing in another's count.
+Result<void> Worker::agree_it_fits() {
+  return agree_on_outcome(
       communicator(), waiter_,
       check_fits(plan_, available_memory_bytes(env()), inputs_.ranks_on_host, device().host_sees_memory()),
-      env().host_name()));
-  HF_TRY(arena_, allocate_memory(device(), plan_));
+      env().host_name());
+}
 
+Result<void> Worker::allocate() {
+  HF_TRY(arena_, allocate_memory(device(), plan_));
   parameters_ = arena_.at<std::byte>(parameters_slot_);
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
-  loss_sums_ = {arena_.at<double>(loss_sums_slot_), slots};
+  loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
   links_.bind(arena_);
@@ -127,8 +140,6 @@ Result<void> Worker::allocate() {
   return {};
 }
 
-// Launches every kind of step once in planning mode: the kernels make their primitives and say what workspace
-// they need.
 Result<void> Worker::prepare_kernels() {
   const TokenBatch batch = stage_tokens(0, {}, {}, {});
   device().begin_planning();
@@ -172,6 +183,12 @@ TokenBatch Worker::staged_tokens(std::size_t slot) const {
           .targets = staged + shape.rows(),
           .first_key = config().data.document_mask ? staged + 2 * shape.rows() : nullptr,
           .shape = shape};
+}
+
+// Microbatches of this rank in a step; room for one where it has none.
+std::size_t Worker::step_slots() const {
+  return std::max<std::size_t>(1, rank_lanes_.size()) *
+         static_cast<std::size_t>(batch_shape_.microbatches_per_lane);
 }
 
 // Of a slot, in elements.

@@ -49,6 +49,9 @@ class Worker {
   // Connects NCCL, plans and allocates all memory and prepares every kernel; all ranks together.
   // ExitCode::does_not_fit when it does not, on any host.
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
+  // The same worker as a planner needs it (planned_rank.h): all memory is reserved and bound, but nobody is
+  // asked whether it fits and no kernel is prepared. Its peers need not be there, its device need not run.
+  static Result<std::unique_ptr<Worker>> plan(const WorkerInputs& inputs);
   // After an error ops and exchanges may still be running: waits for them, or ends them, before their memory
   // goes.
   ~Worker();
@@ -94,6 +97,9 @@ class Worker {
   int host_threads() const;           // for work of the host while the device rests
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
+  // Launches every kind of step once in planning mode: the kernels make their primitives and say what
+  // workspace they need. create() has done it.
+  Result<void> prepare_kernels();
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
   // device is lost to this process, it ends here (runtime/train/device_loss.h).
   Result<void> device_outcome();
@@ -108,12 +114,14 @@ class Worker {
 
  private:
   explicit Worker(const WorkerInputs& inputs);
+  void reserve();
   void reserve_exchanges();
+  std::size_t step_slots() const;
   std::size_t token_offset(std::size_t slot) const;
   Result<void> connect_nccl();
   void leave(const Error& error);  // runtime/train/device_loss.h
+  Result<void> agree_it_fits();
   Result<void> allocate();
-  Result<void> prepare_kernels();
 
   WorkerInputs inputs_;
   Waiter waiter_;
