@@ -55,6 +55,17 @@ void for_owned_parts(const Bucket& bucket, BlockRange owned, const Visit& visit)
 
 }  // namespace
 
+ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind) {
+  ShardSpec spec{.tensor = tensor.name,
+                 .kind = kind,
+                 .dtype = DType::fp32,
+                 .global_shape = tensor.global_shape.empty() ? tensor.shape : tensor.global_shape,
+                 .slice = static_cast<std::uint32_t>(tensor.slice),
+                 .slices = static_cast<std::uint32_t>(tensor.slices)};
+  spec.block_count = spec.slice_blocks();
+  return spec;
+}
+
 std::uint64_t BucketTensor::elements() const {
   std::uint64_t product = 1;
   for (const std::uint64_t extent : shape) product *= extent;
@@ -93,7 +104,8 @@ void BucketPlan::assign_offsets() {
     HF_CHECK(real.shadow_of < 0 && real.tensors.size() == bucket->tensors.size());
     for (std::size_t t = 0; t < bucket->tensors.size(); ++t) {
       BucketTensor& tensor = bucket->tensors[t];
-      HF_CHECK(tensor.shape == real.tensors[t].shape, "{} shadows {}", tensor.name, real.tensors[t].name);
+      HF_CHECK(tensor.shape == real.tensors[t].shape && tensor.slice == real.tensors[t].slice,
+               "{} shadows {}", tensor.name, real.tensors[t].name);
       tensor.parameter_offset = real.tensors[t].parameter_offset;
       tensor.gradient_offset = gradient_elements_;
       gradient_elements_ += align(tensor.elements());
@@ -186,14 +198,9 @@ std::vector<Segment> BucketPlan::segments(int rank) const {
 std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind) const {
   std::vector<ShardSpec> result;
   for (const Segment& segment : segments(rank)) {
-    const BucketTensor& tensor =
-        buckets_[static_cast<std::size_t>(segment.bucket)].tensors[static_cast<std::size_t>(segment.tensor)];
-    result.push_back({.tensor = tensor.name,
-                      .kind = kind,
-                      .dtype = DType::fp32,
-                      .global_shape = tensor.shape,
-                      .first_block = segment.first_block,
-                      .block_count = segment.block_count});
+    ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind));
+    spec.first_block = segment.first_block;
+    spec.block_count = segment.block_count;
   }
   return result;
 }

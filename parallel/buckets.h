@@ -11,6 +11,9 @@
 // uses on two stages, the state is the first use's: the other stage has the bucket as a *guest*, reduces its
 // gradient and hands the sum over; there it arrives as a shadow that is *away*, which no lane of that stage
 // fills. The blocks of both are owned by the same data-parallel ranks.
+//
+// Of a tensor that tensor lanes cut, a rank has slices: each is a tensor of its own here. Other tensors are
+// the same on all ranks of a tensor group, which compute the same gradients for them: they are *replicated*.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +26,19 @@ namespace holdfast {
 
 struct BucketTensor {
   std::string name;
-  std::vector<std::uint64_t> shape;
+  std::vector<std::uint64_t> shape;         // of what is here: the tensor, or one slice of it
+  std::vector<std::uint64_t> global_shape;  // of the whole tensor; empty = shape
+  int slice = 0, slices = 1;
   bool weight_decay = false;
   std::uint64_t parameter_offset =
       0;  // elements into the flat parameter buffer (a shadow's: of the real tensor)
   std::uint64_t gradient_offset = 0;  // elements into the flat gradient buffer
   std::uint64_t elements() const;
+  bool is_replicated() const { return slices == 1; }  // on all ranks of a tensor group
 };
+
+// All blocks of it, as saved state of `kind` ("weight", "moment1", ...).
+ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind);
 
 struct Bucket {
   std::vector<BucketTensor> tensors;
@@ -73,6 +82,10 @@ class BucketPlan {
 
   int ranks() const { return ranks_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  const BucketTensor& tensor(const Segment& segment) const {
+    return buckets_[static_cast<std::size_t>(segment.bucket)]
+        .tensors[static_cast<std::size_t>(segment.tensor)];
+  }
   std::uint64_t parameter_elements() const {
     return parameter_elements_;
   }  // of the flat buffer, padding included

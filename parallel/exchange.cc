@@ -2,6 +2,17 @@
 
 namespace holdfast {
 
+Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* operation) {
+  const Exchange::Awaited awaited = exchange.awaited();
+  exchange.abandon();
+  return fail(ExitCode::communication,
+              "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
+              "reach; look at its output, then start the run again",
+              exchange.global_rank(exchange.rank()), waiter.timeout_ms(),
+              awaited.peer < 0 ? "another rank" : fmt::format("rank {}", exchange.global_rank(awaited.peer)),
+              operation, awaited.number);
+}
+
 Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
                               const char* operation) {
   Rest pause(waiter.env(), waiter.timeout_ms());
@@ -10,15 +21,7 @@ Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange
     if (moved) {
       pause.moved();
     } else if (!pause.rest()) {
-      const Exchange::Awaited awaited = exchange.awaited();
-      exchange.abandon();
-      return fail(
-          ExitCode::communication,
-          "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
-          "reach; look at its output, then start the run again",
-          exchange.global_rank(exchange.rank()), waiter.timeout_ms(),
-          awaited.peer < 0 ? "another rank" : fmt::format("rank {}", exchange.global_rank(awaited.peer)),
-          operation, awaited.number);
+      return give_up_exchange(exchange, waiter, operation);
     }
   }
   return {};

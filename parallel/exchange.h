@@ -89,6 +89,9 @@ class Exchange {
 Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
                               const char* operation);
 
+// For whoever waits himself: after nothing moved for the waiter's timeout, what finish_exchanges() does then.
+Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* operation);
+
 // Between the two ranks of a group: `bytes` of the one that sends become those of the other, whole when it
 // returns. Nothing happens when they are none, which both ends know.
 Result<void> pass_on(Exchange& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,

@@ -19,6 +19,7 @@ enum class TagGroup : int {
   wrapped_activations,  // from the last stage to the first
   wrapped_gradients,
   tied_weights,
+  tensor,
 };
 
 class GroupCommunicator final : public Communicator {

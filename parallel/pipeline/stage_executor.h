@@ -74,6 +74,9 @@ class StageExecutor {
 
   // All actions are launched, and all that was to be sent is sent, when it returns.
   Result<void> run();
+  // For a launch that waits for something else meanwhile, so that no neighbour waits for it: sends what is
+  // made, posts receives, moves them on. Whether anything moved.
+  Result<bool> advance();
 
  private:
   static constexpr int none = -1;
@@ -110,7 +113,6 @@ class StageExecutor {
   Device::Ticket next_ticket();
   template <typename Done>
   Result<void> wait_until(const Done& done, int action);
-  Result<bool> advance();
   bool is_done(int action) const;  // on the device
   bool place_is_free(const Message& message) const;
   Result<bool> post(Link& inbox);

@@ -97,8 +97,10 @@ std::string activation_memory(const Config& config, const ModelSpec& spec) {
       const std::vector<ModelPart> parts = parts_of_stage(spec, config, stage);
       MemoryPlan plan;
       for (std::size_t chunk = 0; chunk < parts.size(); ++chunk) {
-        const StageShape shape{.part = parts[chunk],
-                               .microbatches_in_flight = schedule.activation_buffers[chunk]};
+        const StageShape shape{
+            .part = parts[chunk],
+            .microbatches_in_flight = schedule.activation_buffers[chunk],
+            .tensor = share_of(spec.tensor_lanes, 0, static_cast<int>(config.parallel.tensor))};
         const ActivationMemory memory(spec, microbatch, /*train=*/true, recompute, shape, plan);
       }
       largest_bytes = std::max(largest_bytes, plan.total_bytes());

@@ -77,10 +77,7 @@ std::optional<double> number(const TomlValue& value) {
 bool Reader::in_range(const TomlValue& value, double found, const std::string& minimum,
                       const std::string& maximum, const std::string& got) {
   if (found >= option_.minimum && found <= option_.maximum) return true;
-  if (found > option_.maximum && !option_.beyond.empty()) {
-    problem(value, fmt::format("{} = {}: {}; leave it out or set it to {}", option_.key, got, option_.beyond,
-                               maximum));
-  } else if (found > option_.maximum) {
+  if (found > option_.maximum) {
     problem(value, fmt::format("{} must be <= {}, got {}", option_.key, maximum, got));
   } else {
     problem(value, fmt::format("{} must be >= {}, got {}", option_.key, minimum, got));

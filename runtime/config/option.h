@@ -33,8 +33,7 @@ struct Option {
   std::string_view help;  // one line
   ResumeEffect effect;
   bool required = false;
-  double minimum = 0, maximum = 0;  // integer, real, duration (ms); inclusive
-  std::string_view beyond;          // what a value above the maximum means, where that says more; or empty
+  double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
   // The field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
   // integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:

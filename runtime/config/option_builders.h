@@ -95,9 +95,4 @@ inline Option required(Option option) {
   return option;
 }
 
-inline Option with_beyond(Option option, std::string_view sentence) {
-  option.beyond = sentence;
-  return option;
-}
-
 }  // namespace holdfast::builders

@@ -136,15 +136,17 @@ std::vector<Option> parallel_options() {
       integer("parallel.lanes", HF_FIELD(parallel.lanes), "lanes", {0, 65536}, kForbidden,
               "Logical data-parallel shape, which decides the bits and bounds the ranks; 0 = parallel.data, "
               "else 8"),
-      with_beyond(integer("parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 1},
-                          kForbidden, "Logical tensor-parallel shape; 0 = parallel.tensor, else 1"),
-                  "tensor parallelism is not part of this version"),
+      integer(
+          "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kForbidden,
+          "Logical tensor-parallel shape: into so many slices every split tensor is cut, which decides the "
+          "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1"),
       integer("parallel.data", HF_FIELD(parallel.data), "ranks", {0, 65536}, kSafe,
               "Data-parallel degree; 0 = ranks / (tensor x pipeline). Decides parallel.lanes when a run "
               "starts without it"),
-      with_beyond(integer("parallel.tensor", HF_FIELD(parallel.tensor), "ranks", {0, 1}, kSafe,
-                          "Tensor-parallel degree; 0 = 1"),
-                  "tensor parallelism is not part of this version"),
+      integer(
+          "parallel.tensor", HF_FIELD(parallel.tensor), "ranks", {0, 16}, kSafe,
+          "Tensor-parallel degree: so many ranks of one host share every layer of a copy of the model, each "
+          "with some of the slices; a power of two that divides parallel.tensor_lanes; 0 = 1"),
       integer(
           "parallel.pipeline", HF_FIELD(parallel.pipeline), "ranks", {0, 1024}, kSafe,
           "Pipeline-parallel degree: so many ranks hold neighbouring layers of one copy of the model; 0 = 1"),

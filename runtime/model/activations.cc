@@ -27,37 +27,58 @@ float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
 
 ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train,
                                    Recompute recompute, MemoryPlan& plan)
-    : ActivationMemory(spec, largest, train, recompute, StageShape{.part = whole_model(spec)}, plan) {}
+    : ActivationMemory(spec, largest, train, recompute, whole_stage(spec), plan) {}
 
 ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train,
                                    Recompute recompute, const StageShape& stage, MemoryPlan& plan)
     : spec_(spec),
+      slice_(spec.slice()),
       largest_(largest),
       stage_(stage),
       keeps_inputs_(train),
       keeps_cheap_(train && recompute == Recompute::none),
       keeps_costly_(train && recompute != Recompute::full),
       head_rows_(rows_of_head_chunk(largest.rows(), spec.padded_vocabulary)) {
-  const std::int64_t rows = largest.rows();
+  HF_CHECK(stage.tensor.slices == spec.tensor_lanes && largest.rows() % stage.tensor.ranks() == 0);
+  const std::int64_t rows = largest.rows(), rows_here = own_rows(), slices = stage.tensor.count;
   const std::size_t element = bytes_of(spec.dtype);
   for (int i = 0; i < stage.microbatches_in_flight; ++i) reserve_microbatch(i, plan);
   const int arriving = stage.microbatches_in_flight + 1;
   const int inputs = stage.part.has_embedding ? stage.microbatches_in_flight : arriving;
   if (!train) input_.push_back(microbatches_.front().residual.front());
   for (int i = 0; train && i < inputs; ++i)
-    input_.push_back(reserve(plan, name_in(i, "input"), rows * spec.width, element));
+    input_.push_back(reserve(plan, name_in(i, "input"), rows_here * spec.width, element));
   const int gradients = !train ? 0 : is_whole() ? 1 : arriving;
   for (int i = 0; i < gradients; ++i)
-    d_.push_back(reserve(plan, name_in(i, "dresidual"), rows * spec.width, element));
+    d_.push_back(reserve(plan, name_in(i, "dresidual"), rows_here * spec.width, element));
   const std::int64_t rotary_elements = spec.positions > 0 ? 0 : largest.sequence_length * spec.head_size / 2;
-  branch_ = reserve(plan, "branch", rows * spec.width, element);
+  branch_ = reserve(plan, "branch", rows_here * spec.width, element);
   cosine_ = reserve(plan, "rotary.cosine", rotary_elements, sizeof(float));
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
+  if (stage.tensor.slices > 1) reserve_slices(train, plan);
   if (!train) return;
-  dwide_ = reserve(plan, "dwide", rows * std::max(spec.up_width(), spec.qkv_width()), element);
-  dinner_ = reserve(plan, "dinner", rows * std::max(spec.feed_forward, spec.attention_width()), element);
-  delta_ = reserve(plan, "delta", rows * spec.heads, sizeof(float));
+  dwide_ = reserve(plan, "dwide", slices * rows * std::max(slice_.up_width(), slice_.qkv_width()), element);
+  dinner_ = reserve(plan, "dinner", slices * rows * std::max(slice_.feed_forward, slice_.attention_width()),
+                    element);
+  delta_ = reserve(plan, "delta", rows * slice_.heads, sizeof(float));
+}
+
+// What tensor lanes need beside: partial sums, and what travels between the ranks of a group.
+void ActivationMemory::reserve_slices(bool train, MemoryPlan& plan) {
+  const std::int64_t elements = largest_.rows() * spec_.width;
+  const bool alone = stage_.tensor.ranks() == 1;
+  parts_ = reserve(plan, "slices.parts", stage_.tensor.count * elements, sizeof(float));
+  if (!alone) arrivals_ = reserve(plan, "slices.arrivals", elements, sizeof(float));
+  if (train && !alone) dgathered_ = reserve(plan, "dgathered", elements, bytes_of(spec_.dtype));
+  if (!train) return;
+  const std::int64_t norms = 2 * stage_.part.layers() + (stage_.part.has_head ? 1 : 0);
+  norm_slices_ = reserve(plan, "slices.norms", norms * norm_slice_elements(), sizeof(float));
+}
+
+std::int64_t ActivationMemory::norm_slice_elements() const {
+  const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
+  return spec_.tensor_lanes == 1 ? 0 : spec_.tensor_lanes * vectors * spec_.width;
 }
 
 // For the final norm, the head and the loss, which a microbatch goes through at the start of its backward.
@@ -65,11 +86,15 @@ void ActivationMemory::reserve_ends(bool train, MemoryPlan& plan) {
   const std::int64_t rows = largest_.rows();
   const std::size_t element = bytes_of(spec_.dtype);
   final_ = reserve(plan, "final", rows * spec_.width, element);
-  final_mean_ = reserve(plan, "final.mean", rows, sizeof(float));
-  final_rstd_ = reserve(plan, "final.rstd", rows, sizeof(float));
-  logits_ = reserve(plan, "logits", head_rows_ * spec_.padded_vocabulary, element);
+  final_mean_ = reserve(plan, "final.mean", own_rows(), sizeof(float));
+  final_rstd_ = reserve(plan, "final.rstd", own_rows(), sizeof(float));
+  logits_ = reserve(plan, "logits", stage_.tensor.count * head_rows_ * slice_.padded_vocabulary, element);
   losses_ = reserve(plan, "losses", rows, sizeof(float));
-  if (train) dfinal_ = reserve(plan, "dfinal", rows * spec_.width, element);
+  if (train) dfinal_ = reserve(plan, "dfinal", own_rows() * spec_.width, element);
+  if (stage_.tensor.slices == 1) return;
+  softmax_slices_ =
+      reserve(plan, "softmax.slices", stage_.tensor.slices * head_rows_, sizeof(SoftmaxStatistics));
+  softmax_rows_ = reserve(plan, "softmax.rows", head_rows_, sizeof(SoftmaxStatistics));
 }
 
 std::string ActivationMemory::name_in(int microbatch, const std::string& name) const {
@@ -83,7 +108,7 @@ void ActivationMemory::reserve_microbatch(int microbatch, MemoryPlan& plan) {
     const std::int64_t layer = stage_.part.first_layer + i;
     slots.residual.push_back(keeps_inputs_ || i == 0
                                  ? reserve(plan, name_in(microbatch, fmt::format("residual.{}", layer + 1)),
-                                           largest_.rows() * spec_.width, bytes_of(spec_.dtype))
+                                           own_rows() * spec_.width, bytes_of(spec_.dtype))
                                  : slots.residual.front());
     slots.blocks.push_back(reserve_block(microbatch, layer, plan));
   }
@@ -101,34 +126,34 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(int microbatch, std
   struct Part {
     MemoryPlan::Slot BlockSlots::*slot;
     const char* name;
-    bool kept;             // by each block and microbatch; else all share the first one's
-    std::int64_t columns;  // of a row
+    bool kept;              // by each block and microbatch; else all share the first one's
+    std::int64_t elements;  // of all rows and slices that are here
     std::size_t element_bytes = sizeof(float);
   };
+  const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
   const std::size_t element = bytes_of(spec_.dtype);
   const bool cheap = keeps_cheap_, costly = keeps_costly_;
   const Part parts[] = {
-      {&BlockSlots::attention_mean, "attention_norm.mean", costly, 1},
-      {&BlockSlots::attention_rstd, "attention_norm.rstd", costly, 1},
-      {&BlockSlots::normed, "normed", cheap, spec_.width, element},
-      {&BlockSlots::qkv, "qkv", costly, spec_.qkv_width(), element},
-      {&BlockSlots::attention, "attention", costly, spec_.attention_width(), element},
-      {&BlockSlots::lse, "lse", costly, spec_.heads},
-      {&BlockSlots::mid, "mid", costly, spec_.width, element},
-      {&BlockSlots::feed_forward_mean, "feed_forward_norm.mean", costly, 1},
-      {&BlockSlots::feed_forward_rstd, "feed_forward_norm.rstd", costly, 1},
-      {&BlockSlots::normed_mid, "normed_mid", cheap, spec_.width, element},
-      {&BlockSlots::up, "up", costly, spec_.up_width(), element},
-      {&BlockSlots::active, "active", cheap, spec_.feed_forward, element},
+      {&BlockSlots::attention_mean, "attention_norm.mean", costly, own},
+      {&BlockSlots::attention_rstd, "attention_norm.rstd", costly, own},
+      {&BlockSlots::normed, "normed", cheap, all * spec_.width, element},
+      {&BlockSlots::qkv, "qkv", costly, sliced * slice_.qkv_width(), element},
+      {&BlockSlots::attention, "attention", costly, sliced * slice_.attention_width(), element},
+      {&BlockSlots::lse, "lse", costly, sliced * slice_.heads},
+      {&BlockSlots::mid, "mid", costly, own * spec_.width, element},
+      {&BlockSlots::feed_forward_mean, "feed_forward_norm.mean", costly, own},
+      {&BlockSlots::feed_forward_rstd, "feed_forward_norm.rstd", costly, own},
+      {&BlockSlots::normed_mid, "normed_mid", cheap, all * spec_.width, element},
+      {&BlockSlots::up, "up", costly, sliced * slice_.up_width(), element},
+      {&BlockSlots::active, "active", cheap, sliced * slice_.feed_forward, element},
   };
   const bool first = microbatch == 0 && layer == stage_.part.first_layer;
   BlockSlots slots;
   for (const Part& part : parts) {
     const std::string name = part.kept ? name_in(microbatch, fmt::format("layers.{}.{}", layer, part.name))
                                        : fmt::format("layers.{}", part.name);
-    slots.*part.slot = part.kept || first
-                           ? reserve(plan, name, largest_.rows() * part.columns, part.element_bytes)
-                           : microbatches_.front().blocks.front().*part.slot;
+    slots.*part.slot = part.kept || first ? reserve(plan, name, part.elements, part.element_bytes)
+                                          : microbatches_.front().blocks.front().*part.slot;
   }
   return slots;
 }
@@ -159,15 +184,24 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
                     .dwide = address(arena, dwide_),
                     .dinner = address(arena, dinner_),
                     .delta = floats(arena, delta_),
+                    .dgathered_NC = address(arena, dgathered_),
+                    .sums = {.parts = floats(arena, parts_), .arrivals = floats(arena, arrivals_)},
                     .cosine = floats(arena, cosine_),
                     .sine = floats(arena, sine_)};
   result.final_statistics = {floats(arena, final_mean_), floats(arena, final_rstd_)};
   result.final_NC = address(arena, final_);
-  result.logits = address(arena, logits_);
-  result.losses = floats(arena, losses_);
-  result.dfinal_NC = address(arena, dfinal_);
+  result.head = bind_head(arena);
+  result.norm_slices = floats(arena, norm_slices_);
   fill_rotary_tables(device, arena);
   return result;
+}
+
+HeadMemory ActivationMemory::bind_head(const MemoryArena& arena) const {
+  return {.logits = address(arena, logits_),
+          .losses = floats(arena, losses_),
+          .dfinal_NC = address(arena, dfinal_),
+          .of_slices = static_cast<SoftmaxStatistics*>(address(arena, softmax_slices_)),
+          .of_rows = static_cast<SoftmaxStatistics*>(address(arena, softmax_rows_))};
 }
 
 void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& arena) const {

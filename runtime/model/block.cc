@@ -8,153 +8,207 @@
 namespace holdfast {
 namespace {
 
-void rotate(Device& device, const ModelSpec& spec, const BlockScratch& scratch, void* qkv, BatchShapeBT shape,
-            bool inverse) {
-  if (spec.positions > 0) return;
-  device.launch(Rotary{.x = qkv,
-                       .cosine = scratch.cosine,
-                       .sine = scratch.sine,
-                       .rows = shape.rows(),
-                       .row_stride = spec.qkv_width(),
-                       .heads = spec.heads + spec.kv_heads,
-                       .head_size = spec.head_size,
-                       .sequence_length = shape.sequence_length,
-                       .inverse = inverse,
-                       .dtype = spec.dtype});
+// Slice `slice` of what is (slices here, rows, columns).
+void* of_slice(const BlockRun& run, void* whole, int slice, std::int64_t columns) {
+  const std::int64_t elements = slice * run.rows() * columns;
+  return static_cast<std::byte*>(whole) + static_cast<std::size_t>(elements) * bytes_of(run.slice.dtype);
 }
 
-void add(Device& device, const ModelSpec& spec, const void* a, const void* b, void* y, std::int64_t rows) {
-  device.launch(Add{.a = a, .b = b, .y = y, .count = rows * spec.width, .dtype = spec.dtype});
+void rotate(const BlockRun& run, void* qkv, bool inverse) {
+  const ModelSpec& slice = run.slice;
+  if (slice.positions > 0) return;
+  run.device.launch(Rotary{.x = qkv,
+                           .cosine = run.scratch.cosine,
+                           .sine = run.scratch.sine,
+                           .rows = run.rows(),
+                           .row_stride = slice.qkv_width(),
+                           .heads = slice.heads + slice.kv_heads,
+                           .head_size = slice.head_size,
+                           .sequence_length = run.sequences.shape.sequence_length,
+                           .inverse = inverse,
+                           .dtype = slice.dtype});
 }
 
-void activate(Device& device, const ModelSpec& spec, const BlockActivations& activations, std::int64_t rows) {
-  if (spec.activation == ActivationKind::swiglu) {
-    device.launch(SwigluForward{.x = activations.up,
-                                .y = activations.active,
-                                .rows = rows,
-                                .feed_forward = spec.feed_forward,
-                                .dtype = spec.dtype});
+void add(const BlockRun& run, const void* a, const void* b, void* y) {
+  run.device.launch(
+      Add{.a = a, .b = b, .y = y, .count = run.own_rows() * run.slice.width, .dtype = run.slice.dtype});
+}
+
+// Slices are rows below one another.
+void activate(const BlockRun& run, const BlockActivations& a) {
+  const std::int64_t rows = run.rows() * run.group.share().count;
+  if (run.slice.activation == ActivationKind::swiglu) {
+    run.device.launch(SwigluForward{.x = a.up,
+                                    .y = a.active,
+                                    .rows = rows,
+                                    .feed_forward = run.slice.feed_forward,
+                                    .dtype = run.slice.dtype});
   } else {
-    device.launch(GeluForward{.x = activations.up,
-                              .y = activations.active,
-                              .count = rows * spec.feed_forward,
-                              .dtype = spec.dtype});
+    run.device.launch(GeluForward{
+        .x = a.up, .y = a.active, .count = rows * run.slice.feed_forward, .dtype = run.slice.dtype});
   }
 }
 
-void activate_backward(Device& device, const ModelSpec& spec, const BlockActivations& activations,
-                       const void* dactive, void* dup, std::int64_t rows) {
-  if (spec.activation == ActivationKind::swiglu) {
-    device.launch(SwigluBackward{.x = activations.up,
-                                 .dy = dactive,
-                                 .dx = dup,
-                                 .rows = rows,
-                                 .feed_forward = spec.feed_forward,
-                                 .dtype = spec.dtype});
+void activate_backward(const BlockRun& run, const BlockActivations& a, const void* dactive, void* dup) {
+  const std::int64_t rows = run.rows() * run.group.share().count;
+  if (run.slice.activation == ActivationKind::swiglu) {
+    run.device.launch(SwigluBackward{.x = a.up,
+                                     .dy = dactive,
+                                     .dx = dup,
+                                     .rows = rows,
+                                     .feed_forward = run.slice.feed_forward,
+                                     .dtype = run.slice.dtype});
   } else {
-    device.launch(GeluBackward{.x = activations.up,
-                               .dy = dactive,
-                               .dx = dup,
-                               .count = rows * spec.feed_forward,
-                               .dtype = spec.dtype});
+    run.device.launch(GeluBackward{.x = a.up,
+                                   .dy = dactive,
+                                   .dx = dup,
+                                   .count = rows * run.slice.feed_forward,
+                                   .dtype = run.slice.dtype});
+  }
+}
+
+std::int64_t lse_of_slice(const BlockRun& run, int slice) {
+  return slice * run.rows() * run.slice.heads;
+}
+
+void attend(const BlockRun& run, const BlockActivations& a) {
+  const ModelSpec& slice = run.slice;
+  for (int i = 0; i < run.group.share().count; ++i) {
+    void* const qkv = of_slice(run, a.qkv, i, slice.qkv_width());
+    rotate(run, qkv, /*inverse=*/false);
+    run.device.launch(AttentionForward{.qkv = qkv,
+                                       .first_key = run.sequences.first_key,
+                                       .out = of_slice(run, a.attention, i, slice.attention_width()),
+                                       .lse = a.lse + lse_of_slice(run, i),
+                                       .batch = run.sequences.shape.batch,
+                                       .sequence_length = run.sequences.shape.sequence_length,
+                                       .heads = slice.heads,
+                                       .kv_heads = slice.kv_heads,
+                                       .head_size = slice.head_size,
+                                       .dtype = slice.dtype});
+  }
+}
+
+// dattention in scratch.dinner -> dqkv in scratch.dwide
+void attend_backward(const BlockRun& run, const BlockActivations& a) {
+  const ModelSpec& slice = run.slice;
+  for (int i = 0; i < run.group.share().count; ++i) {
+    void* const dqkv = of_slice(run, run.scratch.dwide, i, slice.qkv_width());
+    run.device.launch(AttentionBackward{.qkv = of_slice(run, a.qkv, i, slice.qkv_width()),
+                                        .first_key = run.sequences.first_key,
+                                        .out = of_slice(run, a.attention, i, slice.attention_width()),
+                                        .dout = of_slice(run, run.scratch.dinner, i, slice.attention_width()),
+                                        .lse = a.lse + lse_of_slice(run, i),
+                                        .delta = run.scratch.delta,
+                                        .dqkv = dqkv,
+                                        .batch = run.sequences.shape.batch,
+                                        .sequence_length = run.sequences.shape.sequence_length,
+                                        .heads = slice.heads,
+                                        .kv_heads = slice.kv_heads,
+                                        .head_size = slice.head_size,
+                                        .dtype = slice.dtype});
+    rotate(run, dqkv, /*inverse=*/true);
   }
 }
 
 // x -> mid
-void forward_attention(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                       const BlockScratch& scratch, const SequencesBT& sequences) {
-  const BatchShapeBT shape = sequences.shape;
-  const std::int64_t rows = shape.rows();
-  block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, rows);
-  block.qkv.forward(device, a.normed_NC, a.qkv, rows);
-  rotate(device, spec, scratch, a.qkv, shape, /*inverse=*/false);
-  device.launch(AttentionForward{.qkv = a.qkv,
-                                 .first_key = sequences.first_key,
-                                 .out = a.attention,
-                                 .lse = a.lse,
-                                 .batch = shape.batch,
-                                 .sequence_length = shape.sequence_length,
-                                 .heads = spec.heads,
-                                 .kv_heads = spec.kv_heads,
-                                 .head_size = spec.head_size,
-                                 .dtype = spec.dtype});
-  block.output.forward(device, a.attention, scratch.branch_NC, rows);
-  add(device, spec, a.x_NC, scratch.branch_NC, a.mid_NC, rows);
+Result<void> forward_attention(const BlockRun& run, const Block& block, const BlockActivations& a) {
+  HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
+  block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
+  attend(run, a);
+  HF_TRY_VOID(block.output.forward(run.device, run.group, run.sums(), a.attention, run.scratch.branch_NC));
+  add(run, a.x_NC, run.scratch.branch_NC, a.mid_NC);
+  return {};
 }
 
 // mid -> active
-void forward_to_active(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                       std::int64_t rows) {
-  block.feed_forward_norm.forward(device, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm, rows);
-  block.up.forward(device, a.normed_mid_NC, a.up, rows);
-  activate(device, spec, a, rows);
+Result<void> forward_to_active(const BlockRun& run, const Block& block, const BlockActivations& a) {
+  HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
+  block.up.forward(run.device, a.normed_mid_NC, a.up, run.rows());
+  activate(run, a);
+  return {};
 }
 
 }  // namespace
 
-void block_forward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                   const BlockScratch& scratch, void* out_NC, const SequencesBT& sequences) {
-  const std::int64_t rows = sequences.shape.rows();
-  forward_attention(device, spec, block, a, scratch, sequences);
-  forward_to_active(device, spec, block, a, rows);
-  block.down.forward(device, a.active, scratch.branch_NC, rows);
-  add(device, spec, a.mid_NC, scratch.branch_NC, out_NC, rows);
+Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_NC, void* y_NC,
+                           Norm::Statistics statistics) {
+  const std::size_t row_bytes = static_cast<std::size_t>(run.slice.width) * bytes_of(run.slice.dtype);
+  const auto first_row = static_cast<std::size_t>(run.group.first_row(run.rows()));
+  auto* const y = static_cast<std::byte*>(y_NC);
+  norm.forward(run.device, x_NC, y + first_row * row_bytes, statistics, run.own_rows());
+  return run.group.all_gather(run.device, {y, static_cast<std::size_t>(run.rows()) * row_bytes});
 }
 
-void recompute_for_feed_forward(Device& device, const ModelSpec& spec, const Block& block,
-                                const BlockActivations& a, const BlockScratch& scratch,
-                                const SequencesBT& sequences, Recompute recompute) {
-  const std::int64_t rows = sequences.shape.rows();
-  if (recompute == Recompute::none) return;
+Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC) {
+  if (run.group.share().ranks() == 1) return d_NC;
+  const std::size_t row_bytes = static_cast<std::size_t>(run.slice.width) * bytes_of(run.slice.dtype);
+  auto* const all = static_cast<std::byte*>(run.scratch.dgathered_NC);
+  run.device.launch(
+      Copy{.source = d_NC,
+           .target = all + static_cast<std::size_t>(run.group.first_row(run.rows())) * row_bytes,
+           .bytes = run.own_rows() * static_cast<std::int64_t>(row_bytes)});
+  HF_TRY_VOID(run.group.all_gather(run.device, {all, static_cast<std::size_t>(run.rows()) * row_bytes}));
+  return static_cast<const void*>(all);
+}
+
+Result<void> block_forward(const BlockRun& run, const Block& block, const BlockActivations& a, void* out_NC) {
+  HF_TRY_VOID(forward_attention(run, block, a));
+  HF_TRY_VOID(forward_to_active(run, block, a));
+  HF_TRY_VOID(block.down.forward(run.device, run.group, run.sums(), a.active, run.scratch.branch_NC));
+  add(run, a.mid_NC, run.scratch.branch_NC, out_NC);
+  return {};
+}
+
+Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                        Recompute recompute) {
+  if (recompute == Recompute::none) return {};
   if (recompute == Recompute::full) {
-    forward_attention(device, spec, block, a, scratch, sequences);
-    forward_to_active(device, spec, block, a, rows);
-    return;
+    HF_TRY_VOID(forward_attention(run, block, a));
+    return forward_to_active(run, block, a);
   }
-  block.feed_forward_norm.forward(device, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm, rows);
-  activate(device, spec, a, rows);
+  HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
+  activate(run, a);
+  return {};
 }
 
-void recompute_for_attention(Device& device, const Block& block, const BlockActivations& a,
-                             BatchShapeBT shape, Recompute recompute) {
-  if (recompute != Recompute::selective) return;
-  block.attention_norm.forward(device, a.x_NC, a.normed_NC, a.attention_norm, shape.rows());
+Result<void> recompute_for_attention(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                     Recompute recompute) {
+  if (recompute != Recompute::selective) return {};
+  return gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm);
 }
 
-void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block,
-                           const BlockActivations& a, const BlockScratch& scratch, void* d_NC,
-                           BatchShapeBT shape, bool accumulate) {
-  const std::int64_t rows = shape.rows();
-  block.down.backward(device, a.active, d_NC, scratch.dinner, rows, accumulate);
-  activate_backward(device, spec, a, scratch.dinner, scratch.dwide, rows);
-  block.up.backward(device, a.normed_mid_NC, scratch.dwide, scratch.branch_NC, rows, accumulate);
-  block.feed_forward_norm.backward(device, a.mid_NC, scratch.branch_NC, a.feed_forward_norm, d_NC, d_NC, rows,
-                                   accumulate);
+Result<void> feed_forward_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                   void* d_NC, bool accumulate) {
+  const BlockScratch& scratch = run.scratch;
+  HF_TRY(const void* const dout_NC, gather_gradient(run, d_NC));
+  block.down.input_gradient(run.device, dout_NC, scratch.dinner, run.rows());
+  block.down.weight_gradients(run.device, a.active, dout_NC, run.rows(), accumulate);
+  activate_backward(run, a, scratch.dinner, scratch.dwide);
+  const Device::Ticket launched =
+      block.up.launch_input_gradient(run.device, run.group, run.sums(), scratch.dwide, scratch.branch_NC);
+  block.up.weight_gradients(run.device, a.normed_mid_NC, scratch.dwide, run.rows(), accumulate);
+  HF_TRY_VOID(block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+  block.feed_forward_norm.backward(run.device, run.group.share(), a.mid_NC, scratch.branch_NC,
+                                   a.feed_forward_norm, d_NC, d_NC, run.own_rows(), accumulate);
+  return {};
 }
 
-void attention_backward(Device& device, const ModelSpec& spec, const Block& block, const BlockActivations& a,
-                        const BlockScratch& scratch, void* d_NC, const SequencesBT& sequences,
-                        bool accumulate) {
-  const BatchShapeBT shape = sequences.shape;
-  const std::int64_t rows = shape.rows();
-  block.output.backward(device, a.attention, d_NC, scratch.dinner, rows, accumulate);
-  device.launch(AttentionBackward{.qkv = a.qkv,
-                                  .first_key = sequences.first_key,
-                                  .out = a.attention,
-                                  .dout = scratch.dinner,
-                                  .lse = a.lse,
-                                  .delta = scratch.delta,
-                                  .dqkv = scratch.dwide,
-                                  .batch = shape.batch,
-                                  .sequence_length = shape.sequence_length,
-                                  .heads = spec.heads,
-                                  .kv_heads = spec.kv_heads,
-                                  .head_size = spec.head_size,
-                                  .dtype = spec.dtype});
-  rotate(device, spec, scratch, scratch.dwide, shape, /*inverse=*/true);
-  block.qkv.backward(device, a.normed_NC, scratch.dwide, scratch.branch_NC, rows, accumulate);
-  block.attention_norm.backward(device, a.x_NC, scratch.branch_NC, a.attention_norm, d_NC, d_NC, rows,
-                                accumulate);
+Result<void> attention_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                void* d_NC, bool accumulate) {
+  const BlockScratch& scratch = run.scratch;
+  HF_TRY(const void* const dmid_NC, gather_gradient(run, d_NC));
+  block.output.input_gradient(run.device, dmid_NC, scratch.dinner, run.rows());
+  block.output.weight_gradients(run.device, a.attention, dmid_NC, run.rows(), accumulate);
+  attend_backward(run, a);
+  const Device::Ticket launched =
+      block.qkv.launch_input_gradient(run.device, run.group, run.sums(), scratch.dwide, scratch.branch_NC);
+  block.qkv.weight_gradients(run.device, a.normed_NC, scratch.dwide, run.rows(), accumulate);
+  HF_TRY_VOID(
+      block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+  block.attention_norm.backward(run.device, run.group.share(), a.x_NC, scratch.branch_NC, a.attention_norm,
+                                d_NC, d_NC, run.own_rows(), accumulate);
+  return {};
 }
 
 }  // namespace holdfast

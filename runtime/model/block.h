@@ -2,6 +2,10 @@
 //   mid = x + output(attention(rotary(qkv(attention_norm(x)))))
 //   out = mid + down(activation(up(feed_forward_norm(mid))))
 // Every named tensor is stored once in the model's dtype, so a fused op has to round it there too.
+//
+// With tensor lanes queries, keys, values and the feed-forward width are slices, and this rank has some of
+// them, of all rows; x, mid and everything else as wide as the model are of this rank's own rows, or, where a
+// slice reads them, gathered (parallel/tensor_group.h).
 #pragma once
 
 #include <cstdint>
@@ -28,55 +32,78 @@ struct SequencesBT {
 
 struct Block {
   Norm attention_norm, feed_forward_norm;
-  Linear qkv, output, up, down;
+  ColumnLinear qkv, up;
+  RowLinear output, down;
 };
 
 // What backward needs of forward, for one block and one microbatch. What is computed again in backward
 // (Recompute) lies in memory that all blocks share. Void pointers are in the model's dtype.
 struct BlockActivations {
-  void* x_NC = nullptr;  // input of the block: the previous block's output
+  void* x_NC = nullptr;  // own rows; input of the block: the previous block's output
   Norm::Statistics attention_norm;
-  void* normed_NC = nullptr;
-  void* qkv = nullptr;        // (rows, qkv_width), queries and keys already rotated
-  void* attention = nullptr;  // (rows, attention_width)
-  float* lse = nullptr;       // (batch, heads, sequence_length)
-  void* mid_NC = nullptr;
+  void* normed_NC = nullptr;  // all rows
+  // By slice, so are the widths.
+  void* qkv = nullptr;        // (slices, rows, qkv_width), queries and keys already rotated
+  void* attention = nullptr;  // (slices, rows, attention_width)
+  float* lse = nullptr;       // (slices, batch, heads, sequence_length)
+  void* mid_NC = nullptr;     // own rows
   Norm::Statistics feed_forward_norm;
-  void* normed_mid_NC = nullptr;
-  void* up = nullptr;      // (rows, up_width)
-  void* active = nullptr;  // (rows, feed_forward)
+  void* normed_mid_NC = nullptr;  // all rows
+  void* up = nullptr;             // (slices, rows, up_width)
+  void* active = nullptr;         // (slices, rows, feed_forward)
 };
 
 // Memory that blocks share: nothing in it survives one block's forward or backward.
 struct BlockScratch {
   void* branch_NC = nullptr;  // a branch's output before it is added; a norm's incoming gradient in backward
-  void* dwide = nullptr;      // (rows, widest of up_width, qkv_width)
-  void* dinner = nullptr;     // (rows, widest of feed_forward, attention_width)
-  float* delta = nullptr;     // (batch, heads, sequence_length)
+  void* dwide = nullptr;      // (slices, rows, widest of up_width, qkv_width)
+  void* dinner = nullptr;     // (slices, rows, widest of feed_forward, attention_width)
+  float* delta = nullptr;     // (batch, heads of a slice, sequence_length)
+  void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has them all
+  SliceSums sums;                 // rows are a call's own; null without tensor lanes
   const float* cosine = nullptr;  // rotary tables (sequence_length, head_size / 2), null without rotary
   const float* sine = nullptr;
 };
 
+// What every call is about.
+struct BlockRun {
+  Device& device;
+  const ModelSpec& slice;  // ModelSpec::slice()
+  TensorGroup& group;
+  const BlockScratch& scratch;
+  SequencesBT sequences;
+  std::int64_t rows() const { return sequences.shape.rows(); }
+  std::int64_t own_rows() const { return group.own_rows(rows()); }
+  SliceSums sums() const {
+    return {.parts = scratch.sums.parts,
+            .arrivals = scratch.sums.arrivals,
+            .rows = rows(),
+            .columns = slice.width};
+  }
+};
+
+// A norm of this rank's rows and what the others have of it: all rows of y.
+Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_NC, void* y_NC,
+                           Norm::Statistics statistics);
+// All rows of a gradient of which this rank has its own: d_NC itself in a group of one.
+Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC);
+
 // Reads activations.x_NC, fills the rest, writes the block's output to out_NC.
-void block_forward(Device& device, const ModelSpec& spec, const Block& block,
-                   const BlockActivations& activations, const BlockScratch& scratch, void* out_NC,
-                   const SequencesBT& sequences);
+Result<void> block_forward(const BlockRun& run, const Block& block, const BlockActivations& activations,
+                           void* out_NC);
 
 // Before the backward of a half of the block: computes again what that half reads and the blocks share. With
 // Recompute::full the first call does it for both halves.
-void recompute_for_feed_forward(Device& device, const ModelSpec& spec, const Block& block,
-                                const BlockActivations& activations, const BlockScratch& scratch,
-                                const SequencesBT& sequences, Recompute recompute);
-void recompute_for_attention(Device& device, const Block& block, const BlockActivations& activations,
-                             BatchShapeBT shape, Recompute recompute);
+Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block,
+                                        const BlockActivations& activations, Recompute recompute);
+Result<void> recompute_for_attention(const BlockRun& run, const Block& block,
+                                     const BlockActivations& activations, Recompute recompute);
 
 // d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each
 // half's gradients leave as soon as they are complete.
-void feed_forward_backward(Device& device, const ModelSpec& spec, const Block& block,
-                           const BlockActivations& activations, const BlockScratch& scratch, void* d_NC,
-                           BatchShapeBT shape, bool accumulate);
-void attention_backward(Device& device, const ModelSpec& spec, const Block& block,
-                        const BlockActivations& activations, const BlockScratch& scratch, void* d_NC,
-                        const SequencesBT& sequences, bool accumulate);
+Result<void> feed_forward_backward(const BlockRun& run, const Block& block,
+                                   const BlockActivations& activations, void* d_NC, bool accumulate);
+Result<void> attention_backward(const BlockRun& run, const Block& block, const BlockActivations& activations,
+                                void* d_NC, bool accumulate);
 
 }  // namespace holdfast

@@ -2,10 +2,25 @@
 
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/tree_sum.h"
 
 namespace holdfast {
+namespace {
+
+const std::byte* part_of(const void* whole, std::size_t index, std::int64_t elements, DType dtype) {
+  return static_cast<const std::byte*>(whole) + index * static_cast<std::size_t>(elements) * bytes_of(dtype);
+}
+std::byte* part_of(void* whole, std::size_t index, std::int64_t elements, DType dtype) {
+  return static_cast<std::byte*>(whole) + index * static_cast<std::size_t>(elements) * bytes_of(dtype);
+}
+
+}  // namespace
 
 void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const {
+  forward(device, x_NI, y_NO, rows, dtype);
+}
+
+void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const {
   device.launch(Matmul{.a = x_NI,
                        .b = weight,
                        .c = y_NO,
@@ -18,24 +33,26 @@ void Linear::forward(Device& device, const void* x_NI, void* y_NO, std::int64_t 
                        .ldc = outputs,
                        .transpose_b = true,
                        .dtype = dtype,
-                       .dtype_c = dtype});
+                       .dtype_c = dtype_y});
 }
 
-void Linear::backward(Device& device, const void* x_NI, const void* dy_NO, void* dx_NI, std::int64_t rows,
-                      bool accumulate) const {
-  if (dx_NI != nullptr) {
-    device.launch(Matmul{.a = dy_NO,
-                         .b = weight,
-                         .c = dx_NI,
-                         .m = rows,
-                         .n = inputs,
-                         .k = outputs,
-                         .lda = outputs,
-                         .ldb = inputs,
-                         .ldc = inputs,
-                         .dtype = dtype,
-                         .dtype_c = dtype});
-  }
+void Linear::input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
+                            DType dtype_dx) const {
+  device.launch(Matmul{.a = dy_NO,
+                       .b = weight,
+                       .c = dx_NI,
+                       .m = rows,
+                       .n = inputs,
+                       .k = outputs,
+                       .lda = outputs,
+                       .ldb = inputs,
+                       .ldc = inputs,
+                       .dtype = dtype,
+                       .dtype_c = dtype_dx});
+}
+
+void Linear::weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
+                                bool accumulate) const {
   device.launch(Matmul{.a = dy_NO,
                        .b = x_NI,
                        .c = weight_gradient,
@@ -49,14 +66,90 @@ void Linear::backward(Device& device, const void* x_NI, const void* dy_NO, void*
                        .accumulate = accumulate,
                        .dtype = dtype,
                        .dtype_c = DType::fp32});
-  if (bias != nullptr) {
-    device.launch(BiasGradient{.dy = dy_NO,
-                               .gradient = bias_gradient,
-                               .rows = rows,
-                               .columns = outputs,
-                               .accumulate = accumulate,
-                               .dtype = dtype});
+  if (bias == nullptr) return;
+  device.launch(BiasGradient{.dy = dy_NO,
+                             .gradient = bias_gradient,
+                             .rows = rows,
+                             .columns = outputs,
+                             .accumulate = accumulate,
+                             .dtype = dtype});
+}
+
+void ColumnLinear::forward(Device& device, const void* x_NI, void* y, std::int64_t rows) const {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.forward(device, x_NI, part_of(y, i, rows * slice.outputs, slice.dtype), rows);
   }
+}
+
+Device::Ticket ColumnLinear::launch_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
+                                                   const void* dy, void* dx_NI) const {
+  const Linear& first = slices.front();
+  if (group.share().slices == 1) {
+    first.input_gradient(device, dy, dx_NI, sums.rows, first.dtype);
+    return device.ticket();
+  }
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.input_gradient(device, part_of(dy, i, sums.rows * slice.outputs, slice.dtype),
+                         part_of(sums.parts, i, sums.rows * slice.inputs, DType::fp32), sums.rows,
+                         DType::fp32);
+  }
+  return group.launch_own_sum(device, sums);
+}
+
+Result<void> ColumnLinear::finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
+                                                 const SliceSums& sums, void* dx_NI) const {
+  if (group.share().slices == 1) return {};
+  return group.finish_sum(device, launched, sums, nullptr, dx_NI, slices.front().dtype);
+}
+
+void ColumnLinear::weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
+                                    bool accumulate) const {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.weight_gradient_of(device, x_NI, part_of(dy, i, rows * slice.outputs, slice.dtype), rows,
+                             accumulate);
+  }
+}
+
+Result<void> RowLinear::forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
+                                void* y_NO) const {
+  if (group.share().slices == 1) {
+    Linear whole = slices.front();
+    whole.bias = bias;
+    whole.forward(device, x, y_NO, sums.rows);
+    return {};
+  }
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.forward(device, part_of(x, i, sums.rows * slice.inputs, slice.dtype),
+                  part_of(sums.parts, i, sums.rows * slice.outputs, DType::fp32), sums.rows, DType::fp32);
+  }
+  return group.finish_sum(device, group.launch_own_sum(device, sums), sums, bias, y_NO, slices.front().dtype);
+}
+
+void RowLinear::input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.input_gradient(device, dy_NO, part_of(dx, i, rows * slice.inputs, slice.dtype), rows, slice.dtype);
+  }
+}
+
+void RowLinear::weight_gradients(Device& device, const void* x, const void* dy_NO, std::int64_t rows,
+                                 bool accumulate) const {
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const Linear& slice = slices[i];
+    slice.weight_gradient_of(device, part_of(x, i, rows * slice.inputs, slice.dtype), dy_NO, rows,
+                             accumulate);
+  }
+  if (bias == nullptr) return;
+  device.launch(BiasGradient{.dy = dy_NO,
+                             .gradient = bias_gradient,
+                             .rows = rows,
+                             .columns = slices.front().outputs,
+                             .accumulate = accumulate,
+                             .dtype = slices.front().dtype});
 }
 
 void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics,
@@ -84,8 +177,48 @@ void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics stat
   }
 }
 
-void Norm::backward(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
-                    const void* dresidual_NC, void* dx_NC, std::int64_t rows, bool accumulate) const {
+// A slice of rows is one call: its shape, and so its bits, are those of the slice.
+void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, const void* dy_NC,
+                    Statistics statistics, const void* dresidual_NC, void* dx_NC, std::int64_t rows,
+                    bool accumulate) const {
+  if (slice_gradients == nullptr) {
+    return backward_rows(device, x_NC, dy_NC, statistics, dresidual_NC, dx_NC, rows, weight_gradient,
+                         bias_gradient, accumulate);
+  }
+  const std::int64_t slice_rows = rows / share.count, elements = slice_rows * width;
+  for (int i = 0; i < share.count; ++i) {
+    const auto part = static_cast<std::size_t>(i);
+    float* const gradients = slice_gradients + (share.first + i) * gradient_vectors() * width;
+    const Statistics of_part{statistics.mean == nullptr ? nullptr : statistics.mean + i * slice_rows,
+                             statistics.rstd + i * slice_rows};
+    backward_rows(device, part_of(x_NC, part, elements, dtype), part_of(dy_NC, part, elements, dtype),
+                  of_part, dresidual_NC == nullptr ? nullptr : part_of(dresidual_NC, part, elements, dtype),
+                  part_of(dx_NC, part, elements, dtype), slice_rows, gradients, gradients + width,
+                  accumulate);
+  }
+}
+
+Result<void> Norm::sum_slices(Device& device, TensorGroup& group) const {
+  if (slice_gradients == nullptr) return {};
+  const int slices = group.share().slices;
+  const std::int64_t elements = gradient_vectors() * width;
+  HF_TRY_VOID(group.all_gather(device, std::as_writable_bytes(std::span(
+                                           slice_gradients, static_cast<std::size_t>(slices * elements)))));
+  for (int vector = 0; vector < gradient_vectors(); ++vector) {
+    TreeSum sum{.part_count = slices,
+                .y = vector == 0 ? weight_gradient : bias_gradient,
+                .rows = 1,
+                .columns = width};
+    for (int slice = 0; slice < slices; ++slice)
+      sum.parts[static_cast<std::size_t>(slice)] = slice_gradients + slice * elements + vector * width;
+    device.launch(sum);
+  }
+  return {};
+}
+
+void Norm::backward_rows(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
+                         const void* dresidual_NC, void* dx_NC, std::int64_t rows, float* dweight,
+                         float* dbias, bool accumulate) const {
   if (kind == NormKind::layer_norm) {
     device.launch(LayerNormBackward{.x = x_NC,
                                     .weight = weight,
@@ -94,8 +227,8 @@ void Norm::backward(Device& device, const void* x_NC, const void* dy_NC, Statist
                                     .rstd = statistics.rstd,
                                     .dresidual = dresidual_NC,
                                     .dx = dx_NC,
-                                    .weight_gradient = weight_gradient,
-                                    .bias_gradient = bias_gradient,
+                                    .weight_gradient = dweight,
+                                    .bias_gradient = dbias,
                                     .rows = rows,
                                     .width = width,
                                     .accumulate = accumulate,
@@ -107,7 +240,7 @@ void Norm::backward(Device& device, const void* x_NC, const void* dy_NC, Statist
                                   .rstd = statistics.rstd,
                                   .dresidual = dresidual_NC,
                                   .dx = dx_NC,
-                                  .weight_gradient = weight_gradient,
+                                  .weight_gradient = dweight,
                                   .rows = rows,
                                   .width = width,
                                   .accumulate = accumulate,

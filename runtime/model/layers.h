@@ -1,10 +1,16 @@
-// The two parameterised layers a block is made of, as launches of ops: Linear (y = x W^T + b) and Norm. A
+// The parameterised layers a block is made of, as launches of ops: linear layers (y = x W^T + b) and norms. A
 // layer holds pointers into the flat parameter and gradient buffers; it owns nothing.
+//
+// With tensor lanes a linear layer is several slices of equal shape, of which this rank has some. What
+// belongs to slices lies slice after slice: (slices here, rows, columns of a slice). Without, there is one
+// slice, and the layers are what they look like.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/device.h"
+#include "parallel/tensor_group.h"
 #include "runtime/core/tensor.h"
 #include "runtime/model/spec.h"
 
@@ -19,9 +25,44 @@ struct Linear {
   DType dtype = DType::fp32;
 
   void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows) const;
-  // dx may be null. `accumulate`: add to the gradients instead of setting them.
-  void backward(Device& device, const void* x_NI, const void* dy_NO, void* dx_NI, std::int64_t rows,
-                bool accumulate) const;
+  // y in `dtype_y`: the model's, or fp32 where it is a part of a sum over slices.
+  void forward(Device& device, const void* x_NI, void* y_NO, std::int64_t rows, DType dtype_y) const;
+  void input_gradient(Device& device, const void* dy_NO, void* dx_NI, std::int64_t rows,
+                      DType dtype_dx) const;
+  // Of the bias, too. `accumulate`: add to the gradients instead of setting them.
+  void weight_gradient_of(Device& device, const void* x_NI, const void* dy_NO, std::int64_t rows,
+                          bool accumulate) const;
+};
+
+// Split by its outputs: every slice reads all of x and makes its own columns of y. The gradient of x is a sum
+// over slices.
+struct ColumnLinear {
+  std::vector<Linear> slices;  // those of this rank
+
+  void forward(Device& device, const void* x_NI, void* y, std::int64_t rows) const;
+  // The gradient of x in two calls, so that what is launched between them runs while rows travel: dx (own
+  // rows, inputs).
+  Device::Ticket launch_input_gradient(Device& device, TensorGroup& group, const SliceSums& sums,
+                                       const void* dy, void* dx_NI) const;
+  Result<void> finish_input_gradient(Device& device, TensorGroup& group, Device::Ticket launched,
+                                     const SliceSums& sums, void* dx_NI) const;
+  void weight_gradients(Device& device, const void* x_NI, const void* dy, std::int64_t rows,
+                        bool accumulate) const;
+};
+
+// Split by its inputs: y is a sum over slices. Its bias is added once and on all ranks of a tensor group,
+// which have the gradients of all rows.
+struct RowLinear {
+  std::vector<Linear> slices;  // without the bias
+  const void* bias = nullptr;
+  float* bias_gradient = nullptr;
+
+  // y (own rows, outputs).
+  Result<void> forward(Device& device, TensorGroup& group, const SliceSums& sums, const void* x,
+                       void* y_NO) const;
+  void input_gradient(Device& device, const void* dy_NO, void* dx, std::int64_t rows) const;
+  void weight_gradients(Device& device, const void* x, const void* dy_NO, std::int64_t rows,
+                        bool accumulate) const;
 };
 
 struct Norm {
@@ -30,6 +71,9 @@ struct Norm {
   const void* bias = nullptr;
   float* weight_gradient = nullptr;
   float* bias_gradient = nullptr;
+  // With tensor lanes: every slice of rows has gradients of its own, until the lane is complete:
+  // (slices, 1 or 2 with a bias, width). Null without.
+  float* slice_gradients = nullptr;
   std::int64_t width = 0;
   float epsilon = 1e-5F;
   DType dtype = DType::fp32;
@@ -39,9 +83,18 @@ struct Norm {
     float* rstd = nullptr;
   };
   void forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
-  // dx = gradient through the norm + dresidual (when not null; may be the memory of dx).
-  void backward(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
-                const void* dresidual_NC, void* dx_NC, std::int64_t rows, bool accumulate) const;
+  // Of this rank's rows. dx = gradient through the norm + dresidual (when not null; may be the memory of dx).
+  void backward(Device& device, const TensorShare& share, const void* x_NC, const void* dy_NC,
+                Statistics statistics, const void* dresidual_NC, void* dx_NC, std::int64_t rows,
+                bool accumulate) const;
+  // After the last microbatch of a lane: the tree over the slices' gradients.
+  Result<void> sum_slices(Device& device, TensorGroup& group) const;
+
+ private:
+  void backward_rows(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
+                     const void* dresidual_NC, void* dx_NC, std::int64_t rows, float* dweight, float* dbias,
+                     bool accumulate) const;
+  std::int64_t gradient_vectors() const { return kind == NormKind::layer_norm ? 2 : 1; }
 };
 
 }  // namespace holdfast

@@ -14,10 +14,6 @@ std::byte* row_of(void* matrix, std::int64_t row, std::int64_t width, DType dtyp
   return static_cast<std::byte*>(matrix) + static_cast<std::size_t>(row * width) * bytes_of(dtype);
 }
 
-std::size_t boundary_bytes(const ModelSpec& spec, BatchShapeBT shape) {
-  return static_cast<std::size_t>(shape.rows() * spec.width) * bytes_of(spec.dtype);
-}
-
 // Counts the buckets of one backward pass; the order is backward_buckets()'s.
 class BucketCounter {
  public:
@@ -35,14 +31,16 @@ class BucketCounter {
 }  // namespace
 
 Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute)
-    : Model(spec, largest, mode, plan, recompute, StageShape{.part = whole_model(spec)}) {}
+    : Model(spec, largest, mode, plan, recompute, whole_stage(spec)) {}
 
 Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute,
              const StageShape& stage)
     : spec_(spec),
+      slice_(spec.slice()),
       recompute_(recompute),
       stage_(stage),
-      memory_(spec, largest, mode == Mode::train, recompute, stage, plan) {
+      memory_(spec, largest, mode == Mode::train, recompute, stage, plan),
+      alone_(std::make_unique<TensorGroup>(stage.tensor)) {
   HF_CHECK(0 <= stage.part.first_layer && stage.part.first_layer <= stage.part.end_layer &&
            stage.part.end_layer <= spec.layers && stage.microbatches_in_flight >= 1);
 }
@@ -51,29 +49,48 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
                  float* gradients) {
   activations_ = memory_.bind(device, arena);
   const ParameterTable table(spec_, buckets, parameters, gradients);
+  float* norm_slices = activations_.norm_slices;
+  const auto norm_of = [&](const std::string& name) {
+    Norm norm = table.norm(name);
+    norm.slice_gradients = norm_slices;
+    if (norm_slices != nullptr) norm_slices += memory_.norm_slice_elements();
+    return norm;
+  };
   for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
     const std::string name = fmt::format("layers.{}.", layer);
-    blocks_.push_back({.attention_norm = table.norm(name + "attention_norm"),
-                       .feed_forward_norm = table.norm(name + "feed_forward_norm"),
-                       .qkv = table.linear(name + "attention.qkv"),
-                       .output = table.linear(name + "attention.output"),
-                       .up = table.linear(name + "feed_forward.up"),
-                       .down = table.linear(name + "feed_forward.down")});
+    Block block;
+    block.attention_norm = norm_of(name + "attention_norm");
+    block.feed_forward_norm = norm_of(name + "feed_forward_norm");
+    block.qkv = table.column_linear(name + "attention.qkv");
+    block.output = table.row_linear(name + "attention.output");
+    block.up = table.column_linear(name + "feed_forward.up");
+    block.down = table.row_linear(name + "feed_forward.down");
+    blocks_.push_back(std::move(block));
   }
+  if (has_head()) final_norm_ = norm_of("final_norm");
   bind_ends(table);
 }
 
 void Model::bind_ends(const ParameterTable& table) {
-  if (has_head()) {
-    final_norm_ = table.norm("final_norm");
-    head_ = table.head();
-  }
+  if (has_head()) head_ = table.head();
   if (!stage_.part.has_embedding) return;
-  token_table_ = table.parameter("embedding.token.weight");
-  token_gradient_ = table.gradient("embedding.token.weight");
+  token_table_ = table.column_linear("embedding.token");
   if (spec_.positions == 0) return;
   position_table_ = table.parameter("embedding.position.weight");
   position_gradient_ = table.gradient("embedding.position.weight");
+}
+
+void Model::join(TensorGroup& group) {
+  HF_CHECK(group.share().slices == stage_.tensor.slices && group.share().first == stage_.tensor.first);
+  joined_ = &group;
+}
+
+BlockRun Model::run_of(Device& device, const TokenBatch& batch) const {
+  return {.device = device,
+          .slice = slice_,
+          .group = group(),
+          .scratch = activations_.scratch,
+          .sequences = {batch.shape, batch.first_key}};
 }
 
 void* Model::residual(int microbatch, std::size_t index) const {
@@ -91,135 +108,265 @@ BlockActivations Model::block_activations(int microbatch, std::size_t index) con
   return activations;
 }
 
+std::size_t Model::boundary_bytes(BatchShapeBT shape) const {
+  return static_cast<std::size_t>(group().own_rows(shape.rows()) * spec_.width) * bytes_of(spec_.dtype);
+}
+
 std::span<std::byte> Model::input(int microbatch, BatchShapeBT shape) const {
-  return {static_cast<std::byte*>(residual(microbatch, 0)), boundary_bytes(spec_, shape)};
+  return {static_cast<std::byte*>(residual(microbatch, 0)), boundary_bytes(shape)};
 }
 
 std::span<std::byte> Model::output(int microbatch, BatchShapeBT shape) const {
-  return {static_cast<std::byte*>(residual(microbatch, blocks_.size())), boundary_bytes(spec_, shape)};
+  return {static_cast<std::byte*>(residual(microbatch, blocks_.size())), boundary_bytes(shape)};
 }
 
 std::span<std::byte> Model::output_gradient(int microbatch, BatchShapeBT shape) const {
   void* const d_NC = activations_.d_NC[static_cast<std::size_t>(microbatch) % activations_.d_NC.size()];
-  return {static_cast<std::byte*>(d_NC), boundary_bytes(spec_, shape)};
+  return {static_cast<std::byte*>(d_NC), boundary_bytes(shape)};
 }
 
-void Model::embed(Device& device, const TokenBatch& batch, int microbatch) const {
-  device.launch(EmbeddingForward{.tokens = batch.inputs,
-                                 .table = token_table_,
-                                 .positions = position_table_,
-                                 .x = residual(microbatch, 0),
-                                 .rows = batch.shape.rows(),
-                                 .width = spec_.width,
-                                 .sequence_length = batch.shape.sequence_length,
-                                 .dtype = spec_.dtype});
+Model::TokenRange Model::tokens_of_slice(std::size_t index) const {
+  const std::int64_t first =
+      (group().share().first + static_cast<std::int64_t>(index)) * slice_.padded_vocabulary;
+  return {.first = first,
+          .count = std::clamp<std::int64_t>(spec_.vocabulary - first, 0, slice_.padded_vocabulary)};
 }
 
-void Model::forward(Device& device, const TokenBatch& batch, int microbatch) const {
-  if (stage_.part.has_embedding) embed(device, batch, microbatch);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    block_forward(device, spec_, blocks_[i], block_activations(microbatch, i), activations_.scratch,
-                  residual(microbatch, i + 1), {batch.shape, batch.first_key});
+// Every slice writes the rows whose tokens it has; what peers have of this rank's rows is added to its zeros.
+Result<void> Model::embed(Device& device, const TokenBatch& batch, int microbatch) const {
+  const std::int64_t rows = batch.shape.rows(), own_rows = group().own_rows(rows);
+  const std::size_t row_bytes = static_cast<std::size_t>(spec_.width) * bytes_of(spec_.dtype);
+  const bool alone = group().share().ranks() == 1, sliced = spec_.tensor_lanes > 1;
+  void* const x_NC = residual(microbatch, 0);
+  auto* const all = static_cast<std::byte*>(alone ? x_NC : activations_.scratch.sums.parts);
+  const std::size_t all_bytes = static_cast<std::size_t>(rows) * row_bytes;
+  if (!alone) device.launch(FillZero{.target = all, .bytes = static_cast<std::int64_t>(all_bytes)});
+  for (std::size_t i = 0; i < token_table_.slices.size(); ++i) {
+    device.launch(EmbeddingForward{.tokens = batch.inputs,
+                                   .table = token_table_.slices[i].weight,
+                                   .positions = position_table_,
+                                   .x = all,
+                                   .rows = rows,
+                                   .width = spec_.width,
+                                   .sequence_length = batch.shape.sequence_length,
+                                   .first_token = sliced ? tokens_of_slice(i).first : 0,
+                                   .token_count = sliced ? slice_.padded_vocabulary : 0,
+                                   .dtype = spec_.dtype});
   }
+  if (alone) return {};
+  auto* const arrivals = reinterpret_cast<std::byte*>(activations_.scratch.sums.arrivals);
+  HF_TRY_VOID(group().scatter(device, device.ticket(), {all, all_bytes}, {arrivals, all_bytes}));
+  const std::size_t own_bytes = static_cast<std::size_t>(own_rows) * row_bytes;
+  const void* sum = all + static_cast<std::size_t>(group().share().rank()) * own_bytes;
+  for (int peer = 0; peer < group().share().ranks(); ++peer) {
+    if (peer == group().share().rank()) continue;
+    device.launch(Add{.a = sum,
+                      .b = arrivals + static_cast<std::size_t>(peer) * own_bytes,
+                      .y = x_NC,
+                      .count = own_rows * spec_.width,
+                      .dtype = spec_.dtype});
+    sum = x_NC;
+  }
+  return {};
 }
 
-void Model::run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const {
-  final_norm_.forward(device, residual(microbatch, blocks_.size()), activations_.final_NC,
-                      activations_.final_statistics, batch.shape.rows());
+Result<void> Model::forward(Device& device, const TokenBatch& batch, int microbatch) const {
+  if (stage_.part.has_embedding) HF_TRY_VOID(embed(device, batch, microbatch));
+  const BlockRun run = run_of(device, batch);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    HF_TRY_VOID(
+        block_forward(run, blocks_[i], block_activations(microbatch, i), residual(microbatch, i + 1)));
+  }
+  return {};
 }
 
-void Model::run_head(Device& device, const TokenBatch& batch, double* loss_sum,
-                     const BackwardOptions* options) const {
+Result<void> Model::run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const {
+  return gathered_norm(run_of(device, batch), final_norm_, residual(microbatch, blocks_.size()),
+                       activations_.final_NC, activations_.final_statistics);
+}
+
+Result<void> Model::cross_entropy(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                                  const BackwardOptions* options) const {
+  if (spec_.tensor_lanes > 1) return cross_entropy_of_slices(device, batch, chunk, options);
+  device.launch(CrossEntropy{.logits = activations_.head.logits,
+                             .targets = batch.targets + chunk.first_row,
+                             .losses = activations_.head.losses + chunk.first_row,
+                             .rows = chunk.rows,
+                             .row_stride = spec_.padded_vocabulary,
+                             .vocabulary = spec_.vocabulary,
+                             .gradient_scale = options == nullptr ? 0.0F : options->gradient_scale,
+                             .dtype = spec_.dtype});
+  return {};
+}
+
+Result<void> Model::cross_entropy_of_slices(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                                            const BackwardOptions* options) const {
+  const HeadMemory& head = activations_.head;
+  const TensorShare& share = group().share();
+  const std::int64_t columns = slice_.padded_vocabulary;
+  const auto logits_of = [&](std::size_t i) {
+    return row_of(head.logits, static_cast<std::int64_t>(i) * chunk.rows, columns, spec_.dtype);
+  };
+  for (std::size_t i = 0; i < head_.slices.size(); ++i) {
+    const TokenRange tokens = tokens_of_slice(i);
+    device.launch(CrossEntropySlice{
+        .logits = logits_of(i),
+        .targets = batch.targets + chunk.first_row,
+        .statistics = head.of_slices + (share.first + static_cast<std::int64_t>(i)) * chunk.rows,
+        .rows = chunk.rows,
+        .row_stride = columns,
+        .columns = tokens.count,
+        .first_token = tokens.first,
+        .dtype = spec_.dtype});
+  }
+  HF_TRY_VOID(
+      group().all_gather(device, std::as_writable_bytes(std::span(
+                                     head.of_slices, static_cast<std::size_t>(share.slices * chunk.rows)))));
+  device.launch(CrossEntropyJoin{.slices = head.of_slices,
+                                 .targets = batch.targets + chunk.first_row,
+                                 .losses = head.losses + chunk.first_row,
+                                 .statistics = head.of_rows,
+                                 .rows = chunk.rows,
+                                 .slice_count = share.slices});
+  if (options == nullptr) return {};
+  for (std::size_t i = 0; i < head_.slices.size(); ++i) {
+    const TokenRange tokens = tokens_of_slice(i);
+    device.launch(CrossEntropyGradient{.logits = logits_of(i),
+                                       .targets = batch.targets + chunk.first_row,
+                                       .statistics = head.of_rows,
+                                       .rows = chunk.rows,
+                                       .row_stride = columns,
+                                       .columns = tokens.count,
+                                       .first_token = tokens.first,
+                                       .gradient_scale = options->gradient_scale,
+                                       .dtype = spec_.dtype});
+  }
+  return {};
+}
+
+// The gradient of the final norm's output: of slices in parts, which are added when all chunks are there.
+void Model::head_backward(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                          const BackwardOptions& options) const {
+  const HeadMemory& head = activations_.head;
+  const bool sliced = spec_.tensor_lanes > 1;
+  const DType dtype_dx = sliced ? DType::fp32 : spec_.dtype;
+  void* const dx = sliced ? activations_.scratch.sums.parts : head.dfinal_NC;
+  for (std::size_t i = 0; i < head_.slices.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    head_.slices[i].input_gradient(
+        device, row_of(head.logits, index * chunk.rows, slice_.padded_vocabulary, spec_.dtype),
+        row_of(dx, index * batch.shape.rows() + chunk.first_row, spec_.width, dtype_dx), chunk.rows,
+        dtype_dx);
+  }
+  head_.weight_gradients(device, row_of(activations_.final_NC, chunk.first_row, spec_.width, spec_.dtype),
+                         head.logits, chunk.rows, options.accumulate || chunk.first_row > 0);
+}
+
+Result<void> Model::run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+                             const BackwardOptions* options) const {
   const std::int64_t rows = batch.shape.rows();
   for (std::int64_t first = 0; first < rows; first += memory_.head_rows()) {
-    const std::int64_t count = std::min(memory_.head_rows(), rows - first);
-    const void* x_NC = row_of(activations_.final_NC, first, spec_.width, spec_.dtype);
-    head_.forward(device, x_NC, activations_.logits, count);
-    device.launch(CrossEntropy{.logits = activations_.logits,
-                               .targets = batch.targets + first,
-                               .losses = activations_.losses + first,
-                               .rows = count,
-                               .row_stride = spec_.padded_vocabulary,
-                               .vocabulary = spec_.vocabulary,
-                               .gradient_scale = options == nullptr ? 0.0F : options->gradient_scale,
-                               .dtype = spec_.dtype});
-    if (options == nullptr) continue;
-    head_.backward(device, x_NC, activations_.logits,
-                   row_of(activations_.dfinal_NC, first, spec_.width, spec_.dtype), count,
-                   options->accumulate || first > 0);
+    const HeadChunk chunk{.first_row = first, .rows = std::min(memory_.head_rows(), rows - first)};
+    head_.forward(device, row_of(activations_.final_NC, first, spec_.width, spec_.dtype),
+                  activations_.head.logits, chunk.rows);
+    HF_TRY_VOID(cross_entropy(device, batch, chunk, options));
+    if (options != nullptr) head_backward(device, batch, chunk, *options);
   }
-  device.launch(LossSum{.values = activations_.losses, .count = rows, .sum = loss_sum});
+  device.launch(LossSum{.values = activations_.head.losses, .count = rows, .sum = loss_sum});
+  if (options == nullptr || spec_.tensor_lanes == 1) return {};
+  const SliceSums sums = run_of(device, batch).sums();
+  return group().finish_sum(device, group().launch_own_sum(device, sums), sums, nullptr,
+                            activations_.head.dfinal_NC, spec_.dtype);
 }
 
-void Model::forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const {
-  forward(device, batch, microbatch);
-  if (!has_head()) return;
-  run_final_norm(device, batch, microbatch);
-  run_head(device, batch, loss_sum, nullptr);
+Result<void> Model::forward_loss(Device& device, const TokenBatch& batch, int microbatch,
+                                 double* loss_sum) const {
+  HF_TRY_VOID(forward(device, batch, microbatch));
+  if (!has_head()) return {};
+  HF_TRY_VOID(run_final_norm(device, batch, microbatch));
+  return run_head(device, batch, loss_sum, nullptr);
 }
 
-void Model::forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
+Result<void> Model::forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
+                                     const BackwardOptions& options) const {
+  HF_TRY_VOID(forward(device, batch, 0));
+  return backward(device, batch, 0, loss_sum, options);
+}
+
+Result<void> Model::complete(Device& device, const Norm& norm, const BackwardOptions& options) const {
+  if (!options.completes_lane) return {};
+  return norm.sum_slices(device, group());
+}
+
+Result<void> Model::backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                              const BackwardOptions& options) const {
-  forward(device, batch, 0);
-  backward(device, batch, 0, loss_sum, options);
-}
-
-void Model::backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
-                     const BackwardOptions& options) const {
   BucketCounter bucket(options.observer);
+  const BlockRun run = run_of(device, batch);
   void* const d_NC = output_gradient(microbatch, batch.shape).data();
   if (has_head()) {
-    run_final_norm(device, batch, microbatch);
-    run_head(device, batch, loss_sum, &options);
+    HF_TRY_VOID(run_final_norm(device, batch, microbatch));
+    HF_TRY_VOID(run_head(device, batch, loss_sum, &options));
     if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
-    final_norm_.backward(device, residual(microbatch, blocks_.size()), activations_.dfinal_NC,
-                         activations_.final_statistics, nullptr, d_NC, batch.shape.rows(),
-                         options.accumulate);
+    final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
+                         activations_.head.dfinal_NC, activations_.final_statistics, nullptr, d_NC,
+                         run.own_rows(), options.accumulate);
+    HF_TRY_VOID(complete(device, final_norm_, options));
     bucket.next();
   }
   for (std::size_t i = blocks_.size(); i-- > 0;) {
     const Block& block = blocks_[i];
     const BlockActivations activations = block_activations(microbatch, i);
-    const BlockScratch& scratch = activations_.scratch;
-    const SequencesBT sequences{batch.shape, batch.first_key};
     const bool still_there = options.follows_forward && i + 1 == blocks_.size();
     const Recompute recompute = still_there ? Recompute::none : recompute_;
-    recompute_for_feed_forward(device, spec_, block, activations, scratch, sequences, recompute);
-    feed_forward_backward(device, spec_, block, activations, scratch, d_NC, batch.shape, options.accumulate);
+    HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
+    HF_TRY_VOID(feed_forward_backward(run, block, activations, d_NC, options.accumulate));
+    HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
     bucket.next();
-    recompute_for_attention(device, block, activations, batch.shape, recompute);
-    attention_backward(device, spec_, block, activations, scratch, d_NC, sequences, options.accumulate);
+    HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
+    HF_TRY_VOID(attention_backward(run, block, activations, d_NC, options.accumulate));
+    HF_TRY_VOID(complete(device, block.attention_norm, options));
     bucket.next();
   }
-  if (!stage_.part.has_embedding) return;
-  embedding_backward(device, batch, microbatch, options.accumulate);
+  if (!stage_.part.has_embedding) return {};
+  HF_TRY_VOID(embedding_backward(device, batch, microbatch, options.accumulate));
   if (spec_.positions > 0) bucket.next();  // positions and tokens are two buckets, written by one op
   bucket.next();
+  return {};
 }
 
-void Model::embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
-                               bool accumulate) const {
-  if (!accumulate) {
-    const std::int64_t row_bytes = spec_.width * static_cast<std::int64_t>(sizeof(float));
-    device.launch(FillZero{.target = token_gradient_, .bytes = spec_.padded_vocabulary * row_bytes});
-    if (spec_.positions > 0)
-      device.launch(FillZero{.target = position_gradient_, .bytes = spec_.positions * row_bytes});
+Result<void> Model::embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
+                                       bool accumulate) const {
+  HF_TRY(const void* const dx_NC,
+         gather_gradient(run_of(device, batch), output_gradient(microbatch, batch.shape).data()));
+  const std::int64_t row_bytes = spec_.width * static_cast<std::int64_t>(sizeof(float));
+  if (!accumulate && spec_.positions > 0)
+    device.launch(FillZero{.target = position_gradient_, .bytes = spec_.positions * row_bytes});
+  for (std::size_t i = 0; i < token_table_.slices.size(); ++i) {
+    float* const gradient = token_table_.slices[i].weight_gradient;
+    const bool sliced = spec_.tensor_lanes > 1;
+    if (!accumulate)
+      device.launch(FillZero{.target = gradient, .bytes = slice_.padded_vocabulary * row_bytes});
+    device.launch(EmbeddingBackward{.tokens = batch.inputs,
+                                    .dx = dx_NC,
+                                    .table_gradient = gradient,
+                                    .positions_gradient = i == 0 ? position_gradient_ : nullptr,
+                                    .rows = batch.shape.rows(),
+                                    .width = spec_.width,
+                                    .sequence_length = batch.shape.sequence_length,
+                                    .first_token = sliced ? tokens_of_slice(i).first : 0,
+                                    .token_count = sliced ? slice_.padded_vocabulary : 0,
+                                    .dtype = spec_.dtype});
   }
-  device.launch(EmbeddingBackward{.tokens = batch.inputs,
-                                  .dx = output_gradient(microbatch, batch.shape).data(),
-                                  .table_gradient = token_gradient_,
-                                  .positions_gradient = position_gradient_,
-                                  .rows = batch.shape.rows(),
-                                  .width = spec_.width,
-                                  .sequence_length = batch.shape.sequence_length,
-                                  .dtype = spec_.dtype});
+  return {};
 }
 
 const void* Model::forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const {
-  forward(device, batch, 0);
-  run_final_norm(device, batch, 0);
-  head_.forward(device, row_of(activations_.final_NC, row, spec_.width, spec_.dtype), activations_.logits, 1);
-  return activations_.logits;
+  HF_CHECK(group().share().ranks() == 1);
+  static_cast<void>(forward(device, batch, 0).ok());  // a group of one has no errors
+  static_cast<void>(run_final_norm(device, batch, 0).ok());
+  head_.forward(device, row_of(activations_.final_NC, row, spec_.width, spec_.dtype),
+                activations_.head.logits, 1);
+  return activations_.head.logits;
 }
 
 }  // namespace holdfast

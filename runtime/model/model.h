@@ -5,11 +5,16 @@
 // next one's starts with its input(); a backward ends with input_gradient() and the previous one's starts
 // with its output_gradient(). Whoever runs the stages moves these between the ranks.
 //
+// With tensor lanes a rank has some slices of everything that is split; whoever shares the work of a
+// microbatch with other ranks joins their group, and input(), output() and their gradients are of the rank's
+// own rows.
+//
 // Memory: the constructor reserves everything in a MemoryPlan; bind() takes the addresses. Nothing is
 // allocated later.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -44,6 +49,7 @@ struct BackwardOptions {
   bool accumulate = false;             // add to the gradients of the microbatches before
   float gradient_scale = 1.0F;         // of each token's loss: 1 / tokens of the global batch
   BucketObserver* observer = nullptr;  // or null
+  bool completes_lane = true;          // the last microbatch of its lane
   // No other microbatch was launched since this one's forward: what the blocks share holds the last block's.
   bool follows_forward = true;
 };
@@ -53,23 +59,27 @@ class Model {
   enum class Mode { train, forward_only };
 
   Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan,
-        Recompute recompute = Recompute::none);  // the whole model, one microbatch at a time
+        Recompute recompute = Recompute::none);  // the whole model with all slices, one microbatch at a time
   Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute,
         const StageShape& stage);
   // `gradients` is null in forward_only mode.
   void bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
             float* gradients);
+  // Of a share with peers, before anything runs; the group outlives the model. Until then nothing moves, as
+  // when kernels are only planned.
+  void join(TensorGroup& group);
 
   // Microbatches are numbered in the order of their forwards, and so are the places of their activations,
   // which come round after StageShape::microbatches_in_flight.
-  void forward(Device& device, const TokenBatch& batch, int microbatch) const;
+  // The error of all that launch: of the tensor group.
+  Result<void> forward(Device& device, const TokenBatch& batch, int microbatch) const;
   // The last stage's starts with the loss. Buckets are announced in the order of backward_buckets().
   // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there; stages without
   // the head leave it alone.
-  void backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
-                const BackwardOptions& options) const;
-  // (rows, width) in the model's dtype. input() and output_gradient() have one place more than microbatches
-  // are in flight.
+  Result<void> backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
+                        const BackwardOptions& options) const;
+  // (own rows, width) in the model's dtype. input() and output_gradient() have one place more than
+  // microbatches are in flight.
   std::span<std::byte> input(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output_gradient(int microbatch, BatchShapeBT shape) const;
@@ -78,14 +88,14 @@ class Model {
   }
 
   // forward() without a backward, with the loss where the head is.
-  void forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const;
-  void forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const {
-    forward_loss(device, batch, 0, loss_sum);
+  Result<void> forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const;
+  Result<void> forward_loss(Device& device, const TokenBatch& batch, double* loss_sum) const {
+    return forward_loss(device, batch, 0, loss_sum);
   }
-  void forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
-                        const BackwardOptions& options) const;
+  Result<void> forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
+                                const BackwardOptions& options) const;
   // logits_V of one row (padded_vocabulary elements of the model's dtype), owned by the model, valid until
-  // the next call.
+  // the next call. Of a model with all slices.
   const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
 
   const ModelSpec& spec() const { return spec_; }
@@ -97,26 +107,48 @@ class Model {
   // Input (0) or outputs (i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
   BlockActivations block_activations(int microbatch, std::size_t index) const;
-  void embed(Device& device, const TokenBatch& batch, int microbatch) const;
-  void run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const;
+  std::size_t boundary_bytes(BatchShapeBT shape) const;
+  BlockRun run_of(Device& device, const TokenBatch& batch) const;
+  TensorGroup& group() const { return joined_ == nullptr ? *alone_ : *joined_; }
+  Result<void> embed(Device& device, const TokenBatch& batch, int microbatch) const;
+  Result<void> run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const;
   // Final norm's output -> losses, chunk by chunk; with options also the gradients of the head and of
   // final_NC.
-  void run_head(Device& device, const TokenBatch& batch, double* loss_sum,
-                const BackwardOptions* options) const;
-  void embedding_backward(Device& device, const TokenBatch& batch, int microbatch, bool accumulate) const;
+  Result<void> run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+                        const BackwardOptions* options) const;
+  struct HeadChunk {
+    std::int64_t first_row = 0, rows = 0;
+  };
+  // Losses of a chunk; with options its logits become their gradients.
+  Result<void> cross_entropy(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                             const BackwardOptions* options) const;
+  Result<void> cross_entropy_of_slices(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                                       const BackwardOptions* options) const;
+  void head_backward(Device& device, const TokenBatch& batch, HeadChunk chunk,
+                     const BackwardOptions& options) const;
+  Result<void> embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
+                                  bool accumulate) const;
+  // Gradients of the norms of one bucket, once its lane is complete.
+  Result<void> complete(Device& device, const Norm& norm, const BackwardOptions& options) const;
+  // Real tokens of a slice of the vocabulary, and the first one.
+  struct TokenRange {
+    std::int64_t first = 0, count = 0;
+  };
+  TokenRange tokens_of_slice(std::size_t index) const;
 
-  ModelSpec spec_;
+  ModelSpec spec_, slice_;
   Recompute recompute_;
   StageShape stage_;
   ActivationMemory memory_;
   Activations activations_;
   std::vector<Block> blocks_;
   Norm final_norm_;
-  Linear head_;
-  const void* token_table_ = nullptr;
+  ColumnLinear head_;
+  ColumnLinear token_table_;  // rows of the vocabulary as outputs
   const void* position_table_ = nullptr;
-  float* token_gradient_ = nullptr;
   float* position_gradient_ = nullptr;
+  std::unique_ptr<TensorGroup> alone_;
+  TensorGroup* joined_ = nullptr;
 };
 
 }  // namespace holdfast

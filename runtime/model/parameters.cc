@@ -12,42 +12,65 @@ ParameterTable::ParameterTable(const ModelSpec& spec, const BucketPlan& buckets,
     : spec_(&spec), parameters_(parameters), gradients_(gradients) {
   for (const Bucket& bucket : buckets.buckets()) {
     for (const BucketTensor& tensor : bucket.tensors) {
-      if (bucket.shadow_of >= 0 || bucket.is_guest) tied_head_ = tensor;
-      if (bucket.shadow_of < 0) tensors_[tensor.name] = tensor;
+      if (bucket.shadow_of >= 0 || bucket.is_guest) tied_head_.push_back(tensor);
+      if (bucket.shadow_of < 0) tensors_[{tensor.name, slices_of(tensor.name)}] = tensor;
     }
   }
 }
 
-const BucketTensor& ParameterTable::tensor(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  HF_CHECK(found != tensors_.end(), "the model has no tensor {}", name);
+int ParameterTable::slices_of(const std::string& name) const {
+  int count = 0;
+  while (tensors_.contains({name, count})) ++count;
+  return count;
+}
+
+const BucketTensor& ParameterTable::tensor(const std::string& name, int slice) const {
+  const auto found = tensors_.find({name, slice});
+  HF_CHECK(found != tensors_.end(), "the model has no tensor {} (slice {} here)", name, slice);
   return found->second;
 }
 
-const void* ParameterTable::parameter(const std::string& name) const {
-  return parameters_ + tensor(name).parameter_offset * bytes_of(spec_->dtype);
+const void* ParameterTable::parameter(const std::string& name, int slice) const {
+  return parameters_ + tensor(name, slice).parameter_offset * bytes_of(spec_->dtype);
 }
 
 float* ParameterTable::gradient_of(const BucketTensor& tensor) const {
   return gradients_ == nullptr ? nullptr : gradients_ + tensor.gradient_offset;
 }
 
-float* ParameterTable::gradient(const std::string& name) const {
-  return gradient_of(tensor(name));
+float* ParameterTable::gradient(const std::string& name, int slice) const {
+  return gradient_of(tensor(name, slice));
 }
 
-Linear ParameterTable::linear(const std::string& name) const {
-  const BucketTensor& weight = tensor(name + ".weight");
-  Linear linear{.weight = parameter(weight.name),
-                .weight_gradient = gradient_of(weight),
-                .outputs = static_cast<std::int64_t>(weight.shape[0]),
-                .inputs = static_cast<std::int64_t>(weight.shape[1]),
-                .dtype = spec_->dtype};
-  if (const std::string bias = name + ".bias"; contains(bias)) {
-    linear.bias = parameter(bias);
-    linear.bias_gradient = gradient(bias);
+Linear ParameterTable::linear(const BucketTensor& weight) const {
+  return {.weight = parameters_ + weight.parameter_offset * bytes_of(spec_->dtype),
+          .weight_gradient = gradient_of(weight),
+          .outputs = static_cast<std::int64_t>(weight.shape[0]),
+          .inputs = static_cast<std::int64_t>(weight.shape[1]),
+          .dtype = spec_->dtype};
+}
+
+ColumnLinear ParameterTable::column_linear(const std::string& name) const {
+  ColumnLinear layer;
+  const std::string bias = name + ".bias";
+  for (int slice = 0; slice < slices_of(name + ".weight"); ++slice) {
+    Linear& part = layer.slices.emplace_back(linear(tensor(name + ".weight", slice)));
+    if (!contains(bias)) continue;
+    part.bias = parameter(bias, slice);
+    part.bias_gradient = gradient(bias, slice);
   }
-  return linear;
+  return layer;
+}
+
+RowLinear ParameterTable::row_linear(const std::string& name) const {
+  RowLinear layer;
+  for (int slice = 0; slice < slices_of(name + ".weight"); ++slice)
+    layer.slices.push_back(linear(tensor(name + ".weight", slice)));
+  if (const std::string bias = name + ".bias"; contains(bias)) {
+    layer.bias = parameter(bias);
+    layer.bias_gradient = gradient(bias);
+  }
+  return layer;
 }
 
 Norm ParameterTable::norm(const std::string& name) const {
@@ -64,10 +87,11 @@ Norm ParameterTable::norm(const std::string& name) const {
   return norm;
 }
 
-Linear ParameterTable::head() const {
-  if (!spec_->tied_head) return linear("head");
-  Linear head = linear("embedding.token");
-  head.weight_gradient = gradient_of(tied_head_);
+ColumnLinear ParameterTable::head() const {
+  if (!spec_->tied_head) return column_linear("head");
+  ColumnLinear head = column_linear("embedding.token");
+  for (std::size_t i = 0; i < head.slices.size(); ++i)
+    head.slices[i].weight_gradient = gradient_of(tied_head_[i]);
   return head;
 }
 
@@ -83,6 +107,14 @@ void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uin
   const std::span<float> real = values.first(std::min<std::size_t>(values.size(), real_left));
   stream.fill_normals(first_element, parameter.deviation, real);
   std::fill(values.begin() + static_cast<std::ptrdiff_t>(real.size()), values.end(), 0.0F);
+}
+
+void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slices, std::uint64_t seed,
+                             std::uint64_t first_element, std::span<float> values) {
+  for (const SliceRun& run : runs_of_slice(parameter, slice, slices, first_element, values.size())) {
+    initial_values(parameter, seed, run.tensor_offset,
+                   values.subspan(run.slice_offset - first_element, run.count));
+  }
 }
 
 }  // namespace holdfast

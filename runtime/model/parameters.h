@@ -4,6 +4,8 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "parallel/buckets.h"
 #include "runtime/model/layers.h"
@@ -15,28 +17,37 @@ namespace holdfast {
 class ParameterTable {
  public:
   ParameterTable(const ModelSpec& spec, const BucketPlan& buckets, std::byte* parameters, float* gradients);
-  Linear linear(const std::string& name) const;  // "<name>.weight" and, if it exists, "<name>.bias"
+  // "<name>.weight" and, if it exists, "<name>.bias": the slices that are here.
+  ColumnLinear column_linear(const std::string& name) const;
+  RowLinear row_linear(const std::string& name) const;
   Norm norm(const std::string& name) const;
   // The head: its own weight, or the embedding's with the gradient of the shadow bucket.
-  Linear head() const;
-  const void* parameter(const std::string& name) const;
-  float* gradient(const std::string& name) const;
-  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  ColumnLinear head() const;
+  // Of a tensor, or of one of the slices that are here.
+  const void* parameter(const std::string& name, int slice = 0) const;
+  float* gradient(const std::string& name, int slice = 0) const;
+  bool contains(const std::string& name) const { return slices_of(name) > 0; }
 
  private:
-  const BucketTensor& tensor(const std::string& name) const;
+  using Key = std::pair<std::string, int>;  // name, slice: of those that are here
+  int slices_of(const std::string& name) const;
+  const BucketTensor& tensor(const std::string& name, int slice = 0) const;
   float* gradient_of(const BucketTensor& tensor) const;
+  Linear linear(const BucketTensor& weight) const;
 
   const ModelSpec* spec_;
   std::byte* parameters_;
   float* gradients_;
-  std::map<std::string, BucketTensor> tensors_;
-  BucketTensor tied_head_;
+  std::map<Key, BucketTensor> tensors_;
+  std::vector<BucketTensor> tied_head_;  // by slice
 };
 
 // Starting values of the elements [first, first + values.size()) of one tensor: a pure function of the seed,
 // the tensor's name and the element, so that any rank can make any part.
 void initial_values(const ParameterSpec& parameter, std::uint64_t seed, std::uint64_t first_element,
                     std::span<float> values);
+// The same of a slice; the values are those of the tensor.
+void initial_values_of_slice(const ParameterSpec& parameter, int slice, int slices, std::uint64_t seed,
+                             std::uint64_t first_element, std::span<float> values);
 
 }  // namespace holdfast

@@ -28,14 +28,26 @@ class ParameterList {
   }
   void vocabulary_matrix(std::string name) {
     matrix(std::move(name), spec_.padded_vocabulary, spec_.width, base_deviation);
+    specs_.back().cut = Cut::rows;
     specs_.back().padding_elements = u64((spec_.padded_vocabulary - spec_.vocabulary) * spec_.width);
   }
   void vector(std::string name, std::int64_t elements, float constant) {
     specs_.push_back({.name = std::move(name), .shape = {u64(elements)}, .constant = constant});
   }
-  void linear(const std::string& name, std::int64_t rows, std::int64_t columns, float deviation) {
-    matrix(name + ".weight", rows, columns, deviation);
-    if (spec_.biases) vector(name + ".bias", rows, 0.0F);
+  // Split by its outputs: each slice makes its own part of every group of them.
+  void column_linear(const std::string& name, const std::vector<std::uint64_t>& row_groups, float deviation) {
+    std::uint64_t rows = 0;
+    for (const std::uint64_t group : row_groups) rows += group;
+    linear(name, static_cast<std::int64_t>(rows), spec_.width, deviation);
+    for (ParameterSpec* parameter = &specs_.back(); parameter->name.starts_with(name + "."); --parameter) {
+      parameter->cut = Cut::rows;
+      parameter->row_groups = row_groups;
+    }
+  }
+  // Split by its inputs: each slice makes a part of every output, and the bias is nobody's.
+  void row_linear(const std::string& name, std::int64_t columns, float deviation) {
+    linear(name, spec_.width, columns, deviation);
+    specs_[specs_.size() - (spec_.biases ? 2 : 1)].cut = Cut::columns;
   }
   void norm(const std::string& name) {
     vector(name + ".weight", spec_.width, 1.0F);
@@ -46,6 +58,11 @@ class ParameterList {
   static constexpr float base_deviation = 0.02F;
 
  private:
+  void linear(const std::string& name, std::int64_t rows, std::int64_t columns, float deviation) {
+    matrix(name + ".weight", rows, columns, deviation);
+    if (spec_.biases) vector(name + ".bias", rows, 0.0F);
+  }
+
   const ModelSpec& spec_;
   std::vector<ParameterSpec> specs_;
 };
@@ -56,6 +73,44 @@ std::uint64_t ParameterSpec::elements() const {
   std::uint64_t count = 1;
   for (const std::uint64_t extent : shape) count *= extent;
   return count;
+}
+
+std::vector<std::uint64_t> ParameterSpec::slice_shape(int slices) const {
+  std::vector<std::uint64_t> part = shape;
+  if (cut != Cut::none) part[cut == Cut::rows ? 0 : 1] /= static_cast<std::uint64_t>(slices);
+  return part;
+}
+
+std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, int slices,
+                                    std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t end = first + count;
+  if (parameter.cut == Cut::none || slices == 1)
+    return {{.tensor_offset = first, .slice_offset = first, .count = count}};
+  const auto k = static_cast<std::uint64_t>(slices), index = static_cast<std::uint64_t>(slice);
+  const std::uint64_t columns = parameter.shape.size() > 1 ? parameter.shape[1] : 1;
+  std::vector<SliceRun> runs;
+  const auto add = [&](std::uint64_t tensor_offset, std::uint64_t slice_offset, std::uint64_t size) {
+    const std::uint64_t begin = std::max(first, slice_offset), stop = std::min(end, slice_offset + size);
+    if (begin >= stop) return;
+    runs.push_back({.tensor_offset = tensor_offset + (begin - slice_offset),
+                    .slice_offset = begin,
+                    .count = stop - begin});
+  };
+  if (parameter.cut == Cut::columns) {
+    const std::uint64_t part = columns / k;
+    const std::uint64_t last = std::min(parameter.shape[0], (end + part - 1) / part);
+    for (std::uint64_t row = first / part; row < last; ++row)
+      add(row * columns + index * part, row * part, part);
+    return runs;
+  }
+  const std::vector<std::uint64_t> whole = {parameter.shape[0]};
+  std::uint64_t before = 0;  // rows of the groups before
+  for (const std::uint64_t rows : parameter.row_groups.empty() ? whole : parameter.row_groups) {
+    const std::uint64_t part = rows / k;
+    add((before + index * part) * columns, before / k * columns, part * columns);
+    before += rows;
+  }
+  return runs;
 }
 
 ModelSpec make_model_spec(const Config& config) {
@@ -79,6 +134,16 @@ ModelSpec make_model_spec(const Config& config) {
   spec.rope_theta = model.rope_theta;
   spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
   spec.dtype = precision_of(config);
+  spec.tensor_lanes = static_cast<int>(std::max<std::int64_t>(1, config.parallel.tensor_lanes));
+  return spec;
+}
+
+ModelSpec ModelSpec::slice() const {
+  ModelSpec spec = *this;
+  spec.heads /= tensor_lanes;
+  spec.kv_heads /= tensor_lanes;
+  spec.feed_forward /= tensor_lanes;
+  spec.padded_vocabulary /= tensor_lanes;
   return spec;
 }
 
@@ -111,15 +176,18 @@ std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec) {
   // (GPT-2).
   const float base = ParameterList::base_deviation;
   const float residual = base / std::sqrt(2.0F * static_cast<float>(spec.layers));
+  const std::uint64_t queries = u64(spec.attention_width()), keys = u64(spec.kv_heads * spec.head_size);
+  const bool gated = spec.activation == ActivationKind::swiglu;
+  const std::vector<std::uint64_t> ups(gated ? 2 : 1, u64(spec.feed_forward));
   list.vocabulary_matrix(tied_weight);
   if (spec.positions > 0) list.matrix("embedding.position.weight", spec.positions, spec.width, base);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     list.norm(layer_name(layer, "attention_norm"));
-    list.linear(layer_name(layer, "attention.qkv"), spec.qkv_width(), spec.width, base);
-    list.linear(layer_name(layer, "attention.output"), spec.width, spec.attention_width(), residual);
+    list.column_linear(layer_name(layer, "attention.qkv"), {queries, keys, keys}, base);
+    list.row_linear(layer_name(layer, "attention.output"), spec.attention_width(), residual);
     list.norm(layer_name(layer, "feed_forward_norm"));
-    list.linear(layer_name(layer, "feed_forward.up"), spec.up_width(), spec.width, base);
-    list.linear(layer_name(layer, "feed_forward.down"), spec.width, spec.feed_forward, residual);
+    list.column_linear(layer_name(layer, "feed_forward.up"), ups, base);
+    list.row_linear(layer_name(layer, "feed_forward.down"), spec.feed_forward, residual);
   }
   list.norm("final_norm");
   if (!spec.tied_head) list.vocabulary_matrix("head.weight");
@@ -175,8 +243,9 @@ void connect_tied_weight(std::vector<Bucket>& stage) {
 
 }  // namespace
 
-std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts) {
-  const std::vector<Bucket> model = backward_buckets(spec);
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
+                                     const TensorShare& share) {
+  const std::vector<Bucket> model = backward_buckets(spec, share);
   std::vector<Bucket> stage;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
     for (const Bucket& bucket : model) {
@@ -188,6 +257,10 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const Mode
 }
 
 std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
+  return backward_buckets(spec, all_slices(spec.tensor_lanes));
+}
+
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share) {
   // Forward order first: every half layer is a bucket, the ends are buckets of their own.
   std::vector<Bucket> forward;
   std::string current;
@@ -203,9 +276,19 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec) {
     }
     if (group != current) forward.emplace_back();
     current = group;
-    // No decay on norms and biases, which are exactly the vectors.
-    forward.back().tensors.push_back(
-        {.name = parameter.name, .shape = parameter.shape, .weight_decay = parameter.shape.size() > 1});
+    BucketTensor tensor{.name = parameter.name,
+                        .shape = parameter.shape,
+                        .global_shape = parameter.shape,
+                        // No decay on norms and biases, which are exactly the vectors.
+                        .weight_decay = parameter.shape.size() > 1};
+    if (parameter.cut == Cut::none || share.slices == 1) {
+      forward.back().tensors.push_back(std::move(tensor));
+      continue;
+    }
+    tensor.shape = parameter.slice_shape(share.slices);
+    tensor.slices = share.slices;
+    for (tensor.slice = share.first; tensor.slice < share.first + share.count; ++tensor.slice)
+      forward.back().tensors.push_back(tensor);
   }
   std::vector<Bucket> backward(forward.rbegin(), forward.rend());
   if (spec.tied_head) {

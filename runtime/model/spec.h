@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel/buckets.h"
+#include "parallel/tensor_share.h"
 #include "runtime/config/config.h"
 #include "runtime/core/tensor.h"
 
@@ -36,6 +37,9 @@ struct ModelSpec {
   double rope_theta = 10000.0;
   float norm_epsilon = 1e-5F;
   DType dtype = DType::fp32;  // of the working weights and activations
+  // Slices into which every split tensor is cut (DESIGN: tensor lanes). They decide the order of sums, so
+  // they are the run's and not the ranks'.
+  int tensor_lanes = 1;
 
   static constexpr std::int64_t vocabulary_multiple = 64;
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_size; }
@@ -43,6 +47,9 @@ struct ModelSpec {
   std::int64_t up_width() const {
     return activation == ActivationKind::swiglu ? 2 * feed_forward : feed_forward;
   }
+  // What one slice computes: its heads, its part of the feed-forward width, its rows of the vocabulary
+  // (`vocabulary` is the padded one's).
+  ModelSpec slice() const;
 };
 
 // A part of the model: neighbouring layers, perhaps with one of its ends, perhaps an end alone. A stage of a
@@ -63,6 +70,10 @@ DType precision_of(const Config& config);  // of parameters and activations
 Recompute recompute_of(const Config& config);
 const char* name_of(Recompute recompute);  // as the config has it
 
+// How tensor lanes cut a tensor. Rows may be groups one below the other (queries, keys and values; gate and
+// up), of which each slice has its part.
+enum class Cut { none, rows, columns };
+
 // How a tensor starts: normal with this deviation, or the constant when the deviation is 0.
 struct ParameterSpec {
   std::string name;
@@ -70,8 +81,21 @@ struct ParameterSpec {
   float deviation = 0.0F;
   float constant = 0.0F;
   std::uint64_t padding_elements = 0;  // trailing elements that belong to vocabulary padding: always zero
+  Cut cut = Cut::none;
+  std::vector<std::uint64_t> row_groups = {};  // of Cut::rows: rows of each group; empty = one group
   std::uint64_t elements() const;
+  std::vector<std::uint64_t> slice_shape(int slices) const;
 };
+
+// Neighbouring elements of a tensor that are neighbours in its slice, too.
+struct SliceRun {
+  std::uint64_t tensor_offset = 0;  // elements
+  std::uint64_t slice_offset = 0;
+  std::uint64_t count = 0;
+};
+// Elements [first, first + count) of a slice, as runs in their order.
+std::vector<SliceRun> runs_of_slice(const ParameterSpec& parameter, int slice, int slices,
+                                    std::uint64_t first, std::uint64_t count);
 
 // In forward order. A layer's tensors are named "layers.<i>.<part>"; see spec.cc for the whole list.
 std::vector<ParameterSpec> parameter_specs(const ModelSpec& spec);
@@ -79,13 +103,15 @@ std::uint64_t parameter_count(const ModelSpec& spec);  // without vocabulary pad
 
 // Buckets in the order in which backward finishes them: head, then for each layer from the last its
 // feed-forward half and its attention half, then the embedding. A tied head is a shadow of the embedding's
-// bucket.
-std::vector<Bucket> backward_buckets(const ModelSpec& spec);
+// bucket. Of split tensors they have the slices of `share`, one after the other.
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& share);
+std::vector<Bucket> backward_buckets(const ModelSpec& spec);  // with all slices
 // Those of one pipeline stage: of its parts, which are in the order of layers, the last one's first. Where
 // the ends of a tied weight are on two stages, its state is the embedding's: the head's stage has it as a
 // guest, and the embedding's gets a shadow that no backward of its own fills, at the end of the list
 // (buckets.h).
-std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts);
+std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
+                                     const TensorShare& share);
 
 // FLOP per token of forward and backward: 6 per matmul weight (head in, embedding table out) plus causal
 // attention once (6 * layers * attention_width * T).

@@ -87,9 +87,12 @@ class HeldOutSet::Forwards final : public StageWork {
     const auto actions = std::span(actions_).first(count * buffers_.size());
     StageExecutor executor(*this, worker_->device(), worker_->pipeline().neighbours(), worker_->waiter(),
                            {actions.begin(), actions.end()}, buffers_);
-    HF_TRY_VOID(executor.run());
+    worker_->tensor_group().set_background([&executor] { return executor.advance(); });
+    const Result<void> run = executor.run();
+    worker_->tensor_group().set_background({});
+    HF_TRY_VOID(run);
     worker_->device().synchronize();
-    if (!worker_->parts().back().has_head) return {};
+    if (!worker_->parts().back().has_head || !worker_->counts_replicated()) return {};
     for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
     return {};
   }
@@ -115,10 +118,9 @@ class HeldOutSet::Forwards final : public StageWork {
   Result<void> launch_forward(StagePosition position) override {
     const auto slot = static_cast<std::size_t>(position.microbatch);
     if (position.chunk == 0) load(slot);
-    worker_->model(position.chunk)
+    return worker_->model(position.chunk)
         .forward_loss(worker_->device(), worker_->staged_tokens(slot), position.microbatch,
                       &worker_->loss_sums()[slot]);
-    return {};
   }
   Result<void> launch_backward(StagePosition, bool, bool) override { return {}; }
   bool can_launch_backward(StagePosition) override { return true; }

@@ -99,10 +99,8 @@ Result<void> InferenceModel::read_weights(Checkpoint& checkpoint) {
   for (const Bucket& bucket : buckets_.buckets()) {
     if (bucket.shadow_of >= 0) continue;
     for (const BucketTensor& tensor : bucket.tensors) {
-      ShardSpec spec{
-          .tensor = tensor.name, .kind = "weight", .dtype = DType::fp32, .global_shape = tensor.shape};
-      spec.block_count = spec.tensor_blocks();
-      pieces.push_back({.spec = std::move(spec), .data = parameters_ + tensor.parameter_offset});
+      pieces.push_back(
+          {.spec = shard_spec_of(tensor, "weight"), .data = parameters_ + tensor.parameter_offset});
     }
   }
   HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint));
@@ -130,12 +128,12 @@ Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
   std::ranges::copy(inputs, inputs_);
   std::ranges::copy(targets, targets_);
   std::ranges::copy(first_key, first_key_);
-  model_->forward_loss(*device_,
-                       {.inputs = inputs_,
-                        .targets = targets_,
-                        .first_key = first_key.empty() ? nullptr : first_key_,
-                        .shape = shape_},
-                       loss_sum_);
+  HF_TRY_VOID(model_->forward_loss(*device_,
+                                   {.inputs = inputs_,
+                                    .targets = targets_,
+                                    .first_key = first_key.empty() ? nullptr : first_key_,
+                                    .shape = shape_},
+                                   loss_sum_));
   device_->synchronize();
   HF_TRY_VOID(device_->status());
   return *loss_sum_;

@@ -24,11 +24,12 @@ std::uint64_t repeat_key(std::size_t slot, std::size_t chunks, StagePosition pos
 }
 
 // The last chunk's buckets come first.
-std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span<const ModelPart> parts) {
+std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span<const ModelPart> parts,
+                                                const TensorShare& share) {
   std::vector<LaneRunner::BucketRange> buckets(parts.size());
   int first = 0;
   for (std::size_t chunk = parts.size(); chunk-- > 0;) {
-    const BucketPlan alone(backward_buckets(spec, parts.subspan(chunk, 1)), 1);
+    const BucketPlan alone(backward_buckets(spec, parts.subspan(chunk, 1), share), 1);
     buckets[chunk] = {.first = first, .count = alone.local_count()};
     first += alone.local_count();
   }
@@ -42,7 +43,7 @@ LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule sc
       runs_(schedule.runs),
       executor_(*this, worker.device(), links, worker.waiter(), std::move(schedule.actions),
                 std::move(schedule.activation_buffers)),
-      buckets_(buckets_of(worker.spec(), worker.parts())),
+      buckets_(buckets_of(worker.spec(), worker.parts(), worker.tensor_group().share())),
       // With nobody to send them to, buckets need not leave before the microbatch is whole.
       buckets_wait_(worker.config().training.cuda_graphs && worker.mesh().shape().data == 1) {}
 
@@ -51,6 +52,8 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   outcome_ = &outcome;
   wave_ = 0;
   first_slot_ = 0;
+  // Who waits for the other slices of a layer in the middle of a launch holds up no neighbour.
+  worker_->tensor_group().set_background([this] { return executor_.advance(); });
   HF_TRY_VOID(reduction.begin_wave(0));
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
@@ -99,13 +102,22 @@ void LaneRunner::load(StagePosition position) {
   if (worker_->ledger() != nullptr) worker_->ledger()->add(batch->samples);
 }
 
+// All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless the
+// other ranks of a tensor group have their say in between.
+template <typename Launch>
+Result<void> LaneRunner::launch_repeatedly(StagePosition position, bool backward, const Launch& launch) {
+  if (worker_->tensor_group().share().ranks() > 1) return launch();
+  Result<void> launched;
+  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, backward),
+                           [&] { launched = launch(); });
+  return launched;
+}
+
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   if (position.chunk == 0) load(position);
-  // All that it launches follows from the slot and the chunk.
-  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, false), [&] {
-    worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
+  return launch_repeatedly(position, false, [&] {
+    return worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
   });
-  return {};
 }
 
 bool LaneRunner::can_launch_backward(StagePosition position) {
@@ -126,18 +138,15 @@ Result<void> LaneRunner::launch_backward(StagePosition position, bool follows_fo
   LaneBuckets observer(*worker_, buckets.first);
   const bool announces = completes_lane && !buckets_wait_;
   const auto launch = [&] {
-    model.backward(worker_->device(), tokens(position), position.microbatch,
-                   &worker_->loss_sums()[slot(position)],
-                   {.accumulate = !first,
-                    .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
-                    .observer = announces ? &observer : nullptr,
-                    .follows_forward = follows_forward});
+    return model.backward(worker_->device(), tokens(position), position.microbatch,
+                          &worker_->loss_sums()[slot(position)],
+                          {.accumulate = !first,
+                           .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
+                           .observer = announces ? &observer : nullptr,
+                           .completes_lane = completes_lane,
+                           .follows_forward = follows_forward});
   };
-  if (announces) {
-    launch();
-  } else {
-    worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, true), launch);
-  }
+  HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
   for (int i = 0; completes_lane && buckets_wait_ && i < buckets.count; ++i) observer.bucket_launched(i);
   if (model.has_head()) ++outcome_->losses;
   if (completes_lane && position.chunk == 0) worker_->reduction().backward_launched();

@@ -46,6 +46,8 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
+  template <typename Launch>
+  Result<void> launch_repeatedly(StagePosition position, bool backward, const Launch& launch);
   Result<void> next_wave();
   // Of the microbatch in this rank's step.
   std::size_t slot(StagePosition position) const;

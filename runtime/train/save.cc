@@ -15,8 +15,10 @@ namespace {
 
 Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) {
   std::vector<StatePiece> pieces;
-  for (const OwnedState& piece : worker.optimizer().state())
-    pieces.push_back({piece.spec, bytes_of_state(piece)});
+  for (const OwnedState& piece : worker.optimizer().state()) {
+    const bool is_replicated = piece.spec.slices == 1;  // in its tensor group
+    if (!is_replicated || worker.counts_replicated()) pieces.push_back({piece.spec, bytes_of_state(piece)});
+  }
   worker.device().synchronize();
   HF_TRY_VOID(worker.device_outcome());
   const auto read = [&](std::span<const std::byte> part) { return worker.host_access().to_read(part); };
@@ -133,8 +135,9 @@ Result<void> initialize_weights(Worker& worker) {
         const std::uint64_t count = spec.element_count();
         const std::uint64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
         auto* const values = reinterpret_cast<float*>(targets[i].data());
-        initial_values(specs.at(spec.tensor), worker.config().run.seed, spec.first_element() + begin,
-                       std::span(values + begin, end - begin));
+        initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
+                                static_cast<int>(spec.slices), worker.config().run.seed,
+                                spec.first_element() + begin, std::span(values + begin, end - begin));
       }
     };
     std::vector<std::jthread> others;  // joined at the end of the scope

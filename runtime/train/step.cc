@@ -31,8 +31,18 @@ Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
 }
 
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
-  for (const double loss : worker.loss_sums().first(lanes.losses)) ballot.loss.add(loss);
-  for (const double sum : worker.reduction().square_sums()) ballot.square_norm.add(sum);
+  // What all ranks of a tensor group have counts once.
+  const bool counts_replicated = worker.counts_replicated();
+  if (counts_replicated) {
+    for (const double loss : worker.loss_sums().first(lanes.losses)) ballot.loss.add(loss);
+  }
+  std::span<const double> sums = worker.reduction().square_sums();
+  for (const Segment& segment : worker.optimizer().segments()) {
+    const std::span<const double> of_segment = sums.first(segment.block_count);
+    sums = sums.subspan(segment.block_count);
+    if (!counts_replicated && worker.buckets().tensor(segment).is_replicated()) continue;
+    for (const double sum : of_segment) ballot.square_norm.add(sum);
+  }
 }
 
 Result<void> vote(Worker& worker, Ballot& ballot) {

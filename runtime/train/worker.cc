@@ -28,10 +28,12 @@ Worker::Worker(const WorkerInputs& inputs)
       seat_(mesh_.seat_of(inputs.communicator.rank())),
       parts_(parts_of_stage(spec_, inputs.config, seat_.pipeline)),
       data_exchange_(inputs.communicator, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
+      tensor_exchange_(inputs.communicator, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
+      tensor_group_(share_of(spec_.tensor_lanes, seat_.tensor, mesh_.shape().tensor)),
       links_(inputs.communicator, mesh_,
              {.is_ring = inputs.config.parallel.pipeline_chunks > 1, .has_tied_ends = spec_.tied_head}),
       lanes_(static_cast<int>(inputs.config.parallel.lanes), mesh_.shape().data),
-      buckets_(backward_buckets(spec_, parts_), mesh_.shape().data),
+      buckets_(backward_buckets(spec_, parts_, tensor_group_.share()), mesh_.shape().data),
       batch_shape_{.sequence_length = inputs.config.training.sequence_length,
                    .microbatch_size = inputs.config.training.microbatch_size,
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
@@ -53,6 +55,7 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   HF_TRY_VOID(worker->agree_it_fits());
   HF_TRY_VOID(worker->allocate());
   HF_TRY_VOID(worker->prepare_kernels());
+  worker->connect_tensor_group();
   return worker;
 }
 
@@ -60,7 +63,13 @@ Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
   worker->reserve();
   HF_TRY_VOID(worker->allocate());
+  worker->connect_tensor_group();
   return worker;
+}
+
+// After kernels were planned, for which nothing has to move.
+void Worker::connect_tensor_group() {
+  if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_exchange_.exchange(), waiter_);
 }
 
 // Before the memory of the plan is taken, so that what NCCL takes of the GPU counts. Where NCCL does not end
@@ -104,7 +113,8 @@ void Worker::reserve() {
   StageSchedule schedule = stage_schedule(config(), lanes_, seat_.data, seat_.pipeline);
   for (std::size_t chunk = 0; chunk < parts_.size(); ++chunk) {
     const StageShape shape{.part = parts_[chunk],
-                           .microbatches_in_flight = schedule.activation_buffers[chunk]};
+                           .microbatches_in_flight = schedule.activation_buffers[chunk],
+                           .tensor = tensor_group_.share()};
     models_.push_back(
         std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()), shape));
   }
@@ -131,9 +141,11 @@ Result<void> Worker::allocate() {
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
+  tensor_exchange_.bind(arena_);
   links_.bind(arena_);
   for (const std::unique_ptr<Model>& model : models_) {
     model->bind(device(), arena_, buckets_, parameters_, gradients_);
+    model->join(tensor_group_);
   }
   reduction_->bind(arena_, gradients_);
   optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
@@ -145,9 +157,9 @@ Result<void> Worker::prepare_kernels() {
   device().begin_planning();
   for (const std::unique_ptr<Model>& model : models_) {
     for (const bool accumulate : {false, true}) {
-      model->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate});
+      HF_TRY_VOID(model->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate}));
     }
-    model->forward_loss(device(), batch, loss_sums_.data());
+    HF_TRY_VOID(model->forward_loss(device(), batch, loss_sums_.data()));
   }
   optimizer_->launch_update(device(), {});
   optimizer_->launch_publish(device());
@@ -157,7 +169,11 @@ Result<void> Worker::prepare_kernels() {
 void Worker::reserve_exchanges() {
   const std::size_t element = bytes_of(spec_.dtype);
   data_exchange_.reserve(device(), largest_exchange_bytes(buckets_, seat_.data, element), plan_);
-  const std::int64_t boundary = batch_shape_.microbatch_size * batch_shape_.sequence_length * spec_.width;
+  const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
+  const std::int64_t boundary = tensor_group_.own_rows(rows) * spec_.width;
+  // The widest exchange of a tensor group: parts of a sum that leave, and others that arrive.
+  tensor_exchange_.reserve(device(), static_cast<std::uint64_t>(2 * rows * spec_.width) * sizeof(float),
+                           plan_);
   const int tied = std::max(buckets_.guest(), buckets_.away());
   const std::uint64_t tied_bytes =
       tied < 0 ? 0 : buckets_.gradient_range(tied, seat_.data).size() * sizeof(float);

@@ -62,8 +62,13 @@ class Worker {
   // Where this rank is among them: its lanes follow from the data axis, its layers from the pipeline.
   const Mesh& mesh() const { return mesh_; }
   MeshSeat seat() const { return seat_; }
-  bool counts_samples() const { return seat_.pipeline == 0; }  // of its pipeline, so that each counts once
+  // Of its copy of the model, so that each sample counts once, and each loss and each tensor that is on all
+  // ranks of a tensor group.
+  bool counts_samples() const { return seat_.pipeline == 0 && counts_replicated(); }
+  bool counts_replicated() const { return seat_.tensor == 0; }
   PipelineLinks& pipeline() { return links_; }
+  // The slices of split tensors that this rank has, and the ranks that have the others.
+  TensorGroup& tensor_group() { return tensor_group_; }
   Device& device() { return inputs_.device; }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
@@ -119,6 +124,7 @@ class Worker {
   std::size_t step_slots() const;
   std::size_t token_offset(std::size_t slot) const;
   Result<void> connect_nccl();
+  void connect_tensor_group();
   void leave(const Error& error);  // runtime/train/device_loss.h
   Result<void> agree_it_fits();
   Result<void> allocate();
@@ -130,7 +136,9 @@ class Worker {
   Mesh mesh_;
   MeshSeat seat_;
   std::vector<ModelPart> parts_;  // of this stage, by chunk
-  RankExchange data_exchange_;    // of the ranks that hold the same layers
+  RankExchange data_exchange_;    // of the ranks that hold the same layers and slices
+  RankExchange tensor_exchange_;  // of those that hold the other slices
+  TensorGroup tensor_group_;
   PipelineLinks links_;
   LaneSchedule lanes_;
   BucketPlan buckets_;

@@ -164,18 +164,9 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
        "got true"},
       {"[run]\nstop_after = -1\n", "run.toml:2:14  error  run.stop_after must be >= 0s, got -1s"},
       {"[parallel]\ntimeout = \"2d\"\n", "run.toml:2:11  error  parallel.timeout must be <= 1d, got 2d"},
-      {"[parallel]\ntensor = 2\n",
-       "run.toml:2:10  error  parallel.tensor = 2: tensor parallelism is not part of this version; leave it "
-       "out or set "
-       "it to 1"},
-      {"[parallel]\ntensor_lanes = 4\n",
-       "run.toml:2:16  error  parallel.tensor_lanes = 4: tensor parallelism is not part of this version; "
-       "leave it out "
-       "or set it to 1"},
-      {"[parallel]\ntensor = 2\n",
-       "run.toml:2:10  error  parallel.tensor = 2: tensor parallelism is not part of this version; leave "
-       "it out or "
-       "set it to 1"},
+      {"[parallel]\ntensor = 32\n", "run.toml:2:10  error  parallel.tensor must be <= 16, got 32"},
+      {"[parallel]\ntensor_lanes = 64\n",
+       "run.toml:2:16  error  parallel.tensor_lanes must be <= 16, got 64"},
       {"[data]\nsources = \"corpus.txt\"\n",
        "run.toml:2:11  error  data.sources must be a list of tables like [{ path = \"corpus.txt\" }], got "
        "string "

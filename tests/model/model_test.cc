@@ -178,8 +178,10 @@ TEST_P(ModelTest, ASmallerBatchThanPlannedGivesTheSameBits) {
   start(large_rig, small.rows());
   TokenBatch batch = large_rig.tokens();
   batch.shape = small;
-  large_rig.model().forward_backward(large_rig.device(), batch, large_rig.loss_sum(),
-                                     {.gradient_scale = scale});
+  EXPECT_TRUE(
+      large_rig.model()
+          .forward_backward(large_rig.device(), batch, large_rig.loss_sum(), {.gradient_scale = scale})
+          .ok());
   large_rig.device().synchronize();
   small_rig.forward_backward({.gradient_scale = scale});
   EXPECT_EQ(std::bit_cast<std::uint64_t>(*large_rig.loss_sum()),
@@ -211,13 +213,17 @@ TEST_P(ModelTest, PackedDocumentsComputeWhatEachDoesAlone) {
     const TokenBatch document = {.inputs = all.inputs + begin,
                                  .targets = all.targets + begin,
                                  .shape = {.batch = 1, .sequence_length = length}};
-    alone.model().forward_backward(alone.device(), document, alone.loss_sum(),
-                                   {.accumulate = begin > 0, .gradient_scale = scale});
+    EXPECT_TRUE(alone.model()
+                    .forward_backward(alone.device(), document, alone.loss_sum(),
+                                      {.accumulate = begin > 0, .gradient_scale = scale})
+                    .ok());
     alone.device().synchronize();
     alone_loss += *alone.loss_sum();
   }
   all.first_key = first_key.data();
-  packed.model().forward_backward(packed.device(), all, packed.loss_sum(), {.gradient_scale = scale});
+  EXPECT_TRUE(packed.model()
+                  .forward_backward(packed.device(), all, packed.loss_sum(), {.gradient_scale = scale})
+                  .ok());
   packed.device().synchronize();
   const bool bf16 = spec().dtype == DType::bf16;
   EXPECT_NEAR(*packed.loss_sum() / alone_loss, 1.0, bf16 ? 1e-4 : 1e-6);

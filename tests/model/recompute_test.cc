@@ -53,8 +53,10 @@ std::vector<float> two_microbatches(ModelRig& rig) {
     TokenBatch batch = rig.set_tokens(random_tokens(shape.rows(), 150, microbatch),
                                       random_tokens(shape.rows(), 150, microbatch + 100));
     if (microbatch == 2) batch.first_key = first_key.data();
-    rig.model().forward_backward(rig.device(), batch, rig.loss_sum(),
-                                 {.accumulate = microbatch > 1, .gradient_scale = 1.0F / 126.0F});
+    EXPECT_TRUE(rig.model()
+                    .forward_backward(rig.device(), batch, rig.loss_sum(),
+                                      {.accumulate = microbatch > 1, .gradient_scale = 1.0F / 126.0F})
+                    .ok());
     rig.device().synchronize();
     EXPECT_TRUE(std::isfinite(*rig.loss_sum()));
     const auto words = std::bit_cast<std::array<float, 2>>(*rig.loss_sum());

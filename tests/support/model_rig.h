@@ -111,12 +111,12 @@ class ModelRig {
   std::vector<float> all_gradients() { return gradient_elements(0, buckets_.gradient_elements()); }
 
   double forward_loss() {
-    model_.forward_loss(*device_, tokens(), loss_sum());
+    EXPECT_TRUE(model_.forward_loss(*device_, tokens(), loss_sum()).ok());
     device_->synchronize();
     return *loss_sum();
   }
   double forward_backward(const BackwardOptions& options) {
-    model_.forward_backward(*device_, tokens(), loss_sum(), options);
+    EXPECT_TRUE(model_.forward_backward(*device_, tokens(), loss_sum(), options).ok());
     device_->synchronize();
     return *loss_sum();
   }

@@ -1,0 +1,126 @@
+#include "parallel/tensor_group.h"
+
+#include <array>
+#include <utility>
+
+#include "kernels/tree_sum.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* operation = "an exchange between the slices of a layer";
+constexpr std::int64_t poll_interval_us = 1000;  // MPI moves nothing unless it is polled
+
+std::size_t index(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+}  // namespace
+
+void TensorGroup::connect(Exchange& exchange, const Waiter& waiter) {
+  HF_CHECK(exchange.size() == share_.ranks() && exchange.rank() == share_.rank());
+  HF_CHECK(share_.slices <= TreeSum::parts_max);
+  exchange_ = &exchange;
+  waiter_ = &waiter;
+}
+
+Result<bool> TensorGroup::advance() {
+  HF_TRY(bool moved, exchange_->advance());
+  if (background_) {
+    HF_TRY(const bool others, background_());
+    moved |= others;
+  }
+  return moved;
+}
+
+Result<void> TensorGroup::wait_for(Device& device, Device::Ticket ticket) {
+  while (!device.wait(ticket, poll_interval_us)) HF_TRY_VOID(outcome_of(advance()));
+  return {};
+}
+
+Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
+                                         std::span<const Exchange::Incoming> incoming,
+                                         std::span<const Exchange::Outgoing> outgoing) {
+  HF_TRY_VOID(wait_for(device, ready));
+  HF_TRY(const Exchange::Number number, exchange_->open(incoming));
+  HF_TRY_VOID(exchange_->send(number, outgoing));
+  Rest pause(waiter_->env(), waiter_->timeout_ms());
+  while (exchange_->oldest() <= number) {
+    HF_TRY(const bool moved, advance());
+    if (moved) {
+      pause.moved();
+    } else if (!pause.rest()) {
+      return give_up_exchange(*exchange_, *waiter_, operation);
+    }
+  }
+  return {};
+}
+
+Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole) {
+  if (exchange_ == nullptr || share_.ranks() == 1) return {};
+  const std::size_t part_bytes = whole.size() / index(share_.ranks());
+  const auto part = [&](int rank) { return whole.subspan(index(rank) * part_bytes, part_bytes); };
+  std::array<Exchange::Incoming, TreeSum::parts_max> incoming;
+  std::array<Exchange::Outgoing, TreeSum::parts_max> outgoing;
+  std::size_t peers = 0;
+  for (int peer = 0; peer < share_.ranks(); ++peer) {
+    if (peer == share_.rank()) continue;
+    incoming[peers] = {.target = part(peer), .peer = peer};
+    outgoing[peers++] = {.source = part(share_.rank()), .peer = peer};
+  }
+  return exchange_parts(device, device.ticket(), std::span(incoming).first(peers),
+                        std::span(outgoing).first(peers));
+}
+
+Result<void> TensorGroup::scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
+                                  std::span<std::byte> arrivals) {
+  if (exchange_ == nullptr || share_.ranks() == 1) return {};
+  const std::size_t part_bytes = whole.size() / index(share_.ranks());
+  HF_CHECK(arrivals.size() >= whole.size());
+  std::array<Exchange::Incoming, TreeSum::parts_max> incoming;
+  std::array<Exchange::Outgoing, TreeSum::parts_max> outgoing;
+  std::size_t peers = 0;
+  for (int peer = 0; peer < share_.ranks(); ++peer) {
+    if (peer == share_.rank()) continue;
+    incoming[peers] = {.target = arrivals.subspan(index(peer) * part_bytes, part_bytes), .peer = peer};
+    outgoing[peers++] = {.source = whole.subspan(index(peer) * part_bytes, part_bytes), .peer = peer};
+  }
+  return exchange_parts(device, ready, std::span(incoming).first(peers), std::span(outgoing).first(peers));
+}
+
+Device::Ticket TensorGroup::launch_own_sum(Device& device, const SliceSums& sums) {
+  if (share_.ranks() > 1 && share_.count > 1) {
+    TreeSum sum{.part_count = share_.count, .y = sums.parts, .rows = sums.rows, .columns = sums.columns};
+    for (int slice = 0; slice < share_.count; ++slice)
+      sum.parts[index(slice)] = sums.parts + slice * sums.rows * sums.columns;
+    device.launch(sum);
+  }
+  return device.ticket();
+}
+
+Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,
+                                     const void* bias, void* y, DType dtype) {
+  const int ranks = share_.ranks();
+  TreeSum sum{.part_count = ranks == 1 ? share_.count : ranks,
+              .bias = bias,
+              .y = y,
+              .rows = own_rows(sums.rows),
+              .columns = sums.columns,
+              .dtype = dtype};
+  const std::int64_t own_elements = sum.rows * sums.columns;
+  for (int part = 0; part < sum.part_count; ++part) {
+    const bool own = part == share_.rank();
+    sum.parts[index(part)] = ranks == 1 ? sums.parts + part * own_elements
+                             : own      ? sums.parts + part * own_elements  // the rows that are this rank's
+                                        : sums.arrivals + part * own_elements;
+  }
+  if (ranks > 1) {
+    const std::size_t elements = static_cast<std::size_t>(sums.rows * sums.columns);
+    HF_TRY_VOID(scatter(device, own_sum, std::as_bytes(std::span(sums.parts, elements)),
+                        std::as_writable_bytes(std::span(sums.arrivals, elements))));
+  }
+  device.launch(sum);
+  return {};
+}
+
+}  // namespace holdfast
