@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "parallel/agreement.h"
-#include "runtime/core/exact_sum.h"
 #include "runtime/optim/schedule.h"
 
 namespace holdfast {
@@ -47,7 +46,7 @@ void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
 
 Result<void> vote(Worker& worker, Ballot& ballot) {
   constexpr std::size_t width = ExactSum::word_count;
-  std::array<std::int64_t, 2 * width + 5> words{};
+  std::array<std::int64_t, ballot_words> words{};
   ballot.loss.normalise();
   ballot.square_norm.normalise();
   std::copy(ballot.loss.words().begin(), ballot.loss.words().end(), words.begin());

@@ -4,10 +4,15 @@
 
 #include <cstdint>
 
+#include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
+
+// 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
+// data, and how many ask to stop, failed, and targets count.
+inline constexpr std::size_t ballot_words = 2 * ExactSum::word_count + 5;
 
 struct StepRequest {
   bool stop = false;     // this rank was asked to save and stop; the vote carries it to all

@@ -1,0 +1,38 @@
+// What one rank sends and receives in a step, as a pure function of the resolved config: the volume that a
+// planner adds up, and that counters of a running rank must show. Of a step that is committed; evaluations,
+// checkpoints and agreements about errors come on top.
+//
+// Messages are those of a Communicator; NCCL moves the same bytes of the data axis.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/config/config.h"
+
+namespace holdfast {
+
+struct Traffic {
+  std::uint64_t bytes_sent = 0, messages_sent = 0;
+  std::uint64_t bytes_received = 0, messages_received = 0;
+  Traffic& operator+=(const Traffic& other);
+  bool operator==(const Traffic&) const = default;
+};
+inline Traffic operator+(Traffic a, const Traffic& b) {
+  return a += b;
+}
+
+struct StepTraffic {
+  Traffic gradients;   // data axis: the lanes' gradients to the owners of the optimizer's shards, in fp32
+  Traffic parameters;  // data axis: the updated weights to everybody
+  Traffic boundaries;  // pipeline axis: activations and their gradients between neighbouring stages
+  Traffic tied;        // pipeline axis: gradient and weight between the two ends of a tied weight
+  Traffic votes;       // all ranks: the verdict on the step
+  Traffic data() const { return gradients + parameters; }
+  Traffic pipeline() const { return boundaries + tied; }
+  Traffic all() const { return data() + pipeline() + votes; }
+};
+
+// Of rank `rank` of `ranks`; the layout can run (rank_layout.h).
+StepTraffic step_traffic(const Config& config, int ranks, int rank);
+
+}  // namespace holdfast

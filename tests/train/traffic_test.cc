@@ -1,0 +1,144 @@
+// The formula of a step's traffic against what run_step() hands to its communicator, message by message.
+#include "runtime/train/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "runtime/train/planned_rank.h"
+#include "tests/support/worker_rig.h"
+
+namespace holdfast {
+
+// For the messages of failed expectations.
+static void PrintTo(const Traffic& traffic, std::ostream* out) {
+  *out << traffic.bytes_sent << " bytes in " << traffic.messages_sent << " messages out, "
+       << traffic.bytes_received << " bytes in " << traffic.messages_received << " messages in";
+}
+
+namespace test {
+namespace {
+
+// Counts by the group that a message belongs to; -1: all ranks. What arrives is zero, so that votes are.
+class CountingPeers final : public AbsentPeers {
+ public:
+  using AbsentPeers::AbsentPeers;
+  Result<Request> send(std::span<const std::byte> source, int, int tag) override {
+    Traffic& traffic = traffic_[group_of(tag)];
+    traffic.bytes_sent += source.size();
+    ++traffic.messages_sent;
+    return Request{0};
+  }
+  Result<Request> receive(std::span<std::byte> target, int, int tag) override {
+    Traffic& traffic = traffic_[group_of(tag)];
+    traffic.bytes_received += target.size();
+    ++traffic.messages_received;
+    std::ranges::fill(target, std::byte{0});
+    return Request{0};
+  }
+  Traffic of(std::initializer_list<TagGroup> groups) {
+    Traffic sum;
+    for (const TagGroup group : groups) sum += traffic_[static_cast<int>(group)];
+    return sum;
+  }
+  Traffic of_all_ranks() { return traffic_[0]; }
+
+ private:
+  static int group_of(int tag) { return tag >> 13; }
+  std::map<int, Traffic> traffic_;
+};
+
+struct Case {
+  const char* name;
+  int ranks;
+  void (*change)(Config& config);
+};
+
+constexpr std::array cases = {
+    Case{"Alone", 1, [](Config&) {}},
+    Case{"Replicas", 4, [](Config&) {}},
+    Case{"ManyReplicasOfLittle", 6, [](Config& config) { config.model.width = 16; }},
+    Case{"OneWaveInBf16", 6, [](Config& config) { config.training.precision = "bf16"; }},
+    Case{"Stages", 3, [](Config& config) { config.parallel.pipeline = 3; }},
+    Case{"TiedEndsAndReplicasInBf16", 8,
+         [](Config& config) {
+           config.training.precision = "bf16";
+           config.model.head = "tied";
+           config.parallel.pipeline = 2;
+         }},
+    Case{"ChunksInTurn", 4,
+         [](Config& config) {
+           config.model.head = "tied";
+           config.parallel.pipeline = 2;
+           config.parallel.pipeline_schedule = "interleaved";
+           config.parallel.pipeline_chunks = 2;
+         }},
+};
+
+Config small_config() {
+  Config config;
+  config.model.layers = 4;
+  config.model.heads = 2;
+  config.model.width = 64;
+  config.training.steps = 10;
+  config.training.sequence_length = 8;
+  config.training.microbatch_size = 2;
+  config.training.microbatches_per_lane = 2;
+  config.parallel.lanes = 6;
+  return config;
+}
+
+class StepTrafficTest : public testing::TestWithParam<Case> {
+ protected:
+  // A step of one rank without its peers, and the formula of it.
+  static void expect_counted(const Config& config, int ranks, int rank) {
+    FaultPoints faults;
+    CountingPeers peers(rank, ranks);
+    PlannedDevice device({.host_sees_memory = true});
+    Result<std::shared_ptr<DataSet>> data =
+        DataSet::open(posix_env(), config.data.sources, config.training.sequence_length);
+    ASSERT_TRUE(data.ok());
+    Result<std::unique_ptr<Worker>> worker = Worker::plan({.env = posix_env(),
+                                                           .faults = faults,
+                                                           .communicator = peers,
+                                                           .device = device,
+                                                           .config = config,
+                                                           .data = *data});
+    ASSERT_TRUE(worker.ok()) << worker.error().message;
+    (*worker)->start_loader();
+    const Result<StepOutcome> outcome = run_step(**worker, {});
+    ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    const StepTraffic formula = step_traffic(config, ranks, rank);
+    EXPECT_EQ(peers.of({TagGroup::data}), formula.data()) << "data, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
+                        TagGroup::wrapped_gradients}),
+              formula.boundaries)
+        << "boundaries, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::tied_weights}), formula.tied) << "tied, rank " << rank;
+    EXPECT_EQ(peers.of_all_ranks(), formula.votes) << "votes, rank " << rank;
+  }
+};
+
+TEST_P(StepTrafficTest, IsWhatAStepSends) {
+  Config config = small_config();
+  GetParam().change(config);
+  const WorkerRig rig(config, GetParam().ranks);  // resolves the config and writes its data
+  Traffic all;
+  for (int rank = 0; rank < GetParam().ranks; ++rank) {
+    expect_counted(rig.config(), GetParam().ranks, rank);
+    all += step_traffic(rig.config(), GetParam().ranks, rank).all();
+  }
+  EXPECT_EQ(all.bytes_sent, all.bytes_received);
+  EXPECT_EQ(all.messages_sent, all.messages_received);
+  EXPECT_EQ(all.messages_sent > 0, GetParam().ranks > 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, StepTrafficTest, testing::ValuesIn(cases),
+                         [](const testing::TestParamInfo<Case>& each) { return each.param.name; });
+
+}  // namespace
+
+}  // namespace test
+}  // namespace holdfast
