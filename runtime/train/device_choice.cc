@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/digest.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/units.h"
 #include "runtime/train/kernel_choice.h"
@@ -50,6 +51,11 @@ Result<UsableGpu> usable_gpu(Env& env, int rank_on_host) {
 
 Result<const CudaModule*> find_cuda_module(Env& env) {
   return load_cuda_module(module_path(env));
+}
+
+std::string cuda_module_digest(Env& env) {
+  const Result<std::string> library = env.read_text(module_path(env));
+  return library.ok() ? to_hex(digest_of(*library)) : "unknown";
 }
 
 std::string text_of(const CudaFacts& gpu) {

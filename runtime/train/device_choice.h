@@ -21,6 +21,9 @@ namespace holdfast {
 // The library that computes on GPUs. It needs neither a GPU nor a driver to be loaded.
 Result<const CudaModule*> find_cuda_module(Env& env);
 
+// Of the file, in hex: two builds of it may compute other bits. "unknown" when it cannot be read.
+std::string cuda_module_digest(Env& env);
+
 // "GPU 0: NVIDIA H200, 140 GiB, sm_90, driver for CUDA 13.0".
 std::string text_of(const CudaFacts& gpu);
 

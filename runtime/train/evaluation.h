@@ -19,6 +19,7 @@ class HeldOutSet {
   static Result<HeldOutSet> open(Env& env, const Config& config, const DataSet& training);
 
   std::uint64_t batches() const { return batches_; }
+  Digest fingerprint() const { return data_->fingerprint(); }  // of the files
   // Mean loss per target that counts. All ranks call it together and get the same outcome.
   Result<double> loss(Worker& worker);
 

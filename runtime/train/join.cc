@@ -65,6 +65,16 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
   return data;
 }
 
+Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
+                                                const Config& config, const DataSet& training) {
+  if (config.evaluation.every_steps == 0) return std::optional<HeldOutSet>();
+  Result<HeldOutSet> held_out = HeldOutSet::open(inputs.env, config, training);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(held_out)));
+  HF_TRY_VOID(
+      agree_on_facts(inputs.communicator, waiter, {{"held-out data", to_hex(held_out->fingerprint())}}));
+  return std::optional(std::move(held_out).value());
+}
+
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
@@ -90,8 +100,9 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
       make_device(inputs.env, config, inputs.config->origin,
                   {.threads = threads_of_rank(inputs, config), .rank_on_host = inputs.rank_on_host});
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
-  HF_TRY_VOID(
-      agree_on_facts(inputs.communicator, waiter, {{"device", (*device)->identity(precision_of(config))}}));
+  std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
+  if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   return device;
 }
 

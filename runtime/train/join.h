@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/device.h"
@@ -11,6 +12,7 @@
 #include "parallel/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
+#include "runtime/train/evaluation.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/train_run.h"
@@ -28,6 +30,10 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);
 
+// The same of the held-out data; none unless evaluation.every_steps asks for it.
+Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
+                                                const Config& config, const DataSet& training);
+
 // resolve_config() with what the data says about the vocabulary, and check_layout().
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
@@ -36,7 +42,8 @@ Result<Mesh> join_mesh(const TrainInputs& inputs, const Waiter& waiter, const Co
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
-// The device this rank computes on, of a config without "auto"; the same kind everywhere.
+// The device this rank computes on, of a config without "auto"; the same kind, out of the same library,
+// everywhere.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
                                             const Config& config);
 

@@ -128,13 +128,7 @@ Result<void> TrainRun::join() {
 }
 
 Result<void> TrainRun::build_worker() {
-  Result<void> outcome;
-  if (config_.evaluation.every_steps > 0) {
-    Result<HeldOutSet> opened = HeldOutSet::open(inputs_.env, config_, *data_);
-    if (opened.ok()) held_out_ = std::move(opened).value();
-    if (!opened.ok()) outcome = opened.error();
-  }
-  HF_TRY_VOID(agree(outcome));
+  HF_TRY(held_out_, join_held_out(inputs_, waiter(), config_, *data_));
   HF_TRY(exchange_, join_exchange(inputs_, waiter(), config_, *device_));
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = inputs_.env,
                                                            .faults = inputs_.faults,

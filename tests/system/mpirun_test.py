@@ -121,6 +121,22 @@ class MpirunTest(unittest.TestCase):
         start = run.start_command(mpmd(run.train_arguments(), [str(copy), *run.train_arguments()[1:]]))
         self.expect_refusal(start, 2, r"rank 1 .*another program than rank 0")
 
+    def test_different_held_out_data(self):
+        """The training data is one file, so the ranks differ in nothing else."""
+        source = '--evaluation.sources=[{path = "text.txt", format = "text"}]'
+        run = self.run_of_test(["--evaluation.every_steps=5", source])
+        places = self.directories_with_texts(harness.text_of(300_000, seed=1), harness.text_of(300_000, seed=2))
+        start = run.start_command(mpmd(*(["--wdir", str(place), *run.train_arguments()] for place in places)))
+        self.expect_refusal(start, 2, r"rank 1 .*another held-out data than rank 0", run_is_made=True)
+
+    def test_different_cuda_libraries(self):
+        run = self.run_of_test(["--device=cuda"])
+        library = harness.PROGRAM.with_name("libholdfast_cuda_emulated.so")
+        copy = self.scene.directory / "libholdfast_cuda_other.so"
+        copy.write_bytes(library.read_bytes() + b"\n")
+        start = run.start_command(mpmd(*(["env", f"HOLDFAST_CUDA_MODULE={each}", *run.train_arguments()] for each in (library, copy))))
+        self.expect_refusal(start, 2, r"rank 1 .*another CUDA library than rank 0")
+
     def test_bad_config_is_said_once(self):
         run = self.run_of_test(["--training.stepz=3"])
         start = run.start(3)
