@@ -12,7 +12,26 @@ namespace {
 constexpr int tags_of_a_group = 1 << 13;
 static_assert(tag_exchange + HostExchange::tag_count <= tags_of_a_group);
 
+Axis axis_of(TagGroup group) {
+  switch (group) {
+    case TagGroup::data:
+      return Axis::data;
+    case TagGroup::activations:
+    case TagGroup::gradients:
+    case TagGroup::wrapped_activations:
+    case TagGroup::wrapped_gradients:
+    case TagGroup::tied_weights:
+      break;
+  }
+  return Axis::pipeline;
+}
+
 }  // namespace
+
+Axis axis_of_tag(int tag) {
+  const bool is_exchange = tag % tags_of_a_group >= tag_exchange;
+  return is_exchange ? axis_of(static_cast<TagGroup>(tag / tags_of_a_group)) : Axis::control;
+}
 
 GroupCommunicator::GroupCommunicator(Communicator& parent, std::vector<int> members, TagGroup tags)
     : parent_(&parent), members_(std::move(members)), tag_base_(static_cast<int>(tags) * tags_of_a_group) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/traffic.h"
 
 namespace holdfast {
 
@@ -21,6 +22,8 @@ enum class TagGroup : int {
   tied_weights,
   tensor,
 };
+// What a message serves, by its tag in the communicator of all ranks. Words of control are that in any group.
+Axis axis_of_tag(int tag);
 
 class GroupCommunicator final : public Communicator {
  public:

@@ -7,8 +7,9 @@ constexpr std::int64_t look_interval_ns = 10'000'000;  // a death is noticed tha
 
 }  // namespace
 
-TiedExchange::TiedExchange(std::unique_ptr<Exchange> exchange, Communicator& control, Env& env)
-    : exchange_(std::move(exchange)), control_(&control), env_(&env) {
+TiedExchange::TiedExchange(std::unique_ptr<Exchange> exchange, Communicator& control, Env& env,
+                           Traffic& traffic)
+    : exchange_(std::move(exchange)), control_(&control), env_(&env), traffic_(&traffic) {
   HF_CHECK(exchange_->size() == control.size() && exchange_->rank() == control.rank());
 }
 
@@ -19,10 +20,12 @@ Result<T> TiedExchange::tied(Result<T> outcome) {
 }
 
 Result<Exchange::Number> TiedExchange::open(std::span<const Incoming> incoming) {
+  for (const Incoming& message : incoming) traffic_->add_received(message.target.size());
   return tied(exchange_->open(incoming));
 }
 
 Result<void> TiedExchange::send(Number number, std::span<const Outgoing> outgoing) {
+  for (const Outgoing& message : outgoing) traffic_->add_sent(message.source.size());
   return tied(exchange_->send(number, outgoing));
 }
 

@@ -11,13 +11,15 @@
 #include <memory>
 
 #include "parallel/exchange.h"
+#include "parallel/traffic.h"
 
 namespace holdfast {
 
 class TiedExchange final : public Exchange {
  public:
-  // `control`, which has other users beside it, and `env` outlive it.
-  TiedExchange(std::unique_ptr<Exchange> exchange, Communicator& control, Env& env);
+  // `control`, which has other users beside it, `env` and `traffic`, to which its messages are added, outlive
+  // it.
+  TiedExchange(std::unique_ptr<Exchange> exchange, Communicator& control, Env& env, Traffic& traffic);
 
   int rank() const override { return exchange_->rank(); }
   int size() const override { return exchange_->size(); }
@@ -40,6 +42,7 @@ class TiedExchange final : public Exchange {
   std::unique_ptr<Exchange> exchange_;
   Communicator* control_;
   Env* env_;
+  Traffic* traffic_;
   std::int64_t next_look_ns_ = 0;
 };
 

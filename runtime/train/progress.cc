@@ -105,7 +105,8 @@ Result<void> Progress::saved(std::uint64_t step, const std::string& directory, s
   return log_.write(line);
 }
 
-Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& counts) {
+Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& counts,
+                                const AxisTraffic& traffic) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
@@ -114,6 +115,11 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
   line.field("gradient_bytes_sent_during_backward", counts.bytes_sent_before_backward_ended);
   line.field("gradient_buckets_sent_during_backward", counts.buckets_sent_before_backward_ended);
   line.field("gradient_exposed_ms", static_cast<double>(counts.exposed_us) / 1e3);
+  for (std::size_t axis = 0; axis < axis_names.size(); ++axis) {
+    const Traffic& moved = traffic.of(static_cast<Axis>(axis));
+    line.field(fmt::format("{}_bytes_sent", axis_names[axis]), moved.bytes_sent);
+    line.field(fmt::format("{}_bytes_received", axis_names[axis]), moved.bytes_received);
+  }
   return log_.write(line.field("reason", status.reason));
 }
 

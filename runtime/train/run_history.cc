@@ -37,6 +37,8 @@ std::string shown_value(const std::string& key, const Json& value) {
     return duration_ms < 10.0 ? fmt::format("{:.1f} ms", duration_ms)
                               : format_duration(static_cast<std::int64_t>(std::min(duration_ms, 1e15)));
   }
+  if (key.find("_bytes_") != std::string::npos && value.is_number_unsigned())
+    return format_bytes(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
   return value.dump();
 }

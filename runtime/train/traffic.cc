@@ -99,14 +99,6 @@ Traffic vote(int ranks, int rank) {
 
 }  // namespace
 
-Traffic& Traffic::operator+=(const Traffic& other) {
-  bytes_sent += other.bytes_sent;
-  messages_sent += other.messages_sent;
-  bytes_received += other.bytes_received;
-  messages_received += other.messages_received;
-  return *this;
-}
-
 StepTraffic step_traffic(const Config& config, int ranks, int rank) {
   const ModelSpec spec = make_model_spec(config);
   const Mesh mesh = mesh_of(config, ranks);

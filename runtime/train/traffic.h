@@ -5,21 +5,10 @@
 // Messages are those of a Communicator; NCCL moves the same bytes of the data axis.
 #pragma once
 
-#include <cstdint>
-
+#include "parallel/traffic.h"
 #include "runtime/config/config.h"
 
 namespace holdfast {
-
-struct Traffic {
-  std::uint64_t bytes_sent = 0, messages_sent = 0;
-  std::uint64_t bytes_received = 0, messages_received = 0;
-  Traffic& operator+=(const Traffic& other);
-  bool operator==(const Traffic&) const = default;
-};
-inline Traffic operator+(Traffic a, const Traffic& b) {
-  return a += b;
-}
 
 struct StepTraffic {
   Traffic gradients;   // data axis: the lanes' gradients to the owners of the optimizer's shards, in fp32

@@ -268,7 +268,8 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
   };
   complain(write_status(inputs_.env, paths, status));
-  if (progress_ != nullptr) complain(progress_->finished(status, worker_->reduction().counts()));
+  if (progress_ != nullptr)
+    complain(progress_->finished(status, worker_->reduction().counts(), worker_->traffic()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
   complain(write_report(inputs_.env, paths));
 }

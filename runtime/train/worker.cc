@@ -22,15 +22,16 @@ std::size_t token_arrays(const Config& config) {
 
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
+      communicator_(inputs.communicator),
       waiter_(inputs.env, inputs.config.parallel.timeout_ms),
       spec_(make_model_spec(inputs.config)),
       mesh_(inputs.mesh),
       seat_(mesh_.seat_of(inputs.communicator.rank())),
       parts_(parts_of_stage(spec_, inputs.config, seat_.pipeline)),
-      data_exchange_(inputs.communicator, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
-      tensor_exchange_(inputs.communicator, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
+      data_exchange_(communicator_, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
+      tensor_exchange_(communicator_, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
       tensor_group_(share_of(spec_.tensor_lanes, seat_.tensor, mesh_.shape().tensor)),
-      links_(inputs.communicator, mesh_,
+      links_(communicator_, mesh_,
              {.is_ring = inputs.config.parallel.pipeline_chunks > 1, .has_tied_ends = spec_.tied_head}),
       lanes_(static_cast<int>(inputs.config.parallel.lanes), mesh_.shape().data),
       buckets_(backward_buckets(spec_, parts_, tensor_group_.share()), mesh_.shape().data),
@@ -88,8 +89,8 @@ Result<void> Worker::connect_nccl() {
     return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
                 connected.error().message);
   }
-  data_exchange_.use(
-      std::make_unique<TiedExchange>(std::move(connected).value(), data_exchange_.group(), env()));
+  data_exchange_.use(std::make_unique<TiedExchange>(std::move(connected).value(), data_exchange_.group(),
+                                                    env(), communicator_.traffic().of(Axis::data)));
   return {};
 }
 

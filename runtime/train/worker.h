@@ -11,6 +11,7 @@
 #include "kernels/host_access.h"
 #include "parallel/buckets.h"
 #include "parallel/collectives.h"
+#include "parallel/counted_communicator.h"
 #include "parallel/lane_reduction.h"
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
@@ -58,7 +59,9 @@ class Worker {
 
   Env& env() { return inputs_.env; }
   FaultPoints& faults() { return inputs_.faults; }
-  Communicator& communicator() { return inputs_.communicator; }  // of all ranks of the run
+  Communicator& communicator() { return communicator_; }  // of all ranks of the run
+  // What this rank has sent and received since the worker was made.
+  const AxisTraffic& traffic() { return communicator_.traffic(); }
   // Where this rank is among them: its lanes follow from the data axis, its layers from the pipeline.
   const Mesh& mesh() const { return mesh_; }
   MeshSeat seat() const { return seat_; }
@@ -130,6 +133,7 @@ class Worker {
   Result<void> allocate();
 
   WorkerInputs inputs_;
+  CountedCommunicator communicator_;
   Waiter waiter_;
   std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchange; null without NCCL
   ModelSpec spec_;

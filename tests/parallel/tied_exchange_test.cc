@@ -19,7 +19,7 @@ struct Rank {
   explicit Rank(std::unique_ptr<Communicator> control_end, std::unique_ptr<Communicator> elsewhere_end)
       : control(std::move(control_end)),
         elsewhere(std::move(elsewhere_end)),
-        exchange(std::make_unique<HostExchange>(*elsewhere), *control, posix_env()) {}
+        exchange(std::make_unique<HostExchange>(*elsewhere), *control, posix_env(), traffic) {}
 
   // Receives from the other rank, which sends nothing, until something ends that.
   Result<void> wait_for_peer() {
@@ -31,6 +31,7 @@ struct Rank {
   }
 
   std::unique_ptr<Communicator> control, elsewhere;
+  Traffic traffic;
   TiedExchange exchange;
 };
 
@@ -47,7 +48,8 @@ TEST(TiedExchange, KeepsTheContract) {
   auto controls = make_local_communicators(3);
   HF_EXPECT_OK(run_local_ranks(3, [&](Communicator& elsewhere) -> Result<void> {
     Communicator& control = *controls[static_cast<std::size_t>(elsewhere.rank())];
-    TiedExchange exchange(std::make_unique<HostExchange>(elsewhere), control, posix_env());
+    Traffic traffic;
+    TiedExchange exchange(std::make_unique<HostExchange>(elsewhere), control, posix_env(), traffic);
     HF_TRY_VOID(test::check_exchanges(exchange, {posix_env(), timeout_ms}));
     EXPECT_FALSE(exchange.abandoned());
     return barrier(control, {posix_env(), timeout_ms});

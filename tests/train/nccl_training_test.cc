@@ -76,6 +76,10 @@ class NcclTraining : public TrainingTest {
     const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
     return nlohmann::json::parse(events.substr(0, events.find('\n')));
   }
+  nlohmann::json finish_event(const std::string& run) const {
+    const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
+    return nlohmann::json::parse(events.substr(events.rfind('\n', events.size() - 2) + 1));
+  }
 
  private:
   RunEnd train_rank(const Scene& scene, test::NcclWorld& world, Communicator& communicator) {
@@ -131,6 +135,10 @@ TEST_F(NcclTraining, GivesTheBitsOfOneRankAndOfTheHostsExchange) {
     expect_done({.run = host, .ranks = ranks, .overrides = {"parallel.exchange=host"}});
     EXPECT_EQ(digest(host), digest("one"));
     EXPECT_EQ(start_event(host)["exchange"], "pinned host memory, as parallel.exchange = \"host\" asks");
+    for (const char* bytes : {"data_bytes_sent", "data_bytes_received"}) {
+      EXPECT_GT(finish_event(host)[bytes], 0);
+      EXPECT_EQ(finish_event(nccl)[bytes], finish_event(host)[bytes]) << bytes;
+    }
   }
 }
 

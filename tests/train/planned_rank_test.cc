@@ -79,6 +79,7 @@ Result<void> expect_same_plan(const Worker& running, PlannedDevice& device, Comm
                                                               .communicator = peers,
                                                               .device = device,
                                                               .config = running.config(),
+                                                              .mesh = running.mesh(),
                                                               .data = nullptr}));
   EXPECT_EQ(text_of(planned->memory_plan()), text_of(running.memory_plan()));
   return planned->prepare_kernels();

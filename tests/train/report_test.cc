@@ -101,6 +101,14 @@ TEST(RunHistory, TakesTheLastOfAStepThatWasComputedAgain) {
   EXPECT_EQ(history.events[2].step, 20u);
 }
 
+TEST(RunHistory, ShowsUnitsForPeople) {
+  const RunHistory history = parse_history(
+      "{\"event\":\"finish\",\"step\":4,\"data_bytes_sent\":1610612736,\"gradient_exposed_ms\":1.25,\"exit_"
+      "code\":0}");
+  ASSERT_EQ(history.events.size(), 1u);
+  EXPECT_EQ(history.events[0].details, "data bytes sent 1.50 GiB, gradient exposed 1.2 ms, exit code 0");
+}
+
 TEST(RunHistory, SurvivesForeignLines) {
   const RunHistory history = parse_history(
       "not "

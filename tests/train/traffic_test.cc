@@ -105,6 +105,7 @@ class StepTrafficTest : public testing::TestWithParam<Case> {
                                                            .communicator = peers,
                                                            .device = device,
                                                            .config = config,
+                                                           .mesh = mesh_of(config, ranks),
                                                            .data = *data});
     ASSERT_TRUE(worker.ok()) << worker.error().message;
     (*worker)->start_loader();

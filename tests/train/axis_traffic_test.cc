@@ -1,0 +1,130 @@
+// What the ranks of real steps count, against the formula of each rank and against the sums over all ranks
+// that anybody can work out by hand.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "runtime/train/rank_layout.h"
+#include "runtime/train/traffic.h"
+#include "tests/support/worker_rig.h"
+
+namespace holdfast::test {
+namespace {
+
+struct Layout {
+  const char* name;
+  int data = 1, stages = 1, chunks = 1;
+  bool tied = false;
+  bool bf16 = false;
+  int microbatches_per_lane = 1;
+  int ranks() const { return data * stages; }
+};
+
+// Shapes of whole sixteens, so that nothing is padding.
+Config config_of(const Layout& layout) {
+  Config config;
+  config.model.layers = 4;
+  config.model.heads = 2;
+  config.model.width = 64;
+  config.model.head = layout.tied ? "tied" : "untied";
+  config.training.steps = 10;
+  config.training.sequence_length = 8;
+  config.training.microbatch_size = 2;
+  config.training.microbatches_per_lane = layout.microbatches_per_lane;
+  config.training.precision = layout.bf16 ? "bf16" : "fp32";
+  config.parallel.lanes = 4;
+  config.parallel.pipeline = layout.stages;
+  config.parallel.pipeline_chunks = layout.chunks;
+  config.parallel.pipeline_schedule = layout.chunks > 1 ? "interleaved" : "1f1b";
+  return config;
+}
+
+// Sent in a step by all ranks together. The data degree divides the lanes.
+struct BytesSent {
+  std::uint64_t data = 0, pipeline = 0, control = 0;
+};
+
+BytesSent by_hand(const Config& config, const Layout& layout) {
+  const ModelSpec spec = make_model_spec(config);
+  const std::uint64_t element_bytes = bytes_of(spec.dtype), gradient_bytes = sizeof(float);
+  std::uint64_t weights = 0;
+  for (const ParameterSpec& parameter : parameter_specs(spec)) weights += parameter.elements();
+  const auto embedding = static_cast<std::uint64_t>(spec.padded_vocabulary * spec.width);
+  const auto data = static_cast<std::uint64_t>(layout.data),
+             stages = static_cast<std::uint64_t>(layout.stages);
+  const auto lanes = static_cast<std::uint64_t>(config.parallel.lanes);
+  // A tied weight has two gradients, and where its ends are on two stages it is kept on both.
+  const std::uint64_t gradients = weights + (layout.tied ? embedding : 0);
+  const std::uint64_t copies = weights + (layout.tied && stages > 1 ? embedding : 0);
+  BytesSent bytes;
+  // A lane keeps the part that its rank owns: of D lanes (D-1)/D leave. An owner tells D - 1 others.
+  bytes.data = lanes / data * (data - 1) * gradients * gradient_bytes + (data - 1) * copies * element_bytes;
+  // Every microbatch passes every boundary twice.
+  const auto boundaries = static_cast<std::uint64_t>(layout.stages * layout.chunks - 1);
+  const auto microbatch = static_cast<std::uint64_t>(config.training.microbatch_size *
+                                                     config.training.sequence_length * spec.width);
+  const auto microbatches = lanes * static_cast<std::uint64_t>(config.training.microbatches_per_lane);
+  if (stages > 1) bytes.pipeline = 2 * boundaries * microbatches * microbatch * element_bytes;
+  if (stages > 1 && layout.tied) bytes.pipeline += embedding * (gradient_bytes + element_bytes);
+  // Up the tree and down again.
+  bytes.control = 2 * (data * stages - 1) * ballot_words * sizeof(std::int64_t);
+  return bytes;
+}
+
+using Numbers = std::array<std::uint64_t, 4>;
+Numbers numbers(const Traffic& traffic) {
+  return {traffic.bytes_sent, traffic.messages_sent, traffic.bytes_received, traffic.messages_received};
+}
+
+class AxisTrafficTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(AxisTrafficTest, IsTheFormula) {
+  const Layout& layout = GetParam();
+  constexpr std::uint64_t steps = 2;
+  WorkerRig rig(config_of(layout), layout.ranks());
+  std::vector<AxisTraffic> of_rank(static_cast<std::size_t>(layout.ranks()));  // one slot each
+  rig.run([&](Worker& worker) -> Result<void> {
+    const int rank = worker.communicator().rank();
+    const AxisTraffic before = worker.traffic();
+    for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
+    const StepTraffic formula = step_traffic(rig.config(), layout.ranks(), rank);
+    const auto expect = [&](Axis axis, const Traffic& of_step) {
+      Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);
+      counted = worker.traffic().of(axis) - before.of(axis);
+      EXPECT_EQ(numbers(counted), numbers(of_step + of_step)) << "axis " << static_cast<int>(axis);
+    };
+    expect(Axis::data, formula.data());
+    expect(Axis::pipeline, formula.pipeline());
+    expect(Axis::control, formula.votes);
+    return {};
+  });
+
+  const BytesSent hand = by_hand(rig.config(), layout);
+  const auto expect_sum = [&](Axis axis, std::uint64_t bytes) {
+    Traffic all;
+    for (const AxisTraffic& counted : of_rank) all += counted.of(axis);
+    EXPECT_EQ(all.bytes_sent, steps * bytes) << "axis " << static_cast<int>(axis);
+    EXPECT_EQ(all.bytes_received, all.bytes_sent);
+    EXPECT_EQ(all.messages_received, all.messages_sent);
+  };
+  expect_sum(Axis::data, hand.data);
+  expect_sum(Axis::pipeline, hand.pipeline);
+  expect_sum(Axis::control, hand.control);
+}
+
+constexpr std::array layouts = {
+    Layout{.name = "Alone"},
+    Layout{.name = "TwoReplicas", .data = 2},
+    Layout{.name = "FourReplicasTiedInBf16", .data = 4, .tied = true, .bf16 = true},
+    Layout{.name = "FourStages", .stages = 4, .microbatches_per_lane = 3},
+    Layout{.name = "TwoStagesTwoReplicas", .data = 2, .stages = 2, .bf16 = true},
+    Layout{.name = "TiedEndsOnTwoStages", .data = 2, .stages = 2, .tied = true, .microbatches_per_lane = 2},
+    Layout{.name = "ChunksInTurn", .data = 2, .stages = 2, .chunks = 2, .tied = true},
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, AxisTrafficTest, testing::ValuesIn(layouts),
+                         [](const testing::TestParamInfo<Layout>& each) { return each.param.name; });
+
+}  // namespace
+}  // namespace holdfast::test
