@@ -159,12 +159,27 @@ int activations_in_flight_max(const ScheduleShape& shape, int stage) {
   return std::min(all, warm_up(shape, stage) + 1);
 }
 
+int weight_gradients_pending_max(const ScheduleShape& shape, int stage) {
+  check_shape(shape);
+  return shape.kind == ScheduleKind::zero_bubble ? std::min(shape.microbatches(), stage + 1) : 0;
+}
+
 std::vector<int> activation_buffers(const ScheduleShape& shape, const std::vector<Action>& actions) {
   std::vector<int> kept(static_cast<std::size_t>(shape.chunks)), most(kept);
   for (const Action& action : actions) {
     const auto chunk = static_cast<std::size_t>(action.chunk);
     if (action.work == Work::forward) most[chunk] = std::max(most[chunk], ++kept[chunk]);
     if (action.work == Work::backward || action.work == Work::backward_weight) --kept[chunk];
+  }
+  return most;
+}
+
+std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::vector<Action>& actions) {
+  std::vector<int> kept(static_cast<std::size_t>(shape.chunks)), most(kept);
+  for (const Action& action : actions) {
+    const auto chunk = static_cast<std::size_t>(action.chunk);
+    if (action.work == Work::backward_input) most[chunk] = std::max(most[chunk], ++kept[chunk]);
+    if (action.work == Work::backward_weight) --kept[chunk];
   }
   return most;
 }

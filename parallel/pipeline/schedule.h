@@ -17,7 +17,8 @@
 //                the bubble of the formula.
 //   zero_bubble  ZB-H1 of Qi et al. 2024, "Zero Bubble Pipeline Parallelism": 1f1b whose weight gradients
 //                are computed apart from the input gradients, stage s being s microbatches late with them,
-//                which fills most of the bubble at the memory of 1f1b's first stage.
+//                which fills most of the bubble: every stage keeps the activations of as many microbatches as
+//                1f1b's first one, and for those that it is late with also the gradients of its layers.
 //
 // In every schedule the weight gradients of a chunk are added in the order of microbatches: the bits of a run
 // do not depend on its schedule (DESIGN: "Lanes").
@@ -51,7 +52,7 @@ struct ScheduleShape {
 enum class Work {
   forward,
   backward,         // of inputs and weights
-  backward_input,   // of inputs alone
+  backward_input,   // of inputs alone: writes no gradient of a weight
   backward_weight,  // of weights alone, some time after backward_input
 };
 
@@ -93,5 +94,14 @@ int activations_in_flight_max(const ScheduleShape& shape, int stage);
 // What it really keeps, by chunk. Forwards and backwards of a chunk are in the order of microbatches, so
 // microbatch i may use buffer i mod this number.
 std::vector<int> activation_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
+
+// How many microbatches a stage holds between the start of backward_input and the end of backward_weight, for
+// which it keeps the gradients that the latter reads: what the kind promises, min(m, s + 1) for
+// zero_bubble...
+int weight_gradients_pending_max(const ScheduleShape& shape, int stage);
+
+// ... and by chunk what it really keeps, 0 where backwards are whole. Both parts are in the order of
+// microbatches, so microbatch i may use buffer i mod this number.
+std::vector<int> weight_gradient_buffers(const ScheduleShape& shape, const std::vector<Action>& actions);
 
 }  // namespace holdfast

@@ -75,6 +75,11 @@ class StageCheck {
           "stage {} keeps the activations of {} microbatches at once, of which {} promises at most {}",
           stage_, kept_most_, name_of(shape_.kind), activations_in_flight_max(shape_, stage_));
     }
+    if (pending_most_ > weight_gradients_pending_max(shape_, stage_)) {
+      problems_.add(
+          "stage {} keeps the gradients of {} microbatches at once, of which {} promises at most {}", stage_,
+          pending_most_, name_of(shape_.kind), weight_gradients_pending_max(shape_, stage_));
+    }
   }
 
  private:
@@ -96,6 +101,7 @@ class StageCheck {
   };
   struct Chunk {
     int last_forward = -1;
+    int last_input = -1;
     int last_weight = -1;
   };
 
@@ -115,6 +121,8 @@ class StageCheck {
     ++pass(action.chunk, action.microbatch).of(action.work);
     kept_ += action.work == Work::forward ? 1 : adds_weight_gradients(action.work) ? -1 : 0;
     kept_most_ = std::max(kept_most_, kept_);
+    pending_ += action.work == Work::backward_input ? 1 : action.work == Work::backward_weight ? -1 : 0;
+    pending_most_ = std::max(pending_most_, pending_);
   }
 
   void check_links(const Action& action, std::size_t index) {
@@ -152,6 +160,7 @@ class StageCheck {
       last = std::max(last, action.microbatch);
     };
     if (action.work == Work::forward) in_order(chunk.last_forward, "forwards of a chunk");
+    if (sends_gradients(action.work)) in_order(chunk.last_input, "input gradients of a chunk");
     if (adds_weight_gradients(action.work)) in_order(chunk.last_weight, "weight gradients of a chunk");
   }
 
@@ -171,7 +180,8 @@ class StageCheck {
   Problems& problems_;
   std::vector<Pass> passes_;  // [chunk * microbatches + microbatch]
   std::vector<Chunk> chunks_;
-  int kept_ = 0, kept_most_ = 0;
+  int kept_ = 0, kept_most_ = 0;        // activations
+  int pending_ = 0, pending_most_ = 0;  // between the two parts of their backward
 };
 
 // All stages together. Everything moves as soon as it can, which takes nothing from anybody: what is stuck

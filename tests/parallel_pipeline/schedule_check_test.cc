@@ -14,6 +14,7 @@ namespace holdfast {
 namespace {
 
 using testing::Contains;
+using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -133,6 +134,10 @@ TEST(ScheduleCheck, FindsWrongOrder) {
        [](Schedule& s) { std::swap(at(s, 1, Work::backward_weight, 1), at(s, 1, Work::backward_weight, 2)); },
        "(backward of weights of microbatch 1, chunk 0) comes after that of microbatch 2: weight gradients of "
        "a chunk"},
+      {"input gradients", split,
+       [](Schedule& s) { std::swap(at(s, 2, Work::backward_input, 1), at(s, 2, Work::backward_input, 2)); },
+       "(backward of inputs of microbatch 1, chunk 0) comes after that of microbatch 2: input gradients of a "
+       "chunk"},
       {"whole backwards", plain,
        [](Schedule& s) { std::swap(at(s, 0, Work::backward, 1), at(s, 0, Work::backward, 2)); },
        "(backward of microbatch 1, chunk 0) comes after that of microbatch 2"},
@@ -210,6 +215,18 @@ TEST(ScheduleCheck, FindsTooManyActivations) {
                                                 "which zero_bubble promises at most 3"));
 }
 
+TEST(ScheduleCheck, FindsTooManyGradientsKept) {
+  Schedule late = make_schedule(split);
+  // On the first stage, where memory has room for it: the weight gradient of microbatch 0 one backward late.
+  std::vector<Action>& actions = late.actions[0];
+  const auto weight =
+      actions.begin() + static_cast<std::ptrdiff_t>(index_of(late, 0, Work::backward_weight, 0));
+  const auto next = actions.begin() + static_cast<std::ptrdiff_t>(index_of(late, 0, Work::backward_input, 1));
+  std::rotate(weight, weight + 1, next + 1);
+  EXPECT_THAT(schedule_problems(late), Contains("stage 0 keeps the gradients of 2 microbatches at once, of "
+                                                "which zero_bubble promises at most 1"));
+}
+
 // The bounds of schedule.h for m microbatches on stage s of p, with v chunks.
 int promised(ScheduleKind kind, int p, int v, int m, int s) {
   if (kind == ScheduleKind::gpipe) return m;
@@ -235,6 +252,8 @@ TEST(ScheduleCheck, TheBoundIsReachedAndNoMore) {
               if (action.work == Work::backward || action.work == Work::backward_weight) --kept;
             }
             const std::vector<int> buffers = activation_buffers(shape, actions);
+            EXPECT_THAT(weight_gradient_buffers(shape, actions),
+                        Each(kind == ScheduleKind::zero_bubble ? std::min(microbatches, stage + 1) : 0));
             EXPECT_EQ(activations_in_flight_max(shape, stage),
                       promised(kind, stages, chunks, microbatches, stage));
             EXPECT_EQ(most, activations_in_flight_max(shape, stage));
