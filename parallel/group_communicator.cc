@@ -21,9 +21,11 @@ Axis axis_of(TagGroup group) {
     case TagGroup::wrapped_activations:
     case TagGroup::wrapped_gradients:
     case TagGroup::tied_weights:
+      return Axis::pipeline;
+    case TagGroup::tensor:
       break;
   }
-  return Axis::pipeline;
+  return Axis::tensor;
 }
 
 }  // namespace

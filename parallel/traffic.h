@@ -42,8 +42,9 @@ enum class Axis : std::uint8_t {
   control,   // votes and agreements
   data,      // gradients of lanes, updated parameters
   pipeline,  // activations and their gradients between stages, the two ends of a tied weight
+  tensor,    // rows of a layer's input and parts of its sums between its slices
 };
-inline constexpr std::array<std::string_view, 3> axis_names = {"control", "data", "pipeline"};
+inline constexpr std::array<std::string_view, 4> axis_names = {"control", "data", "pipeline", "tensor"};
 
 class AxisTraffic {
  public:

@@ -60,10 +60,14 @@ bool StageExecutor::is_forward(int action) const {
   return actions_[index(action)].work == Work::forward;
 }
 
+bool StageExecutor::writes_weight_gradients(int action) const {
+  const Work work = actions_[index(action)].work;
+  return work == Work::backward || work == Work::backward_weight;
+}
+
 void StageExecutor::index_messages() {
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& action = actions_[index(i)];
-    HF_CHECK(action.work == Work::forward || action.work == Work::backward, "{} is split", i);
     const auto add = [&](Link& link) {
       HF_CHECK(link.exchange != nullptr && link.exchange->size() == 2, "action {} has no link", i);
       link.messages.push_back({.action = i});
@@ -77,41 +81,59 @@ void StageExecutor::index_messages() {
 }
 
 // Places come round by microbatch: who had each one before?
-void StageExecutor::index_places() {
-  int microbatches = 0;
-  for (const Action& action : actions_) microbatches = std::max(microbatches, action.microbatch + 1);
-  const std::size_t count = buffers_.size() * index(microbatches);
-  std::vector<int> forwards(count, none), backwards(count, none);  // [chunk * microbatches + microbatch]
-  for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const Action& action = actions_[i];
-    std::vector<int>& of_work = action.work == Work::forward ? forwards : backwards;
-    of_work[index(action.chunk * microbatches + action.microbatch)] = static_cast<int>(i);
+class StageExecutor::PlaceIndex {
+ public:
+  explicit PlaceIndex(std::span<const Action> actions) {
+    for (const Action& action : actions) {
+      microbatches_ = std::max(microbatches_, action.microbatch + 1);
+      chunks_ = std::max(chunks_, action.chunk + 1);
+    }
+    for (std::vector<int>* of_pass : {&forwards_, &senders_, &last_})
+      of_pass->resize(index(chunks_ * microbatches_), none);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const std::size_t pass = index(actions[i].chunk * microbatches_ + actions[i].microbatch);
+      const Work work = actions[i].work;
+      if (work == Work::forward) forwards_[pass] = static_cast<int>(i);
+      if (work == Work::backward || work == Work::backward_input) senders_[pass] = static_cast<int>(i);
+      last_[pass] = static_cast<int>(i);
+    }
   }
-  const auto find = [&](Work work, const Action& of, int before) {
+  // The action of the microbatch so many before that of `of`, or none. That makes the same: activations, or
+  // gradients that are sent on.
+  int maker(const Action& of, int before) const {
+    return find(of.work == Work::forward ? forwards_ : senders_, of, before);
+  }
+  int gradient_sender(const Action& of, int before) const { return find(senders_, of, before); }
+  int last(const Action& of, int before) const { return find(last_, of, before); }
+
+ private:
+  int find(const std::vector<int>& of_pass, const Action& of, int before) const {
     if (of.microbatch < before) return none;
-    const std::vector<int>& of_work = work == Work::forward ? forwards : backwards;
-    return of_work[index(of.chunk * microbatches + of.microbatch - before)];
-  };
-  const auto last_use = [&](const Action& of, int before) {
-    const int backward = find(Work::backward, of, before);
-    return backward == none ? find(Work::forward, of, before) : backward;
-  };
+    return of_pass[index(of.chunk * microbatches_ + of.microbatch - before)];
+  }
+  int microbatches_ = 0, chunks_ = 0;
+  std::vector<int> forwards_, senders_, last_;  // [chunk * microbatches + microbatch]
+};
+
+void StageExecutor::index_places() {
+  const PlaceIndex places(actions_);
   for (Link* inbox : {&activations_in_, &gradients_in_}) {
     for (Message& message : inbox->messages) {
       const Action& action = actions_[index(message.action)];
-      const int places = buffers_[index(action.chunk)] + 1;
-      message.frees_place = last_use(action, places);
-      if (inbox == &gradients_in_ && message.frees_place != none)
-        message.leaves_place = steps_[index(message.frees_place)].sends;
+      const int count = buffers_[index(action.chunk)] + 1;
+      message.frees_place = places.last(action, count);
+      const int sender = places.gradient_sender(action, count);
+      if (inbox == &gradients_in_ && sender != none) message.leaves_place = steps_[index(sender)].sends;
     }
   }
   // An output's place, and that of a gradient that does not arrive but is made where the model ends.
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Action& action = actions_[i];
     const bool forward = action.work == Work::forward;
+    if (action.work == Work::backward_weight) continue;    // writes nothing that crosses
     if (!forward && steps_[i].receives != none) continue;  // its place was free before it arrived
-    const int places = buffers_[index(action.chunk)] + (forward ? 0 : 1);
-    if (const int before = find(action.work, action, places); before != none)
+    const int count = buffers_[index(action.chunk)] + (forward ? 0 : 1);
+    if (const int before = places.maker(action, count); before != none)
       steps_[i].reuses_place = steps_[index(before)].sends;
   }
 }
@@ -144,7 +166,8 @@ bool StageExecutor::can_run(int action) const {
   const Step& step = steps_[index(action)];
   if (is_forward(action))
     return activations_in_.arrived(step.receives) && activations_out_.finished(step.reuses_place);
-  return has_gradient(action) && work_->can_launch_backward(position_of(actions_[index(action)]));
+  return has_gradient(action) && (!writes_weight_gradients(action) ||
+                                  work_->can_write_weight_gradients(position_of(actions_[index(action)])));
 }
 
 Result<void> StageExecutor::run_action(int index_of_action) {
@@ -153,7 +176,9 @@ Result<void> StageExecutor::run_action(int index_of_action) {
   const Action* const before = index_of_action == 0 ? nullptr : &action - 1;
   const bool follows_forward = before != nullptr && before->work == Work::forward &&
                                before->chunk == action.chunk && before->microbatch == action.microbatch;
-  return work_->launch_backward(position_of(action), follows_forward, action.completes_lane);
+  return work_->launch_backward(
+      position_of(action),
+      {.work = action.work, .follows_forward = follows_forward, .completes_lane = action.completes_lane});
 }
 
 bool StageExecutor::is_done(int action) const {
@@ -190,7 +215,7 @@ Result<bool> StageExecutor::send(Link& outbox) {
     const StagePosition position = position_of(actions_[index(message.action)]);
     const bool forward = is_forward(message.action);
     const Exchange::Outgoing outgoing{
-        .source = forward ? work_->output(position) : work_->output_gradient(position),
+        .source = forward ? work_->output(position) : work_->input_gradient(position),
         .peer = 1 - outbox.exchange->rank()};
     HF_TRY(const Exchange::Number number, outbox.exchange->open({}));
     HF_TRY_VOID(outbox.exchange->send(number, std::span(&outgoing, 1)));
@@ -246,7 +271,7 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
 
 Error StageExecutor::timed_out(int index_of_action) {
   const Action& action = actions_[index(index_of_action)];
-  const bool held_up = launched_ == index_of_action && action.work == Work::backward;
+  const bool held_up = launched_ == index_of_action && writes_weight_gradients(index_of_action);
   if (held_up && has_gradient(index_of_action)) return work_->give_up();
   int rank = -1;
   std::string neighbours;

@@ -6,6 +6,9 @@
 // exchange. Messages of one direction are in the order of the receiver's actions, which is that of the
 // sender's (schedule_check.h). Receives are posted as soon as their place is free.
 //
+// A backward in two parts sends its gradient with the first one; what the second one reads stays in its place
+// until it is done.
+//
 // No deadlock: a schedule that the checker passed runs with receives that block and sends that do not. Here a
 // send is held up only by a receiver without a free place. It has one more than the microbatches that its
 // schedule keeps at once, so the action that frees one does not stand behind the one that waits; the checker
@@ -31,26 +34,33 @@ struct StagePosition {
   int microbatch = 0;
 };
 
+struct BackwardLaunch {
+  Work work = Work::backward;    // or backward_input, or backward_weight
+  bool follows_forward = false;  // the action before it was the forward of the same microbatch
+  bool completes_lane = false;   // Action::completes_lane
+};
+
 // What a stage computes. Launches return at once.
 class StageWork {
  public:
   virtual ~StageWork() = default;
   virtual Result<void> launch_forward(StagePosition position) = 0;
-  // `follows_forward`: the action before it was the forward of the same microbatch. `completes_lane`:
-  // Action::completes_lane.
-  virtual Result<void> launch_backward(StagePosition position, bool follows_forward, bool completes_lane) = 0;
-  // Whether the gradients may be written that this backward writes; advance() works on it.
-  virtual bool can_launch_backward(StagePosition position) = 0;
+  virtual Result<void> launch_backward(StagePosition position, const BackwardLaunch& launch) = 0;
+  // Whether the weight gradients may be written that this backward writes, whole or of weights alone;
+  // advance() works on it. One of inputs alone writes none, and is not asked about.
+  virtual bool can_write_weight_gradients(StagePosition position) = 0;
 
-  // Where the parts lie that cross to a neighbour. Places of input() and output_gradient() come round after
-  // one more microbatch than activation_buffers() has, those of output() after that many. Backward works in
-  // place: the gradient of the input lies where that of the output was.
+  // Where the parts lie that cross to a neighbour. Places of input(), output_gradient() and input_gradient()
+  // come round after one more microbatch than activation_buffers() has, those of output() after that many.
+  // The gradients of input and output are one place where backward works in place, and two where it is split:
+  // that of the output is read once more by backward_weight.
   virtual std::span<std::byte> input(StagePosition position) = 0;
   virtual std::span<std::byte> output(StagePosition position) = 0;
   virtual std::span<std::byte> output_gradient(StagePosition position) = 0;
+  virtual std::span<std::byte> input_gradient(StagePosition position) = 0;
 
-  // Nothing moved for the waiter's timeout, and a backward waits for can_launch_backward() alone: gives up
-  // what it waits for, and says what that is.
+  // Nothing moved for the waiter's timeout, and a backward waits for can_write_weight_gradients() alone:
+  // gives up what it waits for, and says what that is.
   virtual Error give_up() = 0;
 
   // Called while the executor waits: moves other communication on. Whether anything moved.
@@ -104,9 +114,12 @@ class StageExecutor {
     bool all_finished() const;
   };
 
+  class PlaceIndex;
+
   void index_messages();
   void index_places();
   bool is_forward(int action) const;
+  bool writes_weight_gradients(int action) const;
   Result<void> run_action(int action);
   bool has_gradient(int action) const;
   bool can_run(int action) const;

@@ -122,8 +122,8 @@ class HeldOutSet::Forwards final : public StageWork {
         .forward_loss(worker_->device(), worker_->staged_tokens(slot), position.microbatch,
                       &worker_->loss_sums()[slot]);
   }
-  Result<void> launch_backward(StagePosition, bool, bool) override { return {}; }
-  bool can_launch_backward(StagePosition) override { return true; }
+  Result<void> launch_backward(StagePosition, const BackwardLaunch&) override { return {}; }
+  bool can_write_weight_gradients(StagePosition) override { return true; }
   Error give_up() override { return {}; }  // there is no backward
   std::span<std::byte> input(StagePosition position) override {
     return worker_->model(position.chunk).input(position.microbatch, worker_->staged_tokens(0).shape);
@@ -132,6 +132,7 @@ class HeldOutSet::Forwards final : public StageWork {
     return worker_->model(position.chunk).output(position.microbatch, worker_->staged_tokens(0).shape);
   }
   std::span<std::byte> output_gradient(StagePosition) override { return {}; }
+  std::span<std::byte> input_gradient(StagePosition) override { return {}; }
   Result<bool> advance() override { return false; }
 
   HeldOutSet* set_;

@@ -120,7 +120,7 @@ Result<void> LaneRunner::launch_forward(StagePosition position) {
   });
 }
 
-bool LaneRunner::can_launch_backward(StagePosition position) {
+bool LaneRunner::can_write_weight_gradients(StagePosition position) {
   return !starts_next_lane(position) || worker_->reduction().wave_is_done();
 }
 
@@ -128,7 +128,7 @@ Error LaneRunner::give_up() {
   return worker_->reduction().give_up();
 }
 
-Result<void> LaneRunner::launch_backward(StagePosition position, bool follows_forward, bool completes_lane) {
+Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
   if (starts_next_lane(position)) HF_TRY_VOID(next_wave());
   const bool first = index_in_lane(position) == 0;
   const bool begins_lane = first && position.chunk + 1 == static_cast<int>(buckets_.size());
@@ -136,20 +136,20 @@ Result<void> LaneRunner::launch_backward(StagePosition position, bool follows_fo
   const Model& model = worker_->model(position.chunk);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
   LaneBuckets observer(*worker_, buckets.first);
-  const bool announces = completes_lane && !buckets_wait_;
+  const bool announces = backward.completes_lane && !buckets_wait_;
   const auto launch = [&] {
     return model.backward(worker_->device(), tokens(position), position.microbatch,
                           &worker_->loss_sums()[slot(position)],
                           {.accumulate = !first,
                            .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
                            .observer = announces ? &observer : nullptr,
-                           .completes_lane = completes_lane,
-                           .follows_forward = follows_forward});
+                           .completes_lane = backward.completes_lane,
+                           .follows_forward = backward.follows_forward});
   };
   HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
-  for (int i = 0; completes_lane && buckets_wait_ && i < buckets.count; ++i) observer.bucket_launched(i);
+  for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i) observer.bucket_launched(i);
   if (model.has_head()) ++outcome_->losses;
-  if (completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
+  if (backward.completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
   return {};
 }
 
@@ -163,6 +163,10 @@ std::span<std::byte> LaneRunner::output(StagePosition position) {
 
 std::span<std::byte> LaneRunner::output_gradient(StagePosition position) {
   return worker_->model(position.chunk).output_gradient(position.microbatch, tokens(position).shape);
+}
+
+std::span<std::byte> LaneRunner::input_gradient(StagePosition position) {
+  return worker_->model(position.chunk).input_gradient(position.microbatch, tokens(position).shape);
 }
 
 Result<bool> LaneRunner::advance() {

@@ -37,12 +37,13 @@ class LaneRunner final : private StageWork {
 
  private:
   Result<void> launch_forward(StagePosition position) override;
-  Result<void> launch_backward(StagePosition position, bool follows_forward, bool completes_lane) override;
-  bool can_launch_backward(StagePosition position) override;
+  Result<void> launch_backward(StagePosition position, const BackwardLaunch& launch) override;
+  bool can_write_weight_gradients(StagePosition position) override;
   Error give_up() override;
   std::span<std::byte> input(StagePosition position) override;
   std::span<std::byte> output(StagePosition position) override;
   std::span<std::byte> output_gradient(StagePosition position) override;
+  std::span<std::byte> input_gradient(StagePosition position) override;
   Result<bool> advance() override;
 
   void load(StagePosition position);

@@ -104,11 +104,13 @@ StepTraffic step_traffic(const Config& config, int ranks, int rank) {
   const Mesh mesh = mesh_of(config, ranks);
   const MeshSeat seat = mesh.seat_of(rank);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
-  const BucketPlan buckets(backward_buckets(spec, parts_of_stage(spec, config, seat.pipeline)),
+  const TensorShare share = share_of(spec.tensor_lanes, seat.tensor, mesh.shape().tensor);
+  const std::vector<ModelPart> parts = parts_of_stage(spec, config, seat.pipeline);
+  const BucketPlan buckets(backward_buckets(spec, parts, share),
                            mesh.shape().data);
   const std::uint64_t element_bytes = bytes_of(spec.dtype);
-  const std::int64_t boundary =
-      config.training.microbatch_size * config.training.sequence_length * spec.width;
+  const std::int64_t boundary = config.training.microbatch_size * config.training.sequence_length *
+                                spec.width / share.ranks();
   return {.gradients = lane_reduction(buckets, lanes, seat.data),
           .parameters = parameter_gather(buckets, seat.data, element_bytes),
           .boundaries = stage_boundaries(stage_schedule(config, lanes, seat.data, seat.pipeline),
