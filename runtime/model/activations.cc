@@ -9,12 +9,6 @@
 namespace holdfast {
 namespace {
 
-std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabulary) {
-  constexpr std::int64_t chunk_elements = std::int64_t{4} << 20;
-  constexpr std::int64_t efficient_rows = 256;  // fewer would read the whole head for little work
-  return std::min(rows, std::max(efficient_rows, chunk_elements / padded_vocabulary / 64 * 64));
-}
-
 void* address(const MemoryArena& arena, MemoryPlan::Slot slot) {
   return slot.bytes == 0 ? nullptr : arena.at<std::byte>(slot);
 }
@@ -24,6 +18,12 @@ float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
 }
 
 }  // namespace
+
+std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabulary) {
+  constexpr std::int64_t chunk_elements = std::int64_t{4} << 20;
+  constexpr std::int64_t efficient_rows = 256;  // fewer would read the whole head for little work
+  return std::min(rows, std::max(efficient_rows, chunk_elements / padded_vocabulary / 64 * 64));
+}
 
 ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train,
                                    Recompute recompute, MemoryPlan& plan)

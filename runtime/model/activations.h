@@ -46,6 +46,10 @@ struct Activations {
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
 };
 
+// Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
+// not cost rows x vocabulary of memory. A function of shapes alone: it decides bits.
+std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabulary);
+
 // What of a model a rank computes in training, and of how many microbatches at once.
 struct StageShape {
   ModelPart part;
@@ -64,8 +68,6 @@ class ActivationMemory {
                    const StageShape& stage, MemoryPlan& plan);
   // Also fills the rotary tables.
   Activations bind(Device& device, const MemoryArena& arena) const;
-  // Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
-  // not cost rows x vocabulary of memory. A function of shapes alone: it decides bits.
   std::int64_t head_rows() const { return head_rows_; }
   std::int64_t norm_slice_elements() const;  // of one norm's slice_gradients; 0 without tensor lanes
 

@@ -147,7 +147,8 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
                            .follows_forward = backward.follows_forward});
   };
   HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
-  for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i) observer.bucket_launched(i);
+  for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)
+    observer.bucket_launched(i);
   if (model.has_head()) ++outcome_->losses;
   if (backward.completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
   return {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/model/activations.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/step.h"
 
@@ -80,6 +81,83 @@ Traffic tied_ends(const BucketPlan& buckets, int rank, std::uint64_t element_byt
   return traffic;
 }
 
+// What a microbatch of this rank moves in its tensor group: each exchange sends every peer one part of equal
+// size and receives one.
+class SliceTraffic {
+ public:
+  SliceTraffic(const Config& config, const ModelSpec& spec, const TensorShare& share)
+      : spec_(spec),
+        share_(share),
+        recompute_(recompute_of(config)),
+        rows_(config.training.microbatch_size * config.training.sequence_length) {}
+
+  // One rank's step: its schedule, run once or for each lane.
+  Traffic of_step(const StageSchedule& schedule, std::span<const ModelPart> parts) {
+    if (share_.ranks() == 1) return {};
+    for (int run = 0; run < schedule.runs; ++run) {
+      const Action* before = nullptr;
+      for (const Action& action : schedule.actions) {
+        const ModelPart& part = parts[static_cast<std::size_t>(action.chunk)];
+        const bool follows = before != nullptr && before->work == Work::forward &&
+                             before->chunk == action.chunk && before->microbatch == action.microbatch;
+        if (action.work == Work::forward) {
+          forward(part);
+        } else {
+          backward(part, follows, action.completes_lane);
+        }
+        before = &action;
+      }
+    }
+    return traffic_;
+  }
+
+ private:
+  void forward(const ModelPart& part) {
+    const auto layers = static_cast<std::uint64_t>(part.layers());
+    exchange(2 * layers, row_bytes(spec_.dtype));
+    exchange(2 * layers, row_bytes(DType::fp32));
+    if (part.has_embedding) exchange(1, row_bytes(spec_.dtype));
+  }
+  void backward(const ModelPart& part, bool follows_forward, bool completes_lane) {
+    const auto layers = static_cast<std::uint64_t>(part.layers());
+    exchange(2 * layers, row_bytes(spec_.dtype));
+    exchange(2 * layers, row_bytes(DType::fp32));
+    const std::uint64_t again = follows_forward && layers > 0 ? layers - 1 : layers;
+    if (recompute_ != Recompute::none) exchange(2 * again, row_bytes(spec_.dtype));
+    if (recompute_ == Recompute::full) exchange(again, row_bytes(DType::fp32));
+    if (part.has_embedding) exchange(1, row_bytes(spec_.dtype));
+    if (part.has_head) head();
+    if (!completes_lane) return;
+    const std::uint64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
+    const std::uint64_t gradient_bytes = vectors * static_cast<std::uint64_t>(spec_.width) * sizeof(float);
+    exchange(2 * layers + (part.has_head ? 1 : 0), static_cast<std::uint64_t>(share_.count) * gradient_bytes);
+  }
+  void head() {
+    exchange(1, row_bytes(spec_.dtype));
+    const std::int64_t chunk = rows_of_head_chunk(rows_, spec_.padded_vocabulary);
+    for (std::int64_t first = 0; first < rows_; first += chunk) {
+      const std::int64_t rows = std::min(chunk, rows_ - first);
+      exchange(1, static_cast<std::uint64_t>(share_.count * rows) * sizeof(SoftmaxStatistics));
+    }
+    exchange(1, row_bytes(DType::fp32));
+  }
+  // Of one rank's rows.
+  std::uint64_t row_bytes(DType dtype) const {
+    return static_cast<std::uint64_t>(rows_ / share_.ranks() * spec_.width) * bytes_of(dtype);
+  }
+  void exchange(std::uint64_t count, std::uint64_t part_bytes) {
+    const std::uint64_t messages = count * static_cast<std::uint64_t>(share_.ranks() - 1);
+    send(traffic_, part_bytes, messages);
+    receive(traffic_, part_bytes, messages);
+  }
+
+  const ModelSpec& spec_;
+  TensorShare share_;
+  Recompute recompute_;
+  std::int64_t rows_;
+  Traffic traffic_;
+};
+
 // Up a binomial tree to rank 0 and down again (collectives.h).
 Traffic vote(int ranks, int rank) {
   constexpr std::uint64_t bytes = ballot_words * sizeof(std::int64_t);
@@ -106,16 +184,16 @@ StepTraffic step_traffic(const Config& config, int ranks, int rank) {
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
   const TensorShare share = share_of(spec.tensor_lanes, seat.tensor, mesh.shape().tensor);
   const std::vector<ModelPart> parts = parts_of_stage(spec, config, seat.pipeline);
-  const BucketPlan buckets(backward_buckets(spec, parts, share),
-                           mesh.shape().data);
+  const BucketPlan buckets(backward_buckets(spec, parts, share), mesh.shape().data);
   const std::uint64_t element_bytes = bytes_of(spec.dtype);
-  const std::int64_t boundary = config.training.microbatch_size * config.training.sequence_length *
-                                spec.width / share.ranks();
+  const std::int64_t boundary =
+      config.training.microbatch_size * config.training.sequence_length * spec.width / share.ranks();
+  const StageSchedule schedule = stage_schedule(config, lanes, seat.data, seat.pipeline);
   return {.gradients = lane_reduction(buckets, lanes, seat.data),
           .parameters = parameter_gather(buckets, seat.data, element_bytes),
-          .boundaries = stage_boundaries(stage_schedule(config, lanes, seat.data, seat.pipeline),
-                                         static_cast<std::uint64_t>(boundary) * element_bytes),
+          .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
           .tied = tied_ends(buckets, seat.data, element_bytes),
+          .slices = SliceTraffic(config, spec, share).of_step(schedule, parts),
           .votes = vote(ranks, rank)};
 }
 

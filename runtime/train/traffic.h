@@ -15,10 +15,11 @@ struct StepTraffic {
   Traffic parameters;  // data axis: the updated weights to everybody
   Traffic boundaries;  // pipeline axis: activations and their gradients between neighbouring stages
   Traffic tied;        // pipeline axis: gradient and weight between the two ends of a tied weight
+  Traffic slices;      // tensor axis: rows gathered, parts of sums scattered, statistics of losses and norms
   Traffic votes;       // all ranks: the verdict on the step
   Traffic data() const { return gradients + parameters; }
   Traffic pipeline() const { return boundaries + tied; }
-  Traffic all() const { return data() + pipeline() + votes; }
+  Traffic all() const { return data() + pipeline() + slices + votes; }
 };
 
 // Of rank `rank` of `ranks`; the layout can run (rank_layout.h).

@@ -18,7 +18,8 @@ struct Layout {
   bool tied = false;
   bool bf16 = false;
   int microbatches_per_lane = 1;
-  int ranks() const { return data * stages; }
+  int tensor = 1;
+  int ranks() const { return data * stages * tensor; }
 };
 
 // Shapes of whole sixteens, so that nothing is padding.
@@ -35,6 +36,7 @@ Config config_of(const Layout& layout) {
   config.training.precision = layout.bf16 ? "bf16" : "fp32";
   config.parallel.lanes = 4;
   config.parallel.pipeline = layout.stages;
+  config.parallel.tensor = layout.tensor;
   config.parallel.pipeline_chunks = layout.chunks;
   config.parallel.pipeline_schedule = layout.chunks > 1 ? "interleaved" : "1f1b";
   return config;
@@ -42,14 +44,20 @@ Config config_of(const Layout& layout) {
 
 // Sent in a step by all ranks together. The data degree divides the lanes.
 struct BytesSent {
-  std::uint64_t data = 0, pipeline = 0, control = 0;
+  std::uint64_t data = 0, pipeline = 0, tensor = 0, control = 0;
 };
 
 BytesSent by_hand(const Config& config, const Layout& layout) {
   const ModelSpec spec = make_model_spec(config);
   const std::uint64_t element_bytes = bytes_of(spec.dtype), gradient_bytes = sizeof(float);
   std::uint64_t weights = 0;
-  for (const ParameterSpec& parameter : parameter_specs(spec)) weights += parameter.elements();
+  const auto tensor = static_cast<std::uint64_t>(layout.tensor);
+  std::uint64_t norms = 0;  // elements of their gradients
+  for (const ParameterSpec& parameter : parameter_specs(spec)) {
+    const bool whole = parameter.cut == Cut::none;  // and so on all ranks of a tensor group
+    weights += parameter.elements() * (whole ? tensor : 1);
+    if (whole) norms += parameter.elements();
+  }
   const auto embedding = static_cast<std::uint64_t>(spec.padded_vocabulary * spec.width);
   const auto data = static_cast<std::uint64_t>(layout.data),
              stages = static_cast<std::uint64_t>(layout.stages);
@@ -67,8 +75,17 @@ BytesSent by_hand(const Config& config, const Layout& layout) {
   const auto microbatches = lanes * static_cast<std::uint64_t>(config.training.microbatches_per_lane);
   if (stages > 1) bytes.pipeline = 2 * boundaries * microbatches * microbatch * element_bytes;
   if (stages > 1 && layout.tied) bytes.pipeline += embedding * (gradient_bytes + element_bytes);
+  // Four gathers of rows and four sums over slices in every layer; gathers of the embedding's rows, their
+  // gradient and the final norm, the sum at the head; what slices know of a row; norms once a lane.
+  const auto layers = static_cast<std::uint64_t>(spec.layers);
+  const auto rows =
+      static_cast<std::uint64_t>(config.training.microbatch_size * config.training.sequence_length);
+  bytes.tensor = (tensor - 1) *
+                 (microbatches * microbatch *
+                      (4 * layers * (element_bytes + gradient_bytes) + 3 * element_bytes + gradient_bytes) +
+                  microbatches * rows * tensor * 12 + lanes * norms * tensor * gradient_bytes);
   // Up the tree and down again.
-  bytes.control = 2 * (data * stages - 1) * ballot_words * sizeof(std::int64_t);
+  bytes.control = 2 * (data * stages * tensor - 1) * ballot_words * sizeof(std::int64_t);
   return bytes;
 }
 
@@ -96,6 +113,7 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
     };
     expect(Axis::data, formula.data());
     expect(Axis::pipeline, formula.pipeline());
+    expect(Axis::tensor, formula.slices);
     expect(Axis::control, formula.votes);
     return {};
   });
@@ -110,6 +128,7 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
   };
   expect_sum(Axis::data, hand.data);
   expect_sum(Axis::pipeline, hand.pipeline);
+  expect_sum(Axis::tensor, hand.tensor);
   expect_sum(Axis::control, hand.control);
 }
 
@@ -120,6 +139,8 @@ constexpr std::array layouts = {
     Layout{.name = "FourStages", .stages = 4, .microbatches_per_lane = 3},
     Layout{.name = "TwoStagesTwoReplicas", .data = 2, .stages = 2, .bf16 = true},
     Layout{.name = "TiedEndsOnTwoStages", .data = 2, .stages = 2, .tied = true, .microbatches_per_lane = 2},
+    Layout{.name = "TwoSlices", .microbatches_per_lane = 2, .tensor = 2},
+    Layout{.name = "TwoSlicesInTwoStagesOfTwoReplicas", .data = 2, .stages = 2, .bf16 = true, .tensor = 2},
     Layout{.name = "ChunksInTurn", .data = 2, .stages = 2, .chunks = 2, .tied = true},
 };
 
