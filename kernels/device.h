@@ -24,6 +24,7 @@
 #include "kernels/registry.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
+#include "runtime/core/span_recorder.h"
 
 namespace holdfast {
 
@@ -56,6 +57,10 @@ class Device {
     while (!wait(ticket(), 1'000'000)) {
     }
   }
+
+  // Writes `target` when the queue gets here; whole for the launching thread after a wait() for a ticket that
+  // was taken later. `target` stays valid until then. Not inside of what is repeated. May allocate.
+  virtual void stamp(Stamp& target) = 0;
 
   // Memory that its kernels work on. ExitCode::does_not_fit, with a clause that says why not. It may outlive
   // the device.

@@ -13,13 +13,14 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
 #include "kernels/device.h"
+#include "runtime/core/env.h"
 
 namespace holdfast {
 
 namespace {
 
 // What the queue thread does with a slot.
-enum class Action : std::uint8_t { run, prepare, allocate, stop };
+enum class Action : std::uint8_t { run, prepare, allocate, stamp, stop };
 
 struct Slot {
   OpId id = OpId::count;
@@ -49,6 +50,11 @@ class CpuDevice final : public Device {
   Ticket ticket() override { return submitted_.load(std::memory_order_relaxed); }
   bool reached(Ticket ticket) const override { return completed_.load(std::memory_order_acquire) >= ticket; }
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
+
+  void stamp(Stamp& target) override {
+    Stamp* const pointer = &target;
+    push(OpId::count, Action::stamp, &pointer, sizeof(pointer));
+  }
 
   Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
     return host_memory(place, bytes);
@@ -188,6 +194,12 @@ bool CpuDevice::allocate_scratch() {
 void CpuDevice::execute(const Slot& slot) {
   if (slot.action == Action::allocate) {
     allocated_.store(allocate_scratch(), std::memory_order_relaxed);
+    return;
+  }
+  if (slot.action == Action::stamp) {
+    Stamp* target = nullptr;
+    std::memcpy(&target, slot.arguments, sizeof(target));
+    *target = {.time_ns = posix_env().monotonic_ns(), .worked_ns = posix_env().thread_processor_ns()};
     return;
   }
   HF_CHECK(slot.id < OpId::count, "launch of an unknown op {}", static_cast<int>(slot.id));

@@ -18,6 +18,7 @@
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/op_clock.h"
+#include "kernels/cuda/stamp_clock.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda_error.h"
 #include "runtime/core/units.h"
@@ -52,6 +53,7 @@ class CudaDevice final : public Device {
   Ticket ticket() override;
   bool reached(Ticket ticket) const override;
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
+  void stamp(Stamp& target) override;
 
   Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override;
   bool host_sees_memory() const override { return false; }
@@ -86,8 +88,9 @@ class CudaDevice final : public Device {
   const std::unique_ptr<MatmulCache> matmuls_;
   cudaStream_t stream_;
   Context context_;
-  std::unique_ptr<OpClock> clock_;  // null unless somebody asks for times
-  std::unique_ptr<Graphs> graphs_;  // null unless asked for
+  std::unique_ptr<OpClock> clock_;      // null unless somebody asks for times
+  std::unique_ptr<StampClock> stamps_;  // null until somebody asks for one
+  std::unique_ptr<Graphs> graphs_;      // null unless asked for
   bool planning_ = false;
   Ticket submitted_ = 0;
   std::uint64_t workspace_bytes_ = 0;
@@ -100,6 +103,7 @@ class CudaDevice final : public Device {
 };
 
 CudaDevice::~CudaDevice() {
+  stamps_.reset();  // nobody waits for them any more
   synchronize();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
   for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
@@ -192,6 +196,7 @@ bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
   for (int looks = 0;; ++looks) {
     if (reached(ticket)) {
       if (clock_ != nullptr) clock_->tell();
+      if (stamps_ != nullptr) stamps_->tell();
       return true;
     }
     if (std::chrono::steady_clock::now() >= end) return false;
@@ -201,6 +206,14 @@ bool CudaDevice::wait(Ticket ticket, std::int64_t timeout_us) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
+}
+
+// Counts as an op, so that a ticket that is taken later is reached after it.
+void CudaDevice::stamp(Stamp& target) {
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a stamp inside of what is repeated");
+  if (stamps_ == nullptr) stamps_ = std::make_unique<StampClock>(context_);
+  stamps_->stamp(context_, target);
+  ++submitted_;
 }
 
 Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes) {

@@ -101,6 +101,7 @@ class Env {
 
   // Clock
   virtual std::int64_t monotonic_ns() = 0;
+  virtual std::int64_t thread_processor_ns() = 0;  // that the calling thread has had of a processor
   virtual std::int64_t wall_time_us() = 0;
   virtual void sleep_us(std::int64_t microseconds) = 0;
 

@@ -12,6 +12,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
+#include "runtime/core/env.h"
 
 namespace holdfast {
 namespace {
@@ -54,6 +55,34 @@ class Gate {
   std::shared_future<void> opened_ = promise_.get_future().share();
   std::atomic<int> arrived_{0};
 };
+
+// Stamps are of the time when the queue gets there, not of when they are asked for.
+TEST(CpuDevice, StampsStandInTheQueue) {
+  Gate gate;
+  CpuDeviceOptions options;
+  options.observer = gate.observer();
+  const auto device = make_cpu_device(options);
+  const std::vector<float> values(8, 1.0F);
+  std::vector<float> sums(8, 0.0F);
+  Stamp before, after;
+  const std::int64_t asked_ns = posix_env().monotonic_ns();
+  device->stamp(before);
+  device->launch(accumulate_row(values, sums));
+  device->stamp(after);
+  const Device::Ticket done = device->ticket();
+  while (gate.arrived() == 0) std::this_thread::yield();
+  const std::int64_t opened_ns = posix_env().monotonic_ns();
+  EXPECT_FALSE(device->reached(done)) << "a ticket stands behind the stamp";
+  gate.open();
+  while (!device->wait(done, 1000)) {
+  }
+  EXPECT_GE(before.time_ns, asked_ns);
+  EXPECT_LE(before.time_ns, opened_ns);
+  EXPECT_GE(after.time_ns, opened_ns);
+  EXPECT_LE(after.time_ns, posix_env().monotonic_ns());
+  EXPECT_GT(after.worked_ns, before.worked_ns);
+  EXPECT_LE(after.worked_ns - before.worked_ns, after.time_ns - before.time_ns);
+}
 
 TEST(CpuDevice, TheCallerGoesOnWhileAnOpIsBlocked) {
   Gate gate;

@@ -64,6 +64,8 @@ class FaultyEnv final : public Env {
  public:
   explicit FaultyEnv(Env& inner) : inner_(&inner) {}
 
+  std::int64_t clock_shift_ns = 0;  // of the monotonic clock, as on another host
+
   void inject(InjectedFault fault) {
     const std::lock_guard guard(mutex_);
     faults_.push_back({.fault = std::move(fault), .seen = 0});
@@ -183,7 +185,8 @@ class FaultyEnv final : public Env {
     return inner_->remove_shared_memory(name);
   }
 
-  std::int64_t monotonic_ns() override { return inner_->monotonic_ns(); }
+  std::int64_t monotonic_ns() override { return inner_->monotonic_ns() + clock_shift_ns; }
+  std::int64_t thread_processor_ns() override { return inner_->thread_processor_ns(); }
   std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
   void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
   std::int64_t process_id() override { return inner_->process_id(); }

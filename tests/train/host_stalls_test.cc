@@ -29,6 +29,8 @@ class CountingDevice final : public Device {
     return inner_->wait(ticket, timeout_us);
   }
 
+  void stamp(Stamp& target) override { inner_->stamp(target); }
+
   Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
     return inner_->allocate(place, bytes);
   }
