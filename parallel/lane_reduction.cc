@@ -40,6 +40,9 @@ struct LaneReduction::State {
   Result<bool> advance();
   Result<void> poll_until_done();
   Error timed_out() const;
+  bool recording() const { return spans != nullptr && spans->on(); }
+  void note_opened(std::size_t bucket, std::uint64_t bytes);
+  void note_ended();
 
   LaneSchedule schedule;
   Exchange* exchange;
@@ -72,6 +75,11 @@ struct LaneReduction::State {
   std::size_t adds_left = 0;
   std::vector<Exchange::Incoming> incoming;  // of one exchange
   std::vector<Exchange::Outgoing> outgoing;
+
+  SpanRecorder* spans = nullptr;
+  Span* wave_span = nullptr;
+  std::vector<Span*> bucket_spans;  // of buckets [0, noted), the first `ended` of which are over
+  std::size_t noted = 0, ended = 0;
 };
 
 LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group,
@@ -94,6 +102,7 @@ LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, 
   next_add.resize(bucket_count);
   incoming.reserve(static_cast<std::size_t>(ranks));
   outgoing.reserve(static_cast<std::size_t>(ranks));
+  bucket_spans.resize(bucket_count);
 }
 
 Result<void> LaneReduction::State::begin(int wave_index) {
@@ -113,6 +122,8 @@ Result<void> LaneReduction::State::begin(int wave_index) {
   for (std::size_t b = 0; b < bucket_count; ++b) {
     if (owned(rank, b).size() > 0) adds_left += static_cast<std::size_t>(active);
   }
+  noted = ended = 0;
+  if (recording()) wave_span = spans->begin({.kind = SpanKind::lane_wave, .wave = wave});
   return outcome_of(open_exchanges());
 }
 
@@ -156,13 +167,17 @@ Result<bool> LaneReduction::State::open_exchanges() {
     }
     HF_TRY(const Exchange::Number number, exchange->open(incoming));
     if (opened == 0) first = number;
-    if (!has_lane) HF_TRY_VOID(exchange->send(number, {}));
+    if (!has_lane) {
+      HF_TRY_VOID(exchange->send(number, {}));
+      note_opened(opened, 0);
+    }
   }
   return opened > before;
 }
 
 Result<void> LaneReduction::State::send(std::size_t bucket) {
   outgoing.clear();
+  const std::uint64_t sent_before = counts.bytes_sent;
   for (int step = 1; step < ranks; ++step) {  // every rank starts at another peer
     const int target = (rank + step) % ranks;
     const std::span<const std::byte> bytes = to_send(target, bucket);
@@ -172,6 +187,7 @@ Result<void> LaneReduction::State::send(std::size_t bucket) {
     if (!backward_ended()) counts.bytes_sent_before_backward_ended += bytes.size();
   }
   HF_TRY_VOID(exchange->send(first + bucket, outgoing));
+  note_opened(bucket, counts.bytes_sent - sent_before);
   ++counts.buckets_sent;
   if (!backward_ended()) ++counts.buckets_sent_before_backward_ended;
   return {};
@@ -194,7 +210,21 @@ Result<bool> LaneReduction::State::advance() {
   };
   note(backward_ended(), backward_ended_ns);
   note(done(), done_ns);
+  note_ended();
   return sending || moved || opening;
+}
+
+void LaneReduction::State::note_opened(std::size_t bucket, std::uint64_t bytes) {
+  if (!recording()) return;
+  bucket_spans[noted++] = spans->begin({.kind = SpanKind::exchange_bucket,
+                                        .bucket = static_cast<std::int32_t>(bucket),
+                                        .wave = wave,
+                                        .bytes = bytes});
+}
+
+void LaneReduction::State::note_ended() {
+  if (!recording()) return;
+  for (; ended < noted && exchange->oldest() > first + ended; ++ended) spans->end(bucket_spans[ended]);
 }
 
 Result<void> LaneReduction::State::poll_until_done() {
@@ -203,6 +233,7 @@ Result<void> LaneReduction::State::poll_until_done() {
   if (ranks == 1) {
     HF_CHECK(adds_left == 0, "{} adds of wave {} were not launched", adds_left, wave);
     in_wave = false;
+    if (recording()) spans->end(wave_span);
     return {};
   }
   Rest pause(waiter.env(), waiter.timeout_ms());
@@ -221,6 +252,7 @@ Result<void> LaneReduction::State::poll_until_done() {
   }
   counts.exposed_us += (done_ns - backward_ended_ns) / 1000;
   in_wave = false;
+  if (recording()) spans->end(wave_span);
   return {};
 }
 
@@ -250,6 +282,10 @@ void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
   state_->gradients = gradients;
 }
 
+void LaneReduction::record(SpanRecorder& spans) {
+  state_->spans = &spans;
+}
+
 void LaneReduction::begin_step() {
   HF_CHECK(!state_->in_wave);
   state_->next_wave = 0;
@@ -273,6 +309,8 @@ void LaneReduction::backward_launched() {
 }
 
 Result<void> LaneReduction::finish_wave() {
+  const HostSpan wait(state_->ranks > 1 ? state_->spans : nullptr,
+                      {.kind = SpanKind::wait_lanes, .wave = state_->wave});
   Result<void> result = state_->poll_until_done();
   if (!result.ok()) state_->exchange->abandon();
   return result;

@@ -29,6 +29,7 @@
 #include "parallel/exchange.h"
 #include "parallel/lanes.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/core/span_recorder.h"
 
 namespace holdfast {
 
@@ -50,6 +51,8 @@ class LaneReduction {
   ~LaneReduction();
   // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
+  // From the next step on its waves, waits and buckets go to `spans`, which outlives it.
+  void record(SpanRecorder& spans);
 
   void begin_step();
   Result<void> begin_wave(int wave);

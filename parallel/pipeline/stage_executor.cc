@@ -18,6 +18,27 @@ StagePosition position_of(const Action& action) {
   return {.chunk = action.chunk, .microbatch = action.microbatch};
 }
 
+// Of one wait, as spans: what it waits for may change meanwhile.
+class WaitSpan {
+ public:
+  explicit WaitSpan(SpanRecorder* spans) : spans_(spans) {}
+  ~WaitSpan() {
+    if (span_ != nullptr) spans_->end(span_);
+  }
+  WaitSpan(const WaitSpan&) = delete;
+  WaitSpan& operator=(const WaitSpan&) = delete;
+  bool on() const { return spans_ != nullptr && spans_->on(); }
+  void is_for(const Span& about) {
+    if (span_ != nullptr && span_->kind == about.kind) return;
+    spans_->end(span_);
+    span_ = spans_->begin(about);
+  }
+
+ private:
+  SpanRecorder* spans_;
+  Span* span_ = nullptr;
+};
+
 }  // namespace
 
 void StageExecutor::Link::opened_as(Exchange::Number number) {
@@ -54,6 +75,13 @@ StageExecutor::StageExecutor(StageWork& work, Device& device, const StageLinks& 
   gradients_out_.exchange = links.gradients_out;
   index_messages();
   index_places();
+  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_})
+    link->spans.resize(link->messages.size());
+}
+
+void StageExecutor::record(SpanRecorder& spans, int first_microbatch) {
+  spans_ = &spans;
+  first_microbatch_ = first_microbatch;
 }
 
 bool StageExecutor::is_forward(int action) const {
@@ -140,7 +168,8 @@ void StageExecutor::index_places() {
 
 Result<void> StageExecutor::run() {
   launched_ = 0;
-  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) link->opened = 0;
+  for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_})
+    link->opened = link->ended = 0;
   const int count = static_cast<int>(actions_.size());
   for (int action = 0; action < count; ++action) {
     HF_TRY_VOID(wait_until([&] { return can_run(action); }, action));
@@ -202,6 +231,8 @@ Result<bool> StageExecutor::post(Link& inbox) {
     HF_TRY(const Exchange::Number number, inbox.exchange->open(std::span(&incoming, 1)));
     HF_TRY_VOID(inbox.exchange->send(number, {}));
     inbox.opened_as(number);
+    note_opened(inbox, forward ? SpanKind::receive_activation : SpanKind::receive_gradient,
+                incoming.target.size());
     moved = true;
   }
   return moved;
@@ -220,6 +251,8 @@ Result<bool> StageExecutor::send(Link& outbox) {
     HF_TRY(const Exchange::Number number, outbox.exchange->open({}));
     HF_TRY_VOID(outbox.exchange->send(number, std::span(&outgoing, 1)));
     outbox.opened_as(number);
+    note_opened(outbox, forward ? SpanKind::send_activation : SpanKind::send_gradient,
+                outgoing.source.size());
     moved = true;
   }
   return moved;
@@ -237,6 +270,7 @@ Result<bool> StageExecutor::advance() {
     if (link->exchange != nullptr) HF_TRY_VOID(note(link->exchange->advance()));
   }
   HF_TRY_VOID(note(work_->advance()));
+  note_ended();
   return moved;
 }
 
@@ -254,7 +288,14 @@ Device::Ticket StageExecutor::next_ticket() {
 template <typename Done>
 Result<void> StageExecutor::wait_until(const Done& done, int action) {
   Rest pause(waiter_.env(), waiter_.timeout_ms());
+  WaitSpan wait(spans_);
   while (!done()) {
+    if (wait.on()) {
+      const Action& held_up = actions_[index(action)];
+      wait.is_for({.kind = awaited(action),
+                   .chunk = static_cast<std::int16_t>(held_up.chunk),
+                   .microbatch = first_microbatch_ + held_up.microbatch});
+    }
     HF_TRY(const bool moved, advance());
     const Device::Ticket next = next_ticket();
     const bool computing = !device_->reached(next);
@@ -267,6 +308,40 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     }
   }
   return {};
+}
+
+// What an action that cannot run waits for, or the end of the run.
+SpanKind StageExecutor::awaited(int action) const {
+  if (launched_ > action) return SpanKind::wait_send;
+  const Step& step = steps_[index(action)];
+  if (is_forward(action))
+    return activations_in_.arrived(step.receives) ? SpanKind::wait_send : SpanKind::wait_activation;
+  if (!gradients_in_.arrived(step.receives)) return SpanKind::wait_gradient;
+  return has_gradient(action) ? SpanKind::wait_lanes : SpanKind::wait_send;
+}
+
+// The message that was opened last.
+void StageExecutor::note_opened(Link& link, SpanKind kind, std::size_t bytes) {
+  if (spans_ == nullptr || !spans_->on()) return;
+  const int message = link.opened - 1;
+  const Action& action = actions_[index(link.messages[index(message)].action)];
+  link.spans[index(message)] = spans_->begin({.kind = kind,
+                                              .chunk = static_cast<std::int16_t>(action.chunk),
+                                              .microbatch = first_microbatch_ + action.microbatch,
+                                              .peer = link.exchange->global_rank(1 - link.exchange->rank()),
+                                              .bytes = bytes});
+}
+
+void StageExecutor::note_ended() {
+  if (spans_ == nullptr || !spans_->on()) return;
+  for (Link* link : {&activations_in_, &gradients_in_}) {
+    for (; link->ended < link->opened && link->arrived(link->ended); ++link->ended)
+      spans_->end(link->spans[index(link->ended)]);
+  }
+  for (Link* link : {&activations_out_, &gradients_out_}) {
+    for (; link->ended < link->opened && link->finished(link->ended); ++link->ended)
+      spans_->end(link->spans[index(link->ended)]);
+  }
 }
 
 Error StageExecutor::timed_out(int index_of_action) {

@@ -25,6 +25,7 @@
 #include "kernels/device.h"
 #include "parallel/exchange.h"
 #include "parallel/pipeline/schedule.h"
+#include "runtime/core/span_recorder.h"
 
 namespace holdfast {
 
@@ -87,6 +88,9 @@ class StageExecutor {
   // For a launch that waits for something else meanwhile, so that no neighbour waits for it: sends what is
   // made, posts receives, moves them on. Whether anything moved.
   Result<bool> advance();
+  // From the next run on: what it waits for, sends and receives goes to `spans`, which outlives it,
+  // microbatches counted from `first_microbatch`.
+  void record(SpanRecorder& spans, int first_microbatch);
 
  private:
   static constexpr int none = -1;
@@ -108,6 +112,8 @@ class StageExecutor {
     std::vector<Message> messages;  // of a run
     Exchange::Number first = 0;
     int opened = 0;
+    std::vector<Span*> spans;                 // of the messages, null where none is recorded
+    int ended = 0;                            // so many of them
     void opened_as(Exchange::Number number);  // the next message
     bool arrived(int message) const;
     bool finished(int message) const;
@@ -131,6 +137,9 @@ class StageExecutor {
   Result<bool> post(Link& inbox);
   Result<bool> send(Link& outbox);
   Error timed_out(int action);
+  SpanKind awaited(int action) const;
+  void note_opened(Link& link, SpanKind kind, std::size_t bytes);
+  void note_ended();
 
   StageWork* work_;
   Device* device_;
@@ -141,6 +150,8 @@ class StageExecutor {
   std::vector<Device::Ticket> tickets_;
   Link activations_in_, activations_out_, gradients_in_, gradients_out_;
   int launched_ = 0;  // actions of this run
+  SpanRecorder* spans_ = nullptr;
+  int first_microbatch_ = 0;
 };
 
 }  // namespace holdfast

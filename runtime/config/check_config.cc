@@ -183,6 +183,11 @@ void Checker::check_steps() {
             fmt::format("{} is more than {}: the learning rate would never reach its peak",
                         shown("optimizer.warmup_steps"), shown("training.steps")));
   }
+  if (config_.trace.steps > 0 && config_.trace.first_step > config_.training.steps) {
+    problem({"trace.first_step", "training.steps"},
+            fmt::format("{} is more than {}: no step would be recorded", shown("trace.first_step"),
+                        shown("training.steps")));
+  }
 }
 
 void Checker::check_lanes() {

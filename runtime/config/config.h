@@ -106,6 +106,11 @@ struct KernelsConfig {
   std::array<std::string, op_count> implementations;  // by OpId; "auto" = the best of the registry
 };
 
+struct TraceConfig {
+  std::int64_t first_step = 3;
+  std::int64_t steps = 0;  // 0 = off
+};
+
 struct LogConfig {
   std::int64_t every_steps = 10;  // console line interval
 };
@@ -123,6 +128,7 @@ struct Config {
   EvaluationConfig evaluation;
   KernelsConfig kernels;
   LogConfig log;
+  TraceConfig trace;
 };
 
 }  // namespace holdfast

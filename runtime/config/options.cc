@@ -232,10 +232,21 @@ std::vector<Option> log_options() {
   };
 }
 
+std::vector<Option> trace_options() {
+  return {
+      integer("trace.first_step", HF_FIELD(trace.first_step), "step", {1, kMany}, kSafe,
+              "First of the steps whose times are recorded; the first two of a process are slow"),
+      integer("trace.steps", HF_FIELD(trace.steps), "steps", {0, 1000}, kSafe,
+              "So many steps are recorded, for `holdfast timeline`: what every rank computes, waits for and "
+              "sends, and when; 0 = none. Never changes a bit"),
+  };
+}
+
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
-  for (auto section : {general_options, run_options, model_options, data_options, training_options,
-                       parallel_options, optimizer_options, interval_options, kernel_options, log_options}) {
+  for (auto section :
+       {general_options, run_options, model_options, data_options, training_options, parallel_options,
+        optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

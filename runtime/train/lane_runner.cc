@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/device_span.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -57,6 +58,7 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   HF_TRY_VOID(reduction.begin_wave(0));
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
+    executor_.record(worker_->spans(), static_cast<int>(first_slot_));
     HF_TRY_VOID(executor_.run());
     first_slot_ += worker_->loss_sums().size() / static_cast<std::size_t>(runs_);
   }
@@ -75,6 +77,12 @@ std::size_t LaneRunner::slot(StagePosition position) const {
   return first_slot_ + static_cast<std::size_t>(position.microbatch);
 }
 
+Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
+  return {.kind = kind,
+          .chunk = static_cast<std::int16_t>(position.chunk),
+          .microbatch = static_cast<std::int32_t>(slot(position))};
+}
+
 TokenBatch LaneRunner::tokens(StagePosition position) const {
   return worker_->staged_tokens(slot(position));
 }
@@ -89,7 +97,10 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
 
 // A loader error is kept for the vote: the lane is still run, so that no peer waits for its gradients.
 void LaneRunner::load(StagePosition position) {
-  const Result<MicroBatch> batch = worker_->loader().next();
+  const Result<MicroBatch> batch = [&] {
+    const HostSpan wait(&worker_->spans(), span_of(SpanKind::wait_data, position));
+    return worker_->loader().next();
+  }();
   if (!batch.ok()) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
     return;
@@ -115,6 +126,7 @@ Result<void> LaneRunner::launch_repeatedly(StagePosition position, bool backward
 
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   if (position.chunk == 0) load(position);
+  const DeviceSpan span(worker_->spans(), worker_->device(), span_of(SpanKind::forward, position));
   return launch_repeatedly(position, false, [&] {
     return worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
   });
@@ -146,7 +158,10 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
                            .completes_lane = backward.completes_lane,
                            .follows_forward = backward.follows_forward});
   };
-  HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
+  {
+    const DeviceSpan span(worker_->spans(), worker_->device(), span_of(SpanKind::backward, position));
+    HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
+  }
   for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)
     observer.bucket_launched(i);
   if (model.has_head()) ++outcome_->losses;

@@ -52,6 +52,7 @@ class LaneRunner final : private StageWork {
   Result<void> next_wave();
   // Of the microbatch in this rank's step.
   std::size_t slot(StagePosition position) const;
+  Span span_of(SpanKind kind, StagePosition position) const;
   TokenBatch tokens(StagePosition position) const;
   std::int64_t index_in_lane(StagePosition position) const;
   // Its lane is not the first of this run of the schedule: the one before is still in the gradients.

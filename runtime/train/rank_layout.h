@@ -31,6 +31,7 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
 
 // The forwards and backwards of a stage in one step, as one list that is run once, or once for each lane.
 struct StageSchedule {
+  ScheduleShape shape;  // of one run
   std::vector<Action> actions;
   std::vector<int> activation_buffers;  // by chunk
   int runs = 1;                         // of the list in a step

@@ -2,6 +2,7 @@
 //   config.toml   resolved configuration        events.jsonl  the event log
 //   status.json   how the run stands            report.html   curves
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
+//   trace/        what each rank did when (trace_file.h)
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,8 @@ struct RunPaths {
   std::string status() const { return directory + "/status.json"; }
   std::string report() const { return directory + "/report.html"; }
   std::string lock() const { return directory + "/lock"; }
+  std::string trace() const { return directory + "/trace"; }
+  std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/device_span.h"
 #include "parallel/agreement.h"
 #include "runtime/optim/schedule.h"
 
@@ -25,7 +26,11 @@ struct Ballot {
 Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   worker.reduction().begin_step();
   HF_TRY_VOID(worker.lane_runner().run(lanes));
-  HF_TRY_VOID(worker.join_tied_gradients());
+  {
+    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_tied_weight});
+    HF_TRY_VOID(worker.join_tied_gradients());
+  }
+  const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
   return worker.reduction().finish_step();
 }
 
@@ -56,7 +61,10 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   words[2 * width + 2] = ballot.stops;
   words[2 * width + 3] = ballot.failures;
   words[2 * width + 4] = ballot.counted_targets;
-  HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
+  {
+    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_vote});
+    HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
+  }
   std::copy_n(words.begin(), width, ballot.loss.words().begin());
   std::copy_n(words.begin() + width, width, ballot.square_norm.words().begin());
   ballot.data.high = std::bit_cast<std::uint64_t>(words[2 * width]);
@@ -94,13 +102,17 @@ double clip_scale(double largest_norm, double norm) {
 // update.
 Result<void> finish_update(Worker& worker) {
   if (worker.device().host_sees_memory() || worker.communicator().size() > 1) {
-    worker.device().synchronize();
+    {
+      const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
+      worker.device().synchronize();
+    }
     if (Result<void> device = worker.device_outcome(); !device.ok()) {
       worker.communicator().abandon();  // the vote is over: this rank leaves alone
       return device;
     }
   }
   HF_FAULT_POINT(worker.faults(), "step.before_gather");
+  const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_parameters});
   return worker.gather_parameters();
 }
 
@@ -143,8 +155,11 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   const auto step = static_cast<std::int64_t>(outcome.step);
   outcome.learning_rate = learning_rate_at(worker.config().optimizer, step, worker.config().training.steps);
   const double scale = factor * clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
-  worker.optimizer().launch_update(
-      worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
+  {
+    const DeviceSpan span(worker.spans(), worker.device(), {.kind = SpanKind::update});
+    worker.optimizer().launch_update(
+        worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
+  }
   HF_TRY_VOID(finish_update(worker));
   advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
   HF_FAULT_POINT(worker.faults(), "step.end");

@@ -12,9 +12,30 @@ bool due(std::int64_t every_steps, std::uint64_t step) {
   return every_steps > 0 && step % static_cast<std::uint64_t>(every_steps) == 0;
 }
 
+// A step, with the processor time that the thread of the host takes for all of it: what running a step costs
+// beside what the device computes.
+class StepSpan {
+ public:
+  explicit StepSpan(Worker& worker)
+      : worker_(&worker), span_(worker.spans().begin({.kind = SpanKind::step})) {
+    if (span_ != nullptr) span_->begin.worked_ns = worker.env().thread_processor_ns();
+  }
+  ~StepSpan() {
+    if (span_ == nullptr) return;
+    worker_->spans().end(span_);
+    span_->end.worked_ns = worker_->env().thread_processor_ns();
+  }
+  StepSpan(const StepSpan&) = delete;
+  StepSpan& operator=(const StepSpan&) = delete;
+
+ private:
+  Worker* worker_;
+  Span* span_;
+};
+
 }  // namespace
 
-Trainer::Trainer(const Parts& parts) : parts_(parts) {
+Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
@@ -40,6 +61,7 @@ Result<ExitCode> Trainer::run() {
 // The last log lines have no vote after them, so they are agreed on here.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
+  trace_.finish();
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   return code;
 }
@@ -69,8 +91,12 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
+  HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   const std::int64_t begin_ns = env.monotonic_ns();
-  HF_TRY(const StepOutcome outcome, run_step(parts_.worker, {.stop = stop, .trouble = trouble_}));
+  HF_TRY(const StepOutcome outcome, [&] {
+    const StepSpan span(parts_.worker);
+    return run_step(parts_.worker, {.stop = stop, .trouble = trouble_});
+  }());
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
@@ -81,6 +107,7 @@ Result<StepOutcome> Trainer::step() {
 Result<void> Trainer::evaluate() {
   Env& env = parts_.worker.env();
   const std::int64_t begin_ns = env.monotonic_ns();
+  const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::evaluation});
   HF_TRY(const double loss, parts_.held_out->loss(parts_.worker));
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   longest_evaluation_ns_ = std::max(longest_evaluation_ns_, duration_ns);
@@ -90,6 +117,7 @@ Result<void> Trainer::evaluate() {
 
 Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
+  const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
   const std::int64_t begin_ns = worker.env().monotonic_ns();
   HF_TRY_VOID(save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));
   const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;

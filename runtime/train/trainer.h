@@ -7,6 +7,7 @@
 #include "checkpoint/store.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/progress.h"
+#include "runtime/train/trace_recording.h"
 #include "runtime/train/train_run.h"
 #include "runtime/train/worker.h"
 
@@ -40,6 +41,7 @@ class Trainer {
   void keep(const Result<void>& result);
 
   Parts parts_;
+  TraceRecording trace_;
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved

@@ -39,7 +39,8 @@ Worker::Worker(const WorkerInputs& inputs)
                    .microbatch_size = inputs.config.training.microbatch_size,
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
                    .lanes = inputs.config.parallel.lanes},
-      rank_lanes_(lanes_of_rank(lanes_, seat_.data)) {}
+      rank_lanes_(lanes_of_rank(lanes_, seat_.data)),
+      spans_(inputs.env) {}
 
 Worker::~Worker() {
   device().synchronize();
@@ -123,6 +124,7 @@ void Worker::reserve() {
       std::make_unique<ShardedOptimizer>(buckets_, seat_.data, spec_.dtype, config().optimizer, plan_);
   reduction_ =
       std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
+  reduction_->record(spans_);
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
 }
 

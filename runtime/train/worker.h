@@ -19,6 +19,7 @@
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/core/span_recorder.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/optim/sharded_optimizer.h"
@@ -87,6 +88,7 @@ class Worker {
   LaneReduction& reduction() { return *reduction_; }
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
+  SpanRecorder& spans() { return spans_; }    // off unless a trace is recorded
   Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
   RunState& state() { return state_; }
   HostAccess& host_access() { return *host_access_; }  // to save and load state
@@ -149,6 +151,7 @@ class Worker {
   BatchShape batch_shape_;
   std::vector<int> rank_lanes_;
   RunState state_;
+  SpanRecorder spans_;
 
   MemoryPlan plan_;
   MemoryArena arena_;

@@ -37,6 +37,7 @@ Config all_changed() {
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
   config.log = {1};
+  config.trace = {13, 14};
   return config;
 }
 
@@ -148,7 +149,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_EQ(options_help("nothing"),
             "there is no section nothing; the sections are general, run, model, data, training, parallel, "
             "optimizer, "
-            "checkpoint, evaluation, kernels, log\n");
+            "checkpoint, evaluation, kernels, log, trace\n");
   const std::string all = options_help("");
   for (const Option& option : option_registry()) {
     EXPECT_THAT(all, testing::HasSubstr("--" + std::string(option.key) + "="));

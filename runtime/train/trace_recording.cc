@@ -1,0 +1,107 @@
+#include "runtime/train/trace_recording.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/train/rank_layout.h"
+#include "runtime/train/run_directory.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t spans_max = 1 << 20;
+
+std::uint64_t end_step(const TraceConfig& trace) {
+  return static_cast<std::uint64_t>(trace.first_step + trace.steps);
+}
+
+// An action has its span, one of the loader, up to two messages and two or three waits; a bucket its
+// exchange.
+std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule) {
+  constexpr std::uint64_t per_action = 7, per_wave = 8, per_step = 16;
+  const auto actions = schedule.actions.size() * static_cast<std::uint64_t>(schedule.runs);
+  const auto waves = static_cast<std::uint64_t>(worker.lanes().waves());
+  return per_action * actions +
+         waves * (per_wave + static_cast<std::uint64_t>(worker.buckets().local_count())) + per_step;
+}
+
+}  // namespace
+
+TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
+  const TraceConfig& trace = worker.config().trace;
+  if (trace.steps == 0 || worker.state().step + 1 >= end_step(trace)) return;
+  const MeshSeat seat = worker.seat();
+  const StageSchedule schedule = stage_schedule(worker.config(), worker.lanes(), seat.data, seat.pipeline);
+  header_ = {.recording = {},
+             .rank = worker.communicator().rank(),
+             .ranks = worker.communicator().size(),
+             .host = worker.env().host_name(),
+             .device = worker.device().description(),
+             .threads = worker.device().threads(),
+             .mesh = worker.mesh().shape(),
+             .seat = seat,
+             .schedule = schedule.shape,
+             .runs = schedule.runs,
+             .clock = {}};
+  memory_.resize(
+      std::min(spans_max, static_cast<std::uint64_t>(trace.steps) * spans_per_step(worker, schedule)));
+}
+
+TraceRecording::~TraceRecording() {
+  if (!worker_->spans().on()) return;
+  worker_->device().synchronize();  // its stamps lie here
+  worker_->spans().record_into({});
+}
+
+Result<void> TraceRecording::turn(std::uint64_t step) {
+  const TraceConfig& trace = worker_->config().trace;
+  if (step >= end_step(trace)) {
+    finish();
+    return {};
+  }
+  if (step < static_cast<std::uint64_t>(trace.first_step)) return {};
+  if (!worker_->spans().on()) HF_TRY_VOID(begin());
+  worker_->spans().begin_step(step);
+  return {};
+}
+
+// Files of an earlier recording, perhaps of more ranks, go.
+Result<void> TraceRecording::begin() {
+  const RunPaths paths{worker_->config().run.directory};
+  std::uint64_t recording = 0;
+  if (header_.rank == 0) {
+    static_cast<void>(worker_->env().remove_tree(paths.trace()));  // writing says what is wrong
+    recording = worker_->env().random_u64();
+  }
+  HF_TRY_VOID(broadcast(worker_->communicator(), worker_->waiter(),
+                        std::as_writable_bytes(std::span(&recording, 1))));
+  header_.recording = fmt::format("{:016x}", recording);
+  HF_TRY(header_.clock, find_clock_offset(worker_->communicator(), worker_->waiter(), header_.host));
+  worker_->spans().record_into(memory_);
+  return {};
+}
+
+void TraceRecording::finish() {
+  SpanRecorder& spans = worker_->spans();
+  if (spans.on()) {
+    worker_->device().synchronize();
+    if (const Result<void> written = write(); !written.ok()) {
+      fmt::print(stderr, "holdfast: rank {}: the trace of its steps is lost: {}\n", header_.rank,
+                 written.error().message);
+    }
+    spans.record_into({});
+  }
+  memory_ = {};
+}
+
+Result<void> TraceRecording::write() {
+  const SpanRecorder& spans = worker_->spans();
+  RankTrace trace{.header = header_, .spans = {}};
+  trace.header.lost = spans.lost();
+  for (std::uint64_t i = 0; i < spans.kept(); ++i) trace.spans.push_back(spans.at(i));
+  const RunPaths paths{worker_->config().run.directory};
+  HF_TRY_VOID(worker_->env().make_directories(paths.trace()));
+  return worker_->env().replace_text(paths.trace(header_.rank), to_text(trace));
+}
+
+}  // namespace holdfast
