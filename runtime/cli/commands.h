@@ -15,6 +15,7 @@ int run_digest_command(const std::vector<std::string>& arguments);
 int run_evaluate_command(const std::vector<std::string>& arguments);
 int run_report_command(const std::vector<std::string>& arguments);
 int run_sample_command(const std::vector<std::string>& arguments);
+int run_timeline_command(const std::vector<std::string>& arguments);
 int run_train_command(const std::vector<std::string>& arguments);
 int run_verify_command(const std::vector<std::string>& arguments);
 

@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 9> commands = {{
+constexpr std::array<Command, 10> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
@@ -30,6 +30,8 @@ constexpr std::array<Command, 9> commands = {{
     {"digest", "digests of the newest saved state: equal lines are equal bits", holdfast::run_digest_command},
     {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
     {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
+    {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
+     holdfast::run_timeline_command},
     {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
     {"config", "reference of all keys, the config as it is resolved, a schema for editors",
      holdfast::run_config_command},

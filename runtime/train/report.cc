@@ -11,7 +11,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
 #include "runtime/train/report_chart.h"
-#include "runtime/train/report_style.h"
+#include "runtime/train/report_page.h"
 #include "runtime/train/run_history.h"
 
 namespace holdfast {
@@ -107,11 +107,6 @@ std::vector<ChartMarker> markers_of(const RunHistory& history) {
   return markers;
 }
 
-std::string fact(std::string_view name, const std::string& value, const std::string& remark = "") {
-  const std::string small = remark.empty() ? "" : fmt::format(" <small>{}</small>", escape_html(remark));
-  return fmt::format("<div class=\"fact\"><dt>{}</dt><dd>{}{}</dd></div>\n", name, escape_html(value), small);
-}
-
 std::string facts_section(const RunHistory& history) {
   const std::uint64_t step = history.steps.empty() ? 0 : history.steps.back().step;
   const std::vector<ChartPoint> loss = smooth_curve(curve_of(history, &StepRecord::loss));
@@ -131,19 +126,6 @@ std::string facts_section(const RunHistory& history) {
   text += fact("Throughput", rate > 0.0 ? short_number(rate) : "–", rate > 0.0 ? "tokens/s, median" : "");
   text += fact("Wall time", format_duration(history.running_us / 1'000'000 * 1000), "while running");
   return text + "</dl>\n";
-}
-
-std::string legend_entry(std::string_view css_class, std::string_view name) {
-  return fmt::format("<span><i class=\"{}\"></i>{}</span>", css_class, name);
-}
-
-std::string card(std::string_view title, std::string_view remark, const std::string& legend,
-                 const std::string& body) {
-  return fmt::format(
-      "<section class=\"card\">\n<div class=\"head\"><h2>{} <small>{}</small></h2><div "
-      "class=\"legend\">{}</div></div>\n{}"
-      "</section>\n",
-      title, remark, legend, body);
 }
 
 std::string loss_section(const RunHistory& history) {
@@ -234,22 +216,11 @@ std::string config_section(const std::string& config_text) {
       escape_html(config_text));
 }
 
-std::string run_name(const std::string& directory) {
-  std::string_view path = directory;
-  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-  return std::string(path.substr(path.find_last_of('/') + 1));
-}
-
 std::string page(const ReportContent& content) {
-  const std::string name = escape_html(run_name(content.directory));
+  const std::string name = run_name(content.directory);
   const RunHistory& history = content.history;
-  std::string text = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{} · "
-      "Holdfast</title>\n"
-      "<style>{}</style>\n</head>\n<body>\n<main>\n<header><h1>{}</h1><span class=\"badge "
-      "{}\">{}</span></header>\n",
-      name, report_style, name, content.status.state, content.status.state);
+  std::string text = fmt::format("<header><h1>{}</h1><span class=\"badge {}\">{}</span></header>\n",
+                                 escape_html(name), content.status.state, content.status.state);
   if (!content.description.empty()) text += fmt::format("<p>{}</p>\n", escape_html(content.description));
   if (content.status.state == "failed" || content.status.state == "saved") {
     text += fmt::format("<p class=\"{}\">{}</p>\n", content.status.state, escape_html(content.status.reason));
@@ -257,7 +228,7 @@ std::string page(const ReportContent& content) {
   text += facts_section(history) + loss_section(history) + small_charts(history) + events_section(history);
   text += config_section(content.config_text);
   if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
-  return text + "</main>\n</body>\n</html>\n";
+  return html_page(name, "", text);
 }
 
 }  // namespace

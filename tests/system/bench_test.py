@@ -56,6 +56,14 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(list(case["result"]), ["two replicas", "1f1b", "gpipe", "interleaved, 2 chunks"])
         self.assertEqual([round(each["bubble"], 3) for each in case["result"].values()], [0.0, 0.2, 0.2, 0.2])
 
+    def test_bubble_stands_beside_its_formula(self):
+        (case,) = self.figures("bubble", "--rounds", "1", "--steps", "1", "--layers", "2", "--width", "32", "--microbatches", "1", "3")
+        for microbatches, share in (("1", 50.0), ("3", 25.0)):
+            result = case["result"][microbatches]
+            self.assertEqual(result["formula"], share)
+            self.assertLess(0.0, min(result["measured"] + result["replayed"]))
+            self.assertLess(max(result["measured"] + result["replayed"]), 100.0)
+
     def test_recompute_measures_every_mode(self):
         (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
         self.assertEqual(list(case["result"]), ["none", "selective", "full"])

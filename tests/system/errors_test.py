@@ -293,6 +293,9 @@ class Errors(unittest.TestCase):
     def test_evaluation_without_sources(self):
         self.expect_nothing_made(self.train("--evaluation.every_steps=2"))
 
+    def test_trace_after_the_end(self):
+        self.expect_nothing_made(self.train("--trace.steps=1", "--trace.first_step=5"))
+
     def test_warmup_too_long(self):
         self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))
 
@@ -608,6 +611,32 @@ class Errors(unittest.TestCase):
 
     def test_report_of_nothing(self):
         self.expect(self.holdfast("report", "elsewhere"))
+
+    def test_timeline_without_trace(self):
+        self.assertEqual(self.train().returncode, 0)
+        self.expect(self.holdfast("timeline", "run"))
+
+    def record_steps(self, ranks=1):
+        self.assertEqual(self.mpirun(ranks, "train", "run.toml", "--trace.steps=2").returncode, 0)
+
+    def test_timeline_damaged(self):
+        self.record_steps()
+        path = self.folder / "run/trace/rank-00000.jsonl"
+        path.write_text(path.read_text()[:-30])
+        self.expect(self.holdfast("timeline", "run"))
+
+    def test_timeline_rank_missing(self):
+        self.record_steps(2)
+        (self.folder / "run/trace/rank-00001.jsonl").unlink()
+        self.expect(self.holdfast("timeline", "run"))
+
+    def test_timeline_unknown_steps(self):
+        self.record_steps()
+        self.expect(self.holdfast("timeline", "run", "--steps=7..9"))
+
+    def test_timeline_bad_steps(self):
+        self.record_steps()
+        self.expect(self.holdfast("timeline", "run", "--steps=3-5"))
 
     # Ranks
 

@@ -1,0 +1,87 @@
+// Where the time of a step went: of every rank, what its device computed, and what its host waited for while
+// the device had nothing to do; of every pipeline, its bubble. Pure.
+//
+// The bubble share of a pipeline in a step is what the schedule's formula is about (schedule_time.h): of the
+// time from the first forward to the end of the last backward, on all its stages together, that in which no
+// forward or backward is computed. Three numbers stand beside one another:
+//   measured   of the times as they are: with all the waiting there was, for transfers and other programs
+//   too; replayed   of the schedule, each part taking the median of the work its actions took
+//   (Stamp::worked_ns):
+//              what is left when transfers cost nothing and every rank has its processors for itself, so what
+//              uneven parts make of the formula;
+//   formula    of the schedule with equal parts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/timeline/timeline.h"
+
+namespace holdfast {
+
+struct Interval {
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t duration_ns() const { return end_ns - begin_ns; }
+};
+
+inline constexpr std::size_t span_kinds = static_cast<std::size_t>(SpanKind::count);
+
+// The device of a rank did nothing; the host was waiting for `kind`, or for nothing that was recorded: it
+// launched, or somebody else had the processor.
+struct Idle : Interval {
+  bool waits = false;
+  SpanKind kind = SpanKind::step;
+};
+
+struct RankStep {
+  int rank = 0;
+  MeshSeat seat = {};
+  Interval step = {};
+  std::vector<Span> compute = {};                   // the update too; in order
+  std::vector<Idle> idle = {};                      // all of the rest of the step, in order
+  std::array<std::int64_t, span_kinds> spent_ns{};  // by kind: computing it, or idle and waiting for it
+  std::int64_t other_ns = 0;                        // idle without a known wait
+  std::int64_t host_worked_ns = 0;                  // processor time of the host's thread in the step
+  std::int64_t forward_backward_ns() const;
+};
+
+struct PipelineStep {
+  std::uint64_t step = 0;
+  std::vector<RankStep> stages = {};  // in their order, the ranks of a tensor group side by side
+  Interval window = {};               // from the first forward to the end of the last backward
+  double bubble_share = 0.0;          // measured
+};
+
+// One copy of the model.
+struct PipelineTimes {
+  int data = 0;  // which copy
+  ScheduleShape schedule = {};
+  std::vector<PipelineStep> steps = {};
+  double measured_share() const;  // the median of the steps
+  // Processor time of the host's threads for each of forward and backward, of all stages: what it costs to
+  // run the schedule, the exchanges and the vote. The median of the steps.
+  double host_share() const;
+  double replayed_share = 0.0;
+  double formula_share = 0.0;
+};
+
+// How a rank spent its steps, on average: shares of their duration.
+struct RankShares {
+  int rank = 0;
+  MeshSeat seat = {};
+  std::array<double, span_kinds> spent{};  // by kind, as RankStep::spent_ns
+  double other = 0.0;
+  double forward_backward() const;
+};
+std::vector<RankShares> rank_shares(const PipelineTimes& times);
+// The waits that take a thousandth of some rank's steps, in the order of kinds.
+std::vector<SpanKind> waits_of(const std::vector<RankShares>& ranks);
+
+RankStep analyse_rank(const RankTrace& rank, std::uint64_t step);
+std::vector<PipelineTimes> analyse(const Timeline& timeline);
+
+// Whether it is a forward or some backward.
+bool is_forward_or_backward(SpanKind kind);
+
+}  // namespace holdfast

@@ -1,0 +1,39 @@
+// What all ranks of a run did in the steps that were recorded, on one clock: the files of RUN/trace/ put
+// together (runtime/train/trace_file.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/trace_file.h"
+
+namespace holdfast {
+
+struct Timeline {
+  std::vector<RankTrace> ranks = {};      // by rank; times of rank 0's clock, every span of them over
+  std::vector<std::uint64_t> steps = {};  // whole on every rank; ascending, not empty
+  std::int64_t clock_error_ns = 0;        // the largest, between two hosts
+};
+
+struct StepRange {
+  std::uint64_t first = 0, last = 0;  // both of them
+};
+
+// "3", "3..5". ExitCode::config when it is none.
+Result<StepRange> parse_step_range(const std::string& text);
+
+// Pure. Spans that never ended and steps that some rank has not whole are left out. ExitCode::data when the
+// ranks do not belong together or have no whole step.
+Result<Timeline> merge_ranks(std::vector<RankTrace> ranks);
+
+// Only these steps. ExitCode::config when none of them was recorded.
+Result<Timeline> select_steps(Timeline timeline, const StepRange& range);
+
+// ExitCode::config when nothing was recorded there, ExitCode::data when a file is damaged or missing.
+Result<Timeline> read_timeline(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast

@@ -1,0 +1,93 @@
+#include "runtime/timeline/timeline_page.h"
+
+#include <fmt/format.h>
+
+#include "runtime/timeline/pipeline_chart.h"
+#include "runtime/timeline/timeline_summary.h"
+#include "runtime/train/report_chart.h"
+#include "runtime/train/report_page.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t boxes_max = 20'000;  // of a page that a browser still scrolls well
+
+std::string percent(double share) {
+  return fmt::format("{:.1f} %", 100.0 * share);
+}
+
+std::string facts_section(const Timeline& timeline, const PipelineTimes& first) {
+  std::string text = "<dl class=\"facts\">\n";
+  text += fact("Bubble, measured", percent(first.measured_share()),
+               timeline.steps.size() > 1 ? fmt::format("median of {} steps", timeline.steps.size()) : "");
+  text += fact("Bubble, replayed", percent(first.replayed_share), "the measured parts, no waiting");
+  text += fact("Bubble, formula", percent(first.formula_share), "equal parts");
+  text += fact("Step", fmt::format("{:.4g} ms", median_step_ms(first)), "median");
+  return text + "</dl>\n";
+}
+
+std::string shares_table(const std::vector<PipelineTimes>& pipelines) {
+  std::vector<RankShares> ranks;
+  for (const PipelineTimes& pipeline : pipelines) {
+    const std::vector<RankShares> more = rank_shares(pipeline);
+    ranks.insert(ranks.end(), more.begin(), more.end());
+  }
+  const std::vector<SpanKind> waits = waits_of(ranks);
+  const auto cell = [](const std::string& text) { return fmt::format("<td class=\"number\">{}</td>", text); };
+  std::string rows =
+      "<tr><th>rank</th><th>stage</th><th class=\"number\">forward and backward</th>"
+      "<th class=\"number\">optimizer</th>";
+  for (const SpanKind wait : waits)
+    rows += fmt::format("<th class=\"number\">waits: {}</th>", title_of(wait));
+  rows += "<th class=\"number\">idle otherwise</th></tr>\n";
+  for (const RankShares& rank : ranks) {
+    rows += fmt::format("<tr><td>{}</td><td>{}</td>", rank.rank, rank.seat.pipeline);
+    rows += cell(percent(rank.forward_backward()));
+    rows += cell(percent(rank.spent[static_cast<std::size_t>(SpanKind::update)]));
+    for (const SpanKind wait : waits) rows += cell(percent(rank.spent[static_cast<std::size_t>(wait)]));
+    rows += cell(percent(rank.other)) + "</tr>\n";
+  }
+  return card("Where the time went", "shares of a step; a wait counts while the device has nothing to do", "",
+              "<div class=\"scroll\"><table>\n" + rows + "</table></div>\n");
+}
+
+std::size_t boxes_of(const PipelineStep& step) {
+  std::size_t boxes = 0;
+  for (const RankStep& rank : step.stages) boxes += rank.compute.size() + rank.idle.size();
+  return boxes;
+}
+
+}  // namespace
+
+std::string timeline_page(const std::string& name, const Timeline& timeline,
+                          const std::vector<PipelineTimes>& pipelines) {
+  const TraceHeader& header = timeline.ranks.front().header;
+  std::string text = fmt::format("<header><h1>{}</h1></header>\n<p>{}</p>\n", escape_html(name),
+                                 escape_html(describe_timeline(timeline, pipelines.front())));
+  text += facts_section(timeline, pipelines.front());
+  std::size_t boxes = 0, left_out = 0;
+  for (std::size_t i = 0; i < timeline.steps.size(); ++i) {
+    const std::vector<Transfer> transfers = transfers_of(timeline, timeline.steps[i]);
+    for (const PipelineTimes& pipeline : pipelines) {
+      const PipelineStep& step = pipeline.steps[i];
+      boxes += boxes_of(step);
+      if (boxes > boxes_max && boxes > boxes_of(step)) {
+        ++left_out;
+        continue;
+      }
+      const std::string copy =
+          header.mesh.data > 1 ? fmt::format(", copy {} of the model", pipeline.data) : "";
+      text += card(fmt::format("Step {}{}", step.step, copy), "", pipeline_legend(step, pipeline.schedule),
+                   pipeline_chart(step, pipeline.schedule, transfers));
+    }
+  }
+  if (left_out > 0) {
+    text += fmt::format(
+        "<p>{} more pictures are left out, which would make the page slow; --steps chooses others.</p>\n",
+        left_out);
+  }
+  text += shares_table(pipelines);
+  return html_page(name + " timeline", pipeline_chart_style, text);
+}
+
+}  // namespace holdfast

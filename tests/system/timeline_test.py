@@ -1,0 +1,136 @@
+"""holdfast timeline: what a traced run recorded is all there and right, in every schedule, and costs no bit."""
+import json
+import re
+import unittest
+
+import harness
+
+STEPS, FIRST, TRACED, LANES, MICROBATCHES_PER_LANE = 8, 3, 2, 4, 2
+# Interleaved needs as many microbatches in a lane as there are stages.
+LAYOUTS = {
+    "alone": (1, []),
+    "1f1b": (2, ["--parallel.pipeline=2"]),
+    "gpipe": (2, ["--parallel.pipeline=2", "--parallel.pipeline_schedule=gpipe"]),
+    "interleaved": (2, ["--parallel.pipeline=2", "--parallel.pipeline_schedule=interleaved", "--parallel.pipeline_chunks=2"]),
+    "two copies": (4, ["--parallel.pipeline=2"]),
+}
+TRACE = [f"--trace.first_step={FIRST}", f"--trace.steps={TRACED}"]
+
+
+class TimelineTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(STEPS, LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.overrides = ["--threads=1", "--model.layers=4"]
+        cls.digest = harness.reference_digest(cls.scene, cls.overrides)
+
+    def traced_run(self, layout, name=None):
+        ranks, overrides = LAYOUTS[layout]
+        run = self.scene.run(name or layout.replace(" ", "-"), [*self.overrides, *TRACE, *overrides])
+        run.start(ranks).expect_exit(0)
+        return run
+
+    def timeline(self, run, *options):
+        return harness.program_output("timeline", run.directory, *options)
+
+    def test_every_schedule(self):
+        for layout, (ranks, _) in LAYOUTS.items():
+            with self.subTest(layout):
+                run = self.traced_run(layout)
+                self.assertEqual(run.digest(), self.digest, "tracing changes no bit")
+                trace, page = run.directory / "trace.json", run.directory / "timeline.html"
+                output = self.timeline(run, f"--trace={trace}", f"--html={page}")
+                self.check_summary(output, layout, ranks)
+                self.check_trace(json.loads(trace.read_text()), layout, ranks)
+                self.check_page(page.read_text(), layout)
+
+    def check_summary(self, output, layout, ranks):
+        self.assertIn(f"steps {FIRST} to {FIRST + TRACED - 1} of {ranks} rank", output)
+        shares = {name: float(share) for name, share in
+                  re.findall(r"(measured|measured parts|formula) (\d+\.\d) %", output)}
+        microbatches = LANES * MICROBATCHES_PER_LANE
+        formula = {"alone": 0, "1f1b": 1 / (microbatches + 1), "gpipe": 1 / (microbatches + 1),
+                   "interleaved": 1 / (2 * MICROBATCHES_PER_LANE + 1), "two copies": 1 / (microbatches / 2 + 1)}[layout]
+        self.assertAlmostEqual(shares["formula"], 100 * formula, delta=0.06)
+        self.assertLess(shares["measured parts"], 60)
+        self.assertLess(0 if layout == "alone" else shares["formula"] / 2, shares["measured"] + 0.1)
+
+    def check_trace(self, trace, layout, ranks):
+        chunks = 2 if layout == "interleaved" else 1
+        lanes = LANES // 2 if layout == "two copies" else LANES
+        spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        for rank in range(ranks):
+            mine = [span for span in spans if span["pid"] == rank]
+            compute = sorted((span for span in mine if span["tid"] == 1), key=lambda span: span["ts"])
+            for before, after in zip(compute, compute[1:]):
+                self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.002, "a device does one thing at a time")
+            for step in range(FIRST, FIRST + TRACED):
+                whole = next(span for span in mine if span["cat"] == "step" and span["args"]["step"] == step)
+                for work in ("forward", "backward"):
+                    found = sorted((span["args"]["chunk"], span["args"]["microbatch"]) for span in compute
+                                   if span["cat"] == work and span["args"]["step"] == step)
+                    self.assertEqual(found, [(chunk, i) for chunk in range(chunks)
+                                             for i in range(lanes * MICROBATCHES_PER_LANE)])
+                inside = [span for span in mine if span["args"]["step"] == step and span["cat"] not in ("evaluation", "save")]
+                for span in inside:
+                    self.assertLessEqual(whole["ts"] - 0.002, span["ts"])
+                    self.assertLessEqual(span["ts"] + span["dur"], whole["ts"] + whole["dur"] + 0.002)
+                self.assertEqual({"update", "wait_vote"} - {span["cat"] for span in inside}, set())
+        self.check_messages(trace, spans, layout, chunks)
+
+    def check_messages(self, trace, spans, layout, chunks):
+        """An activation leaves after its forward and arrives before that of the next stage begins; gradients likewise."""
+        arrows = [event for event in trace["traceEvents"] if event["ph"] in "sf"]
+        if layout == "alone":
+            self.assertEqual(arrows, [])
+            return
+        copies, boundaries = (2 if layout == "two copies" else 1), 2 * chunks - 1
+        microbatches = TRACED * LANES * MICROBATCHES_PER_LANE // copies
+        self.assertEqual(len(arrows), 2 * copies * 2 * boundaries * microbatches)
+        if layout == "two copies":
+            self.assertTrue(any(span["cat"] == "exchange_bucket" and span["args"].get("bytes", 0) > 0 for span in spans))
+        one = {(span["cat"], span["args"]["step"], span["args"]["microbatch"]): span for span in spans
+               if span["pid"] < 2 and span["args"].get("chunk") == 0 and (span["pid"] == 1) == (span["cat"] in (
+                   "receive_activation", "send_gradient"))}
+        stages = {(span["pid"], span["cat"], span["args"]["step"], span["args"]["microbatch"]): span for span in spans
+                  if span["cat"] in ("forward", "backward") and span["args"]["chunk"] == 0}
+        for step in range(FIRST, FIRST + TRACED):
+            for microbatch in range(2):
+                sent, arrived = one["send_activation", step, microbatch], one["receive_activation", step, microbatch]
+                first, second = stages[0, "forward", step, microbatch], stages[1, "forward", step, microbatch]
+                self.assertLessEqual(first["ts"] + first["dur"], sent["ts"] + 0.002)
+                self.assertLessEqual(sent["ts"], arrived["ts"] + arrived["dur"])
+                self.assertLessEqual(arrived["ts"], second["ts"])
+                self.assertEqual(sent["args"]["bytes"], 4 * 64 * 64 * 4)
+                self.assertLessEqual(stages[1, "backward", step, microbatch]["ts"], stages[0, "backward", step, microbatch]["ts"])
+
+    def check_page(self, page, layout):
+        chunks, copies = (2 if layout == "interleaved" else 1), (2 if layout == "two copies" else 1)
+        stages = 1 if layout == "alone" else 2
+        boxes = TRACED * stages * chunks * LANES * MICROBATCHES_PER_LANE
+        self.assertEqual(page.count('<rect class="box f '), boxes)
+        self.assertEqual(page.count('<rect class="box b '), boxes)
+        self.assertEqual(page.count("<svg"), TRACED * copies)
+        self.assertNotRegex(page, r"<script|https?:|\bnan\b")
+
+    def test_a_run_without_a_trace_says_how_to_record_one(self):
+        run = self.scene.run("untraced", self.overrides)
+        run.start(1).expect_exit(0)
+        self.assertFalse((run.directory / "trace").exists())
+        done = harness.call_program("timeline", run.directory)
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stdout, r"holds no trace.*--trace\.steps=3")
+
+    def test_a_later_recording_replaces_the_first(self):
+        """Of fewer ranks, on a run that goes on; a run that ends among the steps writes those it has."""
+        run = self.traced_run("1f1b", "again")
+        overrides = [f"--training.steps={STEPS + 4}", f"--trace.first_step={STEPS + 3}", "--trace.steps=10", "--parallel.pipeline=1"]
+        run.start(1, overrides=overrides).expect_exit(0)
+        self.assertEqual([path.name for path in (run.directory / "trace").iterdir()], ["rank-00000.jsonl"])
+        self.assertIn(f"steps {STEPS + 3} to {STEPS + 4} of 1 rank", self.timeline(run))
+        self.assertIn(f"step {STEPS + 4} of 1 rank", self.timeline(run, f"--steps={STEPS + 4}"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
