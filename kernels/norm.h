@@ -1,7 +1,8 @@
 // LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension; statistics in fp32.
 //   LayerNorm: y = (x - mean) * rstd * weight + bias      RMSNorm: y = x * rstd * weight
 // Backward: dx (rounded once to dtype; plus dresidual when given: the gradient that flows around the norm),
-// and weight gradients summed over rows in a fixed order.
+// and weight gradients summed over rows in a fixed order. Where they accumulate, the sum over rows is rounded
+// to fp32 and then added to what is there, so that a sum may be made in memory of its own and added later.
 #pragma once
 
 #include <cstdint>

@@ -48,6 +48,11 @@ void backward_row(const Op& op, std::int64_t first, double mean, double rstd, bo
   }
 }
 
+void set_gradient(float& gradient, double sum, bool accumulate) {
+  const auto rounded = static_cast<float>(sum);
+  gradient = accumulate ? gradient + rounded : rounded;
+}
+
 }  // namespace
 
 void reference(const LayerNormForward& op) {
@@ -78,16 +83,15 @@ void reference(const RmsNormForward& op) {
 
 void reference(const LayerNormBackward& op) {
   for (std::int64_t i = 0; i < op.width; ++i) {
-    double weight_gradient = op.accumulate ? static_cast<double>(op.weight_gradient[i]) : 0.0;
-    double bias_gradient = op.accumulate ? static_cast<double>(op.bias_gradient[i]) : 0.0;
+    double weight_gradient = 0.0, bias_gradient = 0.0;
     for (std::int64_t row = 0; row < op.rows; ++row) {
       const double x = element(op.x, row * op.width + i, op.dtype);
       const double dy = element(op.dy, row * op.width + i, op.dtype);
       weight_gradient += dy * (x - static_cast<double>(op.mean[row])) * static_cast<double>(op.rstd[row]);
       bias_gradient += dy;
     }
-    op.weight_gradient[i] = static_cast<float>(weight_gradient);
-    op.bias_gradient[i] = static_cast<float>(bias_gradient);
+    set_gradient(op.weight_gradient[i], weight_gradient, op.accumulate);
+    set_gradient(op.bias_gradient[i], bias_gradient, op.accumulate);
   }
   for (std::int64_t row = 0; row < op.rows; ++row) {
     backward_row(op, row * op.width, static_cast<double>(op.mean[row]), static_cast<double>(op.rstd[row]),
@@ -97,13 +101,13 @@ void reference(const LayerNormBackward& op) {
 
 void reference(const RmsNormBackward& op) {
   for (std::int64_t i = 0; i < op.width; ++i) {
-    double gradient = op.accumulate ? static_cast<double>(op.weight_gradient[i]) : 0.0;
+    double gradient = 0.0;
     for (std::int64_t row = 0; row < op.rows; ++row) {
       const std::int64_t at = row * op.width + i;
       gradient +=
           element(op.dy, at, op.dtype) * element(op.x, at, op.dtype) * static_cast<double>(op.rstd[row]);
     }
-    op.weight_gradient[i] = static_cast<float>(gradient);
+    set_gradient(op.weight_gradient[i], gradient, op.accumulate);
   }
   for (std::int64_t row = 0; row < op.rows; ++row) {
     backward_row(op, row * op.width, 0.0, static_cast<double>(op.rstd[row]), false);

@@ -144,6 +144,34 @@ KERNEL_CASES(NormsHaveTheSameBitsAnywhere, OpId::layernorm_forward, OpId::layern
   }
 }
 
+// A sum that is made elsewhere and added later is the sum that accumulates.
+KERNEL_CASES(NormsAddWholeSumsToGradients, OpId::layernorm_backward, OpId::rmsnorm_backward) {
+  for (const DType dtype : {DType::fp32, DType::bf16}) {
+    for (const Shape& shape : {Shape{70, 64}, Shape{37, 257}}) {
+      SCOPED_TRACE(shape.width);
+      const auto forward = [&](Tensors& t) { return layer_forward(t, shape, dtype); };
+      const Tensors tensors =
+          backward_tensors(run_reference(forward_tensors(shape, dtype), forward), shape, dtype);
+      const auto expect_sums = [&](const auto& backward, std::size_t gradients) {
+        const auto run = [&](bool accumulate) {
+          return run_under_test(
+              tensors, [&](Tensors& t) { return backward(t, shape, dtype, {.accumulate = accumulate}); });
+        };
+        const std::optional<Tensors> set = run(false), added = run(true);
+        if (!set) return;
+        for (std::size_t of = 7; of < 7 + gradients; ++of) {
+          for (std::int64_t i = 0; i < shape.width; ++i) {
+            const auto sum = static_cast<float>(tensors[of][i]) + static_cast<float>((*set)[of][i]);
+            ASSERT_EQ((*added)[of][i], static_cast<double>(sum)) << "element " << i << " of tensor " << of;
+          }
+        }
+      };
+      expect_sums(layer_backward, 2);
+      expect_sums(rms_backward, 1);
+    }
+  }
+}
+
 // A row far from zero: the variance must not come from a difference of large sums.
 KERNEL_CASES(LayerNormKeepsItsAccuracyWithALargeMean, OpId::layernorm_forward) {
   const Shape shape{3, 257};
