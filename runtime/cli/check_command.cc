@@ -100,6 +100,7 @@ std::string activation_memory(const Config& config, const ModelSpec& spec) {
         const StageShape shape{
             .part = parts[chunk],
             .microbatches_in_flight = schedule.activation_buffers[chunk],
+            .weight_gradients_pending = schedule.weight_gradient_buffers[chunk],
             .tensor = share_of(spec.tensor_lanes, 0, static_cast<int>(config.parallel.tensor))};
         const ActivationMemory memory(spec, microbatch, /*train=*/true, recompute, shape, plan);
       }

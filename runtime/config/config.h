@@ -69,7 +69,7 @@ struct ParallelConfig {
   std::int64_t tensor = 0;                 // 0 = 1
   std::int64_t pipeline = 0;               // 0 = 1
   std::int64_t pipeline_chunks = 1;        // of a stage
-  std::string pipeline_schedule = "1f1b";  // "1f1b", "gpipe", "interleaved"
+  std::string pipeline_schedule = "1f1b";  // "1f1b", "gpipe", "interleaved", "zero_bubble"
   std::int64_t timeout_ms = 300000;        // longest wait for a peer
   std::string exchange = "auto";           // of GPU memory: "auto", "nccl", "host"
 };

@@ -154,10 +154,12 @@ std::vector<Option> parallel_options() {
               "Pieces of the model on every stage, with parallel.pipeline_schedule = interleaved"),
       choice(
           "parallel.pipeline_schedule", HF_FIELD(parallel.pipeline_schedule),
-          {"1f1b", "gpipe", "interleaved"}, kSafe,
+          {"1f1b", "gpipe", "interleaved", "zero_bubble"}, kSafe,
           "Order of forwards and backwards in a pipeline: 1f1b = one of each in turn, which keeps at most as "
           "many microbatches as stages; gpipe = all forwards first; interleaved = 1f1b with several pieces "
-          "of the model on every stage, which fills the pipeline sooner. Never changes a bit"),
+          "of the model on every stage, which fills the pipeline sooner; zero_bubble = 1f1b whose weight "
+          "gradients are computed apart and later, which fills most of the idle time and keeps gradients and "
+          "logits of up to as many microbatches as stages. Never changes a bit"),
       duration("parallel.timeout", HF_FIELD(parallel.timeout_ms), {100, kDay_ms}, kSafe,
                "Longest wait for a peer before it counts as failed"),
       choice("parallel.exchange", HF_FIELD(parallel.exchange), {"auto", "nccl", "host"}, kSafe,

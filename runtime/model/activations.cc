@@ -48,20 +48,75 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
   if (!train) input_.push_back(microbatches_.front().residual.front());
   for (int i = 0; train && i < inputs; ++i)
     input_.push_back(reserve(plan, name_in(i, "input"), rows_here * spec.width, element));
-  const int gradients = !train ? 0 : is_whole() ? 1 : arriving;
-  for (int i = 0; i < gradients; ++i)
-    d_.push_back(reserve(plan, name_in(i, "dresidual"), rows_here * spec.width, element));
+  if (train) reserve_boundary_gradients(plan);
   const std::int64_t rotary_elements = spec.positions > 0 ? 0 : largest.sequence_length * spec.head_size / 2;
   branch_ = reserve(plan, "branch", rows_here * spec.width, element);
   cosine_ = reserve(plan, "rotary.cosine", rotary_elements, sizeof(float));
   sine_ = reserve(plan, "rotary.sine", rotary_elements, sizeof(float));
   if (stage.part.has_head) reserve_ends(train, plan);
   if (stage.tensor.slices > 1) reserve_slices(train, plan);
+  if (!stage.splits_backward()) gradients_.push_back(reserve_whole_backward(train, plan));
+  for (int i = 0; i < stage.weight_gradients_pending; ++i)
+    gradients_.push_back(reserve_split_backward(i, plan));
   if (!train) return;
-  dwide_ = reserve(plan, "dwide", slices * rows * std::max(slice_.up_width(), slice_.qkv_width()), element);
   dinner_ = reserve(plan, "dinner", slices * rows * std::max(slice_.feed_forward, slice_.attention_width()),
                     element);
   delta_ = reserve(plan, "delta", rows * slice_.heads, sizeof(float));
+}
+
+void ActivationMemory::reserve_boundary_gradients(MemoryPlan& plan) {
+  const int places = is_whole() ? 1 : stage_.microbatches_in_flight + 1;
+  const std::int64_t elements = own_rows() * spec_.width;
+  for (int i = 0; i < places; ++i)
+    doutput_.push_back(reserve(plan, name_in(i, "dresidual"), elements, bytes_of(spec_.dtype)));
+  if (!stage_.splits_backward() || stage_.part.layers() == 0) return;
+  for (int i = 0; i < places; ++i)
+    dinput_.push_back(reserve(plan, name_in(i, "dinput"), elements, bytes_of(spec_.dtype)));
+}
+
+ActivationMemory::GradientSlots ActivationMemory::reserve_whole_backward(bool train, MemoryPlan& plan) const {
+  const std::int64_t rows = largest_.rows(), slices = stage_.tensor.count;
+  const std::size_t element = bytes_of(spec_.dtype);
+  GradientSlots slots;
+  if (stage_.part.has_head) {
+    slots.final = reserve(plan, "final", rows * spec_.width, element);
+    slots.logits = reserve(plan, "logits", slices * head_rows_ * slice_.padded_vocabulary, element);
+  }
+  if (!train) return slots;
+  BlockGradientSlots shared;
+  shared.dup = shared.dqkv =
+      reserve(plan, "dwide", slices * rows * std::max(slice_.up_width(), slice_.qkv_width()), element);
+  slots.blocks.assign(static_cast<std::size_t>(stage_.part.layers()), shared);
+  return slots;
+}
+
+ActivationMemory::GradientSlots ActivationMemory::reserve_split_backward(int pending,
+                                                                         MemoryPlan& plan) const {
+  const std::int64_t own = own_rows(), all = largest_.rows(), sliced = all * stage_.tensor.count;
+  const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
+  const std::int64_t norm_sums = stage_.tensor.count * vectors * spec_.width;
+  const std::size_t element = bytes_of(spec_.dtype);
+  const auto keep = [&](const std::string& name, std::int64_t count, std::size_t element_bytes) {
+    return reserve(plan, fmt::format("pending.{}.{}", pending, name), count, element_bytes);
+  };
+  GradientSlots slots;
+  if (stage_.part.has_head) {
+    slots.final = keep("final", all * spec_.width, element);
+    slots.logits = keep("logits", sliced * slice_.padded_vocabulary, element);
+    slots.final_norm_sums = keep("final_norm", norm_sums, sizeof(float));
+  }
+  for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
+    const std::string block = fmt::format("layers.{}.", layer);
+    slots.blocks.push_back(
+        {.dup = keep(block + "dup", sliced * slice_.up_width(), element),
+         .dmid = keep(block + "dmid", own * spec_.width, element),
+         .dqkv = keep(block + "dqkv", sliced * slice_.qkv_width(), element),
+         .attention_norm_sums = keep(block + "attention_norm", norm_sums, sizeof(float)),
+         .feed_forward_norm_sums = keep(block + "feed_forward_norm", norm_sums, sizeof(float))});
+    if (layer + 1 < stage_.part.end_layer)
+      slots.dresidual.push_back(keep(block + "dresidual", own * spec_.width, element));
+  }
+  return slots;
 }
 
 // What tensor lanes need beside: partial sums, and what travels between the ranks of a group.
@@ -85,10 +140,8 @@ std::int64_t ActivationMemory::norm_slice_elements() const {
 void ActivationMemory::reserve_ends(bool train, MemoryPlan& plan) {
   const std::int64_t rows = largest_.rows();
   const std::size_t element = bytes_of(spec_.dtype);
-  final_ = reserve(plan, "final", rows * spec_.width, element);
   final_mean_ = reserve(plan, "final.mean", own_rows(), sizeof(float));
   final_rstd_ = reserve(plan, "final.rstd", own_rows(), sizeof(float));
-  logits_ = reserve(plan, "logits", stage_.tensor.count * head_rows_ * slice_.padded_vocabulary, element);
   losses_ = reserve(plan, "losses", rows, sizeof(float));
   if (train) dfinal_ = reserve(plan, "dfinal", own_rows() * spec_.width, element);
   if (stage_.tensor.slices == 1) return;
@@ -161,7 +214,10 @@ ActivationMemory::BlockSlots ActivationMemory::reserve_block(int microbatch, std
 Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) const {
   Activations result;
   for (const MemoryPlan::Slot& slot : input_) result.input_NC.push_back(address(arena, slot));
-  for (const MemoryPlan::Slot& slot : d_) result.d_NC.push_back(address(arena, slot));
+  for (const MemoryPlan::Slot& slot : doutput_) result.doutput_NC.push_back(address(arena, slot));
+  for (const MemoryPlan::Slot& slot : dinput_) result.dinput_NC.push_back(address(arena, slot));
+  if (dinput_.empty()) result.dinput_NC = result.doutput_NC;
+  for (const GradientSlots& slots : gradients_) result.gradients.push_back(bind_gradients(slots, arena));
   for (const MicrobatchSlots& slots : microbatches_) {
     MicrobatchActivations& microbatch = result.microbatches.emplace_back();
     for (const MemoryPlan::Slot& slot : slots.residual)
@@ -181,7 +237,6 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
     }
   }
   result.scratch = {.branch_NC = address(arena, branch_),
-                    .dwide = address(arena, dwide_),
                     .dinner = address(arena, dinner_),
                     .delta = floats(arena, delta_),
                     .dgathered_NC = address(arena, dgathered_),
@@ -189,16 +244,31 @@ Activations ActivationMemory::bind(Device& device, const MemoryArena& arena) con
                     .cosine = floats(arena, cosine_),
                     .sine = floats(arena, sine_)};
   result.final_statistics = {floats(arena, final_mean_), floats(arena, final_rstd_)};
-  result.final_NC = address(arena, final_);
   result.head = bind_head(arena);
   result.norm_slices = floats(arena, norm_slices_);
   fill_rotary_tables(device, arena);
   return result;
 }
 
+MicrobatchGradients ActivationMemory::bind_gradients(const GradientSlots& slots, const MemoryArena& arena) {
+  MicrobatchGradients result{.dresidual_NC = {},
+                             .blocks = {},
+                             .final_NC = address(arena, slots.final),
+                             .logits = address(arena, slots.logits),
+                             .final_norm_sums = floats(arena, slots.final_norm_sums)};
+  for (const MemoryPlan::Slot& slot : slots.dresidual) result.dresidual_NC.push_back(address(arena, slot));
+  for (const BlockGradientSlots& s : slots.blocks) {
+    result.blocks.push_back({.dup = address(arena, s.dup),
+                             .dmid_NC = address(arena, s.dmid),
+                             .dqkv = address(arena, s.dqkv),
+                             .attention_norm_sums = floats(arena, s.attention_norm_sums),
+                             .feed_forward_norm_sums = floats(arena, s.feed_forward_norm_sums)});
+  }
+  return result;
+}
+
 HeadMemory ActivationMemory::bind_head(const MemoryArena& arena) const {
-  return {.logits = address(arena, logits_),
-          .losses = floats(arena, losses_),
+  return {.losses = floats(arena, losses_),
           .dfinal_NC = address(arena, dfinal_),
           .of_slices = static_cast<SoftmaxStatistics*>(address(arena, softmax_slices_)),
           .of_rows = static_cast<SoftmaxStatistics*>(address(arena, softmax_rows_))};

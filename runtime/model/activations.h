@@ -6,6 +6,10 @@
 // A stage of a pipeline holds several microbatches between their forward and their backward, and each has its
 // own of what is kept; they take turns in a ring. What arrives from a neighbour stage has one place more, so
 // that it can arrive while all others are in use.
+//
+// Where backwards are split, a microbatch keeps from the first part to the second what the weight gradients
+// are made of: the gradients of all matmuls' outputs, those of the logits of all rows among them. These
+// microbatches take turns in a ring of their own.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +28,20 @@ struct MicrobatchActivations {
   std::vector<BlockActivations> blocks;  // without their inputs
 };
 
-// Of the head, whose logits exist for a chunk of rows only.
+// What a backward makes of a microbatch and reads again for the weight gradients. Where backwards are whole
+// there is one of it, whose blocks share their memory.
+struct MicrobatchGradients {
+  std::vector<void*> dresidual_NC;     // [i]: of the output of the stage's block i, but for the last one's
+  std::vector<BlockGradients> blocks;  // without dout and din; nor dmid in a whole backward
+  void* final_NC = nullptr;            // all rows; the final norm's output
+  // For each chunk of the head (slices here, rows of the chunk, padded_vocabulary of a slice), then its
+  // gradient; one chunk's in a whole backward.
+  void* logits = nullptr;
+  float* final_norm_sums = nullptr;
+};
+
+// Of the head, that every microbatch uses in turn.
 struct HeadMemory {
-  void* logits = nullptr;     // (slices here, head_rows, padded_vocabulary of a slice)
   float* losses = nullptr;    // (rows)
   void* dfinal_NC = nullptr;  // own rows; null forward-only
   // With tensor lanes: what the slices know of a chunk's rows (slices, head_rows), and all of them
@@ -38,10 +53,11 @@ struct HeadMemory {
 struct Activations {
   std::vector<MicrobatchActivations> microbatches;  // a ring
   std::vector<void*> input_NC;                      // a ring: input of the stage's first block
-  std::vector<void*> d_NC;  // a ring: gradient of the residual stream; empty forward-only
+  std::vector<MicrobatchGradients> gradients;       // a ring; forward-only it has the head's alone
+  std::vector<void*> doutput_NC;  // a ring: gradient of the stage's output; empty forward-only
+  std::vector<void*> dinput_NC;   // of its input; the same memory unless a split backward has blocks
   BlockScratch scratch;
   Norm::Statistics final_statistics;
-  void* final_NC = nullptr;  // all rows
   HeadMemory head;
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
 };
@@ -54,7 +70,11 @@ std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabular
 struct StageShape {
   ModelPart part;
   int microbatches_in_flight = 1;  // most that are between their forward and the end of their backward
-  TensorShare tensor = {};         // slices of ModelSpec::tensor_lanes
+  // Most that are between the start of their backward of inputs and the end of that of weights; 0: backwards
+  // are whole.
+  int weight_gradients_pending = 0;
+  TensorShare tensor = {};  // slices of ModelSpec::tensor_lanes
+  bool splits_backward() const { return weight_gradients_pending > 0; }
 };
 inline StageShape whole_stage(const ModelSpec& spec) {
   return {.part = whole_model(spec), .tensor = all_slices(spec.tensor_lanes)};
@@ -80,11 +100,22 @@ class ActivationMemory {
     std::vector<MemoryPlan::Slot> residual;
     std::vector<BlockSlots> blocks;
   };
+  struct BlockGradientSlots {
+    MemoryPlan::Slot dup, dmid, dqkv, attention_norm_sums, feed_forward_norm_sums;
+  };
+  struct GradientSlots {
+    std::vector<MemoryPlan::Slot> dresidual;
+    std::vector<BlockGradientSlots> blocks;
+    MemoryPlan::Slot final, logits, final_norm_sums;
+  };
   // One rank has all of it, and so one microbatch at a time.
   bool is_whole() const { return stage_.part.has_embedding && stage_.part.has_head; }
   std::string name_in(int microbatch, const std::string& name) const;
   void reserve_microbatch(int microbatch, MemoryPlan& plan);
   void reserve_ends(bool train, MemoryPlan& plan);
+  void reserve_boundary_gradients(MemoryPlan& plan);
+  GradientSlots reserve_whole_backward(bool train, MemoryPlan& plan) const;
+  GradientSlots reserve_split_backward(int pending, MemoryPlan& plan) const;
   void reserve_slices(bool train, MemoryPlan& plan);
   std::int64_t own_rows() const { return largest_.rows() / stage_.tensor.ranks(); }
   BlockSlots reserve_block(int microbatch, std::int64_t layer, MemoryPlan& plan) const;
@@ -92,6 +123,7 @@ class ActivationMemory {
                            std::size_t element_bytes) const;
   void fill_rotary_tables(Device& device, const MemoryArena& arena) const;
 
+  static MicrobatchGradients bind_gradients(const GradientSlots& slots, const MemoryArena& arena);
   HeadMemory bind_head(const MemoryArena& arena) const;
 
   ModelSpec spec_, slice_;
@@ -102,9 +134,10 @@ class ActivationMemory {
   bool keeps_costly_;  // each block its own matmul and attention outputs, with the statistics
   std::int64_t head_rows_;
   std::vector<MicrobatchSlots> microbatches_;
-  std::vector<MemoryPlan::Slot> input_, d_;  // rings
-  MemoryPlan::Slot branch_, dwide_, dinner_, delta_, cosine_, sine_, final_, final_mean_, final_rstd_,
-      logits_, losses_, dfinal_, softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_;
+  std::vector<GradientSlots> gradients_;
+  std::vector<MemoryPlan::Slot> input_, doutput_, dinput_;  // rings
+  MemoryPlan::Slot branch_, dinner_, delta_, cosine_, sine_, final_mean_, final_rstd_, losses_, dfinal_,
+      softmax_slices_, softmax_rows_, dgathered_, parts_, arrivals_, norm_slices_;
 };
 
 }  // namespace holdfast

@@ -89,11 +89,11 @@ void attend(const BlockRun& run, const BlockActivations& a) {
   }
 }
 
-// dattention in scratch.dinner -> dqkv in scratch.dwide
-void attend_backward(const BlockRun& run, const BlockActivations& a) {
+// dattention in scratch.dinner -> dqkv
+void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_of_slices) {
   const ModelSpec& slice = run.slice;
   for (int i = 0; i < run.group.share().count; ++i) {
-    void* const dqkv = of_slice(run, run.scratch.dwide, i, slice.qkv_width());
+    void* const dqkv = of_slice(run, dqkv_of_slices, i, slice.qkv_width());
     run.device.launch(AttentionBackward{.qkv = of_slice(run, a.qkv, i, slice.qkv_width()),
                                         .first_key = run.sequences.first_key,
                                         .out = of_slice(run, a.attention, i, slice.attention_width()),
@@ -179,35 +179,56 @@ Result<void> recompute_for_attention(const BlockRun& run, const Block& block, co
 }
 
 Result<void> feed_forward_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
-                                   void* d_NC, bool accumulate) {
+                                   const BlockGradients& g, BackwardPass pass) {
   const BlockScratch& scratch = run.scratch;
-  HF_TRY(const void* const dout_NC, gather_gradient(run, d_NC));
-  block.down.input_gradient(run.device, dout_NC, scratch.dinner, run.rows());
-  block.down.weight_gradients(run.device, a.active, dout_NC, run.rows(), accumulate);
-  activate_backward(run, a, scratch.dinner, scratch.dwide);
-  const Device::Ticket launched =
-      block.up.launch_input_gradient(run.device, run.group, run.sums(), scratch.dwide, scratch.branch_NC);
-  block.up.weight_gradients(run.device, a.normed_mid_NC, scratch.dwide, run.rows(), accumulate);
-  HF_TRY_VOID(block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
-  block.feed_forward_norm.backward(run.device, run.group.share(), a.mid_NC, scratch.branch_NC,
-                                   a.feed_forward_norm, d_NC, d_NC, run.own_rows(), accumulate);
+  HF_TRY(const void* const dout_NC, gather_gradient(run, g.dout_NC));
+  if (pass.of_inputs()) block.down.input_gradient(run.device, dout_NC, scratch.dinner, run.rows());
+  if (pass.of_weights())
+    block.down.weight_gradients(run.device, a.active, dout_NC, run.rows(), pass.accumulate);
+  Device::Ticket launched = 0;
+  if (pass.of_inputs()) {
+    activate_backward(run, a, scratch.dinner, g.dup);
+    launched = block.up.launch_input_gradient(run.device, run.group, run.sums(), g.dup, scratch.branch_NC);
+  }
+  if (pass.of_weights())
+    block.up.weight_gradients(run.device, a.normed_mid_NC, g.dup, run.rows(), pass.accumulate);
+  if (pass.of_inputs()) {
+    HF_TRY_VOID(
+        block.up.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+  }
+  block.feed_forward_norm.backward(run.device, run.group.share(), a.mid_NC, a.feed_forward_norm,
+                                   {.dy_NC = scratch.branch_NC,
+                                    .dresidual_NC = g.dout_NC,
+                                    .dx_NC = g.dmid_NC,
+                                    .sums = g.feed_forward_norm_sums},
+                                   run.own_rows(), pass);
   return {};
 }
 
 Result<void> attention_backward(const BlockRun& run, const Block& block, const BlockActivations& a,
-                                void* d_NC, bool accumulate) {
+                                const BlockGradients& g, BackwardPass pass) {
   const BlockScratch& scratch = run.scratch;
-  HF_TRY(const void* const dmid_NC, gather_gradient(run, d_NC));
-  block.output.input_gradient(run.device, dmid_NC, scratch.dinner, run.rows());
-  block.output.weight_gradients(run.device, a.attention, dmid_NC, run.rows(), accumulate);
-  attend_backward(run, a);
-  const Device::Ticket launched =
-      block.qkv.launch_input_gradient(run.device, run.group, run.sums(), scratch.dwide, scratch.branch_NC);
-  block.qkv.weight_gradients(run.device, a.normed_NC, scratch.dwide, run.rows(), accumulate);
-  HF_TRY_VOID(
-      block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
-  block.attention_norm.backward(run.device, run.group.share(), a.x_NC, scratch.branch_NC, a.attention_norm,
-                                d_NC, d_NC, run.own_rows(), accumulate);
+  HF_TRY(const void* const dmid_NC, gather_gradient(run, g.dmid_NC));
+  if (pass.of_inputs()) block.output.input_gradient(run.device, dmid_NC, scratch.dinner, run.rows());
+  if (pass.of_weights())
+    block.output.weight_gradients(run.device, a.attention, dmid_NC, run.rows(), pass.accumulate);
+  Device::Ticket launched = 0;
+  if (pass.of_inputs()) {
+    attend_backward(run, a, g.dqkv);
+    launched = block.qkv.launch_input_gradient(run.device, run.group, run.sums(), g.dqkv, scratch.branch_NC);
+  }
+  if (pass.of_weights())
+    block.qkv.weight_gradients(run.device, a.normed_NC, g.dqkv, run.rows(), pass.accumulate);
+  if (pass.of_inputs()) {
+    HF_TRY_VOID(
+        block.qkv.finish_input_gradient(run.device, run.group, launched, run.sums(), scratch.branch_NC));
+  }
+  block.attention_norm.backward(run.device, run.group.share(), a.x_NC, a.attention_norm,
+                                {.dy_NC = scratch.branch_NC,
+                                 .dresidual_NC = g.dmid_NC,
+                                 .dx_NC = g.din_NC,
+                                 .sums = g.attention_norm_sums},
+                                run.own_rows(), pass);
   return {};
 }
 

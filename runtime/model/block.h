@@ -53,10 +53,23 @@ struct BlockActivations {
   void* active = nullptr;         // (slices, rows, feed_forward)
 };
 
+// What a block's backward makes of one microbatch and reads again for the weight gradients. A whole backward
+// works in place: dout, dmid and din are one memory, and so are dup and dqkv, which all blocks share. A split
+// one has all of it apart and keeps it from its first part to its second. Void pointers are in the model's
+// dtype.
+struct BlockGradients {
+  void* dout_NC = nullptr;               // own rows; in: of the block's output
+  void* dup = nullptr;                   // (slices, rows, up_width)
+  void* dmid_NC = nullptr;               // own rows
+  void* dqkv = nullptr;                  // (slices, rows, qkv_width)
+  void* din_NC = nullptr;                // own rows; out: of the block's input
+  float* attention_norm_sums = nullptr;  // Norm::Gradients::sums
+  float* feed_forward_norm_sums = nullptr;
+};
+
 // Memory that blocks share: nothing in it survives one block's forward or backward.
 struct BlockScratch {
   void* branch_NC = nullptr;  // a branch's output before it is added; a norm's incoming gradient in backward
-  void* dwide = nullptr;      // (slices, rows, widest of up_width, qkv_width)
   void* dinner = nullptr;     // (slices, rows, widest of feed_forward, attention_width)
   float* delta = nullptr;     // (batch, heads of a slice, sequence_length)
   void* dgathered_NC = nullptr;   // gradient of all rows; null where the rank has them all
@@ -99,11 +112,12 @@ Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block,
 Result<void> recompute_for_attention(const BlockRun& run, const Block& block,
                                      const BlockActivations& activations, Recompute recompute);
 
-// d_NC: in, the gradient of the block's output; out, of its input. The two halves are two calls, because each
-// half's gradients leave as soon as they are complete.
+// dout -> dmid -> din. The two halves are two calls, because each half's gradients leave as soon as they are
+// complete. A backward of weights reads what the one of inputs left in `gradients`, and gathers it once more.
 Result<void> feed_forward_backward(const BlockRun& run, const Block& block,
-                                   const BlockActivations& activations, void* d_NC, bool accumulate);
+                                   const BlockActivations& activations, const BlockGradients& gradients,
+                                   BackwardPass pass);
 Result<void> attention_backward(const BlockRun& run, const Block& block, const BlockActivations& activations,
-                                void* d_NC, bool accumulate);
+                                const BlockGradients& gradients, BackwardPass pass);
 
 }  // namespace holdfast

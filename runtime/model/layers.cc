@@ -1,5 +1,6 @@
 #include "runtime/model/layers.h"
 
+#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/tree_sum.h"
@@ -177,24 +178,52 @@ void Norm::forward(Device& device, const void* x_NC, void* y_NC, Statistics stat
   }
 }
 
-// A slice of rows is one call: its shape, and so its bits, are those of the slice.
-void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, const void* dy_NC,
-                    Statistics statistics, const void* dresidual_NC, void* dx_NC, std::int64_t rows,
+Norm::WeightGradients Norm::weight_gradients_of(int slice) const {
+  if (slice_gradients == nullptr) return {weight_gradient, bias_gradient};
+  return sums_of(slice_gradients, slice);
+}
+
+Norm::WeightGradients Norm::sums_of(float* sums, int index) const {
+  float* const weight_sum = sums + index * gradient_vectors() * width;
+  return {weight_sum, gradient_vectors() == 2 ? weight_sum + width : nullptr};
+}
+
+void Norm::add_sums(Device& device, const WeightGradients& sums, const WeightGradients& gradients,
                     bool accumulate) const {
-  if (slice_gradients == nullptr) {
-    return backward_rows(device, x_NC, dy_NC, statistics, dresidual_NC, dx_NC, rows, weight_gradient,
-                         bias_gradient, accumulate);
-  }
-  const std::int64_t slice_rows = rows / share.count, elements = slice_rows * width;
-  for (int i = 0; i < share.count; ++i) {
-    const auto part = static_cast<std::size_t>(i);
-    float* const gradients = slice_gradients + (share.first + i) * gradient_vectors() * width;
-    const Statistics of_part{statistics.mean == nullptr ? nullptr : statistics.mean + i * slice_rows,
-                             statistics.rstd + i * slice_rows};
-    backward_rows(device, part_of(x_NC, part, elements, dtype), part_of(dy_NC, part, elements, dtype),
-                  of_part, dresidual_NC == nullptr ? nullptr : part_of(dresidual_NC, part, elements, dtype),
-                  part_of(dx_NC, part, elements, dtype), slice_rows, gradients, gradients + width,
-                  accumulate);
+  const auto add = [&](const float* source, float* target) {
+    if (accumulate) {
+      device.launch(Accumulate{.target = target, .source = source, .count = width});
+    } else {
+      device.launch(Copy{
+          .source = source, .target = target, .bytes = width * static_cast<std::int64_t>(sizeof(float))});
+    }
+  };
+  add(sums.weight, gradients.weight);
+  if (sums.bias != nullptr) add(sums.bias, gradients.bias);
+}
+
+// A slice of rows is one call: its shape, and so its bits, are those of the slice.
+void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, Statistics statistics,
+                    const Gradients& gradients, std::int64_t rows, BackwardPass pass) const {
+  const int parts = slice_gradients == nullptr ? 1 : share.count;
+  const std::int64_t part_rows = rows / parts, elements = part_rows * width;
+  const auto of_part = [&](auto* whole, int i) -> decltype(whole) {
+    return whole == nullptr ? nullptr : part_of(whole, static_cast<std::size_t>(i), elements, dtype);
+  };
+  for (int i = 0; i < parts; ++i) {
+    const WeightGradients mine = weight_gradients_of(share.first + i);
+    if (!pass.of_inputs()) {
+      add_sums(device, sums_of(gradients.sums, i), mine, pass.accumulate);
+      continue;
+    }
+    backward_rows(device, of_part(x_NC, i),
+                  {statistics.mean == nullptr ? nullptr : statistics.mean + i * part_rows,
+                   statistics.rstd + i * part_rows},
+                  {.dy_NC = of_part(gradients.dy_NC, i),
+                   .dresidual_NC = of_part(gradients.dresidual_NC, i),
+                   .dx_NC = of_part(gradients.dx_NC, i)},
+                  part_rows, pass.of_weights() ? mine : sums_of(gradients.sums, i),
+                  pass.of_weights() && pass.accumulate);
   }
 }
 
@@ -216,19 +245,18 @@ Result<void> Norm::sum_slices(Device& device, TensorGroup& group) const {
   return {};
 }
 
-void Norm::backward_rows(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
-                         const void* dresidual_NC, void* dx_NC, std::int64_t rows, float* dweight,
-                         float* dbias, bool accumulate) const {
+void Norm::backward_rows(Device& device, const void* x_NC, Statistics statistics, const Gradients& gradients,
+                         std::int64_t rows, const WeightGradients& weight_gradients, bool accumulate) const {
   if (kind == NormKind::layer_norm) {
     device.launch(LayerNormBackward{.x = x_NC,
                                     .weight = weight,
-                                    .dy = dy_NC,
+                                    .dy = gradients.dy_NC,
                                     .mean = statistics.mean,
                                     .rstd = statistics.rstd,
-                                    .dresidual = dresidual_NC,
-                                    .dx = dx_NC,
-                                    .weight_gradient = dweight,
-                                    .bias_gradient = dbias,
+                                    .dresidual = gradients.dresidual_NC,
+                                    .dx = gradients.dx_NC,
+                                    .weight_gradient = weight_gradients.weight,
+                                    .bias_gradient = weight_gradients.bias,
                                     .rows = rows,
                                     .width = width,
                                     .accumulate = accumulate,
@@ -236,11 +264,11 @@ void Norm::backward_rows(Device& device, const void* x_NC, const void* dy_NC, St
   } else {
     device.launch(RmsNormBackward{.x = x_NC,
                                   .weight = weight,
-                                  .dy = dy_NC,
+                                  .dy = gradients.dy_NC,
                                   .rstd = statistics.rstd,
-                                  .dresidual = dresidual_NC,
-                                  .dx = dx_NC,
-                                  .weight_gradient = dweight,
+                                  .dresidual = gradients.dresidual_NC,
+                                  .dx = gradients.dx_NC,
+                                  .weight_gradient = weight_gradients.weight,
                                   .rows = rows,
                                   .width = width,
                                   .accumulate = accumulate,

@@ -16,6 +16,17 @@
 
 namespace holdfast {
 
+// What a backward computes: everything, or one of two parts, of which the second may come much later
+// (zero_bubble, parallel/pipeline/schedule.h). Both parts together have the bits of the whole.
+enum class BackwardPart { whole, inputs, weights };
+
+struct BackwardPass {
+  BackwardPart part = BackwardPart::whole;
+  bool accumulate = false;  // add to the weight gradients instead of setting them
+  bool of_inputs() const { return part != BackwardPart::weights; }
+  bool of_weights() const { return part != BackwardPart::inputs; }
+};
+
 struct Linear {
   const void* weight = nullptr;      // dtype; (outputs, inputs)
   const void* bias = nullptr;        // dtype; (outputs), or null
@@ -83,17 +94,31 @@ struct Norm {
     float* rstd = nullptr;
   };
   void forward(Device& device, const void* x_NC, void* y_NC, Statistics statistics, std::int64_t rows) const;
-  // Of this rank's rows. dx = gradient through the norm + dresidual (when not null; may be the memory of dx).
-  void backward(Device& device, const TensorShare& share, const void* x_NC, const void* dy_NC,
-                Statistics statistics, const void* dresidual_NC, void* dx_NC, std::int64_t rows,
-                bool accumulate) const;
+  struct Gradients {
+    const void* dy_NC = nullptr;
+    const void* dresidual_NC = nullptr;  // or null; may be the memory of dx
+    void* dx_NC = nullptr;
+    // Of a backward in parts: (slices here, 1 or 2 with a bias, width), from the one to the other.
+    float* sums = nullptr;
+  };
+  // Of this rank's rows. dx = gradient through the norm + dresidual. One op makes it together with the weight
+  // gradients; in parts, these are kept in `sums` and added later.
+  void backward(Device& device, const TensorShare& share, const void* x_NC, Statistics statistics,
+                const Gradients& gradients, std::int64_t rows, BackwardPass pass) const;
   // After the last microbatch of a lane: the tree over the slices' gradients.
   Result<void> sum_slices(Device& device, TensorGroup& group) const;
 
  private:
-  void backward_rows(Device& device, const void* x_NC, const void* dy_NC, Statistics statistics,
-                     const void* dresidual_NC, void* dx_NC, std::int64_t rows, float* dweight, float* dbias,
-                     bool accumulate) const;
+  struct WeightGradients {
+    float* weight = nullptr;
+    float* bias = nullptr;  // or null
+  };
+  WeightGradients weight_gradients_of(int slice) const;
+  WeightGradients sums_of(float* sums, int index) const;
+  void add_sums(Device& device, const WeightGradients& sums, const WeightGradients& gradients,
+                bool accumulate) const;
+  void backward_rows(Device& device, const void* x_NC, Statistics statistics, const Gradients& gradients,
+                     std::int64_t rows, const WeightGradients& weight_gradients, bool accumulate) const;
   std::int64_t gradient_vectors() const { return kind == NormKind::layer_norm ? 2 : 1; }
 };
 

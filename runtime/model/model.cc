@@ -14,8 +14,16 @@ std::byte* row_of(void* matrix, std::int64_t row, std::int64_t width, DType dtyp
   return static_cast<std::byte*>(matrix) + static_cast<std::size_t>(row * width) * bytes_of(dtype);
 }
 
+// Of a ring: places come round by microbatch.
+template <typename T>
+const T& place(const std::vector<T>& ring, int microbatch) {
+  return ring[static_cast<std::size_t>(microbatch) % ring.size()];
+}
+
+}  // namespace
+
 // Counts the buckets of one backward pass; the order is backward_buckets()'s.
-class BucketCounter {
+class Model::BucketCounter {
  public:
   explicit BucketCounter(BucketObserver* observer) : observer_(observer) {}
   void next() {
@@ -27,8 +35,6 @@ class BucketCounter {
   BucketObserver* observer_;
   int bucket_ = 0;
 };
-
-}  // namespace
 
 Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan& plan, Recompute recompute)
     : Model(spec, largest, mode, plan, recompute, whole_stage(spec)) {}
@@ -42,7 +48,8 @@ Model::Model(const ModelSpec& spec, BatchShapeBT largest, Mode mode, MemoryPlan&
       memory_(spec, largest, mode == Mode::train, recompute, stage, plan),
       alone_(std::make_unique<TensorGroup>(stage.tensor)) {
   HF_CHECK(0 <= stage.part.first_layer && stage.part.first_layer <= stage.part.end_layer &&
-           stage.part.end_layer <= spec.layers && stage.microbatches_in_flight >= 1);
+           stage.part.end_layer <= spec.layers && stage.microbatches_in_flight >= 1 &&
+           stage.weight_gradients_pending >= 0);
 }
 
 void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buckets, std::byte* parameters,
@@ -94,18 +101,32 @@ BlockRun Model::run_of(Device& device, const TokenBatch& batch) const {
 }
 
 void* Model::residual(int microbatch, std::size_t index) const {
-  const auto of = [microbatch](const auto& ring) {
-    return static_cast<std::size_t>(microbatch) % ring.size();
-  };
-  if (index == 0) return activations_.input_NC[of(activations_.input_NC)];
-  return activations_.microbatches[of(activations_.microbatches)].residual_NC[index - 1];
+  if (index == 0) return place(activations_.input_NC, microbatch);
+  return place(activations_.microbatches, microbatch).residual_NC[index - 1];
 }
 
 BlockActivations Model::block_activations(int microbatch, std::size_t index) const {
-  const std::size_t place = static_cast<std::size_t>(microbatch) % activations_.microbatches.size();
-  BlockActivations activations = activations_.microbatches[place].blocks[index];
+  BlockActivations activations = place(activations_.microbatches, microbatch).blocks[index];
   activations.x_NC = residual(microbatch, index);
   return activations;
+}
+
+const MicrobatchGradients& Model::gradients(int microbatch) const {
+  return place(activations_.gradients, microbatch);
+}
+
+void* Model::dresidual(int microbatch, std::size_t index) const {
+  if (!stage_.splits_backward() || index == blocks_.size()) return place(activations_.doutput_NC, microbatch);
+  if (index == 0) return place(activations_.dinput_NC, microbatch);
+  return gradients(microbatch).dresidual_NC[index - 1];
+}
+
+BlockGradients Model::block_gradients(int microbatch, std::size_t index) const {
+  BlockGradients of_block = gradients(microbatch).blocks[index];
+  of_block.dout_NC = dresidual(microbatch, index + 1);
+  of_block.din_NC = dresidual(microbatch, index);
+  if (!stage_.splits_backward()) of_block.dmid_NC = of_block.dout_NC;
+  return of_block;
 }
 
 std::size_t Model::boundary_bytes(BatchShapeBT shape) const {
@@ -121,8 +142,11 @@ std::span<std::byte> Model::output(int microbatch, BatchShapeBT shape) const {
 }
 
 std::span<std::byte> Model::output_gradient(int microbatch, BatchShapeBT shape) const {
-  void* const d_NC = activations_.d_NC[static_cast<std::size_t>(microbatch) % activations_.d_NC.size()];
-  return {static_cast<std::byte*>(d_NC), boundary_bytes(shape)};
+  return {static_cast<std::byte*>(dresidual(microbatch, blocks_.size())), boundary_bytes(shape)};
+}
+
+std::span<std::byte> Model::input_gradient(int microbatch, BatchShapeBT shape) const {
+  return {static_cast<std::byte*>(dresidual(microbatch, 0)), boundary_bytes(shape)};
 }
 
 Model::TokenRange Model::tokens_of_slice(std::size_t index) const {
@@ -182,13 +206,13 @@ Result<void> Model::forward(Device& device, const TokenBatch& batch, int microba
 
 Result<void> Model::run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const {
   return gathered_norm(run_of(device, batch), final_norm_, residual(microbatch, blocks_.size()),
-                       activations_.final_NC, activations_.final_statistics);
+                       gradients(microbatch).final_NC, activations_.final_statistics);
 }
 
 Result<void> Model::cross_entropy(Device& device, const TokenBatch& batch, HeadChunk chunk,
                                   const BackwardOptions* options) const {
   if (spec_.tensor_lanes > 1) return cross_entropy_of_slices(device, batch, chunk, options);
-  device.launch(CrossEntropy{.logits = activations_.head.logits,
+  device.launch(CrossEntropy{.logits = chunk.logits,
                              .targets = batch.targets + chunk.first_row,
                              .losses = activations_.head.losses + chunk.first_row,
                              .rows = chunk.rows,
@@ -205,7 +229,7 @@ Result<void> Model::cross_entropy_of_slices(Device& device, const TokenBatch& ba
   const TensorShare& share = group().share();
   const std::int64_t columns = slice_.padded_vocabulary;
   const auto logits_of = [&](std::size_t i) {
-    return row_of(head.logits, static_cast<std::int64_t>(i) * chunk.rows, columns, spec_.dtype);
+    return row_of(chunk.logits, static_cast<std::int64_t>(i) * chunk.rows, columns, spec_.dtype);
   };
   for (std::size_t i = 0; i < head_.slices.size(); ++i) {
     const TokenRange tokens = tokens_of_slice(i);
@@ -245,35 +269,47 @@ Result<void> Model::cross_entropy_of_slices(Device& device, const TokenBatch& ba
 }
 
 // The gradient of the final norm's output: of slices in parts, which are added when all chunks are there.
-void Model::head_backward(Device& device, const TokenBatch& batch, HeadChunk chunk,
-                          const BackwardOptions& options) const {
-  const HeadMemory& head = activations_.head;
+void Model::head_input_gradient(Device& device, const TokenBatch& batch, HeadChunk chunk) const {
   const bool sliced = spec_.tensor_lanes > 1;
   const DType dtype_dx = sliced ? DType::fp32 : spec_.dtype;
-  void* const dx = sliced ? activations_.scratch.sums.parts : head.dfinal_NC;
+  void* const dx = sliced ? activations_.scratch.sums.parts : activations_.head.dfinal_NC;
   for (std::size_t i = 0; i < head_.slices.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     head_.slices[i].input_gradient(
-        device, row_of(head.logits, index * chunk.rows, slice_.padded_vocabulary, spec_.dtype),
+        device, row_of(chunk.logits, index * chunk.rows, slice_.padded_vocabulary, spec_.dtype),
         row_of(dx, index * batch.shape.rows() + chunk.first_row, spec_.width, dtype_dx), chunk.rows,
         dtype_dx);
   }
-  head_.weight_gradients(device, row_of(activations_.final_NC, chunk.first_row, spec_.width, spec_.dtype),
-                         head.logits, chunk.rows, options.accumulate || chunk.first_row > 0);
 }
 
-Result<void> Model::run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+// Chunks have logits of their own where their gradients are to stay, else they take turns.
+Model::HeadChunk Model::head_chunk(int microbatch, std::int64_t first_row, std::int64_t rows) const {
+  const MicrobatchGradients& of_microbatch = gradients(microbatch);
+  const std::int64_t first = stage_.splits_backward() ? first_row * stage_.tensor.count : 0;
+  return {.first_row = first_row,
+          .rows = rows,
+          .x_NC = row_of(of_microbatch.final_NC, first_row, spec_.width, spec_.dtype),
+          .logits = row_of(of_microbatch.logits, first, slice_.padded_vocabulary, spec_.dtype)};
+}
+
+Result<void> Model::run_head(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                              const BackwardOptions* options) const {
   const std::int64_t rows = batch.shape.rows();
+  const bool backward = options != nullptr;
+  const BackwardPass pass = backward ? options->pass() : BackwardPass{};
   for (std::int64_t first = 0; first < rows; first += memory_.head_rows()) {
-    const HeadChunk chunk{.first_row = first, .rows = std::min(memory_.head_rows(), rows - first)};
-    head_.forward(device, row_of(activations_.final_NC, first, spec_.width, spec_.dtype),
-                  activations_.head.logits, chunk.rows);
-    HF_TRY_VOID(cross_entropy(device, batch, chunk, options));
-    if (options != nullptr) head_backward(device, batch, chunk, *options);
+    const HeadChunk chunk = head_chunk(microbatch, first, std::min(memory_.head_rows(), rows - first));
+    if (pass.of_inputs()) {
+      head_.forward(device, chunk.x_NC, chunk.logits, chunk.rows);
+      HF_TRY_VOID(cross_entropy(device, batch, chunk, options));
+      if (backward) head_input_gradient(device, batch, chunk);
+    }
+    if (backward && pass.of_weights())
+      head_.weight_gradients(device, chunk.x_NC, chunk.logits, chunk.rows, pass.accumulate || first > 0);
   }
+  if (!pass.of_inputs()) return {};
   device.launch(LossSum{.values = activations_.head.losses, .count = rows, .sum = loss_sum});
-  if (options == nullptr || spec_.tensor_lanes == 1) return {};
+  if (!backward || spec_.tensor_lanes == 1) return {};
   const SliceSums sums = run_of(device, batch).sums();
   return group().finish_sum(device, group().launch_own_sum(device, sums), sums, nullptr,
                             activations_.head.dfinal_NC, spec_.dtype);
@@ -284,60 +320,86 @@ Result<void> Model::forward_loss(Device& device, const TokenBatch& batch, int mi
   HF_TRY_VOID(forward(device, batch, microbatch));
   if (!has_head()) return {};
   HF_TRY_VOID(run_final_norm(device, batch, microbatch));
-  return run_head(device, batch, loss_sum, nullptr);
+  return run_head(device, batch, microbatch, loss_sum, nullptr);
 }
 
 Result<void> Model::forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
                                      const BackwardOptions& options) const {
   HF_TRY_VOID(forward(device, batch, 0));
-  return backward(device, batch, 0, loss_sum, options);
+  if (!stage_.splits_backward()) return backward(device, batch, 0, loss_sum, options);
+  BackwardOptions of_part = options;
+  of_part.part = BackwardPart::inputs;
+  HF_TRY_VOID(backward(device, batch, 0, loss_sum, of_part));
+  of_part.part = BackwardPart::weights;
+  return backward(device, batch, 0, loss_sum, of_part);
 }
 
 Result<void> Model::complete(Device& device, const Norm& norm, const BackwardOptions& options) const {
-  if (!options.completes_lane) return {};
+  if (!options.completes_lane || !options.pass().of_weights()) return {};
   return norm.sum_slices(device, group());
 }
 
 Result<void> Model::backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                              const BackwardOptions& options) const {
+  HF_CHECK((options.part != BackwardPart::whole) == stage_.splits_backward());
   BucketCounter bucket(options.observer);
-  const BlockRun run = run_of(device, batch);
-  void* const d_NC = output_gradient(microbatch, batch.shape).data();
-  if (has_head()) {
-    HF_TRY_VOID(run_final_norm(device, batch, microbatch));
-    HF_TRY_VOID(run_head(device, batch, loss_sum, &options));
-    if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
-    final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
-                         activations_.head.dfinal_NC, activations_.final_statistics, nullptr, d_NC,
-                         run.own_rows(), options.accumulate);
-    HF_TRY_VOID(complete(device, final_norm_, options));
-    bucket.next();
-  }
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const Block& block = blocks_[i];
-    const BlockActivations activations = block_activations(microbatch, i);
-    const bool still_there = options.follows_forward && i + 1 == blocks_.size();
-    const Recompute recompute = still_there ? Recompute::none : recompute_;
-    HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
-    HF_TRY_VOID(feed_forward_backward(run, block, activations, d_NC, options.accumulate));
-    HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
-    bucket.next();
-    HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
-    HF_TRY_VOID(attention_backward(run, block, activations, d_NC, options.accumulate));
-    HF_TRY_VOID(complete(device, block.attention_norm, options));
-    bucket.next();
-  }
-  if (!stage_.part.has_embedding) return {};
+  if (has_head()) HF_TRY_VOID(head_backward(device, batch, microbatch, loss_sum, options, bucket));
+  for (std::size_t i = blocks_.size(); i-- > 0;)
+    HF_TRY_VOID(block_backward(device, batch, microbatch, i, options, bucket));
+  if (!stage_.part.has_embedding || !options.pass().of_weights()) return {};
   HF_TRY_VOID(embedding_backward(device, batch, microbatch, options.accumulate));
   if (spec_.positions > 0) bucket.next();  // positions and tokens are two buckets, written by one op
   bucket.next();
   return {};
 }
 
+Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
+                                  const BackwardOptions& options, BucketCounter& bucket) const {
+  if (options.pass().of_inputs()) HF_TRY_VOID(run_final_norm(device, batch, microbatch));
+  HF_TRY_VOID(run_head(device, batch, microbatch, loss_sum, &options));
+  if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
+  final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
+                       activations_.final_statistics,
+                       {.dy_NC = activations_.head.dfinal_NC,
+                        .dx_NC = dresidual(microbatch, blocks_.size()),
+                        .sums = gradients(microbatch).final_norm_sums},
+                       group().own_rows(batch.shape.rows()), options.pass());
+  HF_TRY_VOID(complete(device, final_norm_, options));
+  bucket.next();
+  return {};
+}
+
+Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int microbatch, std::size_t index,
+                                   const BackwardOptions& options, BucketCounter& bucket) const {
+  const BlockRun run = run_of(device, batch);
+  const Block& block = blocks_[index];
+  const BlockActivations activations = block_activations(microbatch, index);
+  const BlockGradients of_block = block_gradients(microbatch, index);
+  const Recompute recompute = recompute_before(index, options);
+  HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
+  HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
+  HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
+  bucket.next();
+  HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
+  HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
+  HF_TRY_VOID(complete(device, block.attention_norm, options));
+  bucket.next();
+  return {};
+}
+
+// What of the block's forward is to be computed again. Full recomputation is done for either part.
+Recompute Model::recompute_before(std::size_t index, const BackwardOptions& options) const {
+  const BackwardPass pass = options.pass();
+  const bool still_there = options.follows_forward && index + 1 == blocks_.size();
+  if (still_there && pass.of_inputs()) return Recompute::none;
+  // What is cheap to compute is read by weight gradients alone.
+  if (recompute_ == Recompute::selective && !pass.of_weights()) return Recompute::none;
+  return recompute_;
+}
+
 Result<void> Model::embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
                                        bool accumulate) const {
-  HF_TRY(const void* const dx_NC,
-         gather_gradient(run_of(device, batch), output_gradient(microbatch, batch.shape).data()));
+  HF_TRY(const void* const dx_NC, gather_gradient(run_of(device, batch), dresidual(microbatch, 0)));
   const std::int64_t row_bytes = spec_.width * static_cast<std::int64_t>(sizeof(float));
   if (!accumulate && spec_.positions > 0)
     device.launch(FillZero{.target = position_gradient_, .bytes = spec_.positions * row_bytes});
@@ -364,9 +426,9 @@ const void* Model::forward_logits(Device& device, const TokenBatch& batch, std::
   HF_CHECK(group().share().ranks() == 1);
   static_cast<void>(forward(device, batch, 0).ok());  // a group of one has no errors
   static_cast<void>(run_final_norm(device, batch, 0).ok());
-  head_.forward(device, row_of(activations_.final_NC, row, spec_.width, spec_.dtype),
-                activations_.head.logits, 1);
-  return activations_.head.logits;
+  const HeadChunk chunk = head_chunk(0, row, 1);
+  head_.forward(device, chunk.x_NC, chunk.logits, chunk.rows);
+  return chunk.logits;
 }
 
 }  // namespace holdfast

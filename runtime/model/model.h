@@ -46,12 +46,14 @@ class BucketObserver {
 };
 
 struct BackwardOptions {
+  BackwardPart part = BackwardPart::whole;
   bool accumulate = false;             // add to the gradients of the microbatches before
   float gradient_scale = 1.0F;         // of each token's loss: 1 / tokens of the global batch
   BucketObserver* observer = nullptr;  // or null
   bool completes_lane = true;          // the last microbatch of its lane
   // No other microbatch was launched since this one's forward: what the blocks share holds the last block's.
   bool follows_forward = true;
+  BackwardPass pass() const { return {.part = part, .accumulate = accumulate}; }
 };
 
 class Model {
@@ -76,16 +78,18 @@ class Model {
   // The last stage's starts with the loss. Buckets are announced in the order of backward_buckets().
   // *loss_sum = sum of the tokens' losses (double, device memory) when the queue gets there; stages without
   // the head leave it alone.
+  // In two parts where the stage has room for pending weight gradients, else whole. `inputs` makes the loss
+  // and input_gradient() and writes no gradient of a weight; `weights` writes and announces them all. Each
+  // part goes through the microbatches in order.
   Result<void> backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                         const BackwardOptions& options) const;
-  // (own rows, width) in the model's dtype. input() and output_gradient() have one place more than
-  // microbatches are in flight.
+  // (own rows, width) in the model's dtype. input(), output_gradient() and input_gradient() have one place
+  // more than microbatches are in flight.
   std::span<std::byte> input(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output(int microbatch, BatchShapeBT shape) const;
   std::span<std::byte> output_gradient(int microbatch, BatchShapeBT shape) const;
-  std::span<std::byte> input_gradient(int microbatch, BatchShapeBT shape) const {
-    return output_gradient(microbatch, shape);  // backward works in place
-  }
+  // A whole backward works in place: the memory of output_gradient().
+  std::span<std::byte> input_gradient(int microbatch, BatchShapeBT shape) const;
 
   // forward() without a backward, with the loss where the head is.
   Result<void> forward_loss(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum) const;
@@ -103,29 +107,41 @@ class Model {
   bool has_head() const { return stage_.part.has_head; }
 
  private:
+  class BucketCounter;
+
   void bind_ends(const ParameterTable& table);
   // Input (0) or outputs (i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
   BlockActivations block_activations(int microbatch, std::size_t index) const;
+  void* dresidual(int microbatch, std::size_t index) const;  // the gradient of residual()
+  const MicrobatchGradients& gradients(int microbatch) const;
+  BlockGradients block_gradients(int microbatch, std::size_t index) const;
   std::size_t boundary_bytes(BatchShapeBT shape) const;
   BlockRun run_of(Device& device, const TokenBatch& batch) const;
   TensorGroup& group() const { return joined_ == nullptr ? *alone_ : *joined_; }
   Result<void> embed(Device& device, const TokenBatch& batch, int microbatch) const;
   Result<void> run_final_norm(Device& device, const TokenBatch& batch, int microbatch) const;
-  // Final norm's output -> losses, chunk by chunk; with options also the gradients of the head and of
-  // final_NC.
-  Result<void> run_head(Device& device, const TokenBatch& batch, double* loss_sum,
+  // Final norm's output -> losses, chunk by chunk; with options also what they ask for: the gradient of
+  // final_NC, those of the head.
+  Result<void> run_head(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                         const BackwardOptions* options) const;
   struct HeadChunk {
     std::int64_t first_row = 0, rows = 0;
+    const void* x_NC = nullptr;
+    void* logits = nullptr;
   };
+  HeadChunk head_chunk(int microbatch, std::int64_t first_row, std::int64_t rows) const;
   // Losses of a chunk; with options its logits become their gradients.
   Result<void> cross_entropy(Device& device, const TokenBatch& batch, HeadChunk chunk,
                              const BackwardOptions* options) const;
   Result<void> cross_entropy_of_slices(Device& device, const TokenBatch& batch, HeadChunk chunk,
                                        const BackwardOptions* options) const;
-  void head_backward(Device& device, const TokenBatch& batch, HeadChunk chunk,
-                     const BackwardOptions& options) const;
+  void head_input_gradient(Device& device, const TokenBatch& batch, HeadChunk chunk) const;
+  Result<void> head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
+                             const BackwardOptions& options, BucketCounter& bucket) const;
+  Result<void> block_backward(Device& device, const TokenBatch& batch, int microbatch, std::size_t index,
+                              const BackwardOptions& options, BucketCounter& bucket) const;
+  Recompute recompute_before(std::size_t index, const BackwardOptions& options) const;
   Result<void> embedding_backward(Device& device, const TokenBatch& batch, int microbatch,
                                   bool accumulate) const;
   // Gradients of the norms of one bucket, once its lane is complete.

@@ -20,8 +20,21 @@ class LaneBuckets final : public BucketObserver {
   int first_;
 };
 
-std::uint64_t repeat_key(std::size_t slot, std::size_t chunks, StagePosition position, bool backward) {
-  return 2 * (slot * chunks + static_cast<std::size_t>(position.chunk)) + (backward ? 1 : 0);
+std::uint64_t repeat_key(std::size_t slot, std::size_t chunks, StagePosition position, Work work) {
+  constexpr std::size_t works = 4;
+  return works * (slot * chunks + static_cast<std::size_t>(position.chunk)) + static_cast<std::size_t>(work);
+}
+
+BackwardPart part_of(Work work) {
+  return work == Work::backward_input    ? BackwardPart::inputs
+         : work == Work::backward_weight ? BackwardPart::weights
+                                         : BackwardPart::whole;
+}
+
+SpanKind span_kind_of(BackwardPart part) {
+  return part == BackwardPart::inputs    ? SpanKind::backward_input
+         : part == BackwardPart::weights ? SpanKind::backward_weight
+                                         : SpanKind::backward;
 }
 
 // The last chunk's buckets come first.
@@ -116,10 +129,10 @@ void LaneRunner::load(StagePosition position) {
 // All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless the
 // other ranks of a tensor group have their say in between.
 template <typename Launch>
-Result<void> LaneRunner::launch_repeatedly(StagePosition position, bool backward, const Launch& launch) {
+Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   if (worker_->tensor_group().share().ranks() > 1) return launch();
   Result<void> launched;
-  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, backward),
+  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, work),
                            [&] { launched = launch(); });
   return launched;
 }
@@ -127,7 +140,7 @@ Result<void> LaneRunner::launch_repeatedly(StagePosition position, bool backward
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   if (position.chunk == 0) load(position);
   const DeviceSpan span(worker_->spans(), worker_->device(), span_of(SpanKind::forward, position));
-  return launch_repeatedly(position, false, [&] {
+  return launch_repeatedly(position, Work::forward, [&] {
     return worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
   });
 }
@@ -141,9 +154,12 @@ Error LaneRunner::give_up() {
 }
 
 Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
-  if (starts_next_lane(position)) HF_TRY_VOID(next_wave());
+  const BackwardPart part = part_of(backward.work);
+  // The gradients of the lane before stay in the buffer until its last weights are done.
+  if (part != BackwardPart::inputs && starts_next_lane(position)) HF_TRY_VOID(next_wave());
   const bool first = index_in_lane(position) == 0;
-  const bool begins_lane = first && position.chunk + 1 == static_cast<int>(buckets_.size());
+  const bool begins_lane =
+      first && part != BackwardPart::weights && position.chunk + 1 == static_cast<int>(buckets_.size());
   if (begins_lane) HF_FAULT_POINT(worker_->faults(), "step.before_backward");
   const Model& model = worker_->model(position.chunk);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
@@ -152,19 +168,20 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const auto launch = [&] {
     return model.backward(worker_->device(), tokens(position), position.microbatch,
                           &worker_->loss_sums()[slot(position)],
-                          {.accumulate = !first,
+                          {.part = part,
+                           .accumulate = !first,
                            .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
                            .observer = announces ? &observer : nullptr,
                            .completes_lane = backward.completes_lane,
                            .follows_forward = backward.follows_forward});
   };
   {
-    const DeviceSpan span(worker_->spans(), worker_->device(), span_of(SpanKind::backward, position));
-    HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, true, launch));
+    const DeviceSpan span(worker_->spans(), worker_->device(), span_of(span_kind_of(part), position));
+    HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, backward.work, launch));
   }
   for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)
     observer.bucket_launched(i);
-  if (model.has_head()) ++outcome_->losses;
+  if (model.has_head() && part != BackwardPart::weights) ++outcome_->losses;
   if (backward.completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
   return {};
 }

@@ -48,7 +48,7 @@ class LaneRunner final : private StageWork {
 
   void load(StagePosition position);
   template <typename Launch>
-  Result<void> launch_repeatedly(StagePosition position, bool backward, const Launch& launch);
+  Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);
   Result<void> next_wave();
   // Of the microbatch in this rank's step.
   std::size_t slot(StagePosition position) const;

@@ -94,8 +94,11 @@ StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, in
       .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
       .waves = lane_by_lane ? 1 : lanes.waves(),
       .lanes = lane_by_lane ? 1 : lanes_here};
-  StageSchedule schedule{.shape = shape, .actions = actions_of_stage(shape, stage), .activation_buffers = {}};
+  StageSchedule schedule;
+  schedule.shape = shape;
+  schedule.actions = actions_of_stage(shape, stage);
   schedule.activation_buffers = activation_buffers(shape, schedule.actions);
+  schedule.weight_gradient_buffers = weight_gradient_buffers(shape, schedule.actions);
   schedule.runs = lane_by_lane ? lanes_here : 1;
   return schedule;
 }

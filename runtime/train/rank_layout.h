@@ -33,8 +33,9 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
 struct StageSchedule {
   ScheduleShape shape;  // of one run
   std::vector<Action> actions;
-  std::vector<int> activation_buffers;  // by chunk
-  int runs = 1;                         // of the list in a step
+  std::vector<int> activation_buffers;       // by chunk
+  std::vector<int> weight_gradient_buffers;  // by chunk
+  int runs = 1;                              // of the list in a step
 };
 // `data_rank`: whose pipeline it is.
 StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage);

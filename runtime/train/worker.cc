@@ -116,6 +116,7 @@ void Worker::reserve() {
   for (std::size_t chunk = 0; chunk < parts_.size(); ++chunk) {
     const StageShape shape{.part = parts_[chunk],
                            .microbatches_in_flight = schedule.activation_buffers[chunk],
+                           .weight_gradients_pending = schedule.weight_gradient_buffers[chunk],
                            .tensor = tensor_group_.share()};
     models_.push_back(
         std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()), shape));

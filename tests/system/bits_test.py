@@ -65,7 +65,8 @@ class BitsTest(unittest.TestCase):
         layouts = {"p2": (2, ["--parallel.pipeline=2"]), "d2p2": (4, ["--parallel.pipeline=2"]),
                    "ends": (4, ["--parallel.pipeline=4"]),
                    "chunks": (2, ["--parallel.pipeline=2", "--parallel.pipeline_chunks=2",
-                                  "--parallel.pipeline_schedule=interleaved"])}
+                                  "--parallel.pipeline_schedule=interleaved"]),
+                   "split": (4, ["--parallel.pipeline=4", "--parallel.pipeline_schedule=zero_bubble"])}
         for name, (ranks, overrides) in layouts.items():
             with self.subTest(layout=name):
                 run = self.scene.run(f"pipeline-{name}")

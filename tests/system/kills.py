@@ -12,6 +12,7 @@ import time
 import harness
 
 RANKS_MAX = harness.LANES
+SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
 KILLS_MAX = 4  # of one run; then it may finish
 SETTLE_S = 30  # from a kill to the end of mpirun: the survivors must notice by themselves
 JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the others see it by their deadline of 60 s
@@ -22,6 +23,7 @@ class Kill:
     """One start that is to be killed: at a time after the start, after a step was seen, or at a fault point."""
     ranks: int
     stages: int  # of their pipelines
+    schedule: str
     launcher: str
     target: str = "rank"  # "rank": one of them, "ranks": all, "mpirun": the launcher
     step: int = 0         # wait for this many more steps first
@@ -31,7 +33,7 @@ class Kill:
     def __str__(self):
         how = f"fault point {self.fault}" if self.fault else (
             f"kill -9 of {self.target} {self.delay_s:.3f} s after " + (f"{self.step} more steps" if self.step else "the start"))
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)} in {self.stages} stages ({self.launcher}), {how}"
+        return f"{self.ranks} rank{'s' * (self.ranks > 1)} in {self.stages} stages, {self.schedule} ({self.launcher}), {how}"
 
 
 def draw_launcher(generator, ranks):
@@ -39,27 +41,27 @@ def draw_launcher(generator, ranks):
 
 
 def draw_layout(generator):
-    """(ranks, stages): half of the layouts that can have a pipeline have one."""
+    """(ranks, stages, schedule): half of the layouts that can have a pipeline have one."""
     ranks = generator.randint(1, RANKS_MAX)
     stages = [stages for stages in (2, 4) if ranks % stages == 0]
-    return ranks, generator.choice([1, generator.choice(stages or [1])])
+    return ranks, generator.choice([1, generator.choice(stages or [1])]), generator.choice(SCHEDULES)
 
 
-def layout_options(stages):
-    return [f"--parallel.pipeline={stages}"]
+def layout_options(stages, schedule="1f1b"):
+    return [f"--parallel.pipeline={stages}", f"--parallel.pipeline_schedule={schedule}"]
 
 
 def draw_kill(generator, points):
-    ranks, stages = draw_layout(generator)
+    ranks, stages, schedule = draw_layout(generator)
     launcher = draw_launcher(generator, ranks)
     kind = generator.choice(["time", "step", "step", "fault"])
     if kind == "fault":
         point = f"{generator.choice(points)}@{generator.randint(1, 8)}:{generator.randrange(ranks)}"
-        return Kill(ranks, stages, launcher, fault=f"{point}=kill")
+        return Kill(ranks, stages, schedule, launcher, fault=f"{point}=kill")
     target = "rank" if launcher == "alone" else generator.choice(["rank", "rank", "ranks", "mpirun"])
     if kind == "time":
-        return Kill(ranks, stages, launcher, target, delay_s=generator.uniform(0.0, 1.5))
-    return Kill(ranks, stages, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
+        return Kill(ranks, stages, schedule, launcher, target, delay_s=generator.uniform(0.0, 1.5))
+    return Kill(ranks, stages, schedule, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
 
 
 def fault_points(scene):
@@ -105,7 +107,7 @@ def torment(scene, seed, points, story):
     for _ in range(generator.randint(2, KILLS_MAX)):
         kill = draw_kill(generator, points)
         story.append(str(kill))
-        start = run.start(kill.ranks, kill.launcher, layout_options(kill.stages), kill.fault)
+        start = run.start(kill.ranks, kill.launcher, layout_options(kill.stages, kill.schedule), kill.fault)
         killed = carry_out(kill, start, generator)
         code = start.wait(SETTLE_S if kill.step or kill.fault else JOIN_S)
         story[-1] += f": exit code {code}, steps to {run.last_step()}, saved {run.newest_step()}"
@@ -115,9 +117,9 @@ def torment(scene, seed, points, story):
             raise AssertionError(f"nobody was killed, but the exit code is {code}\n{start.tail()}")
         kills += 1
         newest = check_after_kill(run, newest)
-    ranks, stages = draw_layout(generator)
+    ranks, stages, schedule = draw_layout(generator)
     launcher = draw_launcher(generator, ranks)
-    story.append(f"{ranks} ranks in {stages} stages ({launcher}), to the end")
-    run.start(ranks, launcher, layout_options(stages)).expect_exit(0)
+    story.append(f"{ranks} ranks in {stages} stages, {schedule} ({launcher}), to the end")
+    run.start(ranks, launcher, layout_options(stages, schedule)).expect_exit(0)
     harness.expect_no_processes(run)
     return run.digest(), kills

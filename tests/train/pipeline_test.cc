@@ -1,7 +1,5 @@
 // Promise 1 with a pipeline: the same bits, whatever the number of stages, the schedule, and the replicas
 // beside it.
-#include <algorithm>
-
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -12,14 +10,22 @@ class PipelineTest : public SameBitsTest {
   // `ranks` in `stages` stages; the reference is one rank without a pipeline.
   void expect_pipeline(int ranks, int stages, const std::vector<std::string>& what,
                        const std::vector<std::string>& how = {}) {
-    Launch launch{.run = fmt::format("r{}p{}{}", ranks, stages, how.empty() ? "" : how.front()),
+    Launch launch{.run = fmt::format("r{}p{}-{}", ranks, stages, runs_++),
                   .ranks = ranks,
                   .overrides = {fmt::format("parallel.pipeline={}", stages)}};
-    std::replace(launch.run.begin(), launch.run.end(), '=', '-');
     launch.overrides.insert(launch.overrides.end(), how.begin(), how.end());
     expect_same_bits(launch, what);
   }
+  static std::vector<std::string> with(std::vector<std::string> how, const std::string& more) {
+    how.push_back(more);
+    return how;
+  }
+
+ private:
+  int runs_ = 0;
 };
+
+const std::vector<std::string> zero_bubble = {"parallel.pipeline_schedule=zero_bubble"};
 
 TEST_F(PipelineTest, AnyNumberOfStagesAndReplicas) {
   const std::vector<std::string> what = {"model.layers=5"};
@@ -55,14 +61,42 @@ TEST_F(PipelineTest, StagesWithoutLayers) {
   expect_pipeline(4, 4, {"training.microbatches_per_lane=2", "model.vocabulary=300"});
 }
 
+class SplitBackwardTest : public PipelineTest, public testing::WithParamInterface<int> {};
+
+TEST_P(SplitBackwardTest, AnyNumberOfStagesAndReplicas) {
+  const std::vector<std::string> what = {"model.layers=5", "parallel.lanes=5",
+                                         fmt::format("training.microbatches_per_lane={}", GetParam())};
+  for (const int stages : {2, 3, 4, 5}) expect_pipeline(stages, stages, what, zero_bubble);
+  for (const int replicas : {2, 3}) expect_pipeline(2 * replicas, 2, what, zero_bubble);
+  expect_pipeline(6, 3, what, zero_bubble);
+}
+
+INSTANTIATE_TEST_SUITE_P(MicrobatchesPerLane, SplitBackwardTest, testing::Values(1, 2, 3, 4));
+
+// The stages at the ends have no layer: what arrives is what is sent, and the head stands alone.
+TEST_F(PipelineTest, SplitBackwardsWithoutLayers) {
+  expect_pipeline(4, 4, {"training.microbatches_per_lane=2", "model.vocabulary=300"}, zero_bubble);
+}
+
+TEST_F(PipelineTest, SplitBackwardsInAnyRecompute) {
+  const std::vector<std::string> what = {"model.layers=4", "training.microbatches_per_lane=3"};
+  for (const char* mode : {"selective", "full"}) {
+    for (const int stages : {2, 3}) {
+      expect_pipeline(stages, stages, what, with(zero_bubble, fmt::format("training.recompute={}", mode)));
+    }
+  }
+}
+
 // The ends of a tied weight are on two stages, and every stage but the first has other parameters than one
 // rank.
 TEST_F(PipelineTest, TiedGpt2InBf16) {
   const std::vector<std::string> what = {"model.style=gpt2", "model.kv_heads=4", "model.layers=3",
                                          "training.precision=bf16", "training.microbatches_per_lane=2"};
-  for (const int stages : {2, 3}) expect_pipeline(stages, stages, what);
-  expect_pipeline(6, 2, what);
-  expect_pipeline(8, 2, what);  // one wave: gradients are summed in place
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, zero_bubble}) {
+    for (const int stages : {2, 3}) expect_pipeline(stages, stages, what, how);
+    expect_pipeline(6, 2, what, how);
+    expect_pipeline(8, 2, what, how);  // one wave: gradients are summed in place
+  }
 }
 
 TEST_F(PipelineTest, AnyRecompute) {
@@ -75,14 +109,18 @@ TEST_F(PipelineTest, LayoutsChangeBetweenResumes) {
   const std::vector<std::string> what = {"model.layers=4", "model.head=tied"};
   struct Layout {
     int ranks, stages;
+    const char* schedule = "1f1b";
   };
-  for (const Layout layout : {Layout{4, 4}, Layout{3, 1}, Layout{4, 2}, Layout{3, 3}}) {
-    Launch launch{.run = "changing", .ranks = layout.ranks, .stop_after_steps = 5, .overrides = what};
+  for (const Layout layout :
+       {Layout{4, 4}, Layout{3, 1}, Layout{3, 3, "zero_bubble"}, Layout{4, 2}, Layout{3, 3, "gpipe"}}) {
+    Launch launch{.run = "changing", .ranks = layout.ranks, .stop_after_steps = 4, .overrides = what};
     launch.overrides.push_back(fmt::format("parallel.pipeline={}", layout.stages));
+    launch.overrides.push_back(fmt::format("parallel.pipeline_schedule={}", layout.schedule));
     const RunEnd end = train(launch);
     ASSERT_TRUE(end.code == ExitCode::saved || end.code == ExitCode::done) << end.message;
   }
-  expect_same_bits({.run = "changing", .ranks = 2, .overrides = {"parallel.pipeline=2"}}, what);
+  expect_same_bits({.run = "changing", .ranks = 2, .overrides = with(zero_bubble, "parallel.pipeline=2")},
+                   what);
 }
 
 TEST_F(PipelineTest, MoreStagesThanLayersAreRefused) {

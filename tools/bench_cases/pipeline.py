@@ -4,7 +4,8 @@
 In every round each layout trains the same few steps, one after the other; the losses of all must be the same to the last digit.
 Two replicas have no bubble and exchange gradients; two stages exchange activations and idle while the pipeline fills and
 drains: of m microbatches a share 1 / (m + 1) with equal stages (Narayanan et al. 2021), 1 / (2 m + 1) with two chunks on
-each, once for each lane. Layers and head do not divide evenly, and that shows as well.
+each, once for each lane, and 1 / (3 m + 1) with weight gradients computed apart that take as long as input gradients and
+forwards (Qi et al. 2024). Layers and head do not divide evenly, and that shows as well.
 """
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ LAYOUTS = {
     "1f1b": ["--parallel.pipeline=2"],
     "gpipe": ["--parallel.pipeline=2", "--parallel.pipeline_schedule=gpipe"],
     "interleaved, 2 chunks": ["--parallel.pipeline=2", "--parallel.pipeline_schedule=interleaved", "--parallel.pipeline_chunks=2"],
+    "zero_bubble": ["--parallel.pipeline=2", "--parallel.pipeline_schedule=zero_bubble"],
 }
 
 
@@ -29,6 +31,8 @@ def bubble(layout, microbatches_per_lane):
         return 0.0
     if layout.startswith("interleaved"):
         return 1 / (2 * microbatches_per_lane + 1)
+    if layout == "zero_bubble":
+        return 1 / (3 * LANES * microbatches_per_lane + 1)
     return 1 / (LANES * microbatches_per_lane + 1)
 
 
