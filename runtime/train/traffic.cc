@@ -103,7 +103,7 @@ class SliceTraffic {
         if (action.work == Work::forward) {
           forward(part);
         } else {
-          backward(part, follows, action.completes_lane);
+          backward(part, action, follows);
         }
         before = &action;
       }
@@ -118,16 +118,21 @@ class SliceTraffic {
     exchange(2 * layers, row_bytes(DType::fp32));
     if (part.has_embedding) exchange(1, row_bytes(spec_.dtype));
   }
-  void backward(const ModelPart& part, bool follows_forward, bool completes_lane) {
+  // What both parts of a split backward read, both gather.
+  void backward(const ModelPart& part, const Action& action, bool follows_forward) {
+    const bool of_inputs = action.work != Work::backward_weight;
+    const bool of_weights = action.work != Work::backward_input;
     const auto layers = static_cast<std::uint64_t>(part.layers());
     exchange(2 * layers, row_bytes(spec_.dtype));
-    exchange(2 * layers, row_bytes(DType::fp32));
-    const std::uint64_t again = follows_forward && layers > 0 ? layers - 1 : layers;
-    if (recompute_ != Recompute::none) exchange(2 * again, row_bytes(spec_.dtype));
+    if (of_inputs) exchange(2 * layers, row_bytes(DType::fp32));
+    const bool is_there = follows_forward && of_inputs && layers > 0;
+    const std::uint64_t again = is_there ? layers - 1 : layers;
+    if (recompute_ == Recompute::full || (recompute_ == Recompute::selective && of_weights))
+      exchange(2 * again, row_bytes(spec_.dtype));
     if (recompute_ == Recompute::full) exchange(again, row_bytes(DType::fp32));
-    if (part.has_embedding) exchange(1, row_bytes(spec_.dtype));
-    if (part.has_head) head();
-    if (!completes_lane) return;
+    if (part.has_embedding && of_weights) exchange(1, row_bytes(spec_.dtype));
+    if (part.has_head && of_inputs) head();
+    if (!action.completes_lane || !of_weights) return;
     const std::uint64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
     const std::uint64_t gradient_bytes = vectors * static_cast<std::uint64_t>(spec_.width) * sizeof(float);
     exchange(2 * layers + (part.has_head ? 1 : 0), static_cast<std::uint64_t>(share_.count) * gradient_bytes);

@@ -86,6 +86,7 @@ TEST_F(TensorTest, EverySchedule) {
                                          "parallel.lanes=3", "parallel.tensor_lanes=2"};
   expect_layout({.pipeline = 2, .tensor = 2}, what, {"parallel.pipeline_schedule=gpipe"});
   expect_layout({.pipeline = 4, .tensor = 2}, what);
+  expect_layout({.pipeline = 4, .tensor = 2}, what, {"parallel.pipeline_schedule=zero_bubble"});
   expect_layout({.data = 2, .pipeline = 2, .tensor = 2}, what,
                 {"parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"});
 }
@@ -95,6 +96,8 @@ TEST_F(TensorTest, AnyRecompute) {
   for (const char* mode : {"selective", "full"}) {
     expect_layout({.tensor = 2}, what, {fmt::format("training.recompute={}", mode)});
     expect_layout({.tensor = 1}, what, {fmt::format("training.recompute={}", mode)});
+    expect_layout({.pipeline = 2, .tensor = 2}, what,
+                  {fmt::format("training.recompute={}", mode), "parallel.pipeline_schedule=zero_bubble"});
   }
 }
 
