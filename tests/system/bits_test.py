@@ -73,6 +73,22 @@ class BitsTest(unittest.TestCase):
                 run.start(ranks, overrides=overrides).expect_exit(0)
                 self.expect_reference(run)
 
+    def test_any_tensor_degree(self):
+        slices = ["--parallel.tensor_lanes=2"]
+        reference = harness.reference_digest(self.scene, slices, "slices")
+        layouts = {"t2": (2, ["--parallel.tensor=2"]), "d2t2": (4, ["--parallel.tensor=2", "--threads=2"]),
+                   "p2t2": (4, ["--parallel.tensor=2", "--parallel.pipeline=2"]), "d2": (2, [])}
+        for name, (ranks, overrides) in layouts.items():
+            with self.subTest(layout=name):
+                run = self.scene.run(f"tensor-{name}", slices)
+                run.start(ranks, overrides=overrides).expect_exit(0)
+                self.assertEqual(run.digest(), reference)
+        changing = self.scene.run("tensor-changing", slices)
+        for step, ranks, overrides in ((7, *layouts["p2t2"]), (17, *layouts["t2"]), (26, *layouts["d2"])):
+            self.stop_at(changing, step, ranks, overrides)
+        changing.start(4, overrides=["--parallel.tensor=2"]).expect_exit(0)
+        self.assertEqual(changing.digest(), reference)
+
     def test_two_threads(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):

@@ -305,8 +305,10 @@ class Errors(unittest.TestCase):
     def test_partial_weights(self):
         self.expect_nothing_made(self.train('--data.sources=[{path = "text.txt", weight = 1}, {path = "text.txt"}]'))
 
-    def test_not_in_this_version(self):
-        self.expect_nothing_made(self.train("--parallel.tensor=2"))
+    def test_too_few_slices(self):
+        options = ["--parallel.tensor=2", "--parallel.tensor_lanes=1"]
+        self.expect(self.mpirun(2, "train", "run.toml", *options))
+        self.expect(self.holdfast("check", "run.toml", *options))
 
     def test_too_many_stages(self):
         self.expect(self.mpirun(9, "train", "run.toml", "--parallel.pipeline=9"))

@@ -16,7 +16,7 @@ class KillTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scene = harness.Scene()
         cls.addClassCleanup(cls.scene.close)
-        cls.reference = harness.reference_digest(cls.scene, overrides=["--checkpoint.keep=100"])
+        cls.reference = harness.reference_digest(cls.scene, overrides=["--checkpoint.keep=100", *kills.RUN_OPTIONS])
         cls.points = kills.fault_points(cls.scene)
 
     def test_random_kills(self):
@@ -43,11 +43,12 @@ class KillTest(unittest.TestCase):
 
     def kill_at(self, point, rank):
         hit = 1 if point.startswith(("start.", "load.", "evaluation.")) else 2
-        run = self.scene.run(f"{point}-{rank}")
+        run = self.scene.run(f"{point}-{rank}", kills.RUN_OPTIONS)
         source = self.scene.directory / f"reference/checkpoints/step-{RESUME_STEP:08d}"
         shutil.copytree(source, run.directory / "checkpoints" / source.name)
-        stages = 1 + self.points.index(point) % 2  # every other one with a pipeline
-        start = run.start(2, overrides=kills.layout_options(stages), faults=f"{point}@{hit}:{rank}=kill")
+        layouts = (kills.Layout(2), kills.Layout(2, stages=2), kills.Layout(2, tensor=2))  # in turn
+        layout = layouts[self.points.index(point) % len(layouts)]
+        start = run.start(2, overrides=layout.options(), faults=f"{point}@{hit}:{rank}=kill")
         code = start.wait(kills.SETTLE_S)
         self.assertNotEqual(code, 0, f"the fault point was never passed\n{start.tail()}")
         kills.check_after_kill(run, RESUME_STEP)

@@ -18,12 +18,29 @@ SETTLE_S = 30  # from a kill to the end of mpirun: the survivors must notice by 
 JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the others see it by their deadline of 60 s
 
 
+TENSOR_LANES = 2
+RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}"]  # of every start of a run, and of its reference
+
+
+@dataclasses.dataclass
+class Layout:
+    ranks: int
+    stages: int = 1  # of their pipelines
+    schedule: str = "1f1b"
+    tensor: int = 1  # ranks of a stage
+
+    def options(self):
+        return [f"--parallel.pipeline={self.stages}", f"--parallel.pipeline_schedule={self.schedule}",
+                f"--parallel.tensor={self.tensor}"]
+
+    def __str__(self):
+        return (f"{self.ranks} rank{'s' * (self.ranks > 1)} in {self.stages} stages of {self.tensor}, {self.schedule}")
+
+
 @dataclasses.dataclass
 class Kill:
     """One start that is to be killed: at a time after the start, after a step was seen, or at a fault point."""
-    ranks: int
-    stages: int  # of their pipelines
-    schedule: str
+    layout: Layout
     launcher: str
     target: str = "rank"  # "rank": one of them, "ranks": all, "mpirun": the launcher
     step: int = 0         # wait for this many more steps first
@@ -33,7 +50,7 @@ class Kill:
     def __str__(self):
         how = f"fault point {self.fault}" if self.fault else (
             f"kill -9 of {self.target} {self.delay_s:.3f} s after " + (f"{self.step} more steps" if self.step else "the start"))
-        return f"{self.ranks} rank{'s' * (self.ranks > 1)} in {self.stages} stages, {self.schedule} ({self.launcher}), {how}"
+        return f"{self.layout} ({self.launcher}), {how}"
 
 
 def draw_launcher(generator, ranks):
@@ -41,27 +58,24 @@ def draw_launcher(generator, ranks):
 
 
 def draw_layout(generator):
-    """(ranks, stages, schedule): half of the layouts that can have a pipeline have one."""
+    """Half of the layouts that can have a pipeline have one, and half of those that can share layers do."""
     ranks = generator.randint(1, RANKS_MAX)
-    stages = [stages for stages in (2, 4) if ranks % stages == 0]
-    return ranks, generator.choice([1, generator.choice(stages or [1])]), generator.choice(SCHEDULES)
-
-
-def layout_options(stages, schedule="1f1b"):
-    return [f"--parallel.pipeline={stages}", f"--parallel.pipeline_schedule={schedule}"]
+    tensor = generator.choice([1, TENSOR_LANES]) if ranks % TENSOR_LANES == 0 else 1
+    stages = [stages for stages in (2, 4) if ranks // tensor % stages == 0]
+    return Layout(ranks, generator.choice([1, generator.choice(stages or [1])]), generator.choice(SCHEDULES), tensor)
 
 
 def draw_kill(generator, points):
-    ranks, stages, schedule = draw_layout(generator)
-    launcher = draw_launcher(generator, ranks)
+    layout = draw_layout(generator)
+    launcher = draw_launcher(generator, layout.ranks)
     kind = generator.choice(["time", "step", "step", "fault"])
     if kind == "fault":
-        point = f"{generator.choice(points)}@{generator.randint(1, 8)}:{generator.randrange(ranks)}"
-        return Kill(ranks, stages, schedule, launcher, fault=f"{point}=kill")
+        point = f"{generator.choice(points)}@{generator.randint(1, 8)}:{generator.randrange(layout.ranks)}"
+        return Kill(layout, launcher, fault=f"{point}=kill")
     target = "rank" if launcher == "alone" else generator.choice(["rank", "rank", "ranks", "mpirun"])
     if kind == "time":
-        return Kill(ranks, stages, schedule, launcher, target, delay_s=generator.uniform(0.0, 1.5))
-    return Kill(ranks, stages, schedule, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
+        return Kill(layout, launcher, target, delay_s=generator.uniform(0.0, 1.5))
+    return Kill(layout, launcher, target, step=generator.randint(1, 15), delay_s=generator.uniform(0.0, 0.08))
 
 
 def fault_points(scene):
@@ -102,12 +116,12 @@ def check_after_kill(run, newest_before):
 def torment(scene, seed, points, story):
     """Kills a run until it is finished; its digest and the number of kills. `story` gets a line for each start."""
     generator = random.Random(seed)
-    run = scene.run(f"seed-{seed}")
+    run = scene.run(f"seed-{seed}", RUN_OPTIONS)
     kills = newest = 0
     for _ in range(generator.randint(2, KILLS_MAX)):
         kill = draw_kill(generator, points)
         story.append(str(kill))
-        start = run.start(kill.ranks, kill.launcher, layout_options(kill.stages, kill.schedule), kill.fault)
+        start = run.start(kill.layout.ranks, kill.launcher, kill.layout.options(), kill.fault)
         killed = carry_out(kill, start, generator)
         code = start.wait(SETTLE_S if kill.step or kill.fault else JOIN_S)
         story[-1] += f": exit code {code}, steps to {run.last_step()}, saved {run.newest_step()}"
@@ -117,9 +131,9 @@ def torment(scene, seed, points, story):
             raise AssertionError(f"nobody was killed, but the exit code is {code}\n{start.tail()}")
         kills += 1
         newest = check_after_kill(run, newest)
-    ranks, stages, schedule = draw_layout(generator)
-    launcher = draw_launcher(generator, ranks)
-    story.append(f"{ranks} ranks in {stages} stages, {schedule} ({launcher}), to the end")
-    run.start(ranks, launcher, layout_options(stages, schedule)).expect_exit(0)
+    layout = draw_layout(generator)
+    launcher = draw_launcher(generator, layout.ranks)
+    story.append(f"{layout} ({launcher}), to the end")
+    run.start(layout.ranks, launcher, layout.options()).expect_exit(0)
     harness.expect_no_processes(run)
     return run.digest(), kills
