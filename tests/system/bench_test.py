@@ -56,6 +56,13 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(list(case["result"]), ["two replicas", "1f1b", "gpipe", "interleaved, 2 chunks", "zero_bubble"])
         self.assertEqual([round(each["bubble"], 3) for each in case["result"].values()], [0.0, 0.2, 0.2, 0.2, 0.077])
 
+    def test_dimensions_measures_every_one(self):
+        (case,) = self.figures("dimensions", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--layers", "2",
+                               "--heads", "4", "--width", "64", "--microbatches-per-lane", "1")
+        self.assertEqual(list(case["result"]), ["1 rank", "data 2", "pipeline 2", "tensor lanes 2", "tensor lanes 4", "tensor 2",
+                                                "tensor 2, tensor lanes 4"])
+        self.assertTrue(all(layout["step_ms"] > 0 for layout in case["result"].values()))
+
     def test_bubble_stands_beside_its_formula(self):
         (case,) = self.figures("bubble", "--rounds", "1", "--steps", "1", "--layers", "2", "--width", "32", "--microbatches", "1", "3")
         for microbatches, share in (("1", 50.0), ("3", 25.0)):
