@@ -42,6 +42,9 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
                                          std::span<const Exchange::Incoming> incoming,
                                          std::span<const Exchange::Outgoing> outgoing) {
   HF_TRY_VOID(wait_for(device, ready));
+  Span about{.kind = SpanKind::wait_slices};
+  for (const Exchange::Outgoing& message : outgoing) about.bytes += message.source.size();
+  const HostSpan wait(spans_, about);
   HF_TRY(const Exchange::Number number, exchange_->open(incoming));
   HF_TRY_VOID(exchange_->send(number, outgoing));
   Rest pause(waiter_->env(), waiter_->timeout_ms());

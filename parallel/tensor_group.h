@@ -20,6 +20,7 @@
 #include "kernels/device.h"
 #include "parallel/exchange.h"
 #include "parallel/tensor_share.h"
+#include "runtime/core/span_recorder.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast {
@@ -44,6 +45,9 @@ class TensorGroup {
   // Moves on what else is under way while this group waits; whether anything moved.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
+
+  // What it waits for goes to `spans`, which outlives it.
+  void record(SpanRecorder& spans) { spans_ = &spans; }
 
   // `whole` is as many equal parts as there are ranks; what was launched before writes this rank's. All are
   // there for what is launched afterwards.
@@ -71,6 +75,7 @@ class TensorGroup {
   Exchange* exchange_ = nullptr;
   const Waiter* waiter_ = nullptr;
   Background background_;
+  SpanRecorder* spans_ = nullptr;
 };
 
 }  // namespace holdfast

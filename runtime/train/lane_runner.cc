@@ -57,7 +57,7 @@ LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule sc
       runs_(schedule.runs),
       executor_(*this, worker.device(), links, worker.waiter(), std::move(schedule.actions),
                 std::move(schedule.activation_buffers)),
-      buckets_(buckets_of(worker.spec(), worker.parts(), worker.tensor_group().share())),
+      buckets_(buckets_of(worker.spec(), worker.parts(), worker.tensor_share())),
       // With nobody to send them to, buckets need not leave before the microbatch is whole.
       buckets_wait_(worker.config().training.cuda_graphs && worker.mesh().shape().data == 1) {}
 
@@ -130,7 +130,7 @@ void LaneRunner::load(StagePosition position) {
 // other ranks of a tensor group have their say in between.
 template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
-  if (worker_->tensor_group().share().ranks() > 1) return launch();
+  if (worker_->tensor_share().ranks() > 1) return launch();
   Result<void> launched;
   worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, work),
                            [&] { launched = launch(); });

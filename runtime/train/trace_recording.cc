@@ -18,7 +18,12 @@ std::uint64_t end_step(const TraceConfig& trace) {
 // An action has its span, one of the loader, up to two messages and two or three waits; a bucket its
 // exchange.
 std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule) {
-  constexpr std::uint64_t per_action = 7, per_wave = 8, per_step = 16;
+  constexpr std::uint64_t per_wave = 8, per_step = 16;
+  // A rank of a tensor group waits up to five times in each half of a layer and at either end of the model.
+  std::uint64_t per_action = 7;
+  const bool shares_layers = worker.tensor_share().ranks() > 1;
+  for (const ModelPart& part : worker.parts())
+    per_action += shares_layers ? 10 * static_cast<std::uint64_t>(part.layers() + 2) : 0;
   const auto actions = schedule.actions.size() * static_cast<std::uint64_t>(schedule.runs);
   const auto waves = static_cast<std::uint64_t>(worker.lanes().waves());
   return per_action * actions +

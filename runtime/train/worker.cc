@@ -126,6 +126,7 @@ void Worker::reserve() {
   reduction_ =
       std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
   reduction_->record(spans_);
+  tensor_group_.record(spans_);
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
 }
 

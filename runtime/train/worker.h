@@ -73,6 +73,7 @@ class Worker {
   PipelineLinks& pipeline() { return links_; }
   // The slices of split tensors that this rank has, and the ranks that have the others.
   TensorGroup& tensor_group() { return tensor_group_; }
+  const TensorShare& tensor_share() const { return tensor_group_.share(); }
   Device& device() { return inputs_.device; }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
