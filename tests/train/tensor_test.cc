@@ -34,6 +34,13 @@ class TensorTest : public SameBitsTest {
     }
   }
 
+  void expect_layouts_of_eight(const std::vector<std::string>& what) {
+    for (const int tensor : {1, 2, 4, 8}) {
+      for (int pipeline = 1; tensor * pipeline <= 8; pipeline *= 2)
+        expect_layout({.data = 8 / (tensor * pipeline), .pipeline = pipeline, .tensor = tensor}, what);
+    }
+  }
+
  private:
   int runs_ = 0;
 };
@@ -61,6 +68,15 @@ TEST_F(TensorTest, EveryLayoutOfLlama) {
 
 TEST_F(TensorTest, EveryLayoutOfTiedGpt2) {
   expect_all_layouts(with(eight_slices, {"model.style=gpt2"}));
+}
+
+// The ends of every axis, and all three of them at once.
+TEST_F(TensorTest, LayoutsOfTiedLlama) {
+  expect_layouts_of_eight(with(eight_slices, {"model.head=tied"}));
+}
+
+TEST_F(TensorTest, LayoutsOfUntiedGpt2) {
+  expect_layouts_of_eight(with(eight_slices, {"model.style=gpt2", "model.head=untied"}));
 }
 
 TEST_F(TensorTest, TiedLlamaInBf16WithGroupedQueries) {
