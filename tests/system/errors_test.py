@@ -663,6 +663,10 @@ class Errors(unittest.TestCase):
     def test_rank_lost(self):
         self.expect(self.mpirun(2, "train", "run.toml", environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
 
+    def test_rank_hangs_in_pipeline(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s",
+                                environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
+
     def test_without_ulfm(self):
         script = f'. "{ROOT}/tools/lib.sh"; use_mpi_prefix; exec "$mpi/bin/mpirun" --oversubscribe -np 2 "$0" train run.toml'
         self.expect(self.start(["bash", "-c", script, PROGRAM], self.folder))
