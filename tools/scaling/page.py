@@ -35,8 +35,10 @@ def signed_percent(value):
 def published_table():
     def plain(row):
         return None if row.plain is None else row.plain / row.published - 1
-    return table(["kind", "figure", "published", "model", "off by", "off by without a model", "what went in, or why it cannot be said"],
-                 [(row.kind, row.what, f"{number(row.published)} {row.unit}", f"{number(row.model)} {row.unit}" if row.model else "",
+    return table(["kind", "figure", "published", "model", "off by", "off by without a model",
+                  "what went in, or why it cannot be said"],
+                 [(row.kind, row.what, f"{number(row.published)} {row.unit}",
+                   f"{number(row.model)} {row.unit}" if row.model else "",
                    signed_percent(row.error), signed_percent(plain(row)), row.note) for row in all_rows()])
 
 
@@ -138,7 +140,8 @@ def chart(title, curves, low, high):
     x = lambda gpus: LEFT + across * (log2(gpus) - 3) / 11
     y = lambda percent: TOP + up * (high - percent) / (high - low)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>', f'<text x="{LEFT}" y="20" font-size="14">{title}</text>']
+             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+             f'<text x="{LEFT}" y="20" font-size="14">{title}</text>']
     for percent in range(low, high + 1, 5 if high - low > 10 else 2):
         parts.append(f'<path d="M{LEFT} {y(percent):.1f}H{LEFT + across}" stroke="#e5e7eb"/>'
                      f'<text x="{LEFT - 6}" y="{y(percent) + 4:.1f}" text-anchor="end">{percent} %</text>')

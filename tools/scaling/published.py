@@ -86,7 +86,8 @@ def mosaic_rows():
         small, large = (Layout(data=n, microbatch_size=microbatch, full_recompute=recompute, fully_sharded=True) for n in gpus)
         efficiency = calibrated_efficiency(machine, model, small, mfu[0] / 100)
         kept = ratio_of(machine, model, small, large, efficiency)
-        return Row("predicted", f"llm-foundry {model.name}, {gpus[0]} -> {gpus[1]} {machine.name}", mfu[1] / mfu[0], kept, "x", 1.0,
+        what = f"llm-foundry {model.name}, {gpus[0]} -> {gpus[1]} {machine.name}"
+        return Row("predicted", what, mfu[1] / mfu[0], kept, "x", 1.0,
                    f"FSDP, {microbatch} sequences of 2,048; calibrated at {gpus[0]} GPUs: {mfu[0]} % MFU")
     return [row(H100, MPT_1B, 20, (16, 64), (42.36, 40.85), False),
             row(A100_MOSAIC, MPT_7B, 18, (32, 128), (51.55, 50.14), True),
@@ -109,9 +110,10 @@ def failure_rows():
                 "failures in proportion to the GPUs"),
             Row("calibrated", "Llama 3, time to unexpected interruption of 16,384 GPUs", 3.1, hours(16384, LLAMA3_PER_GPU_S), "h",
                 None, "419 in 54 days"),
-            Row("calibrated", "Llama 3, effective training time on 16,384 GPUs (published: more than that)", 100 * LLAMA3_EFFECTIVE,
-                effective(RESTART_EVERYTHING, 16384), "%", None,
-                f"{RESTART_EVERYTHING.restart_s:.0f} s from failure to start, and {RESTART_EVERYTHING.save_s:.0f} s of standstill per save"),
+            Row("calibrated", "Llama 3, effective training time on 16,384 GPUs (published: more than that)",
+                100 * LLAMA3_EFFECTIVE, effective(RESTART_EVERYTHING, 16384), "%", None,
+                f"{RESTART_EVERYTHING.restart_s:.0f} s from failure to start, and {RESTART_EVERYTHING.save_s:.0f} s of "
+                "standstill per save"),
             Row("outside", "ByteRobust, effective training time on 9,600 GPUs", 97.0, effective(IN_PLACE, 9600), "%", 100.0,
                 f"another design than both here: restarting everything gives {effective(RESTART_EVERYTHING, 9600):.1f} %, this "
                 "design's targets the number shown"),
