@@ -651,6 +651,13 @@ class Errors(unittest.TestCase):
     def test_ranks_beyond_this_version(self):
         self.expect(self.holdfast("check", "run.toml", "--parallel.data=1537", "--parallel.lanes=1537"))
 
+    def test_tensor_group_across_hosts(self):
+        """Each rank as if on a machine of its own, by a namespace for the host's name."""
+        if self.start(["sh", "-c", "unshare --uts true"], self.folder).returncode != 0:
+            self.skipTest("the system gives no namespace for another host name")
+        command = 'hostname node-$OMPI_COMM_WORLD_RANK && exec "$0" train run.toml --parallel.tensor=2'
+        self.expect(self.start([MPIRUN, "-np", "2", "unshare", "--uts", "sh", "-c", command, PROGRAM], self.folder))
+
     def test_ranks_differ(self):
         command = 'HOLDFAST_LOG_EVERY_STEPS=$((OMPI_COMM_WORLD_RANK + 1)) exec "$0" train run.toml'
         self.expect(self.start([MPIRUN, "-np", "2", "sh", "-c", command, PROGRAM], self.folder))

@@ -3,6 +3,7 @@ rank, at once, with the exit code of the table; never a hang."""
 import os
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -18,6 +19,15 @@ def mpmd(*ranks):
     for number, rank in enumerate(ranks):
         words += [":"] * (number > 0) + ["-np", "1", *rank]
     return words
+
+
+def on_host(name, words):
+    """The command as if on a machine of this name: in a namespace of its own."""
+    return ["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$0" "$@"', *words]
+
+
+def can_pretend_hosts():
+    return shutil.which("unshare") and subprocess.run(on_host("elsewhere", ["true"]), stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 class MpirunTest(unittest.TestCase):
@@ -70,6 +80,18 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.digest(), digest)
         self.assertEqual(len(run.events("step")), steps)
         self.assertEqual(run.status()["state"], "finished")
+
+    @unittest.skipUnless(can_pretend_hosts(), "the system gives no namespace for another host name")
+    def test_scattered_hosts(self):
+        """Pipelines stay together on a host, wherever mpirun put their ranks; the bits know nothing of it."""
+        alone = self.scene.run("one-rank")
+        alone.start().expect_exit(0)
+        run = self.run_of_test(["--parallel.pipeline=2", "--data.ledger=true"])
+        hosts = ("node-a", "node-b", "node-a", "node-b")
+        run.start_command(mpmd(*(on_host(host, run.train_arguments()) for host in hosts))).expect_exit(0)
+        self.assertEqual(run.digest(), alone.digest())
+        readers = sorted(path.name for path in run.directory.glob("ledger-*.jsonl"))
+        self.assertEqual(readers, ["ledger-00000.jsonl", "ledger-00001.jsonl"], "who reads samples is a first stage")
 
     # What does not fit together
 
@@ -134,7 +156,8 @@ class MpirunTest(unittest.TestCase):
         library = harness.PROGRAM.with_name("libholdfast_cuda_emulated.so")
         copy = self.scene.directory / "libholdfast_cuda_other.so"
         copy.write_bytes(library.read_bytes() + b"\n")
-        start = run.start_command(mpmd(*(["env", f"HOLDFAST_CUDA_MODULE={each}", *run.train_arguments()] for each in (library, copy))))
+        ranks = (["env", f"HOLDFAST_CUDA_MODULE={each}", *run.train_arguments()] for each in (library, copy))
+        start = run.start_command(mpmd(*ranks))
         self.expect_refusal(start, 2, r"rank 1 .*another CUDA library than rank 0")
 
     def test_bad_config_is_said_once(self):
