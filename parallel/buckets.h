@@ -26,8 +26,8 @@ namespace holdfast {
 
 struct BucketTensor {
   std::string name;
-  std::vector<std::uint64_t> shape;         // of what is here: the tensor, or one slice of it
-  std::vector<std::uint64_t> global_shape;  // of the whole tensor; empty = shape
+  std::vector<std::uint64_t> shape;              // of what is here: the tensor, or one slice of it
+  std::vector<std::uint64_t> global_shape = {};  // of the whole tensor; empty = shape
   int slice = 0, slices = 1;
   bool weight_decay = false;
   std::uint64_t parameter_offset =
