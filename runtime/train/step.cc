@@ -26,10 +26,7 @@ struct Ballot {
 Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   worker.reduction().begin_step();
   HF_TRY_VOID(worker.lane_runner().run(lanes));
-  {
-    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_tied_weight});
-    HF_TRY_VOID(worker.join_tied_gradients());
-  }
+  HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
   return worker.reduction().finish_step();
 }

@@ -262,6 +262,7 @@ Result<void> Worker::gather_parameters() {
 Result<void> Worker::join_tied_gradients() {
   const int tied = std::max(buckets_.away(), buckets_.guest());
   if (tied < 0) return {};
+  const HostSpan wait(&spans_, {.kind = SpanKind::wait_tied_weight});
   device().synchronize();  // a rank alone with its lanes has not waited for their sum
   return pass_on(*links_.tied(), waiter_, std::as_writable_bytes(reduction_->sum_of(tied)),
                  buckets_.guest() >= 0, "the passing of a tied weight's gradient");

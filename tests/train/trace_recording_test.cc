@@ -14,11 +14,12 @@ class TraceRecordingTest : public TrainingTest {
   }
   ~TraceRecordingTest() override { unsetenv("HOLDFAST_CUDA_MODULE"); }
 
-  Launch traced(const std::string& run, std::vector<std::string> more = {}) const {
+  Launch traced(const std::string& run, const std::vector<std::string>& more = {},
+                const std::string& device = "cpu") const {
     Launch launch{.run = run,
                   .ranks = 2,
-                  .overrides = {"training.steps=6", "training.microbatches_per_lane=2", "parallel.pipeline=2",
-                                "evaluation.every_steps=3", "evaluation.batches=1"}};
+                  .overrides = {"device=" + device, "training.steps=6", "training.microbatches_per_lane=2",
+                                "parallel.pipeline=2", "evaluation.every_steps=3", "evaluation.batches=1"}};
     launch.overrides.insert(launch.overrides.end(), more.begin(), more.end());
     return launch;
   }
@@ -39,10 +40,9 @@ class TraceRecordingTest : public TrainingTest {
 
 TEST_F(TraceRecordingTest, HoldsWhatTheStepsDid) {
   for (const char* device : {"cpu", "cuda"}) {
-    const std::string device_key = fmt::format("device={}", device);
-    ASSERT_EQ(train(traced(fmt::format("plain-{}", device), {device_key})).code, ExitCode::done);
+    ASSERT_EQ(train(traced(fmt::format("plain-{}", device), {}, device)).code, ExitCode::done);
     const std::string run = fmt::format("traced-{}", device);
-    ASSERT_EQ(train(traced(run, {device_key, "trace.first_step=3", "trace.steps=2"})).code, ExitCode::done);
+    ASSERT_EQ(train(traced(run, {"trace.first_step=3", "trace.steps=2"}, device)).code, ExitCode::done);
     EXPECT_EQ(digest(run), digest(fmt::format("plain-{}", device)));
     for (int rank = 0; rank < 2; ++rank) {
       const RankTrace trace = trace_of(run, rank);
@@ -76,9 +76,7 @@ TEST_F(TraceRecordingTest, HoldsWhatTheStepsDid) {
 TEST_F(TraceRecordingTest, StampsOfTheDeviceAreOnTheHostsClock) {
   for (const char* device : {"cpu", "cuda"}) {
     const std::string run = fmt::format("clock-{}", device);
-    ASSERT_EQ(
-        train(traced(run, {fmt::format("device={}", device), "trace.first_step=2", "trace.steps=4"})).code,
-        ExitCode::done);
+    ASSERT_EQ(train(traced(run, {"trace.first_step=2", "trace.steps=4"}, device)).code, ExitCode::done);
     const RankTrace trace = trace_of(run, 1);
     ASSERT_EQ(count(trace, SpanKind::step), 4);
     constexpr std::int64_t tolerance_ns = 2'000'000;  // of what an event of an emulated GPU is off

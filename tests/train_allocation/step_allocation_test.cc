@@ -1,9 +1,10 @@
-// The training loop allocates nothing: counted at operator new, which this program replaces, on all threads
-// of two ranks, over whole steps with their event line and ledger. Not part of the promise, and kept out of
-// the counted steps: the console line of every log.every_steps-th step, evaluations and checkpoints. What
-// oneDNN allocates inside a matrix product is small and counted apart.
+// The training loop allocates nothing, also when its spans are recorded: counted at operator new, which this
+// program replaces, on all threads of two ranks, over whole steps with their event line and ledger. Not part
+// of the promise, and kept out of the counted steps: the console line of every log.every_steps-th step,
+// evaluations and checkpoints. What oneDNN allocates inside a matrix product is small and counted apart.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstdlib>
@@ -113,6 +114,8 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
                        .tokens_per_step = worker.tokens_per_step()},
                       first);
     HF_TRY_VOID(progress.open());
+    std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
+    worker.spans().record_into(spans);
     Result<void> outcome;  // kept, so that no rank waits at the gate for one that returned
     for (int step = 0; step < warm_up_steps + counted_steps; ++step) {
       gate.arrive_and_wait();
@@ -123,6 +126,8 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
     gate.arrive_and_wait();
     if (first) counting = false;
     gate.arrive_and_wait();
+    worker.spans().record_into({});
+    EXPECT_GT(std::ranges::count(spans, SpanKind::backward, &Span::kind), 0);
     return outcome;
   };
   rig.run(body, note_op);
