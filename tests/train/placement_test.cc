@@ -53,6 +53,18 @@ TEST_F(PlacementTest, ScatteredHosts) {
   }
 }
 
+TEST_F(PlacementTest, TensorGroupsOnScatteredHosts) {
+  const std::vector<std::string> what = {"parallel.tensor_lanes=2"};
+  expect_same_bits(
+      {.run = "abab", .ranks = 4, .overrides = {"parallel.tensor=2"}, .hosts = split_by_rank("abab")}, what);
+  const RunEnd end = train({.run = "refused",
+                            .ranks = 4,
+                            .overrides = {"parallel.tensor_lanes=2", "parallel.tensor=2"},
+                            .hosts = split_by_rank("abbb")});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_THAT(end.message, HasSubstr("the hosts have room for 1 (host-a has 1 rank)"));
+}
+
 // What was saved does not know where it was computed.
 TEST_F(PlacementTest, HostsChangeBetweenResumes) {
   const std::vector<std::string> what = {"model.layers=3", "parallel.pipeline=2"};
