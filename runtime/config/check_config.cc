@@ -200,6 +200,12 @@ void Checker::check_lanes() {
             "lanes",
             shown("parallel.data"), shown("parallel.lanes")));
   }
+  if (parallel.data != 0 && parallel.data < config_.elastic.min_data_parallel) {
+    problem(
+        {"elastic.min_data_parallel", "parallel.data"},
+        fmt::format("{} is more than {}: a run cannot shrink to more copies of the model than it starts with",
+                    shown("elastic.min_data_parallel"), shown("parallel.data")));
+  }
 }
 
 }  // namespace

@@ -74,6 +74,10 @@ struct ParallelConfig {
   std::string exchange = "auto";           // of GPU memory: "auto", "nccl", "host"
 };
 
+struct ElasticConfig {
+  std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
+};
+
 struct OptimizerConfig {
   double learning_rate = 6e-4;
   std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd"
@@ -123,6 +127,7 @@ struct Config {
   DataConfig data;
   TrainingConfig training;
   ParallelConfig parallel;
+  ElasticConfig elastic;
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;

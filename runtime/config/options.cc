@@ -168,6 +168,15 @@ std::vector<Option> parallel_options() {
   };
 }
 
+std::vector<Option> elastic_options() {
+  return {
+      integer("elastic.min_data_parallel", HF_FIELD(elastic.min_data_parallel), "ranks", {1, 65536}, kSafe,
+              "Fewest copies of the model with which a run that loses ranks goes on; `holdfast plan` says "
+              "what memory "
+              "that takes"),
+  };
+}
+
 std::vector<Option> optimizer_options() {
   return {
       real("optimizer.learning_rate", HF_FIELD(optimizer.learning_rate), "", {0, 100}, kNumeric,
@@ -248,7 +257,7 @@ std::vector<Option> build_registry() {
   std::vector<Option> registry;
   for (auto section :
        {general_options, run_options, model_options, data_options, training_options, parallel_options,
-        optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
+        elastic_options, optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;
