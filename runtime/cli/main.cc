@@ -25,6 +25,8 @@ constexpr std::array<Command, 10> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
+    {"plan", "memory, traffic and time of a run before it starts; layouts that fit",
+     holdfast::run_plan_command},
     {"sample", "let a trained model write text", holdfast::run_sample_command},
     {"evaluate", "loss of a trained model on a data file", holdfast::run_evaluate_command},
     {"digest", "digests of the newest saved state: equal lines are equal bits", holdfast::run_digest_command},

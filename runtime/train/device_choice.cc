@@ -106,6 +106,11 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
   return outcome_of(registry->choose(CpuIsa::portable, kernels.wishes));
 }
 
+int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  return std::max(1, env.processor_count() / std::max(1, ranks_on_host));
+}
+
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
                                             const DevicePlace& place) {
   const KernelRequest kernels = kernel_request(config.kernels, origin);

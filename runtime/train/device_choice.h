@@ -50,6 +50,9 @@ std::string resolve_device(Env& env, Config& config, int rank_on_host = 0);
 using Origins = std::map<std::string, std::string>;
 Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host = 0);
 
+// That compute for one rank, of `ranks_on_host`.
+int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
+
 // What one rank computes on, of a config that was checked and resolved.
 struct DevicePlace {
   int threads = 1;

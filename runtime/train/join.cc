@@ -1,7 +1,5 @@
 #include "runtime/train/join.h"
 
-#include <algorithm>
-
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
 #include "runtime/model/spec.h"
@@ -15,11 +13,6 @@ constexpr std::int64_t verify_timeout_ms = 3'600'000;
 
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
-}
-
-int threads_of_rank(const TrainInputs& inputs, const Config& config) {
-  if (config.threads > 0) return static_cast<int>(config.threads);
-  return std::max(1, inputs.env.processor_count() / std::max(1, inputs.ranks_on_host));
 }
 
 Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
@@ -98,7 +91,8 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   HF_TRY_VOID(join_device_check(inputs, waiter, config));
   Result<std::unique_ptr<Device>> device =
       make_device(inputs.env, config, inputs.config->origin,
-                  {.threads = threads_of_rank(inputs, config), .rank_on_host = inputs.rank_on_host});
+                  {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
+                   .rank_on_host = inputs.rank_on_host});
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
   std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});

@@ -79,7 +79,7 @@ std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& confi
 
 // A pipeline runs its lanes without draining between them. Interleaved it cannot: a chunk is done with a lane
 // while another is still at it, but the gradients of both leave together. One stage has nothing to drain.
-StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
+PipelineSchedule pipeline_schedule(const Config& config, const LaneSchedule& lanes, int data_rank) {
   const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
   const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
   const bool lane_by_lane = chunks > 1 || config.parallel.pipeline == 1;
@@ -87,19 +87,23 @@ StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, in
   const ScheduleKind kind = config.parallel.pipeline == 1
                                 ? ScheduleKind::one_forward_one_backward
                                 : schedule_kind_of(config.parallel.pipeline_schedule).value();
-  const ScheduleShape shape = {
-      .kind = kind,
-      .stages = static_cast<int>(config.parallel.pipeline),
-      .chunks = chunks,
-      .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
-      .waves = lane_by_lane ? 1 : lanes.waves(),
-      .lanes = lane_by_lane ? 1 : lanes_here};
+  return {.shape = {.kind = kind,
+                    .stages = static_cast<int>(config.parallel.pipeline),
+                    .chunks = chunks,
+                    .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
+                    .waves = lane_by_lane ? 1 : lanes.waves(),
+                    .lanes = lane_by_lane ? 1 : lanes_here},
+          .runs = lane_by_lane ? lanes_here : 1};
+}
+
+StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
+  const PipelineSchedule whole = pipeline_schedule(config, lanes, data_rank);
   StageSchedule schedule;
-  schedule.shape = shape;
-  schedule.actions = actions_of_stage(shape, stage);
-  schedule.activation_buffers = activation_buffers(shape, schedule.actions);
-  schedule.weight_gradient_buffers = weight_gradient_buffers(shape, schedule.actions);
-  schedule.runs = lane_by_lane ? lanes_here : 1;
+  schedule.shape = whole.shape;
+  schedule.actions = actions_of_stage(whole.shape, stage);
+  schedule.activation_buffers = activation_buffers(whole.shape, schedule.actions);
+  schedule.weight_gradient_buffers = weight_gradient_buffers(whole.shape, schedule.actions);
+  schedule.runs = whole.runs;
   return schedule;
 }
 

@@ -29,7 +29,14 @@ Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_
 // cost; the embedding, which copies, counts as nothing.
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage);
 
-// The forwards and backwards of a stage in one step, as one list that is run once, or once for each lane.
+// What the pipeline of a data-parallel rank runs in one step: this schedule once, or once for each lane.
+struct PipelineSchedule {
+  ScheduleShape shape;
+  int runs = 1;
+};
+PipelineSchedule pipeline_schedule(const Config& config, const LaneSchedule& lanes, int data_rank);
+
+// The same for one stage of it.
 struct StageSchedule {
   ScheduleShape shape;  // of one run
   std::vector<Action> actions;
@@ -37,7 +44,6 @@ struct StageSchedule {
   std::vector<int> weight_gradient_buffers;  // by chunk
   int runs = 1;                              // of the list in a step
 };
-// `data_rank`: whose pipeline it is.
 StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage);
 
 // The lanes of a data-parallel rank, in the order of waves.

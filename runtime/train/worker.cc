@@ -61,8 +61,11 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   return worker;
 }
 
-Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs) {
+Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool with_nccl) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
+  RankExchange& data = worker->data_exchange_;
+  if (with_nccl)
+    data.use(std::make_unique<HostExchange>(data.group()));  // stands for NCCL's, without buffers
   worker->reserve();
   HF_TRY_VOID(worker->allocate());
   worker->connect_tensor_group();

@@ -53,7 +53,8 @@ class Worker {
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
   // The same worker as a planner needs it (planned_rank.h): all memory is reserved and bound, but nobody is
   // asked whether it fits and no kernel is prepared. Its peers need not be there, its device need not run.
-  static Result<std::unique_ptr<Worker>> plan(const WorkerInputs& inputs);
+  // `with_nccl`: of a run that exchanges by NCCL.
+  static Result<std::unique_ptr<Worker>> plan(const WorkerInputs& inputs, bool with_nccl = false);
   // After an error ops and exchanges may still be running: waits for them, or ends them, before their memory
   // goes.
   ~Worker();

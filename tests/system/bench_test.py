@@ -71,6 +71,11 @@ class BenchTest(unittest.TestCase):
             self.assertLess(0.0, min(result["measured"] + result["replayed"]))
             self.assertLess(max(result["measured"] + result["replayed"]), 100.0)
 
+    def test_plan_stands_beside_every_run(self):
+        (case,) = self.figures("plan", "--rounds", "1", "--steps", "1", "--sequence-length", "16")
+        self.assertEqual(len(case["result"]), 6)
+        self.assertTrue(all(run["ratio"] > 0 for run in case["result"].values()))
+
     def test_recompute_measures_every_mode(self):
         (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
         self.assertEqual(list(case["result"]), ["none", "selective", "full"])

@@ -210,6 +210,22 @@ class Errors(unittest.TestCase):
     def test_unknown_bench_case(self):
         self.expect(self.holdfast("bench", "stp"))
 
+    def test_plan_without_ranks(self):
+        self.expect(self.holdfast("plan", "run.toml"))
+
+    def test_plan_half_peaks(self):
+        self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--peak-tflops=1"))
+
+    def plan_with_peaks(self, *words):
+        return self.holdfast("plan", "run.toml", "--ranks=1", "--peak-tflops=1", "--memory-gbs=10", *words)
+
+    # Deep, so that what a block keeps decides.
+    def test_plan_does_not_fit(self):
+        self.expect(self.plan_with_peaks("--model.layers=64", "--training.sequence_length=128", "--memory-gib=0.014"))
+
+    def test_plan_nothing_fits(self):
+        self.expect(self.plan_with_peaks("--suggest", "--memory-gib=0.00001"))
+
     def test_unknown_bench_op(self):
         self.expect(self.holdfast("bench", "op", "swiglu_forwrad"))
 
@@ -298,6 +314,9 @@ class Errors(unittest.TestCase):
 
     def test_warmup_too_long(self):
         self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))
+
+    def test_shrinks_to_more(self):
+        self.expect_nothing_made(self.train("--elastic.min_data_parallel=3", "--parallel.data=2"))
 
     def test_too_few_lanes(self):
         self.expect_nothing_made(self.train("--parallel.data=3"))

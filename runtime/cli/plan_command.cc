@@ -1,0 +1,249 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/available_memory.h"
+#include "runtime/core/units.h"
+#include "runtime/data/loader.h"
+#include "runtime/plan/layout_search.h"
+#include "runtime/plan/plan_report.h"
+#include "runtime/plan/timed_layers.h"
+#include "runtime/train/device_choice.h"
+#include "runtime/train/rank_layout.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast plan RUN.toml --ranks N [--suggest] [--section.key=value ...]\n"
+    "\n"
+    "What N ranks would hold, send and take in a step, before any of them starts: memory of every rank as "
+    "the\n"
+    "run allocates it, traffic, bubble, step time, and the same after ranks were lost. docs/plan.md says "
+    "how\n"
+    "to read it and how far to trust it.\n"
+    "\n"
+    "  --suggest          the layouts of N ranks that fit, the fastest first, and the keys to set\n"
+    "  --memory-gib X     what one rank has; left out, N ranks share this machine\n"
+    "  --peak-tflops X    of what one rank computes on, with\n"
+    "  --memory-gbs Y     the rate of its memory (10^9 bytes read or written per second); left out, a CPU "
+    "is\n"
+    "                     measured here: a few layers of the model run for a second or two\n"
+    "  --link-gbs Z       10^9 bytes per second that a rank receives; left out with stated peaks, sending\n"
+    "                     takes no time\n"
+    "  --json             one JSON object instead of text\n"
+    "\n"
+    "Exit code 0, 2 when the config or the layout is wrong, 3 when nothing fits; the smallest change that\n"
+    "would fit is named.\n";
+
+struct PlanWords {
+  std::vector<std::string> overrides, others;
+  bool suggest = false, json = false;
+};
+
+PlanWords split(const std::vector<std::string>& words) {
+  PlanWords result;
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    const bool is_key = name.find('.') != std::string::npos || name == "--threads" || name == "--device";
+    if (word == "--suggest") {
+      result.suggest = true;
+    } else if (word == "--json") {
+      result.json = true;
+    } else {
+      (name.starts_with("--") && is_key ? result.overrides : result.others).push_back(word);
+    }
+  }
+  return result;
+}
+
+// As a run resolves it, but the data is opened only where the vocabulary follows from it.
+Result<void> resolve(Env& env, Config& config) {
+  std::int64_t vocabulary_of_data = 0;
+  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
+    HF_TRY(
+        const std::shared_ptr<DataSet> data,
+        DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
+    HF_TRY(vocabulary_of_data, data->vocabulary_of_format());
+  }
+  return resolve_config(config, vocabulary_of_data);
+}
+
+// What the user states.
+struct Stated {
+  double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0;  // 0: nothing
+
+  static Result<Stated> of(const Arguments& arguments) {
+    Stated stated;
+    HF_TRY(stated.tflops, arguments.real("peak-tflops", 0.0, 0.0));
+    HF_TRY(stated.memory_gbs, arguments.real("memory-gbs", 0.0, 0.0));
+    HF_TRY(stated.memory_gib, arguments.real("memory-gib", 0.0, 0.0));
+    HF_TRY(stated.link_gbs, arguments.real("link-gbs", 0.0, 0.0));
+    if ((stated.tflops > 0.0) == (stated.memory_gbs > 0.0)) return stated;
+    return fail(ExitCode::config,
+                "--peak-tflops and --memory-gbs belong together: give both, or neither to measure");
+  }
+  bool peaks() const { return tflops > 0.0; }
+};
+
+// The machine, and what it needs to live.
+struct Place {
+  PlannedMachine machine;
+  std::unique_ptr<OpPrices> prices;
+};
+
+Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int ranks, const Stated& stated) {
+  if (stated.peaks()) {
+    return std::unique_ptr<OpPrices>(std::make_unique<PeakPrices>(
+        stated.tflops * 1e12, stated.memory_gbs * 1e9,
+        fmt::format("stated peaks of {} TFLOP/s and {} GB/s, which no run reaches", stated.tflops,
+                    stated.memory_gbs)));
+  }
+  if (config.device != "cpu") return std::unique_ptr<OpPrices>();
+  return price_ops_here(env, config, ranks);
+}
+
+// Where all ranks are on this machine and compute on its processors, messages are copied by them: into memory
+// that both ends see and out of it again, each byte read and written twice.
+constexpr double memory_passes_of_a_message = 4.0;
+
+Result<Place> place_of(Env& env, const Config& config, const std::map<std::string, std::string>& origin,
+                       int ranks, const Stated& stated) {
+  Place place;
+  PlannedMachine& machine = place.machine;
+  const bool on_cpu = config.device == "cpu";
+  machine.host_sees_memory = on_cpu;
+  machine.with_nccl = !on_cpu && ranks > 1 && config.parallel.exchange != "host";
+  if (stated.memory_gib > 0.0) {
+    constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+    machine.rank_bytes = static_cast<std::uint64_t>(std::min(stated.memory_gib * gib, 1e18));
+  } else if (on_cpu) {
+    machine.host_bytes = available_memory_bytes(env);
+  } else if (const Result<CudaPresence> cuda = find_cuda(env); cuda.ok()) {
+    machine.rank_bytes = cuda->devices.front().memory_bytes;
+  }
+  HF_TRY(place.prices, prices_of(env, config, ranks, stated));
+  machine.prices = place.prices.get();
+  if (stated.link_gbs > 0.0) machine.link_bytes_per_second = stated.link_gbs * 1e9;
+  if (!on_cpu) return place;
+  const int threads = threads_of_rank(env, config, ranks);
+  machine.make_kernels = [&env, config, origin, threads] {
+    return make_device(env, config, origin, {.threads = threads, .rank_on_host = 0});
+  };
+  if (stated.peaks()) return place;
+  machine.ranks_at_once = std::max(1, env.processor_count() / threads);
+  if (stated.link_gbs <= 0.0) {
+    machine.link_bytes_per_second = machine.prices->memory_bytes_per_second() / memory_passes_of_a_message;
+  }
+  return place;
+}
+
+void print(const Json& json) {
+  fmt::print("{}\n", json.dump(1));
+}
+
+std::string does_not_fit(const LayoutPlan* plan, int ranks, const PlannedMachine& machine) {
+  const std::string room = format_bytes(machine.bytes_for_rank(ranks).value_or(0));
+  if (plan == nullptr)
+    return fmt::format("no layout of {} rank{} fits into {} for a rank", ranks, ranks == 1 ? "" : "s", room);
+  return fmt::format("the plan of {} does not fit into {} for a rank",
+                     format_bytes(plan->largest(machine).needed_bytes(machine)), room);
+}
+
+// Exit code 3, with what would help.
+int refuse(Env& env, const Config& config, int ranks, const PlannedMachine& machine, const LayoutPlan* plan,
+           Json json, bool as_json) {
+  const std::optional<Remedy> remedy = smallest_remedy(env, config, ranks, machine);
+  if (as_json) {
+    json["remedy"] = remedy.has_value() ? remedy_json(*remedy, machine) : Json();
+    print(json);
+  }
+  std::fflush(stdout);
+  const std::string help =
+      remedy.has_value() ? remedy_text(*remedy, ranks, machine)
+                         : "no recomputation, microbatch size or number of stages that was tried helps; "
+                           "reduce the model or training.sequence_length";
+  return complain(fail(ExitCode::does_not_fit, "{}; {}", does_not_fit(plan, ranks, machine), help));
+}
+
+Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const PlannedMachine& machine) {
+  RunPlan plan;
+  HF_TRY(plan.layout, plan_layout(env, config, ranks, machine));
+  const int replica = plan.layout.shape.pipeline * plan.layout.shape.tensor;
+  const auto fewest = static_cast<int>(config.elastic.min_data_parallel);
+  std::vector<int> degrees = {plan.layout.shape.data - 1, fewest};
+  if (degrees[0] == degrees[1]) degrees.pop_back();
+  Config smaller = config;
+  smaller.parallel.data = 0;
+  for (const int degree : degrees) {
+    if (degree < fewest || degree >= plan.layout.shape.data) continue;
+    HF_TRY(LayoutPlan layout, plan_layout(env, smaller, degree * replica, machine));
+    plan.smaller.push_back(std::move(layout));
+  }
+  return plan;
+}
+
+int answer(Env& env, const Config& config, int ranks, const PlannedMachine& machine, const PlanWords& words) {
+  if (words.suggest) {
+    const LayoutSearch search = search_layouts(env, config, ranks, machine);
+    if (search.tried == 0) return complain(check_layout(config, ranks).error());
+    if (search.plans.empty()) {
+      return refuse(env, config, ranks, machine, nullptr, search_json(search, machine), words.json);
+    }
+    if (words.json) {
+      print(search_json(search, machine));
+    } else {
+      fmt::print("{}", search_text(search, ranks, machine));
+    }
+    return 0;
+  }
+  const Result<RunPlan> plan = plan_run(env, config, ranks, machine);
+  if (!plan.ok()) return complain(plan.error());
+  const Json json = plan_json(*plan, machine);
+  if (!words.json) fmt::print("{}", plan_text(*plan, machine));
+  if (!plan->layout.fits(machine))
+    return refuse(env, config, ranks, machine, &plan->layout, json, words.json);
+  if (words.json) print(json);
+  return 0;
+}
+
+Result<int> plan(const std::vector<std::string>& arguments) {
+  Env& env = posix_env();
+  PlanWords words = split(arguments);
+  HF_TRY(const Arguments parsed,
+         Arguments::parse("plan", words.others, {"RUN.toml"},
+                          {"ranks", "memory-gib", "peak-tflops", "memory-gbs", "link-gbs"}));
+  HF_TRY(const std::int64_t ranks, parsed.integer("ranks", 0, 1));
+  constexpr std::int64_t ranks_max = 65536;
+  if (!parsed.has("ranks") || ranks > ranks_max) {
+    return fail(ExitCode::config, "plan needs --ranks N, how many ranks the run would have, 1 to {}",
+                ranks_max);
+  }
+  HF_TRY(const Stated stated, Stated::of(parsed));
+  HF_TRY(const std::vector<Override> overrides, parse_overrides(words.overrides));
+  HF_TRY(LoadedConfig loaded, load_config(env, parsed.positional(0), overrides));
+  Config& config = loaded.config;
+  resolve_device(env, config);
+  if (config.device == "cpu") HF_TRY_VOID(check_device(env, config, loaded.origin));
+  HF_TRY_VOID(resolve(env, config));
+  if (!words.suggest) HF_TRY_VOID(check_layout(config, static_cast<int>(ranks)));
+  HF_TRY(const Place place, place_of(env, config, loaded.origin, static_cast<int>(ranks), stated));
+  return answer(env, config, static_cast<int>(ranks), place.machine, words);
+}
+
+}  // namespace
+
+int run_plan_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<int> code = plan(arguments);
+  return code.ok() ? *code : complain(code.error());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,65 @@
+// How long an op takes on one rank, for whoever adds up a step before it runs: from peaks that somebody
+// states, or from ops that were timed.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "kernels/op.h"
+#include "runtime/bench/op_timer.h"
+
+namespace holdfast {
+
+class OpPrices {
+ public:
+  virtual ~OpPrices() = default;
+  // `arguments` is the struct of `id`; its memory is not looked at, but for the table of AdamW.
+  virtual double seconds(OpId id, const void* arguments) const = 0;
+  // Of arrays larger than any cache, read plus written.
+  virtual double memory_bytes_per_second() const = 0;
+  virtual std::string description() const = 0;  // a clause: "stated peaks of 989 TFLOP/s and 3350 GB/s"
+};
+
+// The larger of an op's products at one rate and its bytes at the other (kernels/cost.h): what no
+// implementation is faster than.
+class PeakPrices final : public OpPrices {
+ public:
+  PeakPrices(double flops_per_second, double bytes_per_second, std::string description)
+      : flops_per_second_(flops_per_second),
+        bytes_per_second_(bytes_per_second),
+        description_(std::move(description)) {}
+  double seconds(OpId id, const void* arguments) const override;
+  double memory_bytes_per_second() const override { return bytes_per_second_; }
+  std::string description() const override { return description_; }
+
+ private:
+  double flops_per_second_, bytes_per_second_;
+  std::string description_;
+};
+
+// What ops of the same shape took; one of another shape is scaled by its products, or its bytes if it has
+// none.
+class TimedPrices final : public OpPrices {
+ public:
+  // `rounds`: the same ops again and again, AdamW among them; medians count. `launch_seconds`: of each op
+  // beside its kernel. Tables in the records are read now.
+  TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, double launch_seconds,
+              std::string description);
+  double seconds(OpId id, const void* arguments) const override;
+  double memory_bytes_per_second() const override { return memory_bytes_per_second_; }
+  std::string description() const override { return description_; }
+
+ private:
+  struct Sum {
+    double seconds = 0.0, flops = 0.0, bytes = 0.0;
+  };
+  std::map<std::pair<OpId, std::string>, double> seconds_;  // by op and shape
+  std::map<OpId, Sum> sums_;
+  double launch_seconds_;
+  double memory_bytes_per_second_ = 0.0;  // that of AdamW, which goes through more than any cache holds
+  std::string description_;
+};
+
+}  // namespace holdfast

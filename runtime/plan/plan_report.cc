@@ -1,0 +1,342 @@
+#include "runtime/plan/plan_report.h"
+
+#include <algorithm>
+
+#include "runtime/bench/table.h"
+#include "runtime/core/units.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t layouts_shown_max = 10;
+
+std::string seconds_text(double seconds) {
+  return seconds < 1.0 ? fmt::format("{} ms", digits(seconds * 1e3)) : fmt::format("{} s", digits(seconds));
+}
+
+std::string count_text(double count) {
+  struct Unit {
+    double size;
+    const char* name;
+  };
+  for (const Unit unit :
+       {Unit{1e18, "E"}, Unit{1e15, "P"}, Unit{1e12, "T"}, Unit{1e9, "G"}, Unit{1e6, "M"}, Unit{1e3, "k"}}) {
+    if (count >= unit.size) return fmt::format("{} {}", digits(count / unit.size), unit.name);
+  }
+  return fmt::format("{} ", digits(count));
+}
+
+double tokens_per_second(const LayoutPlan& plan) {
+  return static_cast<double>(plan.tokens_per_step()) / plan.time->seconds();
+}
+
+std::string shape_text(const LayoutPlan& plan) {
+  return fmt::format("{} data x {} pipeline x {} tensor", plan.shape.data, plan.shape.pipeline,
+                     plan.shape.tensor);
+}
+
+std::string schedule_text(const LayoutPlan& plan) {
+  const ParallelConfig& parallel = plan.config.parallel;
+  if (parallel.pipeline == 1) return "one stage";
+  std::string text = fmt::format("{} in {} stages", parallel.pipeline_schedule, parallel.pipeline);
+  if (parallel.pipeline_chunks > 1) text += fmt::format(" of {} chunks", parallel.pipeline_chunks);
+  return text;
+}
+
+// "embedding, layers 0-3", of all chunks.
+std::string parts_text(const SeatPlan& seat) {
+  std::vector<std::string> words;
+  for (const ModelPart& part : seat.parts) {
+    if (part.has_embedding) words.emplace_back("embedding");
+    if (part.layers() == 1) words.push_back(fmt::format("layer {}", part.first_layer));
+    if (part.layers() > 1) words.push_back(fmt::format("layers {}-{}", part.first_layer, part.end_layer - 1));
+    if (part.has_head) words.emplace_back("head");
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::uint64_t state_bytes(const LayoutPlan& plan) {
+  return 3 * sizeof(float) * parameter_count(make_model_spec(plan.config));
+}
+
+double step_flops(const LayoutPlan& plan) {
+  return flops_per_token(make_model_spec(plan.config), plan.config.training.sequence_length) *
+         static_cast<double>(plan.tokens_per_step());
+}
+
+std::string facts_text(const LayoutPlan& plan) {
+  const ModelSpec spec = make_model_spec(plan.config);
+  const TrainingConfig& training = plan.config.training;
+  std::string text =
+      fmt::format("  model       {} style, {} layers, width {}, vocabulary {}: {} parameters, {}\n",
+                  plan.config.model.style, spec.layers, spec.width, spec.vocabulary, parameter_count(spec),
+                  training.precision);
+  text += fmt::format("  step        {} tokens in {} lanes of {} x {} samples, {} lane{} on a rank at most\n",
+                      plan.tokens_per_step(), plan.config.parallel.lanes, training.microbatches_per_lane,
+                      training.microbatch_size, plan.waves, plan.waves == 1 ? "" : "s");
+  text += fmt::format("  compute     {}FLOP per token, {}FLOP per step; recompute {}\n",
+                      count_text(flops_per_token(spec, training.sequence_length)),
+                      count_text(step_flops(plan)), training.recompute);
+  text += fmt::format("  schedule    {}, bubble {:.1f} %\n", schedule_text(plan), 100.0 * plan.bubble_share);
+  text +=
+      fmt::format("  checkpoint  {}, {} with the {} that are kept\n", format_bytes(state_bytes(plan)),
+                  format_bytes(state_bytes(plan) * static_cast<std::uint64_t>(plan.config.checkpoint.keep)),
+                  plan.config.checkpoint.keep);
+  return text;
+}
+
+// Of each stage the rank that needs most.
+std::vector<const SeatPlan*> largest_of_stages(const LayoutPlan& plan, const PlannedMachine& machine) {
+  std::vector<const SeatPlan*> stages(static_cast<std::size_t>(plan.shape.pipeline), nullptr);
+  for (const SeatPlan& seat : plan.seats) {
+    const SeatPlan*& largest = stages[static_cast<std::size_t>(seat.seat.pipeline)];
+    if (largest == nullptr || seat.needed_bytes(machine) > largest->needed_bytes(machine)) largest = &seat;
+  }
+  return stages;
+}
+
+std::string memory_text(const LayoutPlan& plan, const PlannedMachine& machine) {
+  std::vector<std::string> header = {"memory of a rank"};
+  for (std::size_t i = 0; i < memory_class_count; ++i)
+    header.emplace_back(name_of(static_cast<MemoryClass>(i)));
+  header.insert(header.end(), {"kernels", "total"});
+  TextTable table(std::move(header), 1);
+  for (const SeatPlan* seat : largest_of_stages(plan, machine)) {
+    const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*seat);
+    std::vector<std::string> row = {name};
+    for (const std::uint64_t bytes : seat->class_bytes) row.push_back(format_bytes(bytes));
+    row.push_back(machine.make_kernels ? format_bytes(seat->kernel_bytes) : "?");
+    row.push_back(format_bytes(seat->needed_bytes(machine)));
+    table.add(std::move(row));
+  }
+  return table.text();
+}
+
+std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.seats());
+  if (!room.has_value()) return "how much memory a rank has is not known here: give --memory-gib\n";
+  const std::uint64_t needed = plan.largest(machine).needed_bytes(machine);
+  return fmt::format("{}: {} of {} for a rank{}\n", plan.fits(machine) ? "fits" : "DOES NOT FIT",
+                     format_bytes(needed), format_bytes(*room),
+                     machine.rank_bytes.has_value()
+                         ? ""
+                         : fmt::format(" ({} on this machine / {} ranks)", format_bytes(*machine.host_bytes),
+                                       plan.shape.seats()));
+}
+
+struct TrafficRow {
+  std::string name;
+  Traffic StepTraffic::*of;
+};
+std::vector<TrafficRow> traffic_rows() {
+  return {{"data: gradients", &StepTraffic::gradients},
+          {"data: parameters", &StepTraffic::parameters},
+          {"pipeline: boundaries", &StepTraffic::boundaries},
+          {"pipeline: tied weight", &StepTraffic::tied},
+          {"votes", &StepTraffic::votes}};
+}
+
+std::string traffic_text(const LayoutPlan& plan) {
+  TextTable table({"traffic of a rank and step", "sent", "messages", "received", "messages"}, 1);
+  for (const TrafficRow& row : traffic_rows()) {
+    Traffic most;
+    for (const SeatPlan& seat : plan.seats) {
+      const Traffic& traffic = seat.traffic.*row.of;
+      most.bytes_sent = std::max(most.bytes_sent, traffic.bytes_sent);
+      most.messages_sent = std::max(most.messages_sent, traffic.messages_sent);
+      most.bytes_received = std::max(most.bytes_received, traffic.bytes_received);
+      most.messages_received = std::max(most.messages_received, traffic.messages_received);
+    }
+    if (most == Traffic{}) continue;
+    table.add({row.name, format_bytes(most.bytes_sent), std::to_string(most.messages_sent),
+               format_bytes(most.bytes_received), std::to_string(most.messages_received)});
+  }
+  return table.text();
+}
+
+std::string time_text(const LayoutPlan& plan, const PlannedMachine& machine) {
+  if (!plan.time.has_value()) {
+    return "step time: not estimated; give --peak-tflops and --memory-gbs of what a rank computes on\n";
+  }
+  const StepTime& time = *plan.time;
+  std::string parts = fmt::format("{} forward and backward", seconds_text(time.compute));
+  const auto add = [&](double seconds, const char* name) {
+    if (seconds >= 1e-3 * time.seconds()) parts += fmt::format(" + {} {}", seconds_text(seconds), name);
+  };
+  add(time.bubble, "bubble");
+  add(time.waiting, "waiting for a processor");
+  add(time.sums, "gradient sums");
+  add(time.update, "update");
+  add(time.communication, "communication");
+  return fmt::format("step time: {}, {}tokens/s\n  = {}\n  from {}\n", seconds_text(time.seconds()),
+                     count_text(tokens_per_second(plan)), parts, machine.prices->description());
+}
+
+std::string smaller_text(const RunPlan& plan, const PlannedMachine& machine) {
+  TextTable table({"ranks", "replicas", "lanes on a rank", "memory", "step", "tokens/s"}, 0);
+  const auto add = [&](const LayoutPlan& layout) {
+    table.add({std::to_string(layout.shape.seats()), std::to_string(layout.shape.data),
+               std::to_string(layout.waves), format_bytes(layout.largest(machine).needed_bytes(machine)),
+               layout.time.has_value() ? seconds_text(layout.time->seconds()) : "?",
+               layout.time.has_value() ? count_text(tokens_per_second(layout)) : "?"});
+  };
+  add(plan.layout);
+  std::uint64_t most = 0;
+  for (const LayoutPlan& smaller : plan.smaller) {
+    add(smaller);
+    most = std::max(most, smaller.largest(machine).needed_bytes(machine));
+  }
+  const std::uint64_t now = plan.layout.largest(machine).needed_bytes(machine);
+  return fmt::format(
+      "{}to go on with {} replica{} (elastic.min_data_parallel) a rank must have {}, {} more than now\n",
+      table.text(), plan.smaller.back().shape.data, plan.smaller.back().shape.data == 1 ? "" : "s",
+      format_bytes(std::max(most, now)), format_bytes(most > now ? most - now : 0));
+}
+
+Json time_json(const LayoutPlan& plan) {
+  if (!plan.time.has_value()) return nullptr;
+  const StepTime& time = *plan.time;
+  return {{"step_ms", time.seconds() * 1e3},
+          {"compute_ms", time.compute * 1e3},
+          {"bubble_ms", time.bubble * 1e3},
+          {"waiting_ms", time.waiting * 1e3},
+          {"gradient_sums_ms", time.sums * 1e3},
+          {"update_ms", time.update * 1e3},
+          {"communication_ms", time.communication * 1e3},
+          {"tokens_per_sec", tokens_per_second(plan)}};
+}
+
+Json traffic_json(const Traffic& traffic) {
+  return {{"bytes_sent", traffic.bytes_sent},
+          {"messages_sent", traffic.messages_sent},
+          {"bytes_received", traffic.bytes_received},
+          {"messages_received", traffic.messages_received}};
+}
+
+Json seat_json(const SeatPlan& seat, const PlannedMachine& machine) {
+  Json classes = Json::object();
+  for (std::size_t i = 0; i < memory_class_count; ++i) {
+    classes[std::string(name_of(static_cast<MemoryClass>(i)))] = seat.class_bytes[i];
+  }
+  return {{"data", seat.seat.data},
+          {"pipeline", seat.seat.pipeline},
+          {"parts", parts_text(seat)},
+          {"memory_bytes", seat.needed_bytes(machine)},
+          {"class_bytes", classes},
+          {"kernel_bytes", machine.make_kernels ? Json(seat.kernel_bytes) : Json()},
+          {"traffic",
+           {{"data", traffic_json(seat.traffic.data())},
+            {"pipeline", traffic_json(seat.traffic.pipeline())},
+            {"votes", traffic_json(seat.traffic.votes)}}}};
+}
+
+Json settings_json(const std::vector<Setting>& settings) {
+  Json json = Json::object();
+  for (const Setting& setting : settings) json[setting.key] = Json::parse(setting.value);
+  return json;
+}
+
+Json layout_json(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.seats());
+  return {{"ranks", plan.shape.seats()},
+          {"data", plan.shape.data},
+          {"pipeline", plan.shape.pipeline},
+          {"tensor", plan.shape.tensor},
+          {"schedule", plan.config.parallel.pipeline_schedule},
+          {"chunks", plan.config.parallel.pipeline_chunks},
+          {"recompute", plan.config.training.recompute},
+          {"lanes_on_a_rank", plan.waves},
+          {"bubble_share", plan.bubble_share},
+          {"memory_bytes", plan.largest(machine).needed_bytes(machine)},
+          {"available_bytes", room.has_value() ? Json(*room) : Json()},
+          {"fits", room.has_value() ? Json(plan.fits(machine)) : Json()},
+          {"time", time_json(plan)}};
+}
+
+}  // namespace
+
+std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
+  const LayoutPlan& layout = plan.layout;
+  std::string text = fmt::format("{} rank{}: {}\n", layout.shape.seats(),
+                                 layout.shape.seats() == 1 ? "" : "s", shape_text(layout));
+  text += facts_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
+  if (layout.shape.seats() > 1) text += "\n" + traffic_text(layout);
+  text += "\n" + time_text(layout, machine);
+  if (!plan.smaller.empty()) text += "\n" + smaller_text(plan, machine);
+  return text;
+}
+
+Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
+  const LayoutPlan& layout = plan.layout;
+  const ModelSpec spec = make_model_spec(layout.config);
+  Json seats = Json::array(), smaller = Json::array();
+  for (const SeatPlan& seat : layout.seats) seats.push_back(seat_json(seat, machine));
+  for (const LayoutPlan& each : plan.smaller) smaller.push_back(layout_json(each, machine));
+  return {{"parameters", parameter_count(spec)},
+          {"flops_per_token", flops_per_token(spec, layout.config.training.sequence_length)},
+          {"flops_per_step", step_flops(layout)},
+          {"tokens_per_step", layout.tokens_per_step()},
+          {"checkpoint_bytes", state_bytes(layout)},
+          {"prices", machine.prices != nullptr ? Json(machine.prices->description()) : Json()},
+          {"layout", layout_json(layout, machine)},
+          {"ranks", seats},
+          {"smaller", smaller}};
+}
+
+std::string settings_text(const std::vector<Setting>& settings) {
+  std::vector<std::string> words;
+  for (const Setting& setting : settings) words.push_back(fmt::format("{} = {}", setting.key, setting.value));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine) {
+  TextTable table(
+      {"data x pipeline x tensor", "schedule", "recompute", "bubble", "memory", "step", "tokens/s"}, 3);
+  for (std::size_t i = 0; i < std::min(layouts_shown_max, search.plans.size()); ++i) {
+    const LayoutPlan& plan = search.plans[i];
+    table.add({fmt::format("{} x {} x {}", plan.shape.data, plan.shape.pipeline, plan.shape.tensor),
+               schedule_text(plan), plan.config.training.recompute,
+               fmt::format("{:.1f} %", 100.0 * plan.bubble_share),
+               format_bytes(plan.largest(machine).needed_bytes(machine)),
+               plan.time.has_value() ? seconds_text(plan.time->seconds()) : "?",
+               plan.time.has_value() ? count_text(tokens_per_second(plan)) : "?"});
+  }
+  const std::size_t more = search.plans.size() - std::min(layouts_shown_max, search.plans.size());
+  std::string text =
+      fmt::format("layouts of {} rank{} that fit{}\n{}", ranks, ranks == 1 ? "" : "s",
+                  machine.prices != nullptr ? ", the fastest first" : ", the smallest first", table.text());
+  if (more > 0) text += fmt::format("and {} more\n", more);
+  text += "\nthe first one:";
+  for (const Setting& setting : layout_settings(search.plans.front())) {
+    text += fmt::format(" --{}={}", setting.key, setting.value);
+  }
+  if (machine.prices != nullptr) text += fmt::format("\ntimes are from {}", machine.prices->description());
+  return text + "\n";
+}
+
+Json search_json(const LayoutSearch& search, const PlannedMachine& machine) {
+  Json layouts = Json::array();
+  for (const LayoutPlan& plan : search.plans) {
+    Json layout = layout_json(plan, machine);
+    layout["settings"] = settings_json(layout_settings(plan));
+    layouts.push_back(layout);
+  }
+  return {{"tried", search.tried}, {"layouts", layouts}};
+}
+
+std::string remedy_text(const Remedy& remedy, int ranks, const PlannedMachine& machine) {
+  const std::uint64_t needed = remedy.plan.largest(machine).needed_bytes(machine);
+  return fmt::format("with {}{} it would: {} for a rank{}",
+                     remedy.ranks == ranks ? "" : fmt::format("{} ranks and ", remedy.ranks),
+                     settings_text(remedy.settings), format_bytes(needed),
+                     remedy.new_run ? " (a change for a new run, not for one that has begun)" : "");
+}
+
+Json remedy_json(const Remedy& remedy, const PlannedMachine& machine) {
+  return {{"ranks", remedy.ranks},
+          {"settings", settings_json(remedy.settings)},
+          {"new_run", remedy.new_run},
+          {"layout", layout_json(remedy.plan, machine)}};
+}
+
+}  // namespace holdfast

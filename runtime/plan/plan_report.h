@@ -1,0 +1,33 @@
+// The answer of `holdfast plan`, on one screen for people and as one JSON object for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/bench/report.h"
+#include "runtime/plan/layout_plan.h"
+#include "runtime/plan/layout_search.h"
+
+namespace holdfast {
+
+// A layout, and the same run after ranks were lost.
+struct RunPlan {
+  LayoutPlan layout;
+  // With a replica less, and with elastic.min_data_parallel; only those that are less than the layout has.
+  std::vector<LayoutPlan> smaller;
+};
+
+std::string plan_text(const RunPlan& plan, const PlannedMachine& machine);
+Json plan_json(const RunPlan& plan, const PlannedMachine& machine);
+
+// The layouts of `ranks` ranks as a table, and the keys that give the first.
+std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine);
+Json search_json(const LayoutSearch& search, const PlannedMachine& machine);
+
+// "parallel.pipeline = 2, training.recompute = "full"".
+std::string settings_text(const std::vector<Setting>& settings);
+// A sentence: what would fit, and what it would need.
+std::string remedy_text(const Remedy& remedy, int ranks, const PlannedMachine& machine);
+Json remedy_json(const Remedy& remedy, const PlannedMachine& machine);
+
+}  // namespace holdfast

@@ -1,0 +1,174 @@
+// What a plan says of a layout: bytes are the running rank's, time follows from the prices, and the search
+// finds what fits.
+#include "runtime/plan/layout_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/plan/layout_search.h"
+#include "runtime/plan/plan_report.h"
+#include "tests/support/worker_rig.h"
+
+namespace holdfast::test {
+namespace {
+
+Config small_config() {
+  Config config;
+  config.model.layers = 4;
+  config.model.heads = 2;
+  config.model.width = 64;
+  config.training.steps = 10;
+  config.training.sequence_length = 16;
+  config.training.microbatch_size = 2;
+  config.training.microbatches_per_lane = 2;
+  config.parallel.lanes = 4;
+  return config;
+}
+
+Config resolved(Config config) {
+  config.run.directory = "unused";
+  EXPECT_TRUE(resolve_config(config, 256).ok());
+  return config;
+}
+
+// 1 GFLOP/s, and memory so fast that only products take time.
+const PeakPrices products_alone(1e9, 1e30, "products");
+
+LayoutPlan planned(const Config& config, int ranks, const PlannedMachine& machine) {
+  Result<LayoutPlan> plan = plan_layout(posix_env(), config, ranks, machine);
+  HF_CHECK(plan.ok(), "{}", plan.error().message);
+  return std::move(plan).value();
+}
+
+TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
+  Config config = small_config();
+  config.parallel.pipeline = 2;
+  config.training.precision = "bf16";
+  WorkerRig rig(config, 4);
+  const PlannedMachine machine{
+      .make_kernels = [] { return Result<std::unique_ptr<Device>>(make_cpu_device({.threads = 1})); }};
+  const LayoutPlan plan = planned(rig.config(), 4, machine);
+  ASSERT_EQ(plan.seats.size(), 4U);
+  rig.run([&](Worker& worker) -> Result<void> {
+    const auto seat = std::ranges::find(plan.seats, worker.seat(), &SeatPlan::seat);
+    EXPECT_NE(seat, plan.seats.end());
+    if (seat == plan.seats.end()) return {};
+    for (std::size_t i = 0; i < memory_class_count; ++i) {
+      const auto memory_class = static_cast<MemoryClass>(i);
+      EXPECT_EQ(seat->class_bytes[i], worker.memory_plan().total_bytes(memory_class))
+          << name_of(memory_class);
+    }
+    EXPECT_EQ(seat->kernel_bytes, worker.device().workspace_bytes());
+    EXPECT_EQ(seat->needed_bytes(machine),
+              worker.memory_plan().total_bytes() + worker.device().workspace_bytes());
+    return {};
+  });
+}
+
+// Products of forward and backward are counted by the op, those of attention's backward five times of which
+// one is recomputed; the model's own count knows matmuls and attention once.
+TEST(LayoutPlan, ProductsOfAStepTakeTheTimeOfTheirFlops) {
+  const Config config = resolved(small_config());
+  const LayoutPlan plan = planned(config, 1, {.prices = &products_alone});
+  const double flops = flops_per_token(make_model_spec(config), config.training.sequence_length) *
+                       static_cast<double>(plan.tokens_per_step());
+  ASSERT_TRUE(plan.time.has_value());
+  EXPECT_NEAR(plan.time->compute, flops * 1e-9, 0.05 * flops * 1e-9);
+  EXPECT_NEAR(plan.time->seconds(), plan.time->compute, 1e-12);
+}
+
+TEST(LayoutPlan, RecomputingTakesLongerAndLess) {
+  Config config = resolved(small_config());
+  const LayoutPlan keeps = planned(config, 1, {.prices = &products_alone});
+  config.training.recompute = "full";
+  const LayoutPlan recomputes = planned(config, 1, {.prices = &products_alone});
+  EXPECT_GT(recomputes.time->compute, 1.1 * keeps.time->compute);
+  EXPECT_LT(recomputes.largest({}).needed_bytes({}), keeps.largest({}).needed_bytes({}));
+}
+
+TEST(LayoutPlan, ReplicasShareTheLanesAndStagesHaveABubble) {
+  Config config = resolved(small_config());
+  const double alone = planned(config, 1, {.prices = &products_alone}).time->compute;
+  EXPECT_NEAR(planned(config, 2, {.prices = &products_alone}).time->compute, alone / 2.0, 1e-9 * alone);
+  config.parallel.pipeline = 2;
+  const LayoutPlan stages = planned(config, 2, {.prices = &products_alone});
+  EXPECT_GT(stages.bubble_share, 1.0 / 9.0 - 1e-9) << "8 microbatches in 2 equal stages idle 1 / (8 + 1)";
+  EXPECT_LT(stages.bubble_share, 0.3);
+  EXPECT_GT(stages.time->compute + stages.time->bubble, alone / 2.0);
+}
+
+// Four ranks on two processors need the time of two.
+TEST(LayoutPlan, RanksThatShareProcessorsWait) {
+  const Config config = resolved(small_config());
+  const LayoutPlan own = planned(config, 4, {.prices = &products_alone});
+  const LayoutPlan shared = planned(config, 4, {.ranks_at_once = 2, .prices = &products_alone});
+  EXPECT_NEAR(shared.time->seconds(), 2.0 * own.time->seconds(), 1e-9 * own.time->seconds());
+}
+
+TEST(LayoutPlan, SendingTakesTimeWhereTheLinkIsKnown) {
+  const Config config = resolved(small_config());
+  const LayoutPlan plan = planned(config, 2, {.prices = &products_alone, .link_bytes_per_second = 1e6});
+  std::uint64_t most = 0;
+  for (const SeatPlan& seat : plan.seats) most = std::max(most, seat.traffic.all().bytes_received);
+  EXPECT_NEAR(plan.time->communication, static_cast<double>(most) * 1e-6, 1e-9);
+}
+
+TEST(LayoutPlan, LayoutsThatCannotRunHaveASentence) {
+  const Result<LayoutPlan> plan = plan_layout(posix_env(), resolved(small_config()), 5, {});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, ExitCode::config);
+  EXPECT_NE(plan.error().message.find("lanes"), std::string::npos) << plan.error().message;
+}
+
+TEST(LayoutSearch, TheFastestThatFitsComesFirst) {
+  const Config config = resolved(small_config());
+  const LayoutSearch search = search_layouts(posix_env(), config, 4, {.prices = &products_alone});
+  ASSERT_EQ(search.plans.size(), 3U) << "4 x 1, 2 x 2 and 1 x 4";
+  EXPECT_EQ(search.plans.front().shape.data, 4) << "replicas have no bubble";
+  for (std::size_t i = 1; i < search.plans.size(); ++i) {
+    EXPECT_LE(search.plans[i - 1].time->seconds(), search.plans[i].time->seconds());
+  }
+}
+
+// A rank has less than any layout needs without recomputing: a few bytes less.
+TEST(LayoutSearch, RecomputesWhereNothingElseFits) {
+  const Config config = resolved(small_config());
+  PlannedMachine machine{.prices = &products_alone};
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const LayoutPlan& plan : search_layouts(posix_env(), config, 2, machine).plans) {
+    least = std::min(least, plan.largest(machine).needed_bytes(machine));
+  }
+  machine.rank_bytes = least - 1;
+  const LayoutSearch search = search_layouts(posix_env(), config, 2, machine);
+  ASSERT_FALSE(search.plans.empty());
+  for (const LayoutPlan& plan : search.plans) {
+    EXPECT_NE(plan.config.training.recompute, "none");
+    EXPECT_TRUE(plan.fits(machine));
+  }
+}
+
+TEST(SmallestRemedy, RecomputesBeforeItTakesMoreRanks) {
+  Config config = resolved(small_config());
+  PlannedMachine machine;
+  machine.rank_bytes = planned(config, 1, machine).largest(machine).needed_bytes(machine) - 1;
+  const std::optional<Remedy> recompute = smallest_remedy(posix_env(), config, 1, machine);
+  ASSERT_TRUE(recompute.has_value());
+  EXPECT_EQ(settings_text(recompute->settings), "training.recompute = \"selective\"");
+  EXPECT_EQ(recompute->ranks, 1);
+
+  config.training.recompute = "full";
+  config.training.microbatch_size = 1;
+  machine.rank_bytes = planned(config, 1, machine).largest(machine).needed_bytes(machine) / 2;
+  const std::optional<Remedy> more = smallest_remedy(posix_env(), config, 1, machine);
+  ASSERT_TRUE(more.has_value());
+  EXPECT_GT(more->ranks, 1);
+  EXPECT_TRUE(more->plan.fits(machine));
+  EXPECT_FALSE(more->new_run);
+
+  machine.rank_bytes = 1;
+  EXPECT_FALSE(smallest_remedy(posix_env(), config, 1, machine).has_value());
+}
+
+}  // namespace
+}  // namespace holdfast::test
