@@ -243,20 +243,58 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
                            return fmt::format("{}_{}", std::get<0>(test.param), std::get<1>(test.param));
                          });
 
-// A vocabulary so large that the head takes the rows in two chunks, against a microbatch for each half in one
-// chunk.
-TEST(ModelHead, ChunksOfRowsAddUp) {
+// A vocabulary so large that the head takes 300 rows in two chunks.
+ModelSpec spec_of_head_chunks(const std::string& style) {
   Config config;
   config.model = {.preset = "",
-                  .style = "llama",
-                  .layers = 1,
+                  .style = style,
+                  .layers = 2,
                   .heads = 2,
                   .kv_heads = 2,
                   .width = 16,
                   .feed_forward = 32,
                   .vocabulary = 16'000,
-                  .head = "untied"};
-  const ModelSpec spec = make_model_spec(config);
+                  .head = style == "gpt2" ? "tied" : "untied"};
+  return make_model_spec(config);
+}
+
+// Both parts of a backward have the bits of the whole, also of a head in chunks and of gradients that
+// accumulate, and the part of inputs writes none of them.
+TEST(ModelParts, HaveTheBitsOfTheWhole) {
+  constexpr BatchShapeBT shape{.batch = 2, .sequence_length = 150};
+  for (const char* style : {"gpt2", "llama"}) {
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      SCOPED_TRACE(fmt::format("{}, {}", style, name_of(recompute)));
+      const ModelSpec spec = spec_of_head_chunks(style);
+      ModelRig whole(spec, shape, {.recompute = recompute});
+      ModelRig parts(spec, shape, {.recompute = recompute, .split_backward = true});
+      for (ModelRig* rig : {&whole, &parts}) start(*rig, shape.rows());
+      for (const bool accumulate : {false, true}) {
+        const double loss =
+            whole.forward_backward({.accumulate = accumulate, .gradient_scale = 1.0F / 600.0F});
+        const std::vector<float> before = parts.all_gradients();
+        BackwardOptions options{
+            .part = BackwardPart::inputs, .accumulate = accumulate, .gradient_scale = 1.0F / 600.0F};
+        ASSERT_TRUE(parts.model().forward(parts.device(), parts.tokens(), 0).ok());
+        const auto run = [&] {
+          ASSERT_TRUE(
+              parts.model().backward(parts.device(), parts.tokens(), 0, parts.loss_sum(), options).ok());
+          parts.device().synchronize();
+        };
+        run();
+        EXPECT_EQ(parts.all_gradients(), before);
+        options.part = BackwardPart::weights;
+        run();
+        EXPECT_EQ(*parts.loss_sum(), loss);
+        EXPECT_EQ(parts.all_gradients(), whole.all_gradients());
+      }
+    }
+  }
+}
+
+// The chunks against a microbatch for each half in one chunk.
+TEST(ModelHead, ChunksOfRowsAddUp) {
+  const ModelSpec spec = spec_of_head_chunks("llama");
   constexpr BatchShapeBT whole{.batch = 2, .sequence_length = 150}, half{.batch = 1, .sequence_length = 150};
   MemoryPlan plan;
   ASSERT_LT(ActivationMemory(spec, whole, true, Recompute::none, plan).head_rows(), whole.rows());

@@ -28,6 +28,7 @@ struct RigOptions {
   int threads = 2;
   std::function<void(OpId)> observer = {};
   Recompute recompute = Recompute::none;
+  bool split_backward = false;
   std::vector<KernelWish> kernels = {};
   // Of another device than the CPU's, which `threads`, `observer` and `kernels` describe.
   std::function<std::unique_ptr<Device>()> make_device = {};
@@ -43,7 +44,7 @@ class ModelRig {
                                                        .kernels = options.kernels,
                                                        .observer = options.observer})),
         access_(*device_, plan_),
-        model_(spec, shape, options.mode, plan_, options.recompute) {
+        model_(spec, shape, options.mode, plan_, options.recompute, stage_of(spec, options)) {
     const auto rows = static_cast<std::uint64_t>(shape.rows());
     parameters_ = plan_.reserve("parameters", MemoryClass::weights,
                                 buckets_.parameter_elements() * bytes_of(spec.dtype));
@@ -129,6 +130,11 @@ class ModelRig {
   }
 
  private:
+  static StageShape stage_of(const ModelSpec& spec, const RigOptions& options) {
+    StageShape stage = whole_stage(spec);
+    stage.weight_gradients_pending = options.split_backward ? 1 : 0;
+    return stage;
+  }
   // The real tensor first, then its shadow if the weight is tied.
   std::vector<const BucketTensor*> tensors_of(const std::string& name) const {
     std::vector<const BucketTensor*> found;
