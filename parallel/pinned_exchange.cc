@@ -9,11 +9,6 @@ namespace {
 
 constexpr std::size_t slot_count = 2;  // one is filled while the other travels
 
-std::uint64_t aligned(std::uint64_t bytes) {
-  constexpr std::uint64_t alignment = MemoryPlan::alignment_bytes;
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 }  // namespace
 
 std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes) {
@@ -22,15 +17,21 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::s
   for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
     std::uint64_t reduced = 0, gathered = 0;
     for (int owner = 0; owner < buckets.ranks(); ++owner) {
-      const std::uint64_t gradients = aligned(buckets.gradient_range(bucket, owner).size() * sizeof(float));
+      const std::uint64_t gradients =
+          PinnedExchange::bytes_of_message(buckets.gradient_range(bucket, owner).size() * sizeof(float));
       const std::uint64_t parameters =
-          aligned(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
+          PinnedExchange::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
       reduced += owner == rank ? others * gradients : gradients;
       gathered += parameters;  // what is sent to all is copied once
     }
     largest = std::max({largest, reduced, gathered});
   }
   return largest;
+}
+
+std::uint64_t PinnedExchange::bytes_of_message(std::uint64_t bytes) {
+  constexpr std::uint64_t alignment = MemoryPlan::alignment_bytes;
+  return (bytes + alignment - 1) / alignment * alignment;
 }
 
 PinnedExchange::PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan)
@@ -60,7 +61,7 @@ void PinnedExchange::bind(const MemoryArena& arena) {
 std::span<std::byte> PinnedExchange::buffer(Slot& slot, std::size_t bytes) {
   HF_CHECK(slot.used_bytes + bytes <= slot.memory.size(), "an exchange of more than {} bytes", slot_bytes_);
   const std::span<std::byte> result = slot.memory.subspan(slot.used_bytes, bytes);
-  slot.used_bytes += aligned(bytes);
+  slot.used_bytes += bytes_of_message(bytes);
   return result;
 }
 

@@ -28,6 +28,8 @@ class PinnedExchange final : public Exchange {
   // this object.
   PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
+  // What a message takes of the largest exchange's bytes.
+  static std::uint64_t bytes_of_message(std::uint64_t bytes);
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }

@@ -25,12 +25,14 @@ void TensorGroup::connect(Exchange& exchange, const Waiter& waiter) {
 }
 
 Result<bool> TensorGroup::advance() {
-  HF_TRY(bool moved, exchange_->advance());
-  if (background_) {
-    HF_TRY(const bool others, background_());
-    moved |= others;
+  HF_TRY(const bool moved, exchange_->advance());
+  if (!background_) return moved;
+  const Result<bool> others = background_();
+  if (!others.ok()) {
+    exchange_->abandon();
+    return others.error();
   }
-  return moved;
+  return moved || *others;
 }
 
 Result<void> TensorGroup::wait_for(Device& device, Device::Ticket ticket) {
@@ -47,10 +49,12 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   const HostSpan wait(spans_, about);
   HF_TRY(const Exchange::Number number, exchange_->open(incoming));
   HF_TRY_VOID(exchange_->send(number, outgoing));
+  // Copies of an exchange may stand behind other work in the queue: that is no silence of a peer.
+  const Device::Ticket given = device.ticket();
   Rest pause(waiter_->env(), waiter_->timeout_ms());
   while (exchange_->oldest() <= number) {
     HF_TRY(const bool moved, advance());
-    if (moved) {
+    if (moved || !device.reached(given)) {
       pause.moved();
     } else if (!pause.rest()) {
       return give_up_exchange(*exchange_, *waiter_, operation);
@@ -59,36 +63,42 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   return {};
 }
 
-Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole) {
-  if (exchange_ == nullptr || share_.ranks() == 1) return {};
-  const std::size_t part_bytes = whole.size() / index(share_.ranks());
-  const auto part = [&](int rank) { return whole.subspan(index(rank) * part_bytes, part_bytes); };
+// Every peer gets part_of_peer(peer) of what this rank has, and its part arrives at target_of_peer(peer).
+template <typename Source, typename Target>
+Result<void> TensorGroup::exchange_with_all(Device& device, Device::Ticket ready,
+                                            const Source& source_of_peer, const Target& target_of_peer) {
   std::array<Exchange::Incoming, TreeSum::parts_max> incoming;
   std::array<Exchange::Outgoing, TreeSum::parts_max> outgoing;
   std::size_t peers = 0;
   for (int peer = 0; peer < share_.ranks(); ++peer) {
     if (peer == share_.rank()) continue;
-    incoming[peers] = {.target = part(peer), .peer = peer};
-    outgoing[peers++] = {.source = part(share_.rank()), .peer = peer};
+    incoming[peers] = {.target = target_of_peer(peer), .peer = peer};
+    outgoing[peers++] = {.source = source_of_peer(peer), .peer = peer};
   }
-  return exchange_parts(device, device.ticket(), std::span(incoming).first(peers),
-                        std::span(outgoing).first(peers));
+  return exchange_parts(device, ready, std::span(incoming).first(peers), std::span(outgoing).first(peers));
+}
+
+Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole) {
+  if (exchange_ == nullptr) return {};
+  const std::size_t part_bytes = part_of(whole.size());
+  const auto part = [&](int rank) { return whole.subspan(index(rank) * part_bytes, part_bytes); };
+  return exchange_with_all(
+      device, device.ticket(), [&](int) { return part(share_.rank()); }, part);
 }
 
 Result<void> TensorGroup::scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
                                   std::span<std::byte> arrivals) {
-  if (exchange_ == nullptr || share_.ranks() == 1) return {};
-  const std::size_t part_bytes = whole.size() / index(share_.ranks());
+  if (exchange_ == nullptr) return {};
+  const std::size_t part_bytes = part_of(whole.size());
   HF_CHECK(arrivals.size() >= whole.size());
-  std::array<Exchange::Incoming, TreeSum::parts_max> incoming;
-  std::array<Exchange::Outgoing, TreeSum::parts_max> outgoing;
-  std::size_t peers = 0;
-  for (int peer = 0; peer < share_.ranks(); ++peer) {
-    if (peer == share_.rank()) continue;
-    incoming[peers] = {.target = arrivals.subspan(index(peer) * part_bytes, part_bytes), .peer = peer};
-    outgoing[peers++] = {.source = whole.subspan(index(peer) * part_bytes, part_bytes), .peer = peer};
-  }
-  return exchange_parts(device, ready, std::span(incoming).first(peers), std::span(outgoing).first(peers));
+  return exchange_with_all(
+      device, ready, [&](int peer) { return whole.subspan(index(peer) * part_bytes, part_bytes); },
+      [&](int peer) { return arrivals.subspan(index(peer) * part_bytes, part_bytes); });
+}
+
+std::size_t TensorGroup::part_of(std::size_t whole_bytes) const {
+  HF_CHECK(whole_bytes % index(share_.ranks()) == 0, "{} bytes on {} ranks", whole_bytes, share_.ranks());
+  return whole_bytes / index(share_.ranks());
 }
 
 Device::Ticket TensorGroup::launch_own_sum(Device& device, const SliceSums& sums) {
@@ -98,7 +108,7 @@ Device::Ticket TensorGroup::launch_own_sum(Device& device, const SliceSums& sums
       sum.parts[index(slice)] = sums.parts + slice * sums.rows * sums.columns;
     device.launch(sum);
   }
-  return device.ticket();
+  return share_.ranks() > 1 ? device.ticket() : 0;
 }
 
 Result<void> TensorGroup::finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums,

@@ -52,13 +52,15 @@ class TensorGroup {
   // `whole` is as many equal parts as there are ranks; what was launched before writes this rank's. All are
   // there for what is launched afterwards.
   Result<void> all_gather(Device& device, std::span<std::byte> whole);
-  // Row r of `whole` (rows of row_bytes) came to be on the one rank that had it, zeros on the others: sends
-  // every rank its rows. Arrivals lie in the order of ranks; own rows are not moved.
+  // `whole` is all rows of something that the ranks have a term each of: sends every peer the rows that are
+  // its; what arrives of this rank's lies in the order of ranks, for the caller to add. Own rows are not
+  // moved.
   Result<void> scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
                        std::span<std::byte> arrivals);
 
   // After the partial results were launched: adds this rank's subtree. What is launched between the two calls
-  // runs while the rows travel.
+  // runs while the rows travel. A group of one takes no ticket, so that it may be part of what a device
+  // repeats.
   Device::Ticket launch_own_sum(Device& device, const SliceSums& sums);
   // y (own rows, columns) in `dtype` = the sum over all slices (+ bias).
   Result<void> finish_sum(Device& device, Device::Ticket own_sum, const SliceSums& sums, const void* bias,
@@ -69,6 +71,10 @@ class TensorGroup {
   Result<void> exchange_parts(Device& device, Device::Ticket ready,
                               std::span<const Exchange::Incoming> incoming,
                               std::span<const Exchange::Outgoing> outgoing);
+  template <typename Source, typename Target>
+  Result<void> exchange_with_all(Device& device, Device::Ticket ready, const Source& source_of_peer,
+                                 const Target& target_of_peer);
+  std::size_t part_of(std::size_t whole_bytes) const;
   Result<bool> advance();
 
   TensorShare share_;

@@ -126,7 +126,8 @@ std::vector<Option> training_options() {
              "time; never changes a bit"),
       boolean("training.cuda_graphs", HF_FIELD(training.cuda_graphs), kSafe,
               "On a GPU: the ops of a microbatch are launched as one CUDA graph, where no other rank waits "
-              "for parts of its gradients. For models whose ops a GPU finishes faster than the host launches "
+              "for parts of its gradients (and none with parallel.tensor > 1). For models whose ops a GPU "
+              "finishes faster than the host launches "
               "them; never changes a bit"),
   };
 }
@@ -139,7 +140,9 @@ std::vector<Option> parallel_options() {
       integer(
           "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kForbidden,
           "Logical tensor-parallel shape: into so many slices every split tensor is cut, which decides the "
-          "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1"),
+          "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1. A rank with several "
+          "of "
+          "them keeps a part of every sum for each"),
       integer("parallel.data", HF_FIELD(parallel.data), "ranks", {0, 65536}, kSafe,
               "Data-parallel degree; 0 = ranks / (tensor x pipeline). Decides parallel.lanes when a run "
               "starts without it"),

@@ -42,8 +42,7 @@ struct ShardCopy {
   std::uint64_t element_count = 0;
 };
 
-// Those of `pieces` that begin a slice, as the whole slices: every (tensor, kind, slice) once, and of tensors
-// in slices those, too, of which no piece exists.
+// All slices of every (tensor, kind) that occurs, whole: what must exist where these pieces do.
 std::vector<ShardSpec> whole_slices(const std::vector<ShardSpec>& pieces);
 
 // plan(what exists where, what is wanted where) -> copies. Pure. Fails (ExitCode::checkpoint) naming the

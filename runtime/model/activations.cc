@@ -40,6 +40,8 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
       keeps_costly_(train && recompute != Recompute::full),
       head_rows_(rows_of_head_chunk(largest.rows(), spec.padded_vocabulary)) {
   HF_CHECK(stage.tensor.slices == spec.tensor_lanes && largest.rows() % stage.tensor.ranks() == 0);
+  HF_CHECK(!train || largest.rows() % stage.tensor.slices == 0, "{} rows in {} slices", largest.rows(),
+           stage.tensor.slices);
   const std::int64_t rows = largest.rows(), rows_here = own_rows(), slices = stage.tensor.count;
   const std::size_t element = bytes_of(spec.dtype);
   for (int i = 0; i < stage.microbatches_in_flight; ++i) reserve_microbatch(i, plan);

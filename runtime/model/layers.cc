@@ -88,7 +88,7 @@ Device::Ticket ColumnLinear::launch_input_gradient(Device& device, TensorGroup& 
   const Linear& first = slices.front();
   if (group.share().slices == 1) {
     first.input_gradient(device, dy, dx_NI, sums.rows, first.dtype);
-    return device.ticket();
+    return 0;  // nobody waits for it
   }
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const Linear& slice = slices[i];
@@ -206,6 +206,7 @@ void Norm::add_sums(Device& device, const WeightGradients& sums, const WeightGra
 void Norm::backward(Device& device, const TensorShare& share, const void* x_NC, Statistics statistics,
                     const Gradients& gradients, std::int64_t rows, BackwardPass pass) const {
   const int parts = slice_gradients == nullptr ? 1 : share.count;
+  HF_CHECK(rows % parts == 0, "{} rows in {} slices", rows, parts);
   const std::int64_t part_rows = rows / parts, elements = part_rows * width;
   const auto of_part = [&](auto* whole, int i) -> decltype(whole) {
     return whole == nullptr ? nullptr : part_of(whole, static_cast<std::size_t>(i), elements, dtype);

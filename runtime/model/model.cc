@@ -326,12 +326,19 @@ Result<void> Model::forward_loss(Device& device, const TokenBatch& batch, int mi
 Result<void> Model::forward_backward(Device& device, const TokenBatch& batch, double* loss_sum,
                                      const BackwardOptions& options) const {
   HF_TRY_VOID(forward(device, batch, 0));
-  if (!stage_.splits_backward()) return backward(device, batch, 0, loss_sum, options);
   BackwardOptions of_part = options;
-  of_part.part = BackwardPart::inputs;
-  HF_TRY_VOID(backward(device, batch, 0, loss_sum, of_part));
-  of_part.part = BackwardPart::weights;
-  return backward(device, batch, 0, loss_sum, of_part);
+  for (const BackwardPart part : backward_parts()) {
+    of_part.part = part;
+    HF_TRY_VOID(backward(device, batch, 0, loss_sum, of_part));
+  }
+  return {};
+}
+
+std::span<const BackwardPart> Model::backward_parts() const {
+  static constexpr BackwardPart whole[] = {BackwardPart::whole};
+  static constexpr BackwardPart split[] = {BackwardPart::inputs, BackwardPart::weights};
+  if (stage_.splits_backward()) return split;
+  return whole;
 }
 
 Result<void> Model::complete(Device& device, const Norm& norm, const BackwardOptions& options) const {
@@ -342,7 +349,7 @@ Result<void> Model::complete(Device& device, const Norm& norm, const BackwardOpt
 Result<void> Model::backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                              const BackwardOptions& options) const {
   HF_CHECK((options.part != BackwardPart::whole) == stage_.splits_backward());
-  BucketCounter bucket(options.observer);
+  BucketCounter bucket(options.pass().of_weights() ? options.observer : nullptr);
   if (has_head()) HF_TRY_VOID(head_backward(device, batch, microbatch, loss_sum, options, bucket));
   for (std::size_t i = blocks_.size(); i-- > 0;)
     HF_TRY_VOID(block_backward(device, batch, microbatch, i, options, bucket));

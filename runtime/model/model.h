@@ -103,6 +103,8 @@ class Model {
   const void* forward_logits(Device& device, const TokenBatch& batch, std::int64_t row) const;
 
   const ModelSpec& spec() const { return spec_; }
+  // What backward() is called with, in order: once, or for either part.
+  std::span<const BackwardPart> backward_parts() const;
   int microbatches_in_flight() const { return stage_.microbatches_in_flight; }
   bool has_head() const { return stage_.part.has_head; }
 

@@ -49,14 +49,20 @@ std::vector<PartTime> price_parts(Worker& worker, PlannedDevice& device, const O
   std::vector<PartTime> parts;
   for (int chunk = 0; chunk < static_cast<int>(worker.parts().size()); ++chunk) {
     const Model& model = worker.model(chunk);
+    // Nobody is at the other end, so nothing can go wrong there.
     const auto backward = [&](bool accumulate) {
       return price(device, prices, [&] {
-        model.backward(device, tokens, 0, worker.loss_sums().data(),
-                       {.accumulate = accumulate, .follows_forward = worker.mesh().shape().pipeline == 1});
+        const bool follows_forward = worker.mesh().shape().pipeline == 1;
+        for (const BackwardPart part : model.backward_parts()) {
+          HF_CHECK(model
+                       .backward(device, tokens, 0, worker.loss_sums().data(),
+                                 {.part = part, .accumulate = accumulate, .follows_forward = follows_forward})
+                       .ok());
+        }
       });
     };
     PartTime part;
-    part.forward = price(device, prices, [&] { model.forward(device, tokens, 0); });
+    part.forward = price(device, prices, [&] { HF_CHECK(model.forward(device, tokens, 0).ok()); });
     part.backward = (backward(false) + (microbatches - 1.0) * backward(true)) / microbatches;
     parts.push_back(part);
   }

@@ -129,11 +129,9 @@ struct TrafficRow {
   Traffic StepTraffic::*of;
 };
 std::vector<TrafficRow> traffic_rows() {
-  return {{"data: gradients", &StepTraffic::gradients},
-          {"data: parameters", &StepTraffic::parameters},
-          {"pipeline: boundaries", &StepTraffic::boundaries},
-          {"pipeline: tied weight", &StepTraffic::tied},
-          {"votes", &StepTraffic::votes}};
+  return {{"data: gradients", &StepTraffic::gradients},       {"data: parameters", &StepTraffic::parameters},
+          {"pipeline: boundaries", &StepTraffic::boundaries}, {"pipeline: tied weight", &StepTraffic::tied},
+          {"tensor: slices", &StepTraffic::slices},           {"votes", &StepTraffic::votes}};
 }
 
 std::string traffic_text(const LayoutPlan& plan) {
@@ -227,6 +225,7 @@ Json seat_json(const SeatPlan& seat, const PlannedMachine& machine) {
           {"traffic",
            {{"data", traffic_json(seat.traffic.data())},
             {"pipeline", traffic_json(seat.traffic.pipeline())},
+            {"tensor", traffic_json(seat.traffic.slices)},
             {"votes", traffic_json(seat.traffic.votes)}}}};
 }
 

@@ -83,8 +83,8 @@ class TimedRank {
     const Model& model = worker_->model();
     const TokenBatch tokens = worker_->staged_tokens(0);
     for (const bool accumulate : {false, true}) {
-      model.forward(*device_, tokens, 0);
-      model.backward(*device_, tokens, 0, worker_->loss_sums().data(), {.accumulate = accumulate});
+      HF_TRY_VOID(
+          model.forward_backward(*device_, tokens, worker_->loss_sums().data(), {.accumulate = accumulate}));
     }
     worker_->optimizer().launch_update(*device_, {.step = round + 1, .learning_rate = 0.0});
     device_->synchronize();

@@ -19,11 +19,17 @@ std::uint64_t end_step(const TraceConfig& trace) {
 // exchange.
 std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule) {
   constexpr std::uint64_t per_wave = 8, per_step = 16;
-  // A rank of a tensor group waits up to five times in each half of a layer and at either end of the model.
+  // A rank of a tensor group waits up to five times in each half of a layer and at either end of the model,
+  // and once for each chunk of the head.
   std::uint64_t per_action = 7;
   const bool shares_layers = worker.tensor_share().ranks() > 1;
-  for (const ModelPart& part : worker.parts())
-    per_action += shares_layers ? 10 * static_cast<std::uint64_t>(part.layers() + 2) : 0;
+  const std::int64_t rows = worker.batch_shape().microbatch_size * worker.batch_shape().sequence_length;
+  const std::int64_t chunk = rows_of_head_chunk(rows, worker.spec().padded_vocabulary);
+  for (const ModelPart& part : worker.parts()) {
+    if (!shares_layers) continue;
+    per_action += 10 * static_cast<std::uint64_t>(part.layers() + 2);
+    if (part.has_head) per_action += static_cast<std::uint64_t>((rows + chunk - 1) / chunk);
+  }
   const auto actions = schedule.actions.size() * static_cast<std::uint64_t>(schedule.runs);
   const auto waves = static_cast<std::uint64_t>(worker.lanes().waves());
   return per_action * actions +

@@ -182,9 +182,8 @@ Traffic vote(int ranks, int rank) {
 
 }  // namespace
 
-StepTraffic step_traffic(const Config& config, int ranks, int rank) {
+StepTraffic step_traffic(const Config& config, const Mesh& mesh, int rank) {
   const ModelSpec spec = make_model_spec(config);
-  const Mesh mesh = mesh_of(config, ranks);
   const MeshSeat seat = mesh.seat_of(rank);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
   const TensorShare share = share_of(spec.tensor_lanes, seat.tensor, mesh.shape().tensor);
@@ -199,7 +198,7 @@ StepTraffic step_traffic(const Config& config, int ranks, int rank) {
           .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
           .tied = tied_ends(buckets, seat.data, element_bytes),
           .slices = SliceTraffic(config, spec, share).of_step(schedule, parts),
-          .votes = vote(ranks, rank)};
+          .votes = vote(mesh.shape().ranks(), rank)};
 }
 
 }  // namespace holdfast

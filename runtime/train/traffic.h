@@ -5,6 +5,7 @@
 // Messages are those of a Communicator; NCCL moves the same bytes of the data axis.
 #pragma once
 
+#include "parallel/mesh.h"
 #include "parallel/traffic.h"
 #include "runtime/config/config.h"
 
@@ -22,7 +23,7 @@ struct StepTraffic {
   Traffic all() const { return data() + pipeline() + slices + votes; }
 };
 
-// Of rank `rank` of `ranks`; the layout can run (rank_layout.h).
-StepTraffic step_traffic(const Config& config, int ranks, int rank);
+// Of rank `rank`, which is no spare of the mesh; the layout can run (rank_layout.h).
+StepTraffic step_traffic(const Config& config, const Mesh& mesh, int rank);
 
 }  // namespace holdfast

@@ -174,14 +174,25 @@ Result<void> Worker::prepare_kernels() {
   return device().end_planning();
 }
 
+// Of what a tensor group tells each other: parts of a sum, what slices know of the head's rows, the norms'
+// gradients; as many messages out as in.
+std::uint64_t Worker::largest_slice_exchange_bytes(std::int64_t rows) const {
+  const TensorShare& share = tensor_share();
+  const std::int64_t head_rows = rows_of_head_chunk(rows, spec_.padded_vocabulary);
+  const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
+  const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
+  const std::uint64_t widest = std::max(
+      {floats(tensor_group_.own_rows(rows) * spec_.width), floats(share.count * vectors * spec_.width),
+       static_cast<std::uint64_t>(share.count * head_rows) * sizeof(SoftmaxStatistics)});
+  return 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedExchange::bytes_of_message(widest);
+}
+
 void Worker::reserve_exchanges() {
   const std::size_t element = bytes_of(spec_.dtype);
   data_exchange_.reserve(device(), largest_exchange_bytes(buckets_, seat_.data, element), plan_);
   const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
   const std::int64_t boundary = tensor_group_.own_rows(rows) * spec_.width;
-  // The widest exchange of a tensor group: parts of a sum that leave, and others that arrive.
-  tensor_exchange_.reserve(device(), static_cast<std::uint64_t>(2 * rows * spec_.width) * sizeof(float),
-                           plan_);
+  tensor_exchange_.reserve(device(), largest_slice_exchange_bytes(rows), plan_);
   const int tied = std::max(buckets_.guest(), buckets_.away());
   const std::uint64_t tied_bytes =
       tied < 0 ? 0 : buckets_.gradient_range(tied, seat_.data).size() * sizeof(float);

@@ -128,6 +128,7 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   void reserve();
   void reserve_exchanges();
+  std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;
   std::size_t token_offset(std::size_t slot) const;
   Result<void> connect_nccl();

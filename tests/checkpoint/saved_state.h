@@ -17,13 +17,19 @@
 namespace holdfast {
 
 struct StateTensor {
-  ShardSpec spec;  // of the whole tensor
+  ShardSpec spec;  // of the whole tensor, or of a whole slice
   std::vector<std::byte> bytes;
 };
 
 inline StateTensor make_tensor(const std::string& name, const std::string& kind, DType dtype,
-                               std::vector<std::uint64_t> shape, std::uint64_t seed) {
-  StateTensor tensor{.spec = {.tensor = name, .kind = kind, .dtype = dtype, .global_shape = std::move(shape)},
+                               std::vector<std::uint64_t> shape, std::uint64_t seed, std::uint32_t slice = 0,
+                               std::uint32_t slices = 1) {
+  StateTensor tensor{.spec = {.tensor = name,
+                              .kind = kind,
+                              .dtype = dtype,
+                              .global_shape = std::move(shape),
+                              .slice = slice,
+                              .slices = slices},
                      .bytes = {}};
   tensor.spec.block_count = tensor.spec.slice_blocks();
   tensor.bytes.resize(tensor.spec.byte_count());
@@ -33,7 +39,7 @@ inline StateTensor make_tensor(const std::string& name, const std::string& kind,
   return tensor;
 }
 
-// Tensors that end inside a block, at a block, and after several chunks of 1 MiB.
+// Tensors that end inside a block, at a block, and after several chunks of 1 MiB; the last one in two slices.
 inline std::vector<StateTensor> mixed_state(std::uint64_t seed) {
   std::vector<StateTensor> state;
   state.push_back(make_tensor("embedding.weight", "weight", DType::fp32, {5, 3000}, seed));
@@ -41,6 +47,8 @@ inline std::vector<StateTensor> mixed_state(std::uint64_t seed) {
   state.push_back(make_tensor("norm.weight", "weight", DType::bf16, {7}, seed + 2));
   state.push_back(make_tensor("head.weight", "weight", DType::fp32, {2, 4096}, seed + 3));
   state.push_back(make_tensor("head.bias", "moment2", DType::fp32, {600001}, seed + 4));
+  for (std::uint32_t slice = 0; slice < 2; ++slice)
+    state.push_back(make_tensor("up.weight", "weight", DType::fp32, {4, 4500}, seed + 5 + slice, slice, 2));
   return state;
 }
 

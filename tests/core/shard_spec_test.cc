@@ -57,6 +57,47 @@ TEST(PlanCopies, OneToManyAndBack) {
   EXPECT_EQ(up[1].wanted_offset, 4096u);
 }
 
+ShardSpec slice_of(std::string tensor, std::uint32_t slice, std::uint32_t slices) {
+  ShardSpec spec = piece(std::move(tensor), 10'000, 0, 0);
+  spec.slice = slice;
+  spec.slices = slices;
+  spec.block_count = spec.slice_blocks();
+  return spec;
+}
+
+TEST(ShardSpec, SlicesHaveBlocksOfTheirOwn) {
+  EXPECT_EQ(slice_of("t", 1, 2).slice_blocks(), 2u);
+  EXPECT_EQ(slice_of("t", 1, 2).element_count(), 5000u);
+  EXPECT_EQ(slice_of("t", 3, 4).element_count(), 2500u);
+}
+
+TEST(PlanCopies, OfSlicesEachFromItsOwn) {
+  const std::vector<ShardSpec> both = {slice_of("t", 0, 2), slice_of("t", 1, 2)};
+  const auto copies = plan_copies(both, {both[1], both[0]}).value();
+  ASSERT_EQ(copies.size(), 2u);
+  EXPECT_EQ(copies[0].existing_index, 1u);
+  EXPECT_EQ(copies[1].existing_index, 0u);
+  EXPECT_EQ(copies[0].element_count, 5000u);
+}
+
+TEST(PlanCopies, OtherSlicesAreRefused) {
+  const auto fewer = plan_copies({slice_of("t", 0, 2), slice_of("t", 1, 2)}, {slice_of("t", 3, 4)});
+  EXPECT_EQ(fewer.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(fewer.error().message, HasSubstr("'t' (weight) exists in 2 slices, but 4 are wanted"));
+  EXPECT_THAT(plan_copies({slice_of("t", 0, 2)}, {slice_of("t", 0, 1)}).error().message,
+              HasSubstr("exists in 2 slices, but 1 are wanted"));
+}
+
+TEST(WholeSlices, AsksForThoseOfWhichNothingIsThere) {
+  std::vector<ShardSpec> pieces = {slice_of("t", 1, 2), piece("u", 10'000, 1, 1), piece("u", 10'000, 0, 1)};
+  pieces[0].block_count = 1;
+  const std::vector<ShardSpec> whole = whole_slices(pieces);
+  EXPECT_EQ(whole,
+            (std::vector<ShardSpec>{slice_of("t", 0, 2), slice_of("t", 1, 2), piece("u", 10'000, 0, 3)}));
+  const auto missing = plan_copies({slice_of("t", 1, 2)}, whole_slices({slice_of("t", 1, 2)}));
+  EXPECT_THAT(missing.error().message, HasSubstr("'t' (slice 0 of 2)"));
+}
+
 TEST(PlanCopies, EmptyWantsNothing) {
   EXPECT_TRUE(plan_copies({}, {}).value().empty());
   EXPECT_TRUE(plan_copies({}, {piece("t", 100, 0, 0)}).value().empty());

@@ -617,6 +617,10 @@ class Errors(unittest.TestCase):
     def test_initialize_from_nothing(self):
         self.expect(self.train("--run.initialize_from=elsewhere"))
 
+    def test_initialize_from_other_slices(self):
+        self.saved_run()
+        self.expect(self.train("--run.directory=other", "--run.initialize_from=run", "--parallel.tensor_lanes=2"))
+
     def test_no_checkpoint(self):
         (self.folder / "empty").mkdir()
         self.expect(self.holdfast("sample", "empty", "--prompt", "x"))
@@ -691,6 +695,10 @@ class Errors(unittest.TestCase):
 
     def test_rank_hangs_in_pipeline(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s",
+                                environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
+
+    def test_rank_hangs_in_layer(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
     def test_without_ulfm(self):

@@ -112,7 +112,7 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
     const int rank = worker.communicator().rank();
     const AxisTraffic before = worker.traffic();
     for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
-    const StepTraffic formula = step_traffic(rig.config(), layout.ranks(), rank);
+    const StepTraffic formula = step_traffic(rig.config(), worker.mesh(), rank);
     const auto expect = [&](Axis axis, const Traffic& of_step) {
       Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);
       counted = worker.traffic().of(axis) - before.of(axis);

@@ -90,15 +90,19 @@ TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {
 
 // Rows and parts of sums go through pinned buffers in the middle of a forward.
 TEST_F(EmulatedGpu, SlicesGiveTheSameBitsOnAnyRanks) {
-  const std::vector<std::string> what = {"parallel.tensor_lanes=2",    "training.steps=2",
-                                         "training.sequence_length=8", "training.microbatches_per_lane=2",
-                                         "evaluation.every_steps=1",   "training.cuda_graphs=true"};
+  const std::vector<std::string> what = {
+      "model.kv_heads=4",           "parallel.tensor_lanes=4",          "training.steps=2",
+      "training.sequence_length=8", "training.microbatches_per_lane=2", "evaluation.every_steps=1",
+      "training.cuda_graphs=true"};
   expect_done({.run = "one", .overrides = what});
-  for (const int stages : {1, 2}) {
-    const std::string run = fmt::format("stages{}", stages);
+  struct Layout {
+    int data, stages;
+  };
+  for (const auto [data, stages] : {Layout{1, 1}, Layout{2, 1}, Layout{1, 2}}) {
+    const std::string run = fmt::format("d{}p{}", data, stages);
     std::vector<std::string> overrides = what;
     overrides.insert(overrides.end(), {"parallel.tensor=2", fmt::format("parallel.pipeline={}", stages)});
-    expect_done({.run = run, .ranks = 2 * stages, .overrides = overrides});
+    expect_done({.run = run, .ranks = 2 * data * stages, .overrides = overrides});
     EXPECT_EQ(digest(run), digest("one")) << run;
     EXPECT_EQ(losses(run), losses("one")) << run;
   }

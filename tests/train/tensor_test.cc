@@ -97,14 +97,35 @@ TEST_F(TensorTest, UntiedGpt2WithPaddingSlices) {
   expect_layout({.data = 1, .pipeline = 2, .tensor = 4}, what);
 }
 
+TEST_F(TensorTest, SixteenSlicesOfOneRowEach) {
+  const std::vector<std::string> what = {"model.heads=16",
+                                         "model.kv_heads=16",
+                                         "model.width=64",
+                                         "training.sequence_length=16",
+                                         "training.microbatch_size=1",
+                                         "parallel.tensor_lanes=16",
+                                         "parallel.lanes=2",
+                                         "evaluation.batches=2"};
+  for (const int tensor : {4, 16}) expect_layout({.tensor = tensor}, what);
+}
+
+// Every layout of up to eight ranks that has a pipeline.
 TEST_F(TensorTest, EverySchedule) {
-  const std::vector<std::string> what = {"model.layers=6", "training.microbatches_per_lane=3",
-                                         "parallel.lanes=3", "parallel.tensor_lanes=2"};
+  const std::vector<std::string> what = {"model.layers=6", "model.kv_heads=4",
+                                         "training.microbatches_per_lane=3", "parallel.lanes=3",
+                                         "parallel.tensor_lanes=4"};
+  const std::vector<std::vector<std::string>> schedules = {
+      {"parallel.pipeline_schedule=zero_bubble"},
+      {"parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"}};
+  for (const std::vector<std::string>& schedule : schedules) {
+    for (const int tensor : {1, 2, 4}) {
+      for (const int pipeline : {2, 3, 4}) {
+        for (int data = 1; data * pipeline * tensor <= 8 && data <= 3; ++data)
+          expect_layout({.data = data, .pipeline = pipeline, .tensor = tensor}, what, schedule);
+      }
+    }
+  }
   expect_layout({.pipeline = 2, .tensor = 2}, what, {"parallel.pipeline_schedule=gpipe"});
-  expect_layout({.pipeline = 4, .tensor = 2}, what);
-  expect_layout({.pipeline = 4, .tensor = 2}, what, {"parallel.pipeline_schedule=zero_bubble"});
-  expect_layout({.data = 2, .pipeline = 2, .tensor = 2}, what,
-                {"parallel.pipeline_schedule=interleaved", "parallel.pipeline_chunks=2"});
 }
 
 TEST_F(TensorTest, AnyRecompute) {

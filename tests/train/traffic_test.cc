@@ -111,13 +111,14 @@ class StepTrafficTest : public testing::TestWithParam<Case> {
     (*worker)->start_loader();
     const Result<StepOutcome> outcome = run_step(**worker, {});
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
-    const StepTraffic formula = step_traffic(config, ranks, rank);
+    const StepTraffic formula = step_traffic(config, mesh_of(config, ranks), rank);
     EXPECT_EQ(peers.of({TagGroup::data}), formula.data()) << "data, rank " << rank;
     EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
                         TagGroup::wrapped_gradients}),
               formula.boundaries)
         << "boundaries, rank " << rank;
     EXPECT_EQ(peers.of({TagGroup::tied_weights}), formula.tied) << "tied, rank " << rank;
+    EXPECT_EQ(peers.of({TagGroup::tensor}), formula.slices) << "tensor, rank " << rank;
     EXPECT_EQ(peers.of_all_ranks(), formula.votes) << "votes, rank " << rank;
   }
 };
@@ -129,7 +130,7 @@ TEST_P(StepTrafficTest, IsWhatAStepSends) {
   Traffic all;
   for (int rank = 0; rank < GetParam().ranks; ++rank) {
     expect_counted(rig.config(), GetParam().ranks, rank);
-    all += step_traffic(rig.config(), GetParam().ranks, rank).all();
+    all += step_traffic(rig.config(), mesh_of(rig.config(), GetParam().ranks), rank).all();
   }
   EXPECT_EQ(all.bytes_sent, all.bytes_received);
   EXPECT_EQ(all.messages_sent, all.messages_received);
