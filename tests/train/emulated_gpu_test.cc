@@ -77,7 +77,8 @@ TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {
   const std::vector<std::vector<std::string>> layouts = {
       {"parallel.pipeline=2"},
       {"parallel.pipeline=2", "training.cuda_graphs=true", "training.recompute=full"},
-      {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"}};
+      {"parallel.pipeline=2", "parallel.pipeline_chunks=2", "parallel.pipeline_schedule=interleaved"},
+      {"parallel.pipeline=2", "training.cuda_graphs=true", "parallel.pipeline_schedule=zero_bubble"}};
   for (std::size_t i = 0; i < layouts.size(); ++i) {
     const std::string run = fmt::format("pipeline{}", i);
     std::vector<std::string> overrides = what;

@@ -68,6 +68,13 @@ constexpr std::array cases = {
            config.model.head = "tied";
            config.parallel.pipeline = 2;
          }},
+    Case{"SlicesInStagesWithoutBubbles", 8,
+         [](Config& config) {
+           config.training.recompute = "selective";
+           config.parallel.tensor = 2;
+           config.parallel.pipeline = 2;
+           config.parallel.pipeline_schedule = "zero_bubble";
+         }},
     Case{"ChunksInTurn", 4,
          [](Config& config) {
            config.model.head = "tied";
