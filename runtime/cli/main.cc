@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 10> commands = {{
+constexpr std::array<Command, 11> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
