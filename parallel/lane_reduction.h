@@ -80,10 +80,4 @@ class LaneReduction {
   std::unique_ptr<State> state_;
 };
 
-// After the update: every rank sends its owned ranges of the flat parameter buffer to all others, bucket by
-// bucket in forward order, an exchange each. Returns when this rank's buffer is complete. dtype_bytes: bytes
-// of one element of the buffer. The device has written what it sends.
-Result<void> gather_parameters(const BucketPlan& buckets, Exchange& exchange, const Waiter& waiter,
-                               std::byte* parameters, std::size_t dtype_bytes);
-
 }  // namespace holdfast

@@ -111,16 +111,6 @@ void attend_backward(const BlockRun& run, const BlockActivations& a, void* dqkv_
   }
 }
 
-// x -> mid
-Result<void> forward_attention(const BlockRun& run, const Block& block, const BlockActivations& a) {
-  HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
-  block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
-  attend(run, a);
-  HF_TRY_VOID(block.output.forward(run.device, run.group, run.sums(), a.attention, run.scratch.branch_NC));
-  add(run, a.x_NC, run.scratch.branch_NC, a.mid_NC);
-  return {};
-}
-
 // mid -> active
 Result<void> forward_to_active(const BlockRun& run, const Block& block, const BlockActivations& a) {
   HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));
@@ -152,8 +142,17 @@ Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC) {
   return static_cast<const void*>(all);
 }
 
-Result<void> block_forward(const BlockRun& run, const Block& block, const BlockActivations& a, void* out_NC) {
-  HF_TRY_VOID(forward_attention(run, block, a));
+Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& a) {
+  HF_TRY_VOID(gathered_norm(run, block.attention_norm, a.x_NC, a.normed_NC, a.attention_norm));
+  block.qkv.forward(run.device, a.normed_NC, a.qkv, run.rows());
+  attend(run, a);
+  HF_TRY_VOID(block.output.forward(run.device, run.group, run.sums(), a.attention, run.scratch.branch_NC));
+  add(run, a.x_NC, run.scratch.branch_NC, a.mid_NC);
+  return {};
+}
+
+Result<void> feed_forward_forward(const BlockRun& run, const Block& block, const BlockActivations& a,
+                                  void* out_NC) {
   HF_TRY_VOID(forward_to_active(run, block, a));
   HF_TRY_VOID(block.down.forward(run.device, run.group, run.sums(), a.active, run.scratch.branch_NC));
   add(run, a.mid_NC, run.scratch.branch_NC, out_NC);
@@ -164,7 +163,7 @@ Result<void> recompute_for_feed_forward(const BlockRun& run, const Block& block,
                                         Recompute recompute) {
   if (recompute == Recompute::none) return {};
   if (recompute == Recompute::full) {
-    HF_TRY_VOID(forward_attention(run, block, a));
+    HF_TRY_VOID(attention_forward(run, block, a));
     return forward_to_active(run, block, a);
   }
   HF_TRY_VOID(gathered_norm(run, block.feed_forward_norm, a.mid_NC, a.normed_mid_NC, a.feed_forward_norm));

@@ -101,9 +101,11 @@ Result<void> gathered_norm(const BlockRun& run, const Norm& norm, const void* x_
 // All rows of a gradient of which this rank has its own: d_NC itself in a group of one.
 Result<const void*> gather_gradient(const BlockRun& run, const void* d_NC);
 
-// Reads activations.x_NC, fills the rest, writes the block's output to out_NC.
-Result<void> block_forward(const BlockRun& run, const Block& block, const BlockActivations& activations,
-                           void* out_NC);
+// x -> mid -> out. The two halves are two calls, because each half's parameters may come as late as it is
+// launched. The first reads activations.x_NC, both fill the rest, the second writes the block's output.
+Result<void> attention_forward(const BlockRun& run, const Block& block, const BlockActivations& activations);
+Result<void> feed_forward_forward(const BlockRun& run, const Block& block,
+                                  const BlockActivations& activations, void* out_NC);
 
 // Before the backward of a half of the block: computes again what that half reads and the blocks share. With
 // Recompute::full the first call does it for both halves.

@@ -76,6 +76,7 @@ void Model::bind(Device& device, const MemoryArena& arena, const BucketPlan& buc
   }
   if (has_head()) final_norm_ = norm_of("final_norm");
   bind_ends(table);
+  bind_buckets(buckets);
 }
 
 void Model::bind_ends(const ParameterTable& table) {
@@ -85,6 +86,31 @@ void Model::bind_ends(const ParameterTable& table) {
   if (spec_.positions == 0) return;
   position_table_ = table.parameter("embedding.position.weight");
   position_gradient_ = table.gradient("embedding.position.weight");
+}
+
+void Model::bind_buckets(const BucketPlan& buckets) {
+  const auto bucket_of = [&buckets](const std::string& name) {
+    const auto holds = [&name](const Bucket& bucket) {
+      return bucket.shadow_of < 0 &&
+             std::ranges::find(bucket.tensors, name, &BucketTensor::name) != bucket.tensors.end();
+    };
+    const auto found = std::ranges::find_if(buckets.buckets(), holds);
+    HF_CHECK(found != buckets.buckets().end(), "no bucket has {}", name);
+    return static_cast<int>(found - buckets.buckets().begin());
+  };
+  for (std::int64_t layer = stage_.part.first_layer; layer < stage_.part.end_layer; ++layer) {
+    const std::string name = fmt::format("layers.{}.", layer);
+    block_buckets_.push_back({.attention = bucket_of(name + "attention_norm.weight"),
+                              .feed_forward = bucket_of(name + "feed_forward_norm.weight")});
+  }
+  if (!stage_.part.has_embedding) return;
+  embedding_bucket_ = bucket_of("embedding.token.weight");
+  if (spec_.positions == 0) return;
+  embedding_bucket_ = std::min(embedding_bucket_, bucket_of("embedding.position.weight"));
+}
+
+Result<void> Model::wait_for_parameters(int bucket) const {
+  return gate_ == nullptr ? Result<void>() : gate_->wait_for(bucket);
 }
 
 void Model::join(TensorGroup& group) {
@@ -195,11 +221,17 @@ Result<void> Model::embed(Device& device, const TokenBatch& batch, int microbatc
 }
 
 Result<void> Model::forward(Device& device, const TokenBatch& batch, int microbatch) const {
-  if (stage_.part.has_embedding) HF_TRY_VOID(embed(device, batch, microbatch));
+  if (stage_.part.has_embedding) {
+    HF_TRY_VOID(wait_for_parameters(embedding_bucket_));
+    HF_TRY_VOID(embed(device, batch, microbatch));
+  }
   const BlockRun run = run_of(device, batch);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    HF_TRY_VOID(
-        block_forward(run, blocks_[i], block_activations(microbatch, i), residual(microbatch, i + 1)));
+    const BlockActivations activations = block_activations(microbatch, i);
+    HF_TRY_VOID(wait_for_parameters(block_buckets_[i].attention));
+    HF_TRY_VOID(attention_forward(run, blocks_[i], activations));
+    HF_TRY_VOID(wait_for_parameters(block_buckets_[i].feed_forward));
+    HF_TRY_VOID(feed_forward_forward(run, blocks_[i], activations, residual(microbatch, i + 1)));
   }
   return {};
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "parallel/parameter_gate.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/block.h"
@@ -70,6 +71,10 @@ class Model {
   // Of a share with peers, before anything runs; the group outlives the model. Until then nothing moves, as
   // when kernels are only planned.
   void join(TensorGroup& group);
+  // From now on forward() asks for the parameters of the embedding and of each half layer before it launches
+  // what reads them; the gate outlives the model. Without one they are there, as the head's must be before
+  // a backward or forward_loss(), which ask for nothing.
+  void ask(ParameterGate& gate) { gate_ = &gate; }
 
   // Microbatches are numbered in the order of their forwards, and so are the places of their activations,
   // which come round after StageShape::microbatches_in_flight.
@@ -112,6 +117,8 @@ class Model {
   class BucketCounter;
 
   void bind_ends(const ParameterTable& table);
+  void bind_buckets(const BucketPlan& buckets);
+  Result<void> wait_for_parameters(int bucket) const;
   // Input (0) or outputs (i + 1: of the stage's block i) of a microbatch.
   void* residual(int microbatch, std::size_t index) const;
   BlockActivations block_activations(int microbatch, std::size_t index) const;
@@ -167,6 +174,13 @@ class Model {
   float* position_gradient_ = nullptr;
   std::unique_ptr<TensorGroup> alone_;
   TensorGroup* joined_ = nullptr;
+  // Buckets of the parameters that a forward reads: the last of the embedding's, and those of each block.
+  struct HalfBuckets {
+    int attention = 0, feed_forward = 0;
+  };
+  int embedding_bucket_ = 0;
+  std::vector<HalfBuckets> block_buckets_;
+  ParameterGate* gate_ = nullptr;
 };
 
 }  // namespace holdfast

@@ -3,7 +3,7 @@
 //
 // In fp32 runs the owner's range of the flat parameter buffer is the master itself; in bf16 runs the master
 // is a shard and the update writes the rounded copy into the parameter buffer. After the update
-// gather_parameters() sends the owned ranges to everybody.
+// ParameterGather sends the owned ranges to everybody.
 #pragma once
 
 #include <cstdint>

@@ -144,6 +144,7 @@ class HeldOutSet::Forwards final : public StageWork {
 
 Result<double> HeldOutSet::loss(Worker& worker) {
   HF_FAULT_POINT(worker.faults(), "evaluation.begin");
+  HF_TRY_VOID(worker.parameter_gather().finish());
   const auto rank = static_cast<std::uint64_t>(worker.seat().data);
   const auto ranks = static_cast<std::uint64_t>(worker.mesh().shape().data);
   Forwards forwards(*this, worker);

@@ -62,13 +62,14 @@ LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule sc
       buckets_wait_(worker.config().training.cuda_graphs && worker.mesh().shape().data == 1) {}
 
 Result<void> LaneRunner::run(LaneOutcome& outcome) {
-  LaneReduction& reduction = worker_->reduction();
   outcome_ = &outcome;
   wave_ = 0;
+  reducing_ = false;
   first_slot_ = 0;
-  // Who waits for the other slices of a layer in the middle of a launch holds up no neighbour.
+  // Who waits in the middle of a launch, for the other slices of a layer or for parameters, holds up no
+  // neighbour.
   worker_->tensor_group().set_background([this] { return executor_.advance(); });
-  HF_TRY_VOID(reduction.begin_wave(0));
+  worker_->parameter_gather().set_background([this] { return executor_.advance(); });
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
     executor_.record(worker_->spans(), static_cast<int>(first_slot_));
@@ -77,7 +78,14 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   }
   while (wave_ + 1 < worker_->lanes().waves()) HF_TRY_VOID(next_wave());
   HF_FAULT_POINT(worker_->faults(), "step.before_reduce");
-  return reduction.finish_wave();
+  return worker_->reduction().finish_wave();
+}
+
+Result<void> LaneRunner::begin_reduction() {
+  if (reducing_) return {};
+  reducing_ = true;
+  HF_TRY_VOID(worker_->parameter_gather().finish());
+  return worker_->reduction().begin_wave(0);
 }
 
 Result<void> LaneRunner::next_wave() {
@@ -126,11 +134,14 @@ void LaneRunner::load(StagePosition position) {
   if (worker_->ledger() != nullptr) worker_->ledger()->add(batch->samples);
 }
 
-// All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless the
-// other ranks of a tensor group have their say in between.
+// All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless other
+// ranks have their say in between: those of a tensor group, or those whose parameters the first forward of a
+// step waits for.
 template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
-  if (worker_->tensor_share().ranks() > 1) return launch();
+  const bool reads_arriving_parameters =
+      work == Work::forward && slot(position) == 0 && worker_->mesh().shape().data > 1;
+  if (worker_->tensor_share().ranks() > 1 || reads_arriving_parameters) return launch();
   Result<void> launched;
   worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, work),
                            [&] { launched = launch(); });
@@ -154,6 +165,7 @@ Error LaneRunner::give_up() {
 }
 
 Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
+  HF_TRY_VOID(begin_reduction());
   const BackwardPart part = part_of(backward.work);
   // The gradients of the lane before stay in the buffer until its last weights are done.
   if (part != BackwardPart::inputs && starts_next_lane(position)) HF_TRY_VOID(next_wave());
@@ -203,7 +215,9 @@ std::span<std::byte> LaneRunner::input_gradient(StagePosition position) {
 }
 
 Result<bool> LaneRunner::advance() {
-  return worker_->reduction().advance();
+  HF_TRY(const bool gathering, worker_->parameter_gather().advance());
+  HF_TRY(const bool reducing, worker_->reduction().advance());
+  return gathering || reducing;
 }
 
 }  // namespace holdfast

@@ -2,6 +2,7 @@
 // of the pipeline's schedule, and the lane reduction between them. A run without a pipeline is one of one
 // stage.
 //
+// The first forwards wait for parameters that are still on their way, each half layer for its own.
 // A lane's gradients may be written when the lane before has left the buffer; its first forwards do not wait
 // for that. A rank without a lane in the last wave takes part in its reduction alone.
 #pragma once
@@ -47,6 +48,8 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
+  // Before the first backward of the step: the exchange is the gradients' from then on.
+  Result<void> begin_reduction();
   template <typename Launch>
   Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);
   Result<void> next_wave();
@@ -65,6 +68,7 @@ class LaneRunner final : private StageWork {
   bool buckets_wait_;
   LaneOutcome* outcome_ = nullptr;
   int wave_ = 0;
+  bool reducing_ = false;
   std::size_t first_slot_ = 0;  // of this run of the schedule
 };
 

@@ -105,16 +105,22 @@ Result<void> Progress::saved(std::uint64_t step, const std::string& directory, s
   return log_.write(line);
 }
 
-Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& counts,
-                                const AxisTraffic& traffic) {
+Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
+                                const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
   // Of rank 0: how much of the gradient exchange ran behind the backward pass.
-  line.field("gradient_bytes_sent", counts.bytes_sent).field("gradient_buckets_sent", counts.buckets_sent);
-  line.field("gradient_bytes_sent_during_backward", counts.bytes_sent_before_backward_ended);
-  line.field("gradient_buckets_sent_during_backward", counts.buckets_sent_before_backward_ended);
-  line.field("gradient_exposed_ms", static_cast<double>(counts.exposed_us) / 1e3);
+  line.field("gradient_bytes_sent", gradients.bytes_sent)
+      .field("gradient_buckets_sent", gradients.buckets_sent);
+  line.field("gradient_bytes_sent_during_backward", gradients.bytes_sent_before_backward_ended);
+  line.field("gradient_buckets_sent_during_backward", gradients.buckets_sent_before_backward_ended);
+  line.field("gradient_exposed_ms", static_cast<double>(gradients.exposed_us) / 1e3);
+  // And how much of the all-gather of parameters ran behind the next forward.
+  line.field("parameter_buckets_gathered", parameters.buckets);
+  line.field("parameter_buckets_awaited", parameters.buckets_awaited);
+  line.field("parameter_gather_ms", static_cast<double>(parameters.gather_us) / 1e3);
+  line.field("parameter_exposed_ms", static_cast<double>(parameters.exposed_us) / 1e3);
   for (std::size_t axis = 0; axis < axis_names.size(); ++axis) {
     const Traffic& moved = traffic.of(static_cast<Axis>(axis));
     line.field(fmt::format("{}_bytes_sent", axis_names[axis]), moved.bytes_sent);

@@ -36,9 +36,9 @@ class Progress {
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   Result<void> saved(std::uint64_t step, const std::string& directory, std::int64_t duration_ns);
-  // Of this rank: how its gradients left, and all that it sent and received.
-  Result<void> finished(const RunStatus& status, const LaneReductionCounts& counts,
-                        const AxisTraffic& traffic);
+  // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
+  Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
+                        const ParameterGatherCounts& parameters, const AxisTraffic& traffic);
   // One line for people, on stdout.
   void say(std::string_view line) const;
 

@@ -89,6 +89,7 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
 
 Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep) {
   const bool first = worker.communicator().rank() == 0;
+  HF_TRY_VOID(worker.parameter_gather().finish());
   HF_TRY_VOID(agree(worker, first ? store.begin_save(worker.state().step) : Result<void>()));
   HF_FAULT_POINT(worker.faults(), "save.before_shard");
   const Result<ShardFile> shard = write_own_shard(worker, store);

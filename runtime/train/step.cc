@@ -109,8 +109,7 @@ Result<void> finish_update(Worker& worker) {
     }
   }
   HF_FAULT_POINT(worker.faults(), "step.before_gather");
-  const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_parameters});
-  return worker.gather_parameters();
+  return worker.parameter_gather().begin();
 }
 
 void advance(RunState& state, const BatchShape& shape, const Digest& data, const StepOutcome& outcome) {

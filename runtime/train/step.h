@@ -1,5 +1,6 @@
 // One training step, a transaction: forward and backward of this rank's lanes, lane reduction, one vote of
-// all ranks, then the update. A step that is not voted for changes nothing.
+// all ranks, then the update. A step that is not voted for changes nothing. When it returns, updated
+// parameters may still be on their way to and from other ranks (Worker::parameter_gather).
 #pragma once
 
 #include <cstdint>

@@ -269,7 +269,8 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   };
   complain(write_status(inputs_.env, paths, status));
   if (progress_ != nullptr)
-    complain(progress_->finished(status, worker_->reduction().counts(), worker_->traffic()));
+    complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
+                                 worker_->traffic()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
   complain(write_report(inputs_.env, paths));
 }

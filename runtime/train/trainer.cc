@@ -61,6 +61,7 @@ Result<ExitCode> Trainer::run() {
 // The last log lines have no vote after them, so they are agreed on here.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
+  HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   return code;

@@ -130,6 +130,10 @@ void Worker::reserve() {
       std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
   reduction_->record(spans_);
   tensor_group_.record(spans_);
+  parameter_gather_ = std::make_unique<ParameterGather>(buckets_, data_exchange_.exchange(), device(),
+                                                        waiter_, bytes_of(spec_.dtype));
+  parameter_gather_->record(spans_);
+  if (links_.tied() != nullptr) parameter_gather_->connect_tied(*links_.tied());
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
 }
 
@@ -154,8 +158,10 @@ Result<void> Worker::allocate() {
   for (const std::unique_ptr<Model>& model : models_) {
     model->bind(device(), arena_, buckets_, parameters_, gradients_);
     model->join(tensor_group_);
+    model->ask(*parameter_gather_);
   }
   reduction_->bind(arena_, gradients_);
+  parameter_gather_->bind(parameters_);
   optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
   return {};
 }
@@ -257,20 +263,8 @@ void Worker::start_loader() {
 Result<void> Worker::publish_parameters() {
   optimizer_->launch_publish(device());
   device().synchronize();
-  return gather_parameters();
-}
-
-// The embedding's owners tell the head's stage first, whose ranks then tell each other.
-Result<void> Worker::gather_parameters() {
-  const std::size_t element = bytes_of(spec_.dtype);
-  const int away = buckets_.away(), guest = buckets_.guest();
-  if (const int tied = std::max(away, guest); tied >= 0) {
-    const ElementRange range = buckets_.parameter_range(tied, seat_.data);
-    HF_TRY_VOID(pass_on(*links_.tied(), waiter_,
-                        std::span(parameters_ + range.begin * element, range.size() * element), away >= 0,
-                        "the passing of a tied weight"));
-  }
-  return holdfast::gather_parameters(buckets_, data_exchange_.exchange(), waiter_, parameters_, element);
+  HF_TRY_VOID(parameter_gather_->begin());
+  return parameter_gather_->finish();
 }
 
 Result<void> Worker::join_tied_gradients() {

@@ -16,6 +16,7 @@
 #include "parallel/lanes.h"
 #include "parallel/mesh.h"
 #include "parallel/nccl/nccl_session.h"
+#include "parallel/parameter_gather.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/memory_plan.h"
@@ -88,6 +89,9 @@ class Worker {
   std::span<const ModelPart> parts() const { return parts_; }
   ShardedOptimizer& optimizer() { return *optimizer_; }
   LaneReduction& reduction() { return *reduction_; }
+  // Of the parameters that the owners updated. Whatever reads parameters but the next step's forwards
+  // finishes it first.
+  ParameterGather& parameter_gather() { return *parameter_gather_; }
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
   SpanRecorder& spans() { return spans_; }    // off unless a trace is recorded
@@ -118,8 +122,6 @@ class Worker {
   // Owned master weights -> the parameter buffer of every rank that computes with them. After initialisation
   // and a load.
   Result<void> publish_parameters();
-  // The same of parameters that the owners have written, after every update.
-  Result<void> gather_parameters();
   // Where a tied weight has its ends on two stages: the head's gradient, summed over all lanes, to the
   // embedding's. Between the last wave and LaneReduction::finish_step().
   Result<void> join_tied_gradients();
@@ -163,6 +165,7 @@ class Worker {
   std::vector<std::unique_ptr<Model>> models_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   std::unique_ptr<LaneReduction> reduction_;
+  std::unique_ptr<ParameterGather> parameter_gather_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Ledger> ledger_;

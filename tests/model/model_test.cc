@@ -151,6 +151,63 @@ TEST_P(ModelTest, LossIsTheSameWithAndWithoutBackward) {
   EXPECT_EQ(std::bit_cast<std::uint64_t>(forward_only.forward_loss()), loss);
 }
 
+// Brings the parameters of a bucket when they are asked for and not before.
+class LateParameters final : public ParameterGate {
+ public:
+  LateParameters(ModelRig& rig, std::size_t element_bytes) : rig_(rig), element_bytes_(element_bytes) {
+    const std::uint64_t bytes = rig.buckets().parameter_elements() * element_bytes;
+    parameters_.assign(rig.parameters(), rig.parameters() + bytes);
+    std::memset(rig.parameters(), 0xff, bytes);  // not numbers
+  }
+  Result<void> wait_for(int bucket) override {
+    rig_.device().synchronize();  // what was launched before has read what was there
+    asked_.push_back(bucket);
+    if (bucket == failing_) return fail(ExitCode::communication, "no parameters");
+    for (int b = static_cast<int>(rig_.buckets().buckets().size()); b-- > bucket;) bring(b);
+    return {};
+  }
+  void bring(int bucket) {
+    const ElementRange range = rig_.buckets().parameter_range(bucket, 0);
+    std::memcpy(rig_.parameters() + range.begin * element_bytes_,
+                parameters_.data() + range.begin * element_bytes_, range.size() * element_bytes_);
+  }
+  void fail_at(int bucket) { failing_ = bucket; }
+  const std::vector<int>& asked() const { return asked_; }
+
+ private:
+  ModelRig& rig_;
+  std::size_t element_bytes_;
+  std::vector<std::byte> parameters_;
+  std::vector<int> asked_;
+  int failing_ = -1;
+};
+
+TEST_P(ModelTest, AsksForEachHalfLayersParametersBeforeItReadsThem) {
+  ModelRig rig(spec(), shape);
+  start(rig, shape.rows());
+  const double expected_loss = rig.forward_loss();
+  const auto output = [&rig] {
+    rig.device().synchronize();
+    const std::span<const std::byte> bytes = rig.model().output(0, shape);
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  const std::vector<std::byte> expected = output();
+  LateParameters late(rig, bytes_of(spec().dtype));
+  rig.ask(late);
+  const int head = rig.model().spec().tied_head ? 1 : 0;
+  ASSERT_TRUE(rig.model().forward(rig.device(), rig.tokens(), 0).ok());
+  EXPECT_EQ(output(), expected);
+  // Two layers and the embedding, whose positions come with it.
+  const int embedding = head + 5;
+  EXPECT_EQ(late.asked(), (std::vector{embedding, head + 4, head + 3, head + 2, head + 1}));
+  late.bring(head);
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(rig.forward_loss()), std::bit_cast<std::uint64_t>(expected_loss));
+  late.fail_at(head + 3);
+  const Result<void> failed = rig.model().forward(rig.device(), rig.tokens(), 0);
+  EXPECT_FALSE(failed.ok());
+  rig.device().synchronize();
+}
+
 TEST_P(ModelTest, LogitsGiveTheLoss) {
   ModelRig rig(spec(), shape, {.mode = Model::Mode::forward_only});
   start(rig, shape.rows());

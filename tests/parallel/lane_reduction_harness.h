@@ -13,6 +13,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "parallel/lane_reduction.h"
+#include "parallel/parameter_gather.h"
 
 namespace holdfast::test {
 
@@ -224,8 +225,11 @@ inline Result<void> check_gather_parameters(Exchange& exchange, const Waiter& wa
       }
     }
   }
-  HF_TRY_VOID(gather_parameters(plan, exchange, waiter, std::as_writable_bytes(std::span(parameters)).data(),
-                                sizeof(std::uint16_t)));
+  const std::unique_ptr<Device> device = make_cpu_device({});
+  ParameterGather gather(plan, exchange, *device, waiter, sizeof(std::uint16_t));
+  gather.bind(std::as_writable_bytes(std::span(parameters)).data());
+  HF_TRY_VOID(gather.begin());
+  HF_TRY_VOID(gather.finish());
   EXPECT_EQ(parameters, expected) << "rank " << rank << " of " << ranks;
   return {};
 }

@@ -196,13 +196,16 @@ TEST(LaneReduction, StepsAllocateNothing) {
     ReducingRank reducing(exchange, patient(), 5, test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
+    ParameterGather gather(reducing.plan(), exchange, reducing.device(), patient(), sizeof(float));
+    gather.bind(parameters.data());
     std::uint64_t before = 0;
     for (int step = 0; step < 3; ++step) {
       HF_TRY_VOID(barrier(c, patient()));
       if (step == 1) before = test::allocation_count();
       HF_TRY_VOID(barrier(c, patient()));
       HF_TRY_VOID(reducing.step(lanes));
-      HF_TRY_VOID(gather_parameters(reducing.plan(), exchange, patient(), parameters.data(), sizeof(float)));
+      HF_TRY_VOID(gather.begin());
+      HF_TRY_VOID(gather.finish());
       HF_TRY_VOID(barrier(c, patient()));
     }
     EXPECT_EQ(test::allocation_count(), before);

@@ -55,7 +55,8 @@ class WorkerRig {
                                                                    .ranks_on_host = ranks_}));
       HF_TRY_VOID(initialize_weights(*worker));
       worker->start_loader();
-      return body(*worker);
+      HF_TRY_VOID(body(*worker));
+      return worker->parameter_gather().finish();  // of the last step
     });
     EXPECT_TRUE(outcome.ok()) << outcome.error().message;
   }

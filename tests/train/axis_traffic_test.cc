@@ -112,6 +112,7 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
     const int rank = worker.communicator().rank();
     const AxisTraffic before = worker.traffic();
     for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
+    HF_TRY_VOID(worker.parameter_gather().finish());
     const StepTraffic formula = step_traffic(rig.config(), worker.mesh(), rank);
     const auto expect = [&](Axis axis, const Traffic& of_step) {
       Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);

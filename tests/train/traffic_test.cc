@@ -118,6 +118,7 @@ class StepTrafficTest : public testing::TestWithParam<Case> {
     (*worker)->start_loader();
     const Result<StepOutcome> outcome = run_step(**worker, {});
     ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    ASSERT_TRUE((*worker)->parameter_gather().finish().ok());
     const StepTraffic formula = step_traffic(config, mesh_of(config, ranks), rank);
     EXPECT_EQ(peers.of({TagGroup::data}), formula.data()) << "data, rank " << rank;
     EXPECT_EQ(peers.of({TagGroup::activations, TagGroup::gradients, TagGroup::wrapped_activations,
