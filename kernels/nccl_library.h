@@ -51,8 +51,9 @@ class NcclLibrary {
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9
-  // So many ranks use one GPU. Before the first communicator, on all ranks.
-  virtual void share_gpus(int ranks_per_gpu) = 0;
+  // So many ranks use one GPU, each with so many communicators at work beside each other. Before the first
+  // communicator, with the same numbers on all ranks.
+  virtual void share_gpus(int ranks_per_gpu, int communicators) = 0;
 
   // NCCL. Communicators are non-blocking: what starts on one may return in_progress, and until comm_state()
   // says something else, nothing but that and comm_abort() may be called on it.

@@ -86,11 +86,13 @@ class LoadedNccl final : public NcclLibrary {
  public:
   LoadedNccl(const NcclFunctions& functions, int version) : nccl_(functions), version_(version) {}
   int version() const override { return version_; }
-  // Kernels of ranks on one GPU wait for each other: all their thread blocks must fit at once.
-  void share_gpus(int ranks_per_gpu) override {
-    constexpr int blocks_max = 32;  // of all ranks: no GPU of today has as few multiprocessors
-    setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-    setenv("NCCL_MAX_CTAS", std::to_string(std::max(1, blocks_max / ranks_per_gpu)).c_str(), 0);
+  // Kernels of ranks and of communicators on one GPU wait for each other: all their thread blocks must fit at
+  // once. The same limit everywhere, whatever the GPUs: NCCL wants one for a communicator.
+  void share_gpus(int ranks_per_gpu, int communicators) override {
+    constexpr int blocks_max = 32;  // of all of them: a GPU that trains has more multiprocessors
+    const int at_once = ranks_per_gpu * communicators;
+    if (ranks_per_gpu > 1) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    setenv("NCCL_MAX_CTAS", std::to_string(std::max(1, blocks_max / at_once)).c_str(), 0);
   }
 
   NcclResult unique_id(NcclUniqueId& id) override {

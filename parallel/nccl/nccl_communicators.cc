@@ -54,6 +54,21 @@ Result<NcclCommunicators::Calls> NcclCommunicators::enter() {
   return fail(ExitCode::communication, "the NCCL communicators of this process have ended: {}", reason_);
 }
 
+Result<bool> NcclCommunicators::may_launch(const NcclLink& link) {
+  if (launching_ == nullptr || launching_ == &link) return true;
+  NcclResult state = NcclResult::success;
+  const NcclResult result = library_->comm_state(launching_->comm, state);
+  const NcclResult outcome = result == NcclResult::success ? state : result;
+  if (outcome == NcclResult::in_progress) return false;
+  if (outcome != NcclResult::success) {
+    return fail(ExitCode::communication, "NCCL failed on rank {} of {}: {}: {}; start the run again",
+                launching_->rank, launching_->name, library_->text(outcome),
+                library_->last_error(launching_->comm));
+  }
+  launching_ = nullptr;
+  return true;
+}
+
 Result<void> NcclCommunicators::abort_all(const std::string& reason, CudaError seen) {
   std::unique_lock lock(mutex_);
   if (phase_ == Phase::live) {

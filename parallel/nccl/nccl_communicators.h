@@ -69,6 +69,12 @@ class NcclCommunicators {
   using Calls = std::unique_lock<std::mutex>;
   Result<Calls> enter();
 
+  // Groups start one after the other, whatever their communicators: before NCCL 2.24 what a thread was
+  // launching lay in one place. So whoever starts one asks first, and says so; calls are entered. Nothing
+  // waits for another rank here: what is launched connects nothing any more, except in connect().
+  Result<bool> may_launch(const NcclLink& link);  // which has nothing in progress itself
+  void launching(const NcclLink& link) { launching_ = &link; }
+
   // `seen`: a CUDA error that the caller met, if any. ok: the state is ended.
   Result<void> abort_all(const std::string& reason, CudaError seen = 0);
   bool ended() const { return phase_.load() != Phase::live; }
@@ -87,6 +93,7 @@ class NcclCommunicators {
   Env* env_;
   NcclEnd end_;
   std::vector<std::unique_ptr<NcclLink>> links_;
+  const NcclLink* launching_ = nullptr;  // the last that started a group, until it is seen to be launched
   std::mutex calls_;
 
   std::mutex mutex_;  // of what follows

@@ -93,7 +93,11 @@ Result<bool> NcclExchange::finish_exchanges() {
 Result<bool> NcclExchange::issue() {
   const Number before = issued_;
   while (!launching_ && issued_ < next_ && slot(issued_).sent) {
-    if (!slot(issued_).empty()) HF_TRY_VOID(issue_group(issued_));
+    if (!slot(issued_).empty()) {
+      HF_TRY(const bool may_launch, communicators_->may_launch(*link_));
+      if (!may_launch) break;  // another exchange is launching, which need not be moved on for it
+      HF_TRY_VOID(issue_group(issued_));
+    }
     ++issued_;
     HF_TRY_VOID(outcome_of(finish_launch()));
   }
@@ -124,6 +128,7 @@ Result<void> NcclExchange::issue_group(Number number) {
   const NcclResult result = library_->group_end();
   note("ncclGroupEnd", result);
   if (failed_call != nullptr) return nccl_failed(number, failed_call, failed);
+  communicators_->launching(*link_);
   launching_ = true;  // success or not: before 2.24 it could come before the group was on the stream
   return {};
 }

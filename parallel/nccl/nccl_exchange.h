@@ -6,10 +6,28 @@
 // dead peer would wait for ever; nor is a group ever captured into a CUDA graph, which would keep the abort
 // waiting. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of lanes.
 //
-// CUDA loads a kernel when it is first launched, and that may wait for the kernels that run, NCCL's among
-// them, which wait for other ranks. It ends, because all ranks issue the groups in one order: of the rank
-// that has issued least, every group is issued everywhere, so its kernels end, and it goes on. A second
-// communicator beside this one, in an order of its own, would need CUDA_MODULE_LOADING=EAGER.
+// Several exchanges beside each other, each with a communicator and a stream of its own, progress in any
+// order, as over the host, if nothing on the GPU makes the kernel of one wait for another's, which waits for
+// other ranks. Four things could, and somebody sees to each:
+//
+//   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::share_gpus()
+//   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
+//             CUDA_MODULE_LOADING=EAGER: runtime/train/exchange_choice.h. One communicator alone does
+//             without: its groups have one order on all ranks, so those of the rank that has issued least end
+//   queues    streams share the GPU's hardware queues, 8 if nobody asks for more.
+//             CUDA_DEVICE_MAX_CONNECTIONS=32: at the same place
+//   calls     that wait for the whole device (cudaMalloc, cudaFree): none in a step, and while communicators
+//             connect their streams are empty. Where training.cuda_graphs is on, graphs are made in the first
+//             step; whether that waits is not known
+//
+// received() and oldest(): the host has seen the event behind the group, so what it launches from now on, on
+// any stream, reads what arrived, and what was sent may be written. Nothing but that orders a stream of NCCL
+// and the device's queue: who sends has waited for the ticket of what wrote the bytes, who opens for that of
+// what read the target last.
+//
+// Unproven: none of this has run on a GPU, only on a double (tests/parallel_nccl). First to be looked at on
+// one: several communicators at once, an abort with kernels of several on the device, and how much receives
+// that wait on the GPU take from kernels that compute.
 //
 // It learns of a dead peer by itself only where NCCL's network code meets it. Otherwise nothing moves any
 // more, and the caller's deadline leads to abandon(), which ends all communicators of the process

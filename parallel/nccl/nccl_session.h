@@ -36,12 +36,18 @@ class NcclSession {
   NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // which outlive it
 
   // An exchange over the ranks of `control`, all of which call it, in one order if they call it several
-  // times. The id of the communicator travels over `control`, which stays usable beside it. When it returns
-  // ok, each pair of ranks has exchanged a message. Errors are agreed on over `control`: all ranks get the
-  // sentence of the lowest failing one (a rank that dies meanwhile breaks `control`, which is one too), and
-  // this session has ended. The exchange does not outlive the session; the thread that calls connect() is
-  // the exchange's.
+  // times, while no other exchange of the session has anything open. Of exchanges with different ranks: in an
+  // order in which nobody waits in a circle (runtime/train/nccl_connection.h). The id of the communicator
+  // travels over `control`, which stays usable beside it. When it returns ok, each pair of ranks has
+  // exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the lowest
+  // failing one (a rank that dies meanwhile breaks `control`, which is one too), and this session has ended.
+  // The exchange does not outlive the session; the thread that calls connect() is the exchange's.
   Result<std::unique_ptr<Exchange>> connect(Communicator& control, const std::string& name);
+
+  // What a rank that does not take part allows those for it that do.
+  std::int64_t connect_patience_ms() const {
+    return 4 * options_.connect_timeout_ms + options_.abort_timeout_ms;
+  }
 
   // NcclCommunicators::abort_all(): returns when all communicators are gone, or kills the process.
   Result<void> abort_all(const std::string& reason) { return communicators_.abort_all(reason); }

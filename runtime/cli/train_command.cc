@@ -10,6 +10,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/config/document.h"
 #include "runtime/core/signals.h"
+#include "runtime/train/exchange_choice.h"
 #include "runtime/train/train_run.h"
 
 namespace holdfast {
@@ -107,6 +108,7 @@ Result<int> train(const std::vector<std::string>& words) {
   SignalStop stop(*watcher);
   HF_TRY(Group group, join_group(env));
   Result<LoadedConfig> config = read_config(env, words);
+  if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
   Result<std::unique_ptr<FaultPoints>> faults =
       FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), group.communicator().rank(), env);
   if (!faults.ok()) {

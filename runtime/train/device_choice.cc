@@ -17,16 +17,6 @@ std::string module_path(Env& env) {
   return given.empty() ? fmt::format("{}/{}", program_directory(), cuda_module_file) : given;
 }
 
-// Of Linux, or of Windows for its Linux; or whoever names a library knows better.
-bool may_have_gpu(Env& env) {
-  const auto exists = [&env](const char* path) {
-    const Result<FileStatus> status = env.status(path);
-    return status.ok() && status->exists;
-  };
-  return !env.variable(module_variable).empty() || exists("/proc/driver/nvidia/version") ||
-         exists("/dev/nvidiactl") || exists("/dev/dxg");
-}
-
 // For what only "cuda" asks for.
 template <typename Found>
 Result<Found> needed(Result<Found> found) {
@@ -48,6 +38,16 @@ Result<UsableGpu> usable_gpu(Env& env, int rank_on_host) {
 }
 
 }  // namespace
+
+// Of Linux, or of Windows for its Linux; or whoever names a library knows better.
+bool may_have_gpu(Env& env) {
+  const auto exists = [&env](const char* path) {
+    const Result<FileStatus> status = env.status(path);
+    return status.ok() && status->exists;
+  };
+  return !env.variable(module_variable).empty() || exists("/proc/driver/nvidia/version") ||
+         exists("/dev/nvidiactl") || exists("/dev/dxg");
+}
 
 Result<const CudaModule*> find_cuda_module(Env& env) {
   return load_cuda_module(module_path(env));

@@ -24,6 +24,9 @@ Result<const CudaModule*> find_cuda_module(Env& env);
 // Of the file, in hex: two builds of it may compute other bits. "unknown" when it cannot be read.
 std::string cuda_module_digest(Env& env);
 
+// Whether this machine has a driver for GPUs, or somebody names a library; without touching either.
+bool may_have_gpu(Env& env);
+
 // "GPU 0: NVIDIA H200, 140 GiB, sm_90, driver for CUDA 13.0".
 std::string text_of(const CudaFacts& gpu);
 

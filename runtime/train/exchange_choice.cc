@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 
+#include "runtime/core/posix_variables.h"
 #include "runtime/train/device_choice.h"
 
 namespace holdfast {
@@ -131,6 +132,22 @@ Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const 
   return choice;
 }
 
+int exchanges_at_once(const Config& config, int ranks) {
+  const std::int64_t tensor = std::max<std::int64_t>(1, config.parallel.tensor);
+  const std::int64_t pipeline = std::max<std::int64_t>(1, config.parallel.pipeline);
+  const std::int64_t data = config.parallel.data > 0 ? config.parallel.data : ranks / (tensor * pipeline);
+  const bool two_neighbours = pipeline > 2 || config.parallel.pipeline_chunks > 1;
+  const int of_pipeline = pipeline == 1 ? 0 : two_neighbours ? 4 : 2;  // activations and gradients
+  return (data > 1 ? 1 : 0) + (tensor > 1 ? 1 : 0) + of_pipeline;
+}
+
+void prepare_cuda_for_nccl(Env& env, const Config& config, int ranks) {
+  if (config.device == "cpu" || config.parallel.exchange == "host" || !may_have_gpu(env)) return;
+  if (exchanges_at_once(config, ranks) < 2) return;
+  set_variable_if_unset("CUDA_MODULE_LOADING", "EAGER");
+  set_variable_if_unset("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+}
+
 Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                      const Device& device) {
   JoinedExchange joined;
@@ -145,8 +162,11 @@ Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& wa
   HF_TRY(joined.choice, choose_exchange(config.parallel.exchange, ranks));
   if (joined.choice.way == ExchangeWay::host) {
     joined.nccl = nullptr;
-  } else if (joined.choice.ranks_per_gpu > 1) {
-    joined.nccl->share_gpus(joined.choice.ranks_per_gpu);
+    return joined;
+  }
+  const int exchanges = std::max(1, exchanges_at_once(config, inputs.communicator.size()));
+  if (joined.choice.ranks_per_gpu * exchanges > 1) {
+    joined.nccl->share_gpus(joined.choice.ranks_per_gpu, exchanges);
   }
   return joined;
 }

@@ -37,6 +37,15 @@ struct ExchangeChoice {
 // `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and some rank cannot.
 Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const ExchangeMeans> ranks);
 
+// How many exchanges of a rank of a run have something open beside each other: of its lanes, of its layers'
+// slices, and of its neighbours in the pipeline. The two ends of a tied weight talk when all others rest.
+int exchanges_at_once(const Config& config, int ranks);
+
+// For the program, before it touches CUDA and has other threads: where several exchanges may go by NCCL at
+// once, what CUDA must do for them (parallel/nccl/nccl_exchange.h), which it is told in the environment
+// alone. What that says already stays. `config` as it was read, `ranks` of the run.
+void prepare_cuda_for_nccl(Env& env, const Config& config, int ranks);
+
 // The choice of all ranks together for the device that this one has; and NCCL, if that is the choice.
 struct JoinedExchange {
   ExchangeChoice choice;

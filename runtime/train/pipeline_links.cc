@@ -2,10 +2,10 @@
 
 namespace holdfast {
 
-PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options) {
+PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
+    : stage_(mesh.seat_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
   const std::vector<int> line = mesh.pipeline_line(run.rank());
-  const int stage = mesh.seat_of(run.rank()).pipeline;
-  const int stages = static_cast<int>(line.size());
+  const int stage = stage_, stages = stages_;
   if (stages == 1) return;
   const auto link = [&](int from, int to, TagGroup tags) {
     const std::vector<int> pair = {line[static_cast<std::size_t>(from)], line[static_cast<std::size_t>(to)]};
@@ -25,6 +25,24 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
     connect(stage, (stage + 1) % stages, activations_out_, gradients_in_);
   if (options.has_tied_ends && (stage == 0 || stage + 1 == stages))
     tied_ = link(0, stages - 1, TagGroup::tied_weights);
+}
+
+// Of links between the same stages, activations come first on both.
+std::vector<NcclGroup> PipelineLinks::groups() {
+  std::vector<NcclGroup> groups;
+  const auto add = [&](Link& activations, Link& gradients, int from) {
+    if (activations == nullptr) return;
+    const int to = (from + 1) % stages_;
+    const NcclPhase phase = to == 0         ? NcclPhase::wrapped_stages
+                            : from % 2 == 0 ? NcclPhase::even_stages
+                                            : NcclPhase::odd_stages;
+    groups.push_back({activations.get(), Axis::pipeline, fmt::format("activations-{}-{}", from, to), phase});
+    groups.push_back({gradients.get(), Axis::pipeline, fmt::format("gradients-{}-{}", to, from), phase});
+  };
+  add(activations_in_, gradients_out_, (stage_ + stages_ - 1) % stages_);
+  add(activations_out_, gradients_in_, stage_);
+  if (tied_ != nullptr) groups.push_back({tied_.get(), Axis::pipeline, "tied", NcclPhase::tied_ends});
+  return groups;
 }
 
 void PipelineLinks::reserve(Device& device, std::uint64_t boundary_bytes, std::uint64_t tied_bytes,

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "parallel/mesh.h"
 #include "parallel/pipeline/stage_executor.h"
+#include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_exchange.h"
 
 namespace holdfast {
@@ -17,6 +19,8 @@ class PipelineLinks {
     bool has_tied_ends = false;  // the first and the last stage share a weight
   };
   PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options);
+  // Those that NCCL can move, before reserve().
+  std::vector<NcclGroup> groups();
   // `boundary_bytes`: of a microbatch between two stages; `tied_bytes`: this rank's part of a tied weight.
   void reserve(Device& device, std::uint64_t boundary_bytes, std::uint64_t tied_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
@@ -26,6 +30,7 @@ class PipelineLinks {
 
  private:
   using Link = std::unique_ptr<RankExchange>;
+  int stage_, stages_;
   Link activations_in_, activations_out_, gradients_in_, gradients_out_, tied_;
 };
 

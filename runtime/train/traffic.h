@@ -2,7 +2,7 @@
 // planner adds up, and that counters of a running rank must show. Of a step that is committed; evaluations,
 // checkpoints and agreements about errors come on top.
 //
-// Messages are those of a Communicator; NCCL moves the same bytes of the data axis.
+// Messages are those of a Communicator; NCCL moves the same bytes of each axis.
 #pragma once
 
 #include "parallel/mesh.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
-#include "parallel/tied_exchange.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/train/device_loss.h"
+#include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
 
@@ -49,10 +49,7 @@ Worker::~Worker() {
 
 Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
-  if (inputs.nccl != nullptr) {  // of all ranks or of none; each group of ranks connects by itself
-    HF_TRY_VOID(agree_on_outcome(worker->communicator(), worker->waiter(), worker->connect_nccl(),
-                                 worker->env().host_name()));
-  }
+  if (inputs.nccl != nullptr) HF_TRY_VOID(worker->connect_nccl());
   worker->reserve();
   HF_TRY_VOID(worker->agree_it_fits());
   HF_TRY_VOID(worker->allocate());
@@ -80,7 +77,6 @@ void Worker::connect_tensor_group() {
 // Before the memory of the plan is taken, so that what NCCL takes of the GPU counts. Where NCCL does not end
 // in time, the process does.
 Result<void> Worker::connect_nccl() {
-  if (data_exchange_.group().size() == 1) return {};
   nccl_session_ = std::make_unique<NcclSession>(
       *inputs_.nccl, env(),
       NcclOptions{.device = inputs_.gpu,
@@ -88,14 +84,10 @@ Result<void> Worker::connect_nccl() {
                   .die = [this](const std::string& sentence) {
                     leave({.code = ExitCode::communication, .message = sentence});
                   }});
-  Result<std::unique_ptr<Exchange>> connected = nccl_session_->connect(data_exchange_.group(), "data");
-  if (!connected.ok()) {
-    return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
-                connected.error().message);
-  }
-  data_exchange_.use(std::make_unique<TiedExchange>(std::move(connected).value(), data_exchange_.group(),
-                                                    env(), communicator_.traffic().of(Axis::data)));
-  return {};
+  std::vector<NcclGroup> groups = links_.groups();
+  groups.push_back({&data_exchange_, Axis::data, "data", NcclPhase::data});
+  groups.push_back({&tensor_exchange_, Axis::tensor, "tensor", NcclPhase::tensor});
+  return connect_nccl_groups(*nccl_session_, communicator_, env(), groups);
 }
 
 // Needs neither the peers nor memory: a planner comes to the same plan.

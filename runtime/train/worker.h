@@ -42,7 +42,8 @@ struct WorkerInputs {
   Mesh mesh;             // of all ranks
   std::shared_ptr<DataSet> data;
   int ranks_on_host = 1;  // that share its memory
-  // Moves the device's memory between the ranks, on all of them or on none; null: the communicator does.
+  // Moves the device's memory between the ranks of every axis, on all of them or on none; null: the
+  // communicator does.
   NcclLibrary* nccl = nullptr;
   int gpu = 0;  // for it: the CUDA ordinal of the device
 };
@@ -142,7 +143,7 @@ class Worker {
   WorkerInputs inputs_;
   CountedCommunicator communicator_;
   Waiter waiter_;
-  std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchange; null without NCCL
+  std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchanges; null without NCCL
   ModelSpec spec_;
   Mesh mesh_;
   MeshSeat seat_;

@@ -161,6 +161,10 @@ void NcclDouble::never_start() {
   const std::lock_guard guard(world_->mutex_);
   never_start_ = true;
 }
+void NcclDouble::never_start(const std::string& name) {
+  const std::lock_guard guard(world_->mutex_);
+  never_started_.insert(name);
+}
 void NcclDouble::slow_launch(int polls) {
   const std::lock_guard guard(world_->mutex_);
   launch_polls_ = polls;
@@ -194,6 +198,10 @@ int NcclDouble::ranks_per_gpu() {
   const std::lock_guard guard(world_->mutex_);
   return ranks_per_gpu_;
 }
+int NcclDouble::exchanges_at_once() {
+  const std::lock_guard guard(world_->mutex_);
+  return exchanges_at_once_;
+}
 std::vector<std::string> NcclDouble::names() {
   const std::lock_guard guard(world_->mutex_);
   return names_;
@@ -214,11 +222,13 @@ void NcclDouble::hang(Lock& lock, const std::string& call) {
   --hanging_;
 }
 
-void NcclDouble::share_gpus(int ranks_per_gpu) {
+void NcclDouble::share_gpus(int ranks_per_gpu, int communicators) {
   const Lock lock(world_->mutex_);
-  if (version_ < version_shared_gpus) world_->violated("several ranks on a GPU before 2.30.3");
+  if (ranks_per_gpu > 1 && version_ < version_shared_gpus)
+    world_->violated("several ranks on a GPU before 2.30.3");
   if (!names_.empty()) world_->violated("share_gpus() after the first communicator");
   ranks_per_gpu_ = ranks_per_gpu;
+  exchanges_at_once_ = communicators;
 }
 
 NcclResult NcclDouble::unique_id(NcclUniqueId& id) {
@@ -244,6 +254,7 @@ NcclResult NcclDouble::comm_init(NcclComm& comm, int ranks, const NcclUniqueId& 
   made.owner = this;
   made.clique = &clique;
   made.rank = rank;
+  made.name = name;
   clique.ranks[static_cast<std::size_t>(rank)] = &made;
   ++handles_;
   comm = reinterpret_cast<NcclComm>(&made);
@@ -257,7 +268,8 @@ NcclResult NcclDouble::comm_state(NcclComm handle, NcclResult& state) {
   if (const int code = take_failure("ncclCommGetAsyncError"); code != 0) return static_cast<NcclResult>(code);
   state = state_;
   if (state_ != NcclResult::success) return NcclResult::success;
-  const bool started = comm.clique->joined == comm.clique->size && !never_start_;
+  const bool started =
+      comm.clique->joined == comm.clique->size && !never_start_ && !never_started_.contains(comm.name);
   if (!started || comm.launch_polls_left > 0) state = NcclResult::in_progress;
   if (comm.launch_polls_left > 0 && --comm.launch_polls_left == 0) {
     comm.launching->groups.back().launched = true;
@@ -345,6 +357,11 @@ NcclResult NcclDouble::post(NcclComm handle, CudaStream stream, NcclWorld::Messa
   if (!in_group_) world_->violated(std::string(call) + " outside a group");
   if (comm.clique->joined < comm.clique->size || comm.launch_polls_left > 0) {
     world_->violated(std::string(call) + " on a communicator that is in progress");
+  }
+  for (const NcclWorld::Comm& other : world_->comms_) {
+    if (&other != &comm && other.owner == this && other.launch_polls_left > 0) {
+      world_->violated(std::string(call) + " while this thread's last group is being launched");
+    }
   }
   group_comm_ = &comm;
   group_stream_ = reinterpret_cast<NcclWorld::Stream*>(stream);

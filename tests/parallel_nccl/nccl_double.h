@@ -67,6 +67,7 @@ class NcclWorld {
     NcclDouble* owner = nullptr;
     Clique* clique = nullptr;
     int rank = 0;
+    std::string name;
     bool aborted = false, abort_asked = false;
     int launch_polls_left = 0;
     Stream* launching = nullptr;  // whose last group is not launched yet
@@ -100,6 +101,7 @@ class NcclDouble final : public NcclLibrary {
   void set_state(NcclResult state, std::string text);  // what NCCL's network code finds out later
   void set_cuda_error(CudaError error);                // of every CUDA call from now on
   void never_start();                                  // communicators stay in progress
+  void never_start(const std::string& name);           // those of this name
   void slow_launch(int polls);                         // groups are in progress for so many polls
   void slow_groups(std::chrono::milliseconds delay);   // kernels start late
   void hold_completions(bool hold);                    // events and streams stay busy, done or not
@@ -107,10 +109,11 @@ class NcclDouble final : public NcclLibrary {
   void release();                                      // ... this
   int blocked();                                       // calls that hang now
   int ranks_per_gpu();                                 // as share_gpus() was told, or 1
+  int exchanges_at_once();                             // the same
   int live_handles();  // communicators, streams, events and memory that were not given back
 
   int version() const override { return version_; }
-  void share_gpus(int ranks_per_gpu) override;
+  void share_gpus(int ranks_per_gpu, int communicators) override;
   NcclResult unique_id(NcclUniqueId& id) override;
   NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
                        const std::string& name) override;
@@ -153,6 +156,7 @@ class NcclDouble final : public NcclLibrary {
   NcclWorld* world_;
   int version_;
   bool dead_ = false, never_start_ = false, hold_ = false;
+  std::set<std::string> never_started_;
   std::map<std::string, int> failures_;
   std::map<std::string, bool> blocked_calls_;
   int hanging_ = 0;
@@ -163,7 +167,7 @@ class NcclDouble final : public NcclLibrary {
   std::chrono::milliseconds delay_{0};
   int handles_ = 0;
   std::set<void*> memory_;
-  int ranks_per_gpu_ = 1;
+  int ranks_per_gpu_ = 1, exchanges_at_once_ = 1;
   std::vector<std::string> names_;
 
   bool in_group_ = false;

@@ -74,11 +74,48 @@ TEST(NcclExchange, GatherTakesMoreExchangesThanSlots) {
   run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
     HF_TRY_VOID(rank.connect());
     std::vector<Bucket> buckets(3 * NcclExchange::slot_count + 7);
-    for (Bucket& bucket : buckets) bucket.tensors = {{.name = "t", .shape = {block_elements + 5}}};
+    for (Bucket& bucket : buckets)
+      bucket.tensors = {{.name = "t", .shape = {block_elements + 5}, .global_shape = {}}};
     HF_TRY_VOID(test::check_gather_parameters(*rank.exchange, patient(), std::move(buckets)));
     rank.expect_clean_end();
     return {};
   });
+}
+
+// Two ranks begin their exchanges in opposite orders and wait for the later one first, while NCCL takes its
+// time to launch: neither order nor launch of one holds up the other, and groups start one after the other.
+TEST(NcclExchange, ExchangesBesideEachOtherGoInAnyOrder) {
+  for (const int version : {NcclLibrary::version_min, 22809}) {
+    run_nccl_ranks(
+        2,
+        [](NcclRank& rank) -> Result<void> {
+          rank.library.slow_launch(3);
+          HF_TRY_VOID(rank.connect());
+          HF_TRY(const std::unique_ptr<Exchange> tensor, rank.session->connect(*rank.control, "tensor"));
+          std::array<Exchange*, 2> order = {rank.exchange.get(), tensor.get()};
+          if (rank.control->rank() == 1) std::swap(order[0], order[1]);
+          const std::int64_t mine = rank.control->rank();
+          const int peer = 1 - rank.control->rank();
+          for (int round = 0; round < 10; ++round) {
+            std::array<std::int64_t, 2> theirs = {-1, -1};
+            std::array<Exchange::Number, 2> numbers = {};
+            for (std::size_t i = 0; i < order.size(); ++i) {
+              const Exchange::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs[i], 1)),
+                                                .peer = peer};
+              const Exchange::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = peer};
+              HF_TRY(numbers[i], order[i]->open(std::span(&incoming, 1)));
+              HF_TRY_VOID(order[i]->send(numbers[i], std::span(&outgoing, 1)));
+            }
+            for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
+              HF_TRY_VOID(finish_exchanges(*order[i], patient(), numbers[i] + 1, "a test"));
+              EXPECT_EQ(theirs[i], peer);
+            }
+          }
+          rank.expect_clean_end();
+          return {};
+        },
+        quick_options(), version);
+  }
 }
 
 // As a step with data and tensor lanes has them; both are aborted in one group at the end.

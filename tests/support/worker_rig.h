@@ -39,12 +39,15 @@ class WorkerRig {
     run_on([&] { return make_cpu_device({.threads = 1, .observer = observer}); }, body);
   }
   // On devices of the caller's.
-  void run_on(const std::function<std::unique_ptr<Device>()>& make_device, const Body& body) {
+  using Nccl = std::function<std::unique_ptr<NcclLibrary>()>;
+  void run_on(const std::function<std::unique_ptr<Device>()>& make_device, const Body& body,
+              const Nccl& make_nccl = {}) {
     const Result<void> outcome = run_local_ranks(ranks_, [&](Communicator& communicator) -> Result<void> {
       FaultPoints faults;
       HF_TRY(std::shared_ptr<DataSet> data,
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
       const std::unique_ptr<Device> device = make_device();
+      const std::unique_ptr<NcclLibrary> nccl = make_nccl ? make_nccl() : nullptr;
       HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = posix_env(),
                                                                    .faults = faults,
                                                                    .communicator = communicator,
@@ -52,7 +55,8 @@ class WorkerRig {
                                                                    .config = config_,
                                                                    .mesh = mesh_of(config_, ranks_),
                                                                    .data = data,
-                                                                   .ranks_on_host = ranks_}));
+                                                                   .ranks_on_host = ranks_,
+                                                                   .nccl = nccl.get()}));
       HF_TRY_VOID(initialize_weights(*worker));
       worker->start_loader();
       HF_TRY_VOID(body(*worker));

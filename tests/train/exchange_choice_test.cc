@@ -2,6 +2,7 @@
 #include "runtime/train/exchange_choice.h"
 
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
 namespace holdfast {
 namespace {
@@ -122,6 +123,60 @@ TEST(ExchangeChoice, TheHostCanAlwaysBeHad) {
   const std::vector<ExchangeMeans> two = {gpu_rank("a", modern), gpu_rank("b", modern)};
   EXPECT_EQ(choose_exchange("host", two)->description,
             "pinned host memory, as parallel.exchange = \"host\" asks");
+}
+
+Config config_of(int data, int pipeline, int tensor) {
+  Config config;
+  config.device = "cuda";
+  config.parallel.data = data;
+  config.parallel.pipeline = pipeline;
+  config.parallel.tensor = tensor;
+  return config;
+}
+
+TEST(ExchangeChoice, ExchangesAtOnceFollowFromTheLayout) {
+  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 0), 1), 0);
+  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 0), 8), 1);
+  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 8), 8), 1);
+  EXPECT_EQ(exchanges_at_once(config_of(0, 1, 4), 8), 2);
+  EXPECT_EQ(exchanges_at_once(config_of(1, 2, 1), 2), 2);
+  EXPECT_EQ(exchanges_at_once(config_of(2, 4, 1), 8), 5);
+  EXPECT_EQ(exchanges_at_once(config_of(1, 2, 2), 6), 3) << "spares are no replica";
+  Config ring = config_of(2, 2, 2);
+  ring.parallel.pipeline_chunks = 2;
+  EXPECT_EQ(exchanges_at_once(ring, 8), 6);
+}
+
+class CudaVariables : public testing::Test {
+ protected:
+  CudaVariables() { setenv("HOLDFAST_CUDA_MODULE", "one that is not looked at", 1); }
+  ~CudaVariables() override {
+    for (const char* name : {"HOLDFAST_CUDA_MODULE", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"})
+      unsetenv(name);
+  }
+  std::string loading() const { return posix_env().variable("CUDA_MODULE_LOADING"); }
+  std::string connections() const { return posix_env().variable("CUDA_DEVICE_MAX_CONNECTIONS"); }
+};
+
+TEST_F(CudaVariables, AreSetWhereSeveralExchangesMayGoByNccl) {
+  Config on_host = config_of(2, 2, 1), on_cpu = config_of(2, 2, 1);
+  on_host.parallel.exchange = "host";
+  on_cpu.device = "cpu";
+  for (const Config& config : {on_host, on_cpu, config_of(2, 1, 1)}) {
+    prepare_cuda_for_nccl(posix_env(), config, 4);
+    EXPECT_EQ(loading(), "");
+    EXPECT_EQ(connections(), "");
+  }
+  prepare_cuda_for_nccl(posix_env(), config_of(2, 2, 1), 4);
+  EXPECT_EQ(loading(), "EAGER");
+  EXPECT_EQ(connections(), "32");
+}
+
+TEST_F(CudaVariables, StayWhatTheyWereSetTo) {
+  setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  prepare_cuda_for_nccl(posix_env(), config_of(2, 2, 1), 4);
+  EXPECT_EQ(loading(), "LAZY");
+  EXPECT_EQ(connections(), "32");
 }
 
 }  // namespace

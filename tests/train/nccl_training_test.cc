@@ -2,12 +2,15 @@
 // All share one GPU, which NCCL takes from 2.30.3.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/train/device_choice.h"
 #include "tests/parallel_nccl/nccl_double.h"
+#include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -150,11 +153,158 @@ TEST_F(NcclTraining, Bf16WithATiedHeadInOneWaveGivesTheSameBits) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
-// Each stage's replicas have an NCCL of their own; between the stages are pinned buffers.
-TEST_F(NcclTraining, PipelinesGiveTheSameBits) {
-  expect_done({.run = "one", .ranks = 1});
-  expect_done({.run = "d2p2", .ranks = 4, .overrides = {"parallel.pipeline=2"}});
-  EXPECT_EQ(digest("d2p2"), digest("one"));
+struct Layout {
+  const char* name;
+  int ranks;
+  std::vector<std::string> overrides;
+  int exchanges_at_once;
+  std::vector<std::string> names;  // of the communicators of rank 1, in the order in which it connects them
+};
+
+std::vector<Layout> layouts() {
+  const std::string data = "holdfast-e0-data", tensor = "holdfast-e0-tensor", tied = "holdfast-e0-tied";
+  const auto pair = [](int from, int to) {
+    return std::vector{fmt::format("holdfast-e0-activations-{}-{}", from, to),
+                       fmt::format("holdfast-e0-gradients-{}-{}", to, from)};
+  };
+  const auto all_of = [](std::initializer_list<std::vector<std::string>> parts) {
+    std::vector<std::string> names;
+    for (const auto& part : parts) names.insert(names.end(), part.begin(), part.end());
+    return names;
+  };
+  const std::string zero_bubble = "parallel.pipeline_schedule=zero_bubble", stages2 = "parallel.pipeline=2",
+                    slices2 = "parallel.tensor=2", chunks2 = "parallel.pipeline_chunks=2",
+                    interleaved = "parallel.pipeline_schedule=interleaved";
+  return {
+      {"slices", 2, {slices2}, 1, {tensor}},
+      {"slices and replicas", 4, {slices2}, 2, {data, tensor}},
+      {"stages", 2, {stages2}, 2, all_of({pair(0, 1), {tied}})},
+      {"stages and replicas, zero bubble",
+       4,
+       {stages2, zero_bubble},
+       3,
+       all_of({{data}, pair(0, 1), {tied}})},
+      {"stages and slices", 4, {stages2, slices2}, 3, all_of({{tensor}, pair(0, 1), {tied}})},
+      {"stages and slices, zero bubble",
+       4,
+       {stages2, slices2, zero_bubble},
+       3,
+       all_of({{tensor}, pair(0, 1), {tied}})},
+      {"chunks", 2, {stages2, interleaved, chunks2}, 4, all_of({pair(0, 1), pair(1, 0), {tied}})},
+      {"chunks on an odd ring",
+       3,
+       {"parallel.pipeline=3", interleaved, chunks2},
+       4,
+       all_of({pair(0, 1), pair(1, 2)})},
+      {"chunks, slices and replicas",
+       8,
+       {stages2, slices2, interleaved, chunks2},
+       6,
+       all_of({{data, tensor}, pair(0, 1), pair(1, 0), {tied}})},
+  };
+}
+
+const std::vector<std::string> small = {"model.layers=4",
+                                        "model.width=16",
+                                        "model.feed_forward=32",
+                                        "model.head=tied",
+                                        "parallel.lanes=2",
+                                        "parallel.tensor_lanes=2",
+                                        "training.microbatches_per_lane=2",
+                                        "training.steps=2",
+                                        "training.sequence_length=4"};
+
+// Every axis goes by NCCL, with a communicator for each direction.
+TEST_F(NcclTraining, EveryLayoutGivesTheSameBits) {
+  expect_done({.run = "one", .ranks = 1, .overrides = small});
+  ASSERT_TRUE(digest("one").starts_with("step 2\n")) << digest("one");
+  for (const Layout& layout : layouts()) {
+    SCOPED_TRACE(layout.name);
+    Scene scene{.run = layout.name, .ranks = layout.ranks, .overrides = small, .meddled_rank = 1};
+    scene.overrides.insert(scene.overrides.end(), layout.overrides.begin(), layout.overrides.end());
+    std::vector<std::string> names;
+    int exchanges_at_once = 0;
+    scene.act = [&](NcclDouble& library) {
+      names = library.names();
+      exchanges_at_once = library.exchanges_at_once();
+    };
+    expect_done(scene);
+    EXPECT_EQ(digest(layout.name), digest("one"));
+    EXPECT_EQ(names, layout.names);
+    EXPECT_EQ(exchanges_at_once, layout.exchanges_at_once);
+    EXPECT_EQ(start_event(layout.name)["exchange"],
+              fmt::format("NCCL 2.30.7, up to {} ranks on one GPU", layout.ranks));
+  }
+}
+
+TEST_F(NcclTraining, MovesAsManyBytesAsTheHostOnEveryAxis) {
+  Scene scene{.run = "nccl", .ranks = 8, .overrides = small};
+  scene.overrides.insert(scene.overrides.end(), {"parallel.tensor=2", "parallel.pipeline=2"});
+  expect_done(scene);
+  scene.run = "host";
+  scene.overrides.push_back("parallel.exchange=host");
+  expect_done(scene);
+  EXPECT_EQ(digest("host"), digest("nccl"));
+  for (const char* axis : {"data", "pipeline", "tensor"}) {
+    for (const char* what : {"bytes_sent", "bytes_received"}) {
+      const std::string field = fmt::format("{}_{}", axis, what);
+      EXPECT_GT(finish_event("host")[field], 0) << field;
+      EXPECT_EQ(finish_event("nccl")[field], finish_event("host")[field]) << field;
+    }
+  }
+}
+
+// What pinned memory is planned for exchanges: none where NCCL moves them.
+TEST_F(NcclTraining, NoPinnedBuffersAreReserved) {
+  Config config;
+  config.model.layers = 2;
+  config.model.heads = 2;
+  config.model.width = 32;
+  config.model.head = "tied";
+  config.training.steps = 2;
+  config.training.sequence_length = 8;
+  config.parallel.lanes = 2;
+  config.parallel.pipeline = config.parallel.tensor = 2;
+  const auto emulated_gpu = [] {
+    const Result<const CudaModule*> module = find_cuda_module(posix_env());
+    HF_CHECK(module.ok());
+    return (*module)->make_device({.ordinal = 0}).value();
+  };
+  const auto buffers_of = [](const Worker& worker) {
+    const std::vector<MemoryPlan::Entry>& entries = worker.memory_plan().entries();
+    return std::ranges::count(entries, "exchange.buffers", &MemoryPlan::Entry::name);
+  };
+  test::NcclWorld world;
+  test::WorkerRig rig(config, 8);
+  rig.run_on(
+      emulated_gpu,
+      [&](Worker& worker) -> Result<void> {
+        EXPECT_EQ(buffers_of(worker), 0);
+        HF_TRY_VOID(outcome_of(run_step(worker, {})));
+        return barrier(worker.communicator(), worker.waiter());  // nobody leaves before the others are done
+      },
+      [&] { return std::make_unique<NcclDouble>(world, modern); });
+  rig.run_on(emulated_gpu, [&](Worker& worker) -> Result<void> {
+    EXPECT_GE(buffers_of(worker), 4) << "data, tensor, both ways to one neighbour";
+    return barrier(worker.communicator(), worker.waiter());
+  });
+  EXPECT_THAT(world.violations(), IsEmpty());
+}
+
+// Kernels of all communicators start late on one rank, and NCCL makes their launches later.
+TEST_F(NcclTraining, SlowIsNoErrorOnAnyAxis) {
+  expect_done({.run = "one", .ranks = 1, .overrides = small});
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    Scene scene{.run = schedule, .ranks = 8, .overrides = small, .meddled_rank = 2};
+    scene.overrides.insert(scene.overrides.end(), {"parallel.tensor=2", "parallel.pipeline=2",
+                                                   fmt::format("parallel.pipeline_schedule={}", schedule)});
+    scene.act = [](NcclDouble& library) {
+      library.slow_groups(std::chrono::milliseconds(2));
+      library.slow_launch(3);
+    };
+    expect_done(scene);
+    EXPECT_EQ(digest(schedule), digest("one")) << schedule;
+  }
 }
 
 // Kernels that start late on one rank, and launches that NCCL makes later: nothing is read before it is
@@ -203,6 +353,67 @@ TEST_F(NcclTraining, AnExchangeThatHangsEndsAtTheDeadline) {
   }
   EXPECT_THAT(messages, Contains(HasSubstr("saw nothing move for 3000 ms in wave 0 of the lane reduction")));
   EXPECT_THAT(messages, Each(AnyOf(HasSubstr("saw nothing move"), HasSubstr("lost rank"))));
+}
+
+// The same where the host waits in the middle of a layer, and where it waits for a neighbour.
+TEST_F(NcclTraining, AHangBetweenSlicesOrStagesEndsAtTheDeadline) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"parallel.tensor=2", "waited 3000 ms for rank 1 in an exchange between the slices of a layer"},
+      {"parallel.pipeline=2", "waited 3000 ms in the pipeline, at the "}};
+  for (const auto& [layout, sentence] : cases) {
+    SCOPED_TRACE(layout);
+    const std::vector<RunEnd> ends = train_all({.run = layout,
+                                                .ranks = 2,
+                                                .overrides = {"parallel.timeout=3s", layout},
+                                                .meddled_rank = 1,
+                                                .act = [](NcclDouble& library) { library.die(); }});
+    for (const RunEnd& end : ends) EXPECT_EQ(end.code, ExitCode::communication);
+    std::vector<std::string> messages = {ends[0].message, ends[1].message};
+    EXPECT_THAT(messages,
+                Contains(AnyOf(HasSubstr(sentence), HasSubstr("waited 3000 ms for rank 0 in an ex"))));
+    EXPECT_THAT(messages, Each(AnyOf(HasSubstr("waited 3000 ms"), HasSubstr("lost rank"))));
+  }
+}
+
+// A rank whose NCCL fails in the middle of an exchange: the others learn it from it, long before the
+// deadline.
+TEST_F(NcclTraining, AFailureBetweenSlicesEndsAll) {
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  const std::vector<RunEnd> ends =
+      train_all({.run = "failed",
+                 .ranks = 4,
+                 .overrides = {"parallel.timeout=10m", "parallel.tensor=2"},
+                 .meddled_rank = 3,
+                 .act = [](NcclDouble& library) { library.fail_next("ncclSend", 2); }});
+  for (const RunEnd& end : ends) EXPECT_EQ(end.code, ExitCode::communication);
+  EXPECT_THAT(ends[3].message, AllOf(HasSubstr("NCCL failed on rank 1 of holdfast-e0-tensor"),
+                                     HasSubstr("ncclSend: unhandled system error")));
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_THAT(ends[static_cast<std::size_t>(rank)].message,
+                HasSubstr(fmt::format("rank {} lost rank", rank)));
+  EXPECT_LT((posix_env().monotonic_ns() - begin_ns) / 1'000'000, 240'000);
+}
+
+// One of several communicators does not connect: also the ranks that have no part in it say so.
+TEST_F(NcclTraining, AnyCommunicatorThatNeverConnectsIsASentence) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"holdfast-e0-tensor", "NCCL did not connect the 2 ranks of holdfast-e0-tensor within 3000 ms"},
+      {"holdfast-e0-gradients-1-0",
+       "NCCL did not connect the 2 ranks of holdfast-e0-gradients-1-0 within 30"},
+      {"holdfast-e0-tied", "NCCL did not connect the 2 ranks of holdfast-e0-tied within 3000 ms"}};
+  for (const auto& [name, sentence] : cases) {
+    SCOPED_TRACE(name);
+    const std::vector<RunEnd> ends = train_all(
+        {.run = name,
+         .ranks = 4,
+         .overrides = {"parallel.timeout=3s", "parallel.tensor=2", "parallel.pipeline=2", "model.head=tied"},
+         .meddled_rank = 0,
+         .prepare = [name = name](NcclDouble& library) { library.never_start(name); }});
+    for (const RunEnd& end : ends) {
+      EXPECT_EQ(end.code, ExitCode::communication);
+      EXPECT_THAT(end.message, AllOf(HasSubstr(sentence), HasSubstr("= \"host\" does without NCCL")));
+    }
+  }
 }
 
 TEST_F(NcclTraining, AStartOfNcclThatFailsSaysWhatDoesWithoutIt) {
