@@ -39,16 +39,17 @@ inline StateTensor make_tensor(const std::string& name, const std::string& kind,
   return tensor;
 }
 
-// Tensors that end inside a block, at a block, and after several chunks of 1 MiB; the last one in two slices.
+// Tensors that end inside a block, at a block, and after several chunks of 1 MiB (the last); one in two
+// slices.
 inline std::vector<StateTensor> mixed_state(std::uint64_t seed) {
   std::vector<StateTensor> state;
   state.push_back(make_tensor("embedding.weight", "weight", DType::fp32, {5, 3000}, seed));
   state.push_back(make_tensor("embedding.weight", "moment1", DType::fp32, {5, 3000}, seed + 1));
   state.push_back(make_tensor("norm.weight", "weight", DType::bf16, {7}, seed + 2));
   state.push_back(make_tensor("head.weight", "weight", DType::fp32, {2, 4096}, seed + 3));
-  state.push_back(make_tensor("head.bias", "moment2", DType::fp32, {600001}, seed + 4));
   for (std::uint32_t slice = 0; slice < 2; ++slice)
     state.push_back(make_tensor("up.weight", "weight", DType::fp32, {4, 4500}, seed + 5 + slice, slice, 2));
+  state.push_back(make_tensor("head.bias", "moment2", DType::fp32, {600001}, seed + 4));
   return state;
 }
 

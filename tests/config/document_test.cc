@@ -31,6 +31,7 @@ Config all_changed() {
   config.data = {{{"a.txt", "text", 0.1}, {"b # \"]\".bin", "llmc", 1e9}}, true, 5, 6, 0.125, 8, 7, true};
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", true};
   config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host"};
+  config.elastic.min_data_parallel = 2;
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12};
   config.checkpoint = {11, 4};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
@@ -148,7 +149,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_THAT(options_help("checkpoint.keep"), testing::StartsWith("  --checkpoint.keep=  integer"));
   EXPECT_EQ(options_help("nothing"),
             "there is no section nothing; the sections are general, run, model, data, training, parallel, "
-            "optimizer, "
+            "elastic, optimizer, "
             "checkpoint, evaluation, kernels, log, trace\n");
   const std::string all = options_help("");
   for (const Option& option : option_registry()) {
