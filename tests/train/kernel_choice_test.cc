@@ -50,7 +50,7 @@ TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
   const std::vector<std::string> lines = kernel_lines(device->kernels(), kernel_registry(), CpuIsa::portable);
   ASSERT_EQ(lines.size(), op_count);
   EXPECT_THAT(lines,
-              testing::Contains("rotary               reference   chosen by [kernels]; also portable"));
+              testing::Contains("rotary                 reference   chosen by [kernels]; also portable"));
   EventLine event;
   put_kernels(device->kernels(), event.begin("start", 1));
   const auto json = nlohmann::json::parse(event.end());
