@@ -3,7 +3,9 @@ import argparse
 import json
 import os
 import random
+import statistics
 import struct
+import subprocess
 import sys
 import time
 from array import array
@@ -66,3 +68,12 @@ def events(run_directory):
 def fail(sentence):
     print(f"bench: {sentence}", file=sys.stderr)
     sys.exit(1)
+
+
+def train_and_time(command, run, warmup_steps):
+    """(median milliseconds of a step after the first ones, losses of all steps)"""
+    outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if outcome.returncode != 0:
+        fail(f"{' '.join(command)} ended with exit code {outcome.returncode}: {outcome.stdout}")
+    steps = [event for event in events(run) if event["event"] == "step"]
+    return statistics.median(step["step_duration_ms"] for step in steps[warmup_steps:]), [step["loss"] for step in steps]

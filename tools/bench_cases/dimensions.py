@@ -8,12 +8,11 @@ cost; the ranks of a tensor group wait for each other four times in a layer, for
 while it fills and drains (1 / (m + 1) of m microbatches).
 """
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_json, write_tokens
+from _common import HOLDFAST, MPIRUN, fail, parser, positive, train_and_time, write_json, write_tokens
 
 LANES, WARMUP_STEPS, VOCABULARY = 2, 2, 32000
 AGREEMENT = {"fp32": 1e-5, "bf16": 1e-2}  # of losses with other tensor lanes
@@ -36,11 +35,7 @@ def train(folder, config, layout, number):
     launcher = [MPIRUN, "-np", str(ranks)] if ranks > 1 else []
     command = [*launcher, HOLDFAST, "train", str(config), f"--run.directory={run}", f"--threads={2 // ranks}",
                f"--parallel.tensor_lanes={tensor_lanes}", *options]
-    outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if outcome.returncode != 0:
-        fail(f"{' '.join(command)} ended with exit code {outcome.returncode}: {outcome.stdout}")
-    steps = [event for event in events(run) if event["event"] == "step"]
-    return statistics.median(step["step_duration_ms"] for step in steps[WARMUP_STEPS:]), [step["loss"] for step in steps]
+    return train_and_time(command, run, WARMUP_STEPS)
 
 
 def check_losses(losses, precision):

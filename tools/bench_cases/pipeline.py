@@ -8,12 +8,11 @@ each, once for each lane, and 1 / (3 m + 1) with weight gradients computed apart
 forwards (Qi et al. 2024). Layers and head do not divide evenly, and that shows as well.
 """
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_config, write_json, write_tokens
+from _common import HOLDFAST, MPIRUN, fail, parser, positive, train_and_time, write_config, write_json, write_tokens
 
 RANKS, LANES, WARMUP_STEPS, VOCABULARY = 2, 2, 2, 32000
 LAYOUTS = {
@@ -40,11 +39,7 @@ def train(folder, config, layout, number):
     """(milliseconds of a step, losses)"""
     run = folder / f"run-{number}"
     command = [MPIRUN, "-np", str(RANKS), HOLDFAST, "train", str(config), f"--run.directory={run}", *LAYOUTS[layout]]
-    outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if outcome.returncode != 0:
-        fail(f"{' '.join(command)} ended with exit code {outcome.returncode}: {outcome.stdout}")
-    steps = [event for event in events(run) if event["event"] == "step"]
-    return statistics.median(step["step_duration_ms"] for step in steps[WARMUP_STEPS:]), [step["loss"] for step in steps]
+    return train_and_time(command, run, WARMUP_STEPS)
 
 
 def main():
