@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "parallel/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/train/rank_layout.h"
@@ -60,7 +61,8 @@ class WorkerRig {
       HF_TRY_VOID(initialize_weights(*worker));
       worker->start_loader();
       HF_TRY_VOID(body(*worker));
-      return worker->parameter_gather().finish();  // of the last step
+      HF_TRY_VOID(worker->parameter_gather().finish());          // of the last step
+      return barrier(worker->communicator(), worker->waiter());  // who leaves first takes its memory along
     });
     EXPECT_TRUE(outcome.ok()) << outcome.error().message;
   }

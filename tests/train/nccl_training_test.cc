@@ -280,13 +280,12 @@ TEST_F(NcclTraining, NoPinnedBuffersAreReserved) {
       emulated_gpu,
       [&](Worker& worker) -> Result<void> {
         EXPECT_EQ(buffers_of(worker), 0);
-        HF_TRY_VOID(outcome_of(run_step(worker, {})));
-        return barrier(worker.communicator(), worker.waiter());  // nobody leaves before the others are done
+        return outcome_of(run_step(worker, {}));
       },
       [&] { return std::make_unique<NcclDouble>(world, modern); });
   rig.run_on(emulated_gpu, [&](Worker& worker) -> Result<void> {
     EXPECT_GE(buffers_of(worker), 4) << "data, tensor, both ways to one neighbour";
-    return barrier(worker.communicator(), worker.waiter());
+    return {};
   });
   EXPECT_THAT(world.violations(), IsEmpty());
 }
