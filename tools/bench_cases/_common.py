@@ -3,6 +3,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import struct
 import subprocess
@@ -71,9 +72,13 @@ def fail(sentence):
 
 
 def train_and_time(command, run, warmup_steps):
-    """(median milliseconds of a step after the first ones, losses of all steps)"""
+    """(median milliseconds of a step after the first ones, losses of all steps, processor seconds of all ranks' whole run)"""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if outcome.returncode != 0:
         fail(f"{' '.join(command)} ended with exit code {outcome.returncode}: {outcome.stdout}")
     steps = [event for event in events(run) if event["event"] == "step"]
-    return statistics.median(step["step_duration_ms"] for step in steps[warmup_steps:]), [step["loss"] for step in steps]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    step_ms = statistics.median(step["step_duration_ms"] for step in steps[warmup_steps:])
+    return step_ms, [step["loss"] for step in steps], processor_s

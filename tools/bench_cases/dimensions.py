@@ -5,7 +5,8 @@ Every layout has two processors: one rank of two threads, or two ranks of one. I
 steps, one after the other. Layouts of one run (the same lanes and tensor lanes) must have the same losses to the last digit;
 runs with other tensor lanes must agree to rounding. Tensor lanes on one rank cost what smaller products and the tree of sums
 cost; the ranks of a tensor group wait for each other four times in a layer, forward and backward; the stages of a pipeline idle
-while it fills and drains (1 / (m + 1) of m microbatches).
+while it fills and drains (1 / (m + 1) of m microbatches). The processor time is that of all ranks, start-up included: what a
+layout computes more, without the waiting.
 """
 import statistics
 import sys
@@ -29,7 +30,7 @@ LAYOUTS = {  # ranks, tensor lanes, options
 
 
 def train(folder, config, layout, number):
-    """(milliseconds of a step, losses)"""
+    """(milliseconds of a step, losses, processor seconds)"""
     ranks, tensor_lanes, options = LAYOUTS[layout]
     run = folder / f"run-{number}"
     launcher = [MPIRUN, "-np", str(ranks)] if ranks > 1 else []
@@ -59,7 +60,7 @@ def main():
     arguments.add_argument("--steps", type=positive, default=3, help=f"that count, after {WARMUP_STEPS} that do not")
     arguments.add_argument("--rounds", type=positive, default=5)
     options = arguments.parse_args()
-    steps_ms, losses = {layout: [] for layout in LAYOUTS}, {}
+    steps_ms, processor_s, losses = {layout: [] for layout in LAYOUTS}, {layout: [] for layout in LAYOUTS}, {}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         write_tokens(folder / "tokens.bin", 400_000, VOCABULARY)
@@ -86,19 +87,23 @@ lanes = {LANES}
 """)
         for number in range(options.rounds):
             for index, layout in enumerate(LAYOUTS):
-                step_ms, losses[layout] = train(folder, config, layout, number * len(LAYOUTS) + index)
+                step_ms, losses[layout], seconds = train(folder, config, layout, number * len(LAYOUTS) + index)
                 steps_ms[layout].append(step_ms)
+                processor_s[layout].append(seconds)
     check_losses(losses, options.precision)
     print(f"{options.layers} layers of width {options.width}, {options.heads} heads, {options.precision}, {LANES} lanes of "
           f"{options.microbatches_per_lane} microbatches of {options.microbatch_size} x {options.sequence_length} tokens, two "
           f"processors, {options.rounds} rounds of {options.steps} steps; losses as they must be")
-    print(f"| layout | ms/step, median (range of the rounds) | of {BASE} |")
-    print("|---|---|---|")
+    print(f"| layout | ms/step, median (range of the rounds) | of {BASE} | processor s of the run | of {BASE} |")
+    print("|---|---|---|---|---|")
     figures = {}
     for layout, mine in steps_ms.items():
-        ratio = statistics.median(own / its for own, its in zip(mine, steps_ms[BASE]))
-        figures[layout] = {"step_ms": statistics.median(mine), "rounds_ms": mine, "ratio": ratio}
-        print(f"| {layout} | {statistics.median(mine):.0f} ({min(mine):.0f} to {max(mine):.0f}) | {ratio:.2f} |")
+        def of_base(values):
+            return statistics.median(own / its for own, its in zip(values[layout], values[BASE]))
+        figures[layout] = {"step_ms": statistics.median(mine), "rounds_ms": mine, "ratio": of_base(steps_ms),
+                           "processor_s": processor_s[layout], "processor_ratio": of_base(processor_s)}
+        print(f"| {layout} | {statistics.median(mine):.0f} ({min(mine):.0f} to {max(mine):.0f}) | {of_base(steps_ms):.2f} | "
+              f"{statistics.median(processor_s[layout]):.1f} | {of_base(processor_s):.2f} |")
     write_json(options.json, "dimensions", figures)
     return 0
 

@@ -39,7 +39,7 @@ def train(folder, config, layout, number):
     """(milliseconds of a step, losses)"""
     run = folder / f"run-{number}"
     command = [MPIRUN, "-np", str(RANKS), HOLDFAST, "train", str(config), f"--run.directory={run}", *LAYOUTS[layout]]
-    return train_and_time(command, run, WARMUP_STEPS)
+    return train_and_time(command, run, WARMUP_STEPS)[:2]
 
 
 def main():
