@@ -72,7 +72,8 @@ std::uint64_t BucketTensor::elements() const {
   return product;
 }
 
-BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks) : buckets_(std::move(buckets)), ranks_(ranks) {
+BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places)
+    : buckets_(std::move(buckets)), ranks_(ranks) {
   HF_CHECK(ranks >= 1);
   for (const Bucket& bucket : buckets_) {
     const int index = static_cast<int>(&bucket - buckets_.data());
@@ -82,34 +83,63 @@ BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks) : buckets_(std::m
     ++local_count_;
   }
   HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is away");
-  assign_offsets();
+  const bool shared = 0 < gradient_places && gradient_places < local_count_;
+  gradient_places_ = shared ? gradient_places : local_count_;
+  assign_parameter_offsets();
+  shared ? share_gradient_memory() : assign_gradient_offsets();
   places_.resize(buckets_.size() * static_cast<std::size_t>(ranks_));
   for (int rank = 0; rank < ranks_; ++rank) assign_places(rank);
 }
 
-void BucketPlan::assign_offsets() {
+void BucketPlan::assign_parameter_offsets() {
   for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
     if (bucket->shadow_of >= 0) continue;
     for (BucketTensor& tensor : bucket->tensors) {
       HF_CHECK(tensor.elements() > 0, "tensor {} is empty", tensor.name);
-      tensor.parameter_offset = tensor.gradient_offset = parameter_elements_;
+      tensor.parameter_offset = parameter_elements_;
       parameter_elements_ += align(tensor.elements());
     }
   }
-  gradient_elements_ = parameter_elements_;
-  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
-    if (bucket->shadow_of < 0) continue;
-    HF_CHECK(static_cast<std::size_t>(bucket->shadow_of) < buckets_.size());
-    const Bucket& real = buckets_[static_cast<std::size_t>(bucket->shadow_of)];
-    HF_CHECK(real.shadow_of < 0 && real.tensors.size() == bucket->tensors.size());
-    for (std::size_t t = 0; t < bucket->tensors.size(); ++t) {
-      BucketTensor& tensor = bucket->tensors[t];
-      HF_CHECK(tensor.shape == real.tensors[t].shape && tensor.slice == real.tensors[t].slice,
-               "{} shadows {}", tensor.name, real.tensors[t].name);
-      tensor.parameter_offset = real.tensors[t].parameter_offset;
-      tensor.gradient_offset = gradient_elements_;
-      gradient_elements_ += align(tensor.elements());
+  for (Bucket& bucket : buckets_) {
+    if (bucket.shadow_of < 0) continue;
+    HF_CHECK(static_cast<std::size_t>(bucket.shadow_of) < buckets_.size());
+    const Bucket& real = buckets_[static_cast<std::size_t>(bucket.shadow_of)];
+    HF_CHECK(real.shadow_of < 0 && real.tensors.size() == bucket.tensors.size());
+    for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+      HF_CHECK(bucket.tensors[t].shape == real.tensors[t].shape &&
+                   bucket.tensors[t].slice == real.tensors[t].slice,
+               "{} shadows {}", bucket.tensors[t].name, real.tensors[t].name);
+      bucket.tensors[t].parameter_offset = real.tensors[t].parameter_offset;
     }
+  }
+}
+
+void BucketPlan::assign_gradient_offsets() {
+  for (const bool shadows : {false, true}) {
+    for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+      if ((bucket->shadow_of >= 0) != shadows) continue;
+      for (BucketTensor& tensor : bucket->tensors) {
+        tensor.gradient_offset = gradient_elements_;
+        gradient_elements_ += align(tensor.elements());
+      }
+    }
+  }
+}
+
+// No lane of this stage fills a bucket that is away, so it takes up nothing, wherever it is said to lie.
+void BucketPlan::share_gradient_memory() {
+  const auto places = static_cast<std::size_t>(gradient_places_);
+  for (std::size_t place = 0; place < places; ++place) {
+    std::uint64_t largest = 0;
+    for (std::size_t b = place; b < buckets_.size(); b += places) {
+      std::uint64_t elements = 0;
+      for (BucketTensor& tensor : buckets_[b].tensors) {
+        tensor.gradient_offset = gradient_elements_ + elements;
+        elements += align(tensor.elements());
+      }
+      if (!buckets_[b].is_away) largest = std::max(largest, elements);
+    }
+    gradient_elements_ += largest;
   }
 }
 

@@ -12,6 +12,9 @@
 // gradient and hands the sum over; there it arrives as a shadow that is *away*, which no lane of that stage
 // fills. The blocks of both are owned by the same data-parallel ranks.
 //
+// Gradients may share memory: bucket b then lies in place b modulo the number of places, and is gone when the
+// place's next bucket is written (LaneReduction says when that may be).
+//
 // Of a tensor that tensor lanes cut, a rank has slices: each is a tensor of its own here. Other tensors are
 // the same on all ranks of a tensor group, which compute the same gradients for them: they are *replicated*.
 #pragma once
@@ -78,7 +81,8 @@ class BucketPlan {
  public:
   // `buckets` in backward order with shapes, decay flags and shadow_of set; offsets are assigned here:
   // parameters in reverse bucket order (so in forward order), gradients likewise, shadows after them.
-  BucketPlan(std::vector<Bucket> buckets, int ranks);
+  // `gradient_places`: so many places for the gradients of all buckets; 0: each has its own.
+  BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places = 0);
 
   int ranks() const { return ranks_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -90,6 +94,9 @@ class BucketPlan {
     return parameter_elements_;
   }  // of the flat buffer, padding included
   std::uint64_t gradient_elements() const { return gradient_elements_; }
+  // As many as there are local buckets where each has its own.
+  int gradient_places() const { return gradient_places_; }
+  bool shares_gradient_memory() const { return gradient_places_ < local_count_; }
   // The first of the list, whose gradients the lanes of this stage compute; the others are away.
   int local_count() const { return local_count_; }
   int away() const { return local_count_ < static_cast<int>(buckets_.size()) ? local_count_ : -1; }
@@ -114,7 +121,9 @@ class BucketPlan {
     ElementRange range;
     std::uint64_t shard_offset = 0;
   };
-  void assign_offsets();
+  void assign_parameter_offsets();
+  void assign_gradient_offsets();
+  void share_gradient_memory();
   void assign_places(int rank);
   const Place& place(int bucket, int rank) const;
 
@@ -125,6 +134,7 @@ class BucketPlan {
   std::uint64_t parameter_elements_ = 0;
   std::uint64_t gradient_elements_ = 0;
   int local_count_ = 0, guest_ = -1;
+  int gradient_places_ = 0;
 };
 
 }  // namespace holdfast

@@ -34,6 +34,11 @@ struct LaneReduction::State {
   void launched(std::size_t bucket, Device::Ticket ticket);
   void launch_adds(std::size_t bucket);
   void launch_adds();
+  bool has_added(std::size_t bucket) const {
+    return owned(rank, bucket).size() == 0 || next_add[bucket] == active;
+  }
+  bool place_is_free(std::size_t bucket) const;
+  Result<void> wait_for_place(std::size_t bucket);
   Result<bool> open_exchanges();
   Result<void> send(std::size_t bucket);
   Result<bool> send_ready();
@@ -50,6 +55,8 @@ struct LaneReduction::State {
   Waiter waiter;
   int rank, ranks;
   std::size_t bucket_count;
+  std::size_t places;  // that buckets take turns in
+  Background background;
   std::vector<ElementRange> ranges;
   LaneSum sum;
   float* gradients = nullptr;
@@ -72,6 +79,7 @@ struct LaneReduction::State {
   std::size_t opened = 0;                             // buckets
   std::size_t first_adding = 0;                       // all buckets before it are added
   std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
+  std::vector<Device::Ticket> add_tickets;            // by bucket: of its last add so far
   std::size_t adds_left = 0;
   std::vector<Exchange::Incoming> incoming;  // of one exchange
   std::vector<Exchange::Outgoing> outgoing;
@@ -91,8 +99,10 @@ LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, 
       rank(group.rank()),
       ranks(group.size()),
       bucket_count(static_cast<std::size_t>(plan.local_count())),
+      places(static_cast<std::size_t>(plan.gradient_places())),
       sum(plan, lane_schedule, group.rank(), queue, memory) {
   HF_CHECK(plan.ranks() == ranks && schedule.ranks() == ranks);
+  HF_CHECK(ranks > 1 || !plan.shares_gradient_memory(), "a rank alone sums where its gradients lie");
   for (int r = 0; r < ranks; ++r) {
     for (std::size_t b = 0; b < bucket_count; ++b) {
       ranges.push_back(plan.gradient_range(static_cast<int>(b), r));
@@ -100,6 +110,7 @@ LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, 
   }
   tickets.reserve(bucket_count);
   next_add.resize(bucket_count);
+  add_tickets.resize(bucket_count);
   incoming.reserve(static_cast<std::size_t>(ranks));
   outgoing.reserve(static_cast<std::size_t>(ranks));
   bucket_spans.resize(bucket_count);
@@ -119,6 +130,7 @@ Result<void> LaneReduction::State::begin(int wave_index) {
   tickets.clear();
   ready = sent = opened = first_adding = adds_left = 0;
   next_add.assign(bucket_count, 0);
+  add_tickets.assign(bucket_count, backward_end);
   for (std::size_t b = 0; b < bucket_count; ++b) {
     if (owned(rank, b).size() > 0) adds_left += static_cast<std::size_t>(active);
   }
@@ -142,24 +154,50 @@ void LaneReduction::State::launch_adds(std::size_t bucket) {
                                      : bucket < opened && exchange->received(first + bucket, source);
     if (!here) return;
     sum.add(wave, source, static_cast<int>(bucket));
-    last_add = device->ticket();
+    last_add = add_tickets[bucket] = device->ticket();
     --adds_left;
   }
 }
 
 void LaneReduction::State::launch_adds() {
-  const auto added = [this](std::size_t bucket) {
-    return owned(rank, bucket).size() == 0 || next_add[bucket] == active;
-  };
-  while (first_adding < bucket_count && added(first_adding)) ++first_adding;
+  while (first_adding < bucket_count && has_added(first_adding)) ++first_adding;
   for (std::size_t bucket = first_adding; bucket < opened; ++bucket) launch_adds(bucket);
+}
+
+// In the gradient buffer and in what is received; the wave before has left both.
+bool LaneReduction::State::place_is_free(std::size_t bucket) const {
+  if (bucket < places) return true;
+  const std::size_t before = bucket - places;
+  return before < opened && exchange->oldest() > first + before && has_added(before) &&
+         device->reached(add_tickets[before]);
+}
+
+Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
+  Rest pause(waiter.env(), waiter.timeout_ms());
+  while (!place_is_free(bucket)) {
+    HF_TRY(bool moved, advance());
+    if (background) {
+      HF_TRY(const bool others, background());
+      moved |= others;
+    }
+    const Device::Ticket next = ready < tickets.size() ? tickets[ready] : last_add;
+    const bool computing = !device->reached(next);
+    if (moved || computing) pause.moved();
+    if (moved) continue;
+    if (computing) {
+      device->wait(next, poll_interval_us);
+    } else if (!pause.rest()) {
+      return timed_out();
+    }
+  }
+  return {};
 }
 
 // In bucket order on every rank, as far as the exchange takes them. A rank without a lane sends nothing.
 Result<bool> LaneReduction::State::open_exchanges() {
   if (ranks == 1) return false;
   const std::size_t before = opened;
-  for (; opened < bucket_count && exchange->can_open(); ++opened) {
+  for (; opened < bucket_count && exchange->can_open() && place_is_free(opened); ++opened) {
     incoming.clear();
     for (int source = 0; source < active; ++source) {
       if (source == rank || owned(rank, opened).size() == 0) continue;
@@ -295,6 +333,19 @@ Result<void> LaneReduction::begin_wave(int wave) {
   Result<void> result = state_->begin(wave);
   if (!result.ok()) state_->exchange->abandon();
   return result;
+}
+
+Result<void> LaneReduction::wait_for_place(int bucket) {
+  const auto index = static_cast<std::size_t>(bucket);
+  if (state_->place_is_free(index)) return {};
+  const HostSpan wait(state_->spans, {.kind = SpanKind::wait_lanes, .wave = state_->wave});
+  Result<void> result = state_->wait_for_place(index);
+  if (!result.ok()) state_->exchange->abandon();
+  return result;
+}
+
+void LaneReduction::set_background(Background background) {
+  state_->background = std::move(background);
 }
 
 void LaneReduction::bucket_launched(int bucket, Device::Ticket ticket) {

@@ -7,6 +7,7 @@
 //   for each wave:
 //     reduction.begin_wave(wave);                       // opens the exchanges, so posts the receives
 //     ... launch the lane's microbatches; for its last microbatch, in bucket order:
+//         HF_TRY_VOID(reduction.wait_for_place(bucket));  // before it is written
 //         reduction.bucket_launched(bucket, device.ticket());
 //     reduction.backward_launched();
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
@@ -16,10 +17,13 @@
 // to hear from: its waves stand behind one another in the queue, and only finish_step() waits. After an error
 // the exchange is abandoned. Nothing is allocated after construction.
 //
-// A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank.
+// A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank. Where buckets share
+// memory (BucketPlan::gradient_places) one is opened, and may be written, when the one before it in its place
+// has been sent and added. No deadlock: that waits for nothing but lower buckets, on every rank.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -51,11 +55,17 @@ class LaneReduction {
   ~LaneReduction();
   // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
   void bind(const MemoryArena& arena, float* gradients);
+  // Moves on what else is under way while a launch waits for a place; whether anything moved.
+  using Background = std::function<Result<bool>()>;
+  void set_background(Background background);
   // From the next step on its waves, waits and buckets go to `spans`, which outlives it.
   void record(SpanRecorder& spans);
 
   void begin_step();
   Result<void> begin_wave(int wave);
+  // Before what writes this bucket's gradients is launched. At once where every bucket has a place of its
+  // own.
+  Result<void> wait_for_place(int bucket);
   void bucket_launched(int bucket, Device::Ticket ticket);
   void backward_launched();
   // Moves on what can move without waiting, for whoever waits for something else meanwhile.

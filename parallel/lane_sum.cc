@@ -1,5 +1,7 @@
 #include "parallel/lane_sum.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 
@@ -20,7 +22,7 @@ LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Dev
       rank_(rank),
       device_(&device),
       bucket_count_(static_cast<int>(buckets.buckets().size())),
-      in_place_(schedule.waves() == 1),
+      in_place_(schedule.waves() == 1 && !buckets.shares_gradient_memory()),
       segments_(buckets.segments(rank)),
       sums_(buckets.buckets().size()) {
   index_segments();
@@ -45,13 +47,18 @@ void LaneSum::index_segments() {
 }
 
 void LaneSum::reserve_memory(MemoryPlan& plan) {
+  const int places = buckets_->gradient_places();
   std::uint64_t staging_elements = 0;
+  staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
   for (int source = 0; source < buckets_->ranks(); ++source) {
-    for (int bucket = 0; bucket < bucket_count_; ++bucket) {
-      staging_offsets_.push_back(staging_elements);
-      if (source == rank_ || bucket >= buckets_->local_count()) continue;
-      const std::uint64_t elements = buckets_->gradient_range(bucket, rank_).size();
-      staging_elements += (elements + staging_alignment - 1) / staging_alignment * staging_alignment;
+    if (source == rank_) continue;
+    for (int place = 0; place < places; ++place) {
+      std::uint64_t largest = 0;
+      for (int bucket = place; bucket < buckets_->local_count(); bucket += places) {
+        staging_offsets_[index(source * bucket_count_ + bucket)] = staging_elements;
+        largest = std::max(largest, buckets_->gradient_range(bucket, rank_).size());
+      }
+      staging_elements += (largest + staging_alignment - 1) / staging_alignment * staging_alignment;
     }
   }
   staging_slot_ =

@@ -2,8 +2,9 @@
 // happens and the adds. LaneReduction moves the messages and says when a lane's part is there.
 //
 // Memory moves no more than it must. A step of one wave (D = L) sums in the owner's own range of the gradient
-// buffer: a lane alone is neither copied nor added to anything. Several waves need an accumulator; the first
-// lane of a step is received right into it. The add that finishes a bucket takes the block sums of squares.
+// buffer: a lane alone is neither copied nor added to anything. Several waves need an accumulator, and so do
+// buckets that share the gradient buffer's memory, which share that of what is received, too; the first lane
+// of a step is received right into it. The add that finishes a bucket takes the block sums of squares.
 #pragma once
 
 #include <span>
@@ -51,7 +52,7 @@ class LaneSum {
   int rank_;
   Device* device_;
   int bucket_count_;
-  bool in_place_;                               // one wave: sums end in the gradient buffer
+  bool in_place_;                               // sums end in the gradient buffer
   std::vector<Segment> segments_;               // owned, in bucket order
   std::vector<std::size_t> first_segment_;      // by bucket, and one more at the end
   std::vector<std::size_t> first_sum_;          // by segment: index into square_sums_

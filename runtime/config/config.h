@@ -89,6 +89,7 @@ struct OptimizerConfig {
   double epsilon = 1e-8;
   double weight_decay = 0.1;
   double gradient_clip = 1.0;  // largest global norm; 0 = off
+  bool shard_gradients = false;
 };
 
 struct CheckpointConfig {

@@ -203,6 +203,9 @@ std::vector<Option> optimizer_options() {
            "Decoupled weight decay; never on norms and biases"),
       real("optimizer.gradient_clip", HF_FIELD(optimizer.gradient_clip), "", {0, 1e12}, kNumeric,
            "Largest global gradient norm, larger ones are scaled down to it; 0 = off"),
+      boolean("optimizer.shard_gradients", HF_FIELD(optimizer.shard_gradients), kSafe,
+              "Between data-parallel ranks keep only the owned part of the gradients (ZeRO stage 2): what a "
+              "lane computed leaves at once. For training.microbatches_per_lane = 1; never changes a bit"),
   };
 }
 

@@ -26,6 +26,12 @@ const T& place(const std::vector<T>& ring, int microbatch) {
 class Model::BucketCounter {
  public:
   explicit BucketCounter(BucketObserver* observer) : observer_(observer) {}
+  // Before the next `count` buckets are written.
+  Result<void> wait_for_places(int count) {
+    for (int i = 0; observer_ != nullptr && i < count; ++i)
+      HF_TRY_VOID(observer_->wait_for_place(bucket_ + i));
+    return {};
+  }
   void next() {
     if (observer_ != nullptr) observer_->bucket_launched(bucket_);
     ++bucket_;
@@ -386,8 +392,10 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
   for (std::size_t i = blocks_.size(); i-- > 0;)
     HF_TRY_VOID(block_backward(device, batch, microbatch, i, options, bucket));
   if (!stage_.part.has_embedding || !options.pass().of_weights()) return {};
+  const int buckets = spec_.positions > 0 ? 2 : 1;  // positions and tokens, written by one op
+  HF_TRY_VOID(bucket.wait_for_places(buckets));
   HF_TRY_VOID(embedding_backward(device, batch, microbatch, options.accumulate));
-  if (spec_.positions > 0) bucket.next();  // positions and tokens are two buckets, written by one op
+  if (buckets > 1) bucket.next();
   bucket.next();
   return {};
 }
@@ -395,6 +403,7 @@ Result<void> Model::backward(Device& device, const TokenBatch& batch, int microb
 Result<void> Model::head_backward(Device& device, const TokenBatch& batch, int microbatch, double* loss_sum,
                                   const BackwardOptions& options, BucketCounter& bucket) const {
   if (options.pass().of_inputs()) HF_TRY_VOID(run_final_norm(device, batch, microbatch));
+  HF_TRY_VOID(bucket.wait_for_places(spec_.tied_head ? 2 : 1));
   HF_TRY_VOID(run_head(device, batch, microbatch, loss_sum, &options));
   if (spec_.tied_head) bucket.next();  // the head's gradient is a bucket of its own
   final_norm_.backward(device, group().share(), residual(microbatch, blocks_.size()),
@@ -416,10 +425,12 @@ Result<void> Model::block_backward(Device& device, const TokenBatch& batch, int 
   const BlockGradients of_block = block_gradients(microbatch, index);
   const Recompute recompute = recompute_before(index, options);
   HF_TRY_VOID(recompute_for_feed_forward(run, block, activations, recompute));
+  HF_TRY_VOID(bucket.wait_for_places(1));
   HF_TRY_VOID(feed_forward_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.feed_forward_norm, options));
   bucket.next();
   HF_TRY_VOID(recompute_for_attention(run, block, activations, recompute));
+  HF_TRY_VOID(bucket.wait_for_places(1));
   HF_TRY_VOID(attention_backward(run, block, activations, of_block, options.pass()));
   HF_TRY_VOID(complete(device, block.attention_norm, options));
   bucket.next();

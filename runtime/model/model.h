@@ -38,11 +38,13 @@ struct TokenBatch {
   BatchShapeBT shape;
 };
 
-// Told during backward, on the launching thread: every op that writes the gradients of this bucket is
-// launched.
+// Told during backward, on the launching thread.
 class BucketObserver {
  public:
   virtual ~BucketObserver() = default;
+  // Before an op is launched that writes the gradients of this bucket; returns when its memory is free.
+  virtual Result<void> wait_for_place(int /*bucket*/) { return {}; }
+  // Every op that writes them is launched.
   virtual void bucket_launched(int bucket) = 0;
 };
 

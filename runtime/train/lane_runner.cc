@@ -11,6 +11,9 @@ namespace {
 class LaneBuckets final : public BucketObserver {
  public:
   LaneBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
+  Result<void> wait_for_place(int bucket) override {
+    return worker_.reduction().wait_for_place(first_ + bucket);
+  }
   void bucket_launched(int bucket) override {
     worker_.reduction().bucket_launched(first_ + bucket, worker_.device().ticket());
   }
@@ -66,10 +69,11 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   wave_ = 0;
   reducing_ = false;
   first_slot_ = 0;
-  // Who waits in the middle of a launch, for the other slices of a layer or for parameters, holds up no
-  // neighbour.
+  // Who waits in the middle of a launch, for the other slices of a layer, for parameters or for the memory
+  // of gradients, holds up no neighbour.
   worker_->tensor_group().set_background([this] { return executor_.advance(); });
   worker_->parameter_gather().set_background([this] { return executor_.advance(); });
+  worker_->reduction().set_background([this] { return executor_.advance(); });
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
     executor_.record(worker_->spans(), static_cast<int>(first_slot_));

@@ -107,6 +107,28 @@ StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, in
   return schedule;
 }
 
+std::string why_gradients_are_whole(const Config& config, int data_ranks) {
+  if (!config.optimizer.shard_gradients) return {};
+  if (config.training.microbatches_per_lane > 1) {
+    return fmt::format(
+        "optimizer.shard_gradients saves nothing with training.microbatches_per_lane = {}: a lane's "
+        "gradients all stay until its last microbatch is added to them",
+        config.training.microbatches_per_lane);
+  }
+  if (data_ranks == 1) {
+    return "optimizer.shard_gradients saves nothing without data parallelism: a rank that has all lanes owns "
+           "all gradients";
+  }
+  return {};
+}
+
+int gradient_places(const Config& config, int data_ranks) {
+  // Of the head and of the embedding two are written at once; the others leave meanwhile.
+  constexpr int shared = 4;
+  const bool shares = config.optimizer.shard_gradients && why_gradients_are_whole(config, data_ranks).empty();
+  return shares ? shared : 0;
+}
+
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank) {
   std::vector<int> result;
   for (int wave = 0; wave < lanes.waves(); ++wave) {

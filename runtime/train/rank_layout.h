@@ -46,6 +46,12 @@ struct StageSchedule {
 };
 StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage);
 
+// Places in which the gradients of a rank's buckets take turns (optimizer.shard_gradients); 0: each has its
+// own. It needs other ranks to send to, and lanes that write each gradient once.
+int gradient_places(const Config& config, int data_ranks);
+// Why optimizer.shard_gradients saves nothing in this layout; empty where it does, and where it is off.
+std::string why_gradients_are_whole(const Config& config, int data_ranks);
+
 // The lanes of a data-parallel rank, in the order of waves.
 std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank);
 

@@ -32,7 +32,7 @@ Config all_changed() {
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", true};
   config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host"};
   config.elastic.min_data_parallel = 2;
-  config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12};
+  config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
   config.checkpoint = {11, 4};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
   config.kernels.isa = "avx2";

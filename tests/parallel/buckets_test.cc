@@ -55,6 +55,20 @@ TEST(Buckets, ParametersLieInForwardOrderAndShadowGradientsLast) {
   EXPECT_EQ(plan.gradient_elements(), 96U);
 }
 
+TEST(Buckets, GradientsTakeTurnsInTheirPlaces) {
+  const BucketPlan plan({bucket_of({40}), bucket_of({16, 1}), bucket_of({20}), bucket_of({100})}, 2, 2);
+  EXPECT_TRUE(plan.shares_gradient_memory());
+  EXPECT_EQ(plan.buckets()[0].tensors[0].gradient_offset, 0U);
+  EXPECT_EQ(plan.buckets()[2].tensors[0].gradient_offset, 0U);
+  EXPECT_EQ(plan.buckets()[1].tensors[0].gradient_offset, 48U);
+  EXPECT_EQ(plan.buckets()[1].tensors[1].gradient_offset, 64U);
+  EXPECT_EQ(plan.buckets()[3].tensors[0].gradient_offset, 48U);
+  EXPECT_EQ(plan.gradient_elements(), 48U + 112U);
+  const BucketPlan whole({bucket_of({40}), bucket_of({16, 1}), bucket_of({20}), bucket_of({100})}, 2, 4);
+  EXPECT_FALSE(whole.shares_gradient_memory());
+  EXPECT_EQ(whole.gradient_elements(), whole.parameter_elements());
+}
+
 class BucketProperties : public testing::TestWithParam<int> {};
 
 TEST_P(BucketProperties, EveryBlockHasOneOwner) {

@@ -79,14 +79,15 @@ inline std::vector<int> lanes_in_order(int count) {
 class ReducingRank {
  public:
   ReducingRank(Exchange& exchange, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
-               const CpuDeviceOptions& options = {})
+               const CpuDeviceOptions& options = {}, int gradient_places = 0)
       : rank_(exchange.rank()),
         schedule_(lanes, exchange.size()),
-        plan_(std::move(buckets), exchange.size()),
+        plan_(buckets, exchange.size()),
+        places_(std::move(buckets), exchange.size(), gradient_places),
         device_(make_cpu_device(options)),
-        reduction_(plan_, schedule_, exchange, *device_, waiter, memory_) {
+        reduction_(places_, schedule_, exchange, *device_, waiter, memory_) {
     gradients_slot_ =
-        memory_.reserve("gradients", MemoryClass::gradients, plan_.gradient_elements() * sizeof(float));
+        memory_.reserve("gradients", MemoryClass::gradients, places_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
     HF_CHECK(arena.ok());
     arena_ = std::move(arena).value();
@@ -94,21 +95,25 @@ class ReducingRank {
     reduction_.bind(arena_, gradients_);
   }
 
+  // With a place for each bucket's gradients, as those of a lane are given here.
   const BucketPlan& plan() const { return plan_; }
   LaneReduction& reduction() { return reduction_; }
   Device& device() { return *device_; }
 
   // Launches what a backward would: each bucket's gradients appear in the gradient buffer, in bucket order.
-  void launch_backward(const std::vector<float>& lane) {
+  Result<void> launch_backward(const std::vector<float>& lane) {
     for (std::size_t b = 0; b < plan_.buckets().size(); ++b) {
-      for (const BucketTensor& tensor : plan_.buckets()[b].tensors) {
+      HF_TRY_VOID(reduction_.wait_for_place(static_cast<int>(b)));
+      for (std::size_t t = 0; t < plan_.buckets()[b].tensors.size(); ++t) {
+        const BucketTensor& tensor = plan_.buckets()[b].tensors[t];
         device_->launch(Copy{.source = lane.data() + tensor.gradient_offset,
-                             .target = gradients_ + tensor.gradient_offset,
+                             .target = gradients_ + places_.buckets()[b].tensors[t].gradient_offset,
                              .bytes = static_cast<std::int64_t>(tensor.elements() * sizeof(float))});
       }
       reduction_.bucket_launched(static_cast<int>(b), device_->ticket());
     }
     reduction_.backward_launched();
+    return {};
   }
 
   // lanes[w]: the gradients of this rank's lane in wave w, empty where it has none.
@@ -131,7 +136,9 @@ class ReducingRank {
   // for bit, and the block sums are of them.
   void expect_reduced(const std::vector<float>& sums) const {
     std::size_t first_sum = 0;
-    for (const Segment& segment : plan_.segments(rank_)) {
+    const std::vector<Segment> lying = places_.segments(rank_);
+    for (std::size_t s = 0; s < lying.size(); ++s) {
+      const Segment segment = plan_.segments(rank_)[s];
       std::vector<float> expected(
           sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset),
           sums.begin() + static_cast<std::ptrdiff_t>(segment.gradient_offset + segment.elements));
@@ -143,7 +150,8 @@ class ReducingRank {
         for (std::uint64_t i = 0; i < segment.elements; ++i) expected[i] += sums[offset + i];
       }
       EXPECT_EQ(
-          std::memcmp(reduction_.reduced().of(segment), expected.data(), segment.elements * sizeof(float)), 0)
+          std::memcmp(reduction_.reduced().of(lying[s]), expected.data(), segment.elements * sizeof(float)),
+          0)
           << "bucket " << segment.bucket << ", tensor " << segment.tensor;
       std::vector<double> squares(segment.block_count);
       reference(SquareSum{.values = expected.data(),
@@ -163,7 +171,8 @@ class ReducingRank {
     reduction_.begin_step();
     for (int wave = 0; wave < schedule_.waves(); ++wave) {
       HF_TRY_VOID(reduction_.begin_wave(wave));
-      if (schedule_.lane_of(wave, rank_) >= 0) launch_backward(lanes[static_cast<std::size_t>(wave)]);
+      if (schedule_.lane_of(wave, rank_) >= 0)
+        HF_TRY_VOID(launch_backward(lanes[static_cast<std::size_t>(wave)]));
       HF_TRY_VOID(reduction_.finish_wave());
     }
     return reduction_.finish_step();
@@ -171,7 +180,7 @@ class ReducingRank {
 
   int rank_;
   LaneSchedule schedule_;
-  BucketPlan plan_;
+  BucketPlan plan_, places_;
   MemoryPlan memory_;
   std::unique_ptr<Device> device_;
   LaneReduction reduction_;
@@ -181,9 +190,10 @@ class ReducingRank {
 };
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
-inline Result<void> check_lane_reduction(Exchange& exchange, const Waiter& waiter, int lanes) {
+inline Result<void> check_lane_reduction(Exchange& exchange, const Waiter& waiter, int lanes,
+                                         int gradient_places = 0) {
   const int rank = exchange.rank(), ranks = exchange.size();
-  ReducingRank reducing(exchange, waiter, lanes, uneven_buckets());
+  ReducingRank reducing(exchange, waiter, lanes, uneven_buckets(), {}, gradient_places);
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));

@@ -50,6 +50,18 @@ TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   }));
 }
 
+// Five buckets of other sizes in two and in three places.
+TEST_P(LaneReductionBits, AreTheSameWhereBucketsShareMemory) {
+  const auto [ranks, lanes] = GetParam();
+  if (ranks == 1) GTEST_SKIP() << "a rank alone sums where its gradients lie";
+  for (const int places : {2, 3}) {
+    HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes, places](Communicator& c) {
+      HostExchange exchange(c);
+      return test::check_lane_reduction(exchange, patient(), lanes, places);
+    }));
+  }
+}
+
 using Shape = std::tuple<int, int>;
 INSTANTIATE_TEST_SUITE_P(All, LaneReductionBits,
                          testing::Values(Shape(1, 1), Shape(2, 2), Shape(3, 3), Shape(1, 5), Shape(2, 5),

@@ -153,6 +153,17 @@ TEST_F(NcclTraining, Bf16WithATiedHeadInOneWaveGivesTheSameBits) {
   EXPECT_EQ(digest("two"), digest("one"));
 }
 
+// Buckets take turns in a few places, of which NCCL sends and into which it receives.
+TEST_F(NcclTraining, ShardedGradientsGiveTheSameBits) {
+  const std::vector<std::string> what = {"model.layers=6", "parallel.lanes=4"};
+  expect_done({.run = "one", .ranks = 1, .overrides = what});
+  Scene scene{.run = "sharded", .ranks = 2, .overrides = what, .meddled_rank = 1};
+  scene.overrides.push_back("optimizer.shard_gradients=true");
+  scene.act = [](NcclDouble& library) { library.slow_groups(std::chrono::milliseconds(1)); };
+  expect_done(scene);
+  EXPECT_EQ(digest("sharded"), digest("one"));
+}
+
 struct Layout {
   const char* name;
   int ranks;
