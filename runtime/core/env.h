@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,8 +18,12 @@
 
 namespace holdfast {
 
+class IoEngine;
+class IoQueue;
+struct IoQueueOptions;
+
 // An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the
-// destructor.
+// destructor. The methods block; many operations at a time go through an IoQueue (runtime/core/io_queue.h).
 class File {
  public:
   virtual ~File() = default;
@@ -27,6 +32,8 @@ class File {
   virtual Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) = 0;
   // Reserves the blocks of [0, bytes) now, so that a full disk is an error before the first write.
   virtual Result<void> allocate(std::uint64_t bytes) = 0;
+  // The file ends at `bytes`; what it gains is zero.
+  virtual Result<void> truncate(std::uint64_t bytes) = 0;
   // Data and metadata are durable when this returns ok. After an error the file must be abandoned, never
   // retried.
   virtual Result<void> sync() = 0;
@@ -34,13 +41,30 @@ class File {
   // Hints, which may do nothing: the bytes will be read soon; nothing of the file need stay in the cache.
   virtual void will_need(std::uint64_t offset, std::uint64_t bytes) = 0;
   virtual void drop_cached() = 0;
+  // Empty when what an IoQueue moves bypasses the page cache; else why it does not.
+  virtual std::string buffered_reason() const = 0;
   virtual const std::string& path() const = 0;
+
+ private:
+  friend class IoQueue;
+  struct QueuedWrites {
+    int in_flight = 0;
+    std::optional<Error> failure;  // the first; nothing is written or synced after it
+  };
+  QueuedWrites queued_writes_;
 };
 
 enum class OpenMode {
   read,    // must exist
   create,  // must not exist: nothing is ever overwritten by accident
+  // As these, and the operations of an IoQueue bypass the page cache where the file system can do that
+  // (buffered_reason). The methods of File use the cache; the kernel keeps the two coherent.
+  read_direct,
+  create_direct,
 };
+inline bool is_read(OpenMode mode) {
+  return mode == OpenMode::read || mode == OpenMode::read_direct;
+}
 
 struct FileStatus {
   bool exists = false;
@@ -88,6 +112,11 @@ class Env {
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
+
+  // Many operations at a time on files that this Env opened (runtime/core/io_queue.h). The engine is what
+  // an Env brings, the queue in front of it is the same for all.
+  virtual Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) = 0;
+  Result<std::unique_ptr<IoQueue>> make_io_queue(const IoQueueOptions& options);
 
   // Shared memory. A name is one file name, without '/'; the sentences show its path, /dev/shm/<name>.
   // Made exclusively, zero-filled, `bytes` > 0 of it reserved now: a /dev/shm that is too small is

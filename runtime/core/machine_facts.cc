@@ -1,13 +1,11 @@
 #include "runtime/core/machine_facts.h"
 
-#include <linux/io_uring.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
+#include "runtime/core/posix_io_engine.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
@@ -27,16 +25,11 @@ MachineFact memory_fact() {
   return {"memory", true, format_bytes(pages * page_bytes)};
 }
 
-// Containers often forbid io_uring by seccomp (EPERM); older kernels lack it (ENOSYS).
+// Containers often forbid io_uring, and older kernels lack it.
 MachineFact io_uring_fact() {
-  io_uring_params parameters;
-  std::memset(&parameters, 0, sizeof(parameters));
-  const long descriptor = syscall(SYS_io_uring_setup, 1U, &parameters);
-  if (descriptor < 0)
-    return {"io_uring", false,
-            fmt::format("{} (checkpoints are written with plain writes)", std::strerror(errno))};
-  close(static_cast<int>(descriptor));
-  return {"io_uring", true, "available (checkpoints are written with plain writes in this version)"};
+  const Result<std::unique_ptr<IoEngine>> engine = make_io_uring_engine(/*depth=*/1);
+  if (engine.ok()) return {"io_uring", true, "checkpoints go through it"};
+  return {"io_uring", false, engine.error().message + ": checkpoints go through threads"};
 }
 
 // A page that is really made, written, read by another mapping and removed: that /dev/shm exists says little.

@@ -20,6 +20,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/posix_file.h"
+#include "runtime/core/posix_io_engine.h"
 #include "runtime/core/posix_shared_memory.h"
 #include "runtime/core/processor_count.h"
 
@@ -196,6 +197,10 @@ class PosixEnv final : public Env {
     struct statvfs space {};
     if (statvfs(path.c_str(), &space) != 0) return read_error("get the free space of", path, errno);
     return static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  }
+
+  Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) override {
+    return make_posix_io_engine(options);
   }
 
   Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+
+#include "runtime/core/io_queue.h"
 
 namespace holdfast {
 namespace {
@@ -16,9 +19,13 @@ namespace {
 constexpr mode_t file_mode = 0644;
 constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the kernel stops short of 2 GiB
 
-Error os_error(ExitCode code, std::string_view action, const std::string& path, int reason) {
+std::string text_of_errno(int reason) {
   std::array<char, 256> buffer{};
-  const char* text = strerror_r(reason, buffer.data(), buffer.size());
+  return strerror_r(reason, buffer.data(), buffer.size());
+}
+
+Error os_error(ExitCode code, std::string_view action, const std::string& path, int reason) {
+  const std::string text = text_of_errno(reason);
   if (reason == ENOSPC || reason == EDQUOT) {
     return fail(code, "cannot {} {}: the disk is full ({}); free space there and start again", action, path,
                 text);
@@ -26,10 +33,51 @@ Error os_error(ExitCode code, std::string_view action, const std::string& path, 
   return fail(code, "cannot {} {}: {}", action, path, text);
 }
 
+// A second descriptor of an open file, for direct I/O, or why there is none.
+struct DirectDescriptor {
+  Descriptor descriptor{-1};
+  std::string refusal = "it was not opened for direct I/O";
+};
+
+// The alignment that the file system asks for, if it says so (Linux 6.1 and later), must be one that
+// io_alignment_bytes satisfies.
+std::string alignment_refusal(int descriptor) {
+#ifdef STATX_DIOALIGN
+  struct statx facts {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) != 0) return "";
+  if ((facts.stx_mask & STATX_DIOALIGN) == 0) return "";
+  if (facts.stx_dio_offset_align == 0) return "the file system does no direct I/O on this file";
+  const std::uint64_t needed = std::max(facts.stx_dio_mem_align, facts.stx_dio_offset_align);
+  if (needed <= io_alignment_bytes) return "";
+  return fmt::format("the file system wants direct I/O in multiples of {} bytes, and a checkpoint's are {}",
+                     needed, io_alignment_bytes);
+#else
+  static_cast<void>(descriptor);
+  return "";
+#endif
+}
+
+// By way of /proc, so that it is the same file whatever happens to its name meanwhile.
+DirectDescriptor open_direct(int descriptor, int flags) {
+  Descriptor direct = open_descriptor(fmt::format("/proc/self/fd/{}", descriptor), flags | O_DIRECT);
+  if (direct.value() < 0)
+    return {.refusal = fmt::format("the file system refuses direct I/O ({})", text_of_errno(errno))};
+  std::string refusal = alignment_refusal(direct.value());
+  if (!refusal.empty()) return {.refusal = std::move(refusal)};
+  return {.descriptor = std::move(direct), .refusal = ""};
+}
+
 class PosixFile final : public File {
  public:
-  PosixFile(Descriptor descriptor, std::string path)
-      : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
+  PosixFile(Descriptor descriptor, DirectDescriptor direct, std::string path)
+      : descriptor_(std::move(descriptor)), direct_(std::move(direct)), path_(std::move(path)) {}
+
+  TransferDescriptor transfer_descriptor() const {
+    const bool direct = direct_.descriptor.value() >= 0 && stopped_by_ == 0;
+    return {.value = direct ? direct_.descriptor.value() : descriptor_.value(), .direct = direct};
+  }
+  int sync_descriptor() const { return descriptor_.value(); }
+  void stop_direct(int reason) { stopped_by_ = reason; }
 
   Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
     std::size_t done = 0;
@@ -77,6 +125,15 @@ class PosixFile final : public File {
     return {};
   }
 
+  Result<void> truncate(std::uint64_t bytes) override {
+    int result = 0;
+    do {
+      result = ftruncate(descriptor_.value(), static_cast<off_t>(bytes));
+    } while (result != 0 && errno == EINTR);
+    if (result != 0) return write_error("set the size of", path_, errno);
+    return {};
+  }
+
   Result<void> sync() override {
     int result = 0;
     do {
@@ -99,12 +156,26 @@ class PosixFile final : public File {
 
   void drop_cached() override { posix_fadvise(descriptor_.value(), 0, 0, POSIX_FADV_DONTNEED); }
 
+  std::string buffered_reason() const override {
+    const int reason = stopped_by_;
+    if (reason == 0) return direct_.refusal;
+    return fmt::format("the file system refused a direct operation ({})", text_of_errno(reason));
+  }
+
   const std::string& path() const override { return path_; }
 
  private:
   Descriptor descriptor_;
+  DirectDescriptor direct_;
+  std::atomic<int> stopped_by_ = 0;  // the errno after which direct_ is no longer used; 0: none
   std::string path_;
 };
+
+PosixFile& posix_file(File& file) {
+  auto* const posix = dynamic_cast<PosixFile*>(&file);
+  HF_CHECK(posix != nullptr, "{} was opened by another Env", file.path());
+  return *posix;
+}
 
 }  // namespace
 
@@ -129,12 +200,25 @@ Descriptor open_descriptor(const std::string& path, int flags) {
 }
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode) {
-  Descriptor descriptor =
-      open_descriptor(path, mode == OpenMode::read ? O_RDONLY : O_RDWR | O_CREAT | O_EXCL);
-  if (descriptor.value() < 0) {
-    return mode == OpenMode::read ? read_error("open", path, errno) : write_error("create", path, errno);
-  }
-  return std::unique_ptr<File>(std::make_unique<PosixFile>(std::move(descriptor), path));
+  const int access = is_read(mode) ? O_RDONLY : O_RDWR;
+  Descriptor descriptor = open_descriptor(path, is_read(mode) ? access : access | O_CREAT | O_EXCL);
+  if (descriptor.value() < 0)
+    return is_read(mode) ? read_error("open", path, errno) : write_error("create", path, errno);
+  const bool wants_direct = mode == OpenMode::read_direct || mode == OpenMode::create_direct;
+  DirectDescriptor direct = wants_direct ? open_direct(descriptor.value(), access) : DirectDescriptor{};
+  return std::unique_ptr<File>(std::make_unique<PosixFile>(std::move(descriptor), std::move(direct), path));
+}
+
+TransferDescriptor transfer_descriptor(File& file) {
+  return posix_file(file).transfer_descriptor();
+}
+
+int sync_descriptor(File& file) {
+  return posix_file(file).sync_descriptor();
+}
+
+void stop_direct(File& file, int reason) {
+  posix_file(file).stop_direct(reason);
 }
 
 }  // namespace holdfast

@@ -33,4 +33,15 @@ Descriptor open_descriptor(const std::string& path, int flags);
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode);
 
+// What an engine uses of a file that open_posix_file opened.
+struct TransferDescriptor {
+  int value = -1;
+  bool direct = false;
+};
+TransferDescriptor transfer_descriptor(File& file);
+int sync_descriptor(File& file);
+// An operation on the direct descriptor ended with this errno although nothing is wrong with it: from now on
+// they go through the page cache.
+void stop_direct(File& file, int reason);
+
 }  // namespace holdfast

@@ -8,13 +8,15 @@
 //
 //   env.move_to_host("node1");                                            // of another machine
 //
-// Walking `at` from 1 until nothing fails any more tries a protocol at every one of its steps. Clock and
-// process calls pass through. Thread-safe.
+// Walking `at` from 1 until nothing fails any more tries a protocol at every one of its steps. What an
+// IoQueue starts counts as a read, write or sync like any other. A fault with the reason EINTR or EAGAIN, or
+// one that is `only_short`, is for whoever retries: below a queue it happens, below a File nobody would see
+// it. Clock and process calls pass through. Thread-safe.
 #pragma once
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,8 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/posix_file.h"
+#include "tests/support/forwarding_env.h"
 
 namespace holdfast {
 
@@ -32,6 +34,7 @@ enum class Operation : std::size_t {
   read,
   write,
   allocate,
+  truncate,
   sync,
   size,
   status,
@@ -45,11 +48,12 @@ enum class Operation : std::size_t {
   append_line,
   lock,
   free_bytes,
+  make_io_queue,
   create_shared_memory,
   open_shared_memory,
   remove_shared_memory
 };
-inline constexpr std::size_t operation_count = 20;
+inline constexpr std::size_t operation_count = 22;
 
 struct InjectedFault {
   std::optional<Operation> operation = {};  // any operation when empty
@@ -57,12 +61,13 @@ struct InjectedFault {
   std::uint64_t at = 1;                     // the at-th matching operation after inject()
   bool for_ever = false;                    // and every matching one after it
   bool short_write = false;                 // a write first writes half of its bytes
+  bool only_short = false;                  // what a queue starts moves half of its bytes, and nothing fails
   int reason = EIO;                         // the errno whose sentence the error has
 };
 
-class FaultyEnv final : public Env {
+class FaultyEnv final : public ForwardingEnv {
  public:
-  explicit FaultyEnv(Env& inner) : inner_(&inner) {}
+  using ForwardingEnv::ForwardingEnv;
 
   std::int64_t clock_shift_ns = 0;  // of the monotonic clock, as on another host
 
@@ -92,78 +97,73 @@ class FaultyEnv final : public Env {
 
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
     if (const auto fault = next(Operation::open, path)) {
-      return mode == OpenMode::read ? read_error("open", path, fault->reason)
-                                    : write_error("create", path, fault->reason);
+      return is_read(mode) ? read_error("open", path, fault->reason)
+                           : write_error("create", path, fault->reason);
     }
-    HF_TRY(std::unique_ptr<File> file, inner_->open(path, mode));
+    HF_TRY(std::unique_ptr<File> file, inner().open(path, mode));
     return std::unique_ptr<File>(std::make_unique<FaultyFile>(*this, std::move(file)));
   }
   Result<FileStatus> status(const std::string& path) override {
     if (const auto fault = next(Operation::status, path)) return read_error("look at", path, fault->reason);
-    return inner_->status(path);
+    return inner().status(path);
   }
   Result<std::vector<std::string>> list(const std::string& directory) override {
     if (const auto fault = next(Operation::list, directory))
       return read_error("list", directory, fault->reason);
-    return inner_->list(directory);
+    return inner().list(directory);
   }
   Result<void> make_directories(const std::string& path) override {
     if (const auto fault = next(Operation::make_directories, path)) {
       return write_error("create the directory", path, fault->reason);
     }
-    return inner_->make_directories(path);
+    return inner().make_directories(path);
   }
   Result<void> rename(const std::string& source, const std::string& target) override {
     if (const auto fault = next(Operation::rename, target))
       return write_error("rename to", target, fault->reason);
-    return inner_->rename(source, target);
+    return inner().rename(source, target);
   }
   Result<void> remove(const std::string& path) override {
     if (const auto fault = next(Operation::remove, path)) return write_error("remove", path, fault->reason);
-    return inner_->remove(path);
+    return inner().remove(path);
   }
   Result<void> remove_tree(const std::string& path) override {
     if (const auto fault = next(Operation::remove_tree, path))
       return write_error("remove", path, fault->reason);
-    return inner_->remove_tree(path);
+    return inner().remove_tree(path);
   }
   Result<void> sync_directory(const std::string& path) override {
     if (const auto fault = next(Operation::sync_directory, path)) {
       return write_error("make durable", path, fault->reason);
     }
-    return inner_->sync_directory(path);
+    return inner().sync_directory(path);
   }
   Result<std::string> read_text(const std::string& path) override {
     if (const auto fault = next(Operation::read_text, path)) return read_error("read", path, fault->reason);
-    return inner_->read_text(path);
-  }
-  // Made of this class's own operations, so that each of its steps can fail.
-  Result<void> replace_text(const std::string& path, const std::string& text) override {
-    const std::string temporary = fmt::format("{}.tmp.{:016x}", path, inner_->random_u64());
-    {
-      HF_TRY(const std::unique_ptr<File> file, open(temporary, OpenMode::create));
-      HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
-      HF_TRY_VOID(file->sync());
-    }
-    HF_TRY_VOID(rename(temporary, path));
-    const std::size_t slash = path.rfind('/');
-    return sync_directory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+    return inner().read_text(path);
   }
   Result<void> append_line(const std::string& path, std::string_view line) override {
     if (const auto fault = next(Operation::append_line, path))
       return write_error("append to", path, fault->reason);
-    return inner_->append_line(path, line);
+    return inner().append_line(path, line);
   }
   Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                          std::int64_t timeout_ms) override {
     if (const auto fault = next(Operation::lock, path)) return write_error("lock", path, fault->reason);
-    return inner_->lock(path, content, timeout_ms);
+    return inner().lock(path, content, timeout_ms);
   }
   Result<std::uint64_t> free_bytes(const std::string& path) override {
     if (const auto fault = next(Operation::free_bytes, path)) {
       return read_error("get the free space of", path, fault->reason);
     }
-    return inner_->free_bytes(path);
+    return inner().free_bytes(path);
+  }
+
+  Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) override {
+    if (const auto fault = next(Operation::make_io_queue, ""))
+      return write_error("prepare", "an I/O queue", fault->reason);
+    HF_TRY(std::unique_ptr<IoEngine> engine, inner().make_io_engine(options));
+    return std::unique_ptr<IoEngine>(std::make_unique<FaultyIoEngine>(*this, std::move(engine)));
   }
 
   Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
@@ -171,34 +171,22 @@ class FaultyEnv final : public Env {
     if (const auto fault = next(Operation::create_shared_memory, name)) {
       return write_error("create the shared memory", name, fault->reason);
     }
-    return inner_->create_shared_memory(name, bytes);
+    return inner().create_shared_memory(name, bytes);
   }
   Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
     if (const auto fault = next(Operation::open_shared_memory, name)) {
       return read_error("open the shared memory", name, fault->reason);
     }
-    return inner_->open_shared_memory(name);
+    return inner().open_shared_memory(name);
   }
   Result<void> remove_shared_memory(const std::string& name) override {
     if (const auto fault = next(Operation::remove_shared_memory, name))
       return write_error("remove", name, fault->reason);
-    return inner_->remove_shared_memory(name);
+    return inner().remove_shared_memory(name);
   }
 
-  std::int64_t monotonic_ns() override { return inner_->monotonic_ns() + clock_shift_ns; }
-  std::int64_t thread_processor_ns() override { return inner_->thread_processor_ns(); }
-  std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
-  void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
-  std::int64_t process_id() override { return inner_->process_id(); }
-  std::string host_name() override { return host_name_.empty() ? inner_->host_name() : host_name_; }
-  std::string variable(const std::string& name) override { return inner_->variable(name); }
-  std::uint64_t random_u64() override { return inner_->random_u64(); }
-  Result<void> die_with_parent() override { return inner_->die_with_parent(); }
-  [[noreturn]] void kill_self() override {
-    inner_->kill_self();
-    std::abort();  // virtual calls do not carry [[noreturn]]
-  }
-  int processor_count() override { return inner_->processor_count(); }
+  std::int64_t monotonic_ns() override { return inner().monotonic_ns() + clock_shift_ns; }
+  std::string host_name() override { return host_name_.empty() ? inner().host_name() : host_name_; }
 
  private:
   struct Armed {
@@ -211,12 +199,12 @@ class FaultyEnv final : public Env {
     FaultyFile(FaultyEnv& env, std::unique_ptr<File> inner) : env_(&env), inner_(std::move(inner)) {}
 
     Result<void> read_at(std::uint64_t offset, std::span<std::byte> target) override {
-      if (const auto fault = env_->next(Operation::read, path()))
+      if (const auto fault = env_->next_seen(Operation::read, path()))
         return read_error("read", path(), fault->reason);
       return inner_->read_at(offset, target);
     }
     Result<void> write_at(std::uint64_t offset, std::span<const std::byte> source) override {
-      if (const auto fault = env_->next(Operation::write, path())) {
+      if (const auto fault = env_->next_seen(Operation::write, path())) {
         if (fault->short_write) HF_TRY_VOID(inner_->write_at(offset, source.first(source.size() / 2)));
         return write_error("write", path(), fault->reason);
       }
@@ -228,8 +216,14 @@ class FaultyEnv final : public Env {
       }
       return inner_->allocate(bytes);
     }
+    Result<void> truncate(std::uint64_t bytes) override {
+      if (const auto fault = env_->next(Operation::truncate, path())) {
+        return write_error("set the size of", path(), fault->reason);
+      }
+      return inner_->truncate(bytes);
+    }
     Result<void> sync() override {
-      if (const auto fault = env_->next(Operation::sync, path())) {
+      if (const auto fault = env_->next_seen(Operation::sync, path())) {
         return write_error("make durable", path(), fault->reason);
       }
       return inner_->sync();
@@ -242,11 +236,54 @@ class FaultyEnv final : public Env {
     }
     void will_need(std::uint64_t offset, std::uint64_t bytes) override { inner_->will_need(offset, bytes); }
     void drop_cached() override { inner_->drop_cached(); }
+    std::string buffered_reason() const override { return inner_->buffered_reason(); }
     const std::string& path() const override { return inner_->path(); }
+    File& inner() { return *inner_; }
 
    private:
     FaultyEnv* env_;
     std::unique_ptr<File> inner_;
+  };
+
+  class FaultyIoEngine final : public IoEngine {
+   public:
+    FaultyIoEngine(FaultyEnv& env, std::unique_ptr<IoEngine> inner) : env_(&env), inner_(std::move(inner)) {}
+
+    void start(const IoOperation& operation) override {
+      const auto fault = env_->next(counted_as(operation.kind), operation.file->path());
+      IoOperation inner = operation;
+      inner.file = &static_cast<FaultyFile&>(*operation.file).inner();
+      const std::span<std::byte> half = operation.bytes.first(operation.bytes.size() / 2);
+      if (fault.has_value() && fault->only_short && operation.kind != IoKind::sync) inner.bytes = half;
+      if (!fault.has_value() || fault->only_short) return inner_->start(inner);
+      std::int64_t result = -fault->reason;
+      if (fault->short_write && operation.kind == IoKind::write) {
+        const Result<void> torn = inner.file->write_at(operation.offset, half);
+        if (!torn.ok()) result = -EIO;
+      }
+      failed_.push_back({.slot = operation.slot, .result = result});
+    }
+    IoOutcome wait() override {
+      if (failed_.empty()) return inner_->wait();
+      const IoOutcome outcome = failed_.front();
+      failed_.pop_front();
+      return outcome;
+    }
+    bool register_buffers(std::span<const std::span<std::byte>> buffers) override {
+      return inner_->register_buffers(buffers);
+    }
+    IoBackend backend() const override { return inner_->backend(); }
+    const std::string& fallback_reason() const override { return inner_->fallback_reason(); }
+
+   private:
+    static Operation counted_as(IoKind kind) {
+      if (kind == IoKind::sync) return Operation::sync;
+      return kind == IoKind::read ? Operation::read : Operation::write;
+    }
+
+    FaultyEnv* env_;
+    std::unique_ptr<IoEngine> inner_;
+    std::deque<IoOutcome> failed_;
   };
 
   // Counts one operation; the fault that hits it, if any.
@@ -266,7 +303,14 @@ class FaultyEnv final : public Env {
     return result;
   }
 
-  Env* inner_;
+  // The same for a File, which retries by itself.
+  std::optional<InjectedFault> next_seen(Operation operation, const std::string& path) {
+    std::optional<InjectedFault> fault = next(operation, path);
+    if (!fault.has_value() || fault->only_short || fault->reason == EINTR || fault->reason == EAGAIN)
+      return {};
+    return fault;
+  }
+
   std::string host_name_;  // empty: the inner one's
   mutable std::mutex mutex_;
   std::array<std::uint64_t, operation_count> counts_{};

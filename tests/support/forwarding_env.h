@@ -1,0 +1,90 @@
+// ForwardingEnv: an Env in front of another one that changes nothing. What stands between a test and its Env
+// derives from it and overrides what it is about.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/io_queue.h"
+
+namespace holdfast {
+
+class ForwardingEnv : public Env {
+ public:
+  explicit ForwardingEnv(Env& inner) : inner_(&inner) {}
+
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    return inner_->open(path, mode);
+  }
+  Result<FileStatus> status(const std::string& path) override { return inner_->status(path); }
+  Result<std::vector<std::string>> list(const std::string& directory) override {
+    return inner_->list(directory);
+  }
+  Result<void> make_directories(const std::string& path) override { return inner_->make_directories(path); }
+  Result<void> rename(const std::string& source, const std::string& target) override {
+    return inner_->rename(source, target);
+  }
+  Result<void> remove(const std::string& path) override { return inner_->remove(path); }
+  Result<void> remove_tree(const std::string& path) override { return inner_->remove_tree(path); }
+  Result<void> sync_directory(const std::string& path) override { return inner_->sync_directory(path); }
+  Result<std::string> read_text(const std::string& path) override { return inner_->read_text(path); }
+  // Made of the derived class's own operations, so that it sees each of the steps.
+  Result<void> replace_text(const std::string& path, const std::string& text) override {
+    const std::string temporary = fmt::format("{}.tmp.{:016x}", path, inner_->random_u64());
+    {
+      HF_TRY(const std::unique_ptr<File> file, open(temporary, OpenMode::create));
+      HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
+      HF_TRY_VOID(file->sync());
+    }
+    HF_TRY_VOID(rename(temporary, path));
+    const std::size_t slash = path.rfind('/');
+    return sync_directory(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  }
+  Result<void> append_line(const std::string& path, std::string_view line) override {
+    return inner_->append_line(path, line);
+  }
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                         std::int64_t timeout_ms) override {
+    return inner_->lock(path, content, timeout_ms);
+  }
+  Result<std::uint64_t> free_bytes(const std::string& path) override { return inner_->free_bytes(path); }
+  Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) override {
+    return inner_->make_io_engine(options);
+  }
+
+  Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
+                                                             std::uint64_t bytes) override {
+    return inner_->create_shared_memory(name, bytes);
+  }
+  Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
+    return inner_->open_shared_memory(name);
+  }
+  Result<void> remove_shared_memory(const std::string& name) override {
+    return inner_->remove_shared_memory(name);
+  }
+
+  std::int64_t monotonic_ns() override { return inner_->monotonic_ns(); }
+  std::int64_t thread_processor_ns() override { return inner_->thread_processor_ns(); }
+  std::int64_t wall_time_us() override { return inner_->wall_time_us(); }
+  void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
+  std::int64_t process_id() override { return inner_->process_id(); }
+  std::string host_name() override { return inner_->host_name(); }
+  std::string variable(const std::string& name) override { return inner_->variable(name); }
+  std::uint64_t random_u64() override { return inner_->random_u64(); }
+  Result<void> die_with_parent() override { return inner_->die_with_parent(); }
+  [[noreturn]] void kill_self() override {
+    inner_->kill_self();
+    std::abort();  // virtual calls do not carry [[noreturn]]
+  }
+  int processor_count() override { return inner_->processor_count(); }
+
+ protected:
+  Env& inner() const { return *inner_; }
+
+ private:
+  Env* inner_;
+};
+
+}  // namespace holdfast
