@@ -67,9 +67,13 @@ std::string CheckpointStore::shard_name(int rank) {
   return fmt::format("shard-{:05}.hfs", rank);
 }
 
-Result<void> CheckpointStore::begin_save(std::uint64_t step) {
+Result<void> CheckpointStore::remove_leftovers() {
   HF_TRY_VOID(as_checkpoint_result(restore_replaced(*env_, run_directory_)));
-  HF_TRY_VOID(env_->remove_tree(names::pending(run_directory_)));
+  return env_->remove_tree(names::pending(run_directory_));
+}
+
+Result<void> CheckpointStore::begin_save(std::uint64_t step) {
+  HF_TRY_VOID(remove_leftovers());
   return env_->make_directories(pending_directory(step));
 }
 
@@ -142,7 +146,9 @@ Result<void> CheckpointStore::remove_checkpoint(const std::string& directory) {
   const std::string aside = pending + "/removed-" + directory.substr(directory.find_last_of('/') + 1);
   HF_TRY_VOID(env_->make_directories(pending));
   HF_TRY_VOID(env_->remove_tree(aside));
+  HF_FAULT_POINT(*faults_, "retain.before_rename");
   HF_TRY_VOID(env_->rename(directory, aside));
+  HF_FAULT_POINT(*faults_, "retain.after_rename");
   HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
   return env_->remove_tree(aside);
 }

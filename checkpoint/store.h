@@ -32,7 +32,10 @@ class CheckpointStore {
   std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
   static std::string shard_name(int rank);                     // "shard-%05d.hfs"
 
-  // An empty pending directory; leftovers of dead writers are removed.
+  // Of dead writers, and of this one's saves that failed; none of its is under way.
+  Result<void> remove_leftovers();
+  // remove_leftovers(), and an empty pending directory. Where several saves of one writer are under way, each
+  // of their ranks makes the directory itself.
   Result<void> begin_save(std::uint64_t step);
   // Manifest durable, directory durable, rename, parents durable. A whole checkpoint of the same step and
   // content stays; one of other content counts until the new one is in its place. On error the pending

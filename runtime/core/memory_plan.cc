@@ -12,9 +12,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::array<MemoryClass, 7> all_classes = {
+constexpr std::array<MemoryClass, 8> all_classes = {
     MemoryClass::weights,   MemoryClass::gradients,     MemoryClass::optimizer, MemoryClass::activations,
-    MemoryClass::workspace, MemoryClass::communication, MemoryClass::data};
+    MemoryClass::workspace, MemoryClass::communication, MemoryClass::data,      MemoryClass::snapshot};
 
 // A plan of absurd sizes saturates here, where no system can grant it, instead of wrapping around to a small
 // one.
@@ -54,6 +54,8 @@ std::string_view name_of(MemoryClass memory_class) {
       return "communication";
     case MemoryClass::data:
       return "data";
+    case MemoryClass::snapshot:
+      return "snapshot";
   }
   return "unknown";
 }

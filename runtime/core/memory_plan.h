@@ -28,7 +28,8 @@ enum class MemoryClass : std::uint8_t {
   activations,
   workspace,
   communication,
-  data
+  data,
+  snapshot
 };
 std::string_view name_of(MemoryClass memory_class);
 

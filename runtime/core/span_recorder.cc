@@ -28,6 +28,7 @@ constexpr std::array<KindFacts, static_cast<std::size_t>(SpanKind::count)> kinds
     {"wait_vote", "vote", SpanGroup::wait},
     {"wait_parameters", "all-gather of parameters", SpanGroup::wait},
     {"wait_tied_weight", "gradient of the tied weight", SpanGroup::wait},
+    {"wait_snapshot", "copy of the state", SpanGroup::wait},
     {"wait_slices", "other slices of a layer", SpanGroup::wait},
     {"send_activation", "activation sent", SpanGroup::transfer},
     {"send_gradient", "gradient sent", SpanGroup::transfer},

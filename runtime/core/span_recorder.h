@@ -39,6 +39,7 @@ enum class SpanKind : std::uint8_t {
   wait_vote,         // all ranks
   wait_parameters,   // the all-gather of the updated parameters
   wait_tied_weight,  // the other end of a tied weight, for its gradient
+  wait_snapshot,     // the copy of the state that the coming update overwrites
   wait_slices,  // the ranks that have the other slices of a layer, in the middle of a forward or backward
   // Messages between ranks: from when the bytes are handed over until this rank is done with them.
   send_activation,

@@ -38,7 +38,7 @@ struct PlannedMachine {
   std::optional<std::uint64_t> bytes_for_rank(int ranks) const;
 };
 
-inline constexpr std::size_t memory_class_count = 7;
+inline constexpr std::size_t memory_class_count = 8;
 
 // One rank. The ranks of its tensor group hold and send the same.
 struct SeatPlan {

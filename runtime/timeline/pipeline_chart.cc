@@ -34,7 +34,7 @@ svg.pipeline { display: block; width: 100%; height: auto;
 .wait { stroke: none; fill: currentColor; opacity: 0.75; }
 .w-activation { color: #5b8bc9; } .w-gradient { color: #d9803f; } .w-send { color: #9a6bc4; }
 .w-lanes { color: #3d9a6d; } .w-vote { color: #c8504d; } .w-parameters { color: #2a9aa8; }
-.w-device, .w-data, .w-tied, .w-slices { color: #a0893a; } .w-none { color: var(--axis); }
+.w-device, .w-data, .w-tied, .w-slices, .w-snapshot { color: #a0893a; } .w-none { color: var(--axis); }
 .message { fill: none; stroke-width: 1; opacity: 0.45; } .message:hover { opacity: 1; stroke-width: 2; }
 .message.activation { stroke: #5b8bc9; } .message.gradient { stroke: #d9803f; }
 .window { stroke: var(--faint); stroke-width: 1; fill: none; } .window-text { fill: var(--soft); text-anchor: middle; }
@@ -83,6 +83,8 @@ const char* wait_class(const Idle& idle) {
       return "w-parameters";
     case SpanKind::wait_tied_weight:
       return "w-tied";
+    case SpanKind::wait_snapshot:
+      return "w-snapshot";
     case SpanKind::wait_slices:
       return "w-slices";
     case SpanKind::wait_data:

@@ -28,6 +28,8 @@ const char* column_of(SpanKind wait) {
       return "parameters";
     case SpanKind::wait_tied_weight:
       return "tied weight";
+    case SpanKind::wait_snapshot:
+      return "snapshot";
     case SpanKind::wait_slices:
       return "slices";
     default:

@@ -98,10 +98,25 @@ Result<void> Progress::evaluated(std::uint64_t step, double loss, std::int64_t d
       line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
 }
 
-Result<void> Progress::saved(std::uint64_t step, const std::string& directory, std::int64_t duration_ns) {
+Result<void> Progress::saved(const SaveReport& report, const std::string& directory) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("checkpoint", env_->wall_time_us());
-  line.field("step", step).field("directory", directory).field("duration_ms", milliseconds(duration_ns));
+  line.field("step", report.step).field("directory", directory).field("bytes", report.bytes);
+  line.field("duration_ms", milliseconds(report.duration_ns));
+  line.field("stall_ms", milliseconds(report.stall_ns)).field("drain_ms", milliseconds(report.drain_ns));
+  line.field("publish_ms", milliseconds(report.publish_ns));
+  return log_.write(line);
+}
+
+Result<void> Progress::save_failed(const SaveReport& report) {
+  if (!speaks_) return {};
+  const std::string& reason = report.outcome.error().message;
+  fmt::print(stderr,
+             "holdfast: step {} could not be saved: {}. Training goes on, and the next save that is due is "
+             "another try\n",
+             report.step, reason);
+  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  line.field("step", report.step).field("what", "save").field("reason", reason);
   return log_.write(line);
 }
 

@@ -6,6 +6,7 @@
 
 #include "runtime/core/events.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/save_records.h"
 #include "runtime/train/step.h"
 
 namespace holdfast {
@@ -35,7 +36,9 @@ class Progress {
   // A console line for the first step, every `every_steps` and the last; an event for every step.
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
-  Result<void> saved(std::uint64_t step, const std::string& directory, std::int64_t duration_ns);
+  Result<void> saved(const SaveReport& report, const std::string& directory);
+  // Told on stderr and as a fault; training goes on.
+  Result<void> save_failed(const SaveReport& report);
   // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
                         const ParameterGatherCounts& parameters, const AxisTraffic& traffic);

@@ -3,29 +3,23 @@
 #include <map>
 #include <thread>
 
-#include <nlohmann/json.hpp>
-
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
 #include "runtime/model/parameters.h"
+#include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/device_state.h"
 
 namespace holdfast {
 namespace {
 
 Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) {
-  std::vector<StatePiece> pieces;
-  for (const OwnedState& piece : worker.optimizer().state()) {
-    const bool is_replicated = piece.spec.slices == 1;  // in its tensor group
-    if (!is_replicated || worker.counts_replicated()) pieces.push_back({piece.spec, bytes_of_state(piece)});
-  }
   worker.device().synchronize();
   HF_TRY_VOID(worker.device_outcome());
   const auto read = [&](std::span<const std::byte> part) { return worker.host_access().to_read(part); };
   const RunState& state = worker.state();
   return write_shard_file(worker.env(), store.pending_directory(state.step),
                           CheckpointStore::shard_name(worker.communicator().rank()), state.step, state.run_id,
-                          pieces, read);
+                          saved_state(worker), read);
 }
 
 std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {
@@ -33,33 +27,9 @@ std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view
   return pieces;
 }
 
-std::string to_text(const ShardFile& file) {
-  return nlohmann::json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump();
-}
-
-ShardFile shard_from_text(const std::string& text) {
-  const nlohmann::json json =
-      nlohmann::json::parse(text);  // written by to_text of a rank that agreed on the binary
-  return {.name = json[0], .bytes = json[1], .index_crc32c = json[2], .piece_count = json[3]};
-}
-
-Manifest make_manifest(Worker& worker, const std::vector<std::string>& shard_texts) {
-  Manifest manifest;
-  put_state(worker.state(), manifest);
-  manifest.identity = config_identity(worker.config());
-  manifest.config = dump_config(worker.config());
-  manifest.values["device"] = worker.device().identity(worker.spec().dtype);
-  for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
-  return manifest;
-}
-
-// Of ranks that read or write files: one may find them in memory and another on a disk far slower than is
-// meant to be used, and rank 0 alone publishes and reads the result back.
+// Rank 0 alone publishes and reads the result back.
 Result<void> agree(Worker& worker, const Result<void>& mine) {
-  constexpr std::int64_t slow_bytes_per_ms = 20'000;
-  const auto patience_ms = static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
-  const Waiter patient = worker.waiter().with_timeout(worker.waiter().timeout_ms() + patience_ms);
-  return agree_on_outcome(worker.communicator(), patient, mine, worker.env().host_name());
+  return agree_on_outcome(worker.communicator(), patient_waiter(worker), mine, worker.env().host_name());
 }
 
 Result<void> read_owned(Worker& worker, const std::string& directory, bool weights_only) {
@@ -87,7 +57,7 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
 
 }  // namespace
 
-Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep) {
+Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep) {
   const bool first = worker.communicator().rank() == 0;
   HF_TRY_VOID(worker.parameter_gather().finish());
   HF_TRY_VOID(agree(worker, first ? store.begin_save(worker.state().step) : Result<void>()));
@@ -97,19 +67,14 @@ Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_
   if (Result<void> written = agree(worker, outcome_of(shard)); !written.ok()) {
     // What the others wrote is of no use; the error that made it so is the one to tell.
     if (first) static_cast<void>(store.abandon_save(worker.state().step).ok());
-    return written;
+    return written.error();
   }
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker.communicator(), worker.waiter(), to_text(shard.value())));
   Result<void> published;
-  if (first) published = store.publish(make_manifest(worker, texts));
-  if (first && published.ok()) {
-    // The save stands; what could not be removed is tried again after the next one.
-    if (Result<void> retained = store.retain(keep); !retained.ok()) {
-      fmt::print(stderr, "holdfast: an old checkpoint stays: {}\n", retained.error().message);
-    }
-  }
-  return agree(worker, published);
+  if (first) published = publish_and_retain(store, make_manifest(worker, worker.state(), texts), keep);
+  HF_TRY_VOID(agree(worker, published));
+  return bytes_of_shards(texts);
 }
 
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {

@@ -11,8 +11,9 @@
 namespace holdfast {
 
 // Every rank writes what it owns; rank 0 publishes when all are durable, and keeps the newest `keep`. All
-// ranks get the same outcome. On error nothing visible has changed.
-Result<void> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep);
+// ranks get the same outcome: how many bytes the shards have. On error nothing visible has changed. Training
+// waits for all of it (async_saver.h has the other way).
+Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep);
 
 // Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.

@@ -8,6 +8,7 @@
 #include "kernels/device_span.h"
 #include "parallel/agreement.h"
 #include "runtime/optim/schedule.h"
+#include "runtime/train/async_saver.h"
 
 namespace holdfast {
 namespace {
@@ -21,6 +22,7 @@ struct Ballot {
   std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
+  SaveVotes saves;
 };
 
 Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
@@ -58,6 +60,8 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   words[2 * width + 2] = ballot.stops;
   words[2 * width + 3] = ballot.failures;
   words[2 * width + 4] = ballot.counted_targets;
+  SaveVotes::Words saves = ballot.saves.words();
+  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 5);
   {
     const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_vote});
     HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
@@ -69,6 +73,8 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   ballot.stops = words[2 * width + 2];
   ballot.failures = words[2 * width + 3];
   ballot.counted_targets = words[2 * width + 4];
+  std::copy_n(words.begin() + 2 * width + 5, saves.size(), saves.begin());
+  ballot.saves = SaveVotes::of(saves);
   return {};
 }
 
@@ -135,6 +141,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
+  if (request.saver != nullptr) ballot.saves = request.saver->vote();
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));
@@ -146,6 +153,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
   outcome.grad_norm = factor * std::sqrt(ballot.square_norm.value());
   outcome.stop = ballot.stops > 0;
+  outcome.saves = ballot.saves;
   HF_TRY_VOID(check_finite(outcome));
 
   const auto step = static_cast<std::int64_t>(outcome.step);

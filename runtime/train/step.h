@@ -7,17 +7,22 @@
 
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
+#include "runtime/train/save_records.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
 
+class AsyncSaver;
+
 // 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
-// data, and how many ask to stop, failed, and targets count.
-inline constexpr std::size_t ballot_words = 2 * ExactSum::word_count + 5;
+// data, how many ask to stop, failed, and targets count, and how the saves stand.
+inline constexpr std::size_t ballot_words =
+    2 * ExactSum::word_count + 5 + std::tuple_size_v<SaveVotes::Words>;
 
 struct StepRequest {
   bool stop = false;     // this rank was asked to save and stop; the vote carries it to all
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
+  AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
 };
 
 // Equal on all ranks.
@@ -26,7 +31,8 @@ struct StepOutcome {
   double loss = 0.0;       // mean over the tokens of the global batch
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
-  bool stop = false;  // some rank asked for it
+  bool stop = false;     // some rank asked for it
+  SaveVotes saves = {};  // of all ranks
 };
 
 // Errors: trouble or a loader error of some rank (agreed: all ranks return it, the update was not made),

@@ -39,20 +39,37 @@ Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
+  if (!parts.worker.snapshot_memory().empty()) saver_.emplace(parts.worker, parts.store);
 }
 
+// What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
 Result<ExitCode> Trainer::run() {
+  Result<ExitCode> code = run_steps();
+  const bool peers_are_there = code.ok() || code.error().code != ExitCode::communication;
+  if (saver_ && peers_are_there) {
+    if (Result<void> finished = saver_->finish(); code.ok() && !finished.ok()) code = finished.error();
+    report_saves();
+  }
+  return code;
+}
+
+Result<ExitCode> Trainer::run_steps() {
   Worker& worker = parts_.worker;
   const Config& config = worker.config();
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
+  if (saver_) HF_TRY_VOID(saver_->prepare());
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
-    if (last || stopping || due(config.checkpoint.every_steps, outcome.step)) HF_TRY_VOID(save());
+    if (last || stopping) {
+      HF_TRY_VOID(save());
+    } else if (due(config.checkpoint.every_steps, outcome.step)) {
+      HF_TRY_VOID(begin_save());
+    }
     if (stopping) return end(ExitCode::saved);
   }
   return end(ExitCode::done);
@@ -96,12 +113,14 @@ Result<StepOutcome> Trainer::step() {
   const std::int64_t begin_ns = env.monotonic_ns();
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(parts_.worker, {.stop = stop, .trouble = trouble_});
+    return run_step(parts_.worker, {.stop = stop, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr});
   }());
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
   keep(parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns));
+  if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
+  report_saves();
   return outcome;
 }
 
@@ -116,16 +135,46 @@ Result<void> Trainer::evaluate() {
   return {};
 }
 
-Result<void> Trainer::save() {
-  Worker& worker = parts_.worker;
-  const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
-  const std::int64_t begin_ns = worker.env().monotonic_ns();
-  HF_TRY_VOID(save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));
-  const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
+void Trainer::note_save(std::int64_t duration_ns) {
   longest_save_ns_ = saved_ ? std::max(longest_save_ns_, duration_ns) : duration_ns;
   saved_ = true;
+}
+
+Result<void> Trainer::begin_save() {
+  const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
+  HF_TRY_VOID(saver_->begin());
+  report_saves();
+  return {};
+}
+
+void Trainer::report_saves() {
+  if (!saver_) return;
+  for (const SaveReport& report : saver_->take_reports()) {
+    if (report.outcome.ok()) note_save(report.drain_ns + report.publish_ns);
+    keep(report.outcome.ok() ? parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step))
+                             : parts_.progress.save_failed(report));
+  }
+}
+
+// Waits for all of it, as nothing comes after; what fails ends the run.
+Result<void> Trainer::save() {
+  Worker& worker = parts_.worker;
+  if (saver_) HF_TRY_VOID(saver_->finish());
+  report_saves();
+  const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
+  const std::int64_t begin_ns = worker.env().monotonic_ns();
+  HF_TRY(const std::uint64_t bytes, save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));
+  const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
+  note_save(duration_ns);
   const std::uint64_t step = worker.state().step;
-  keep(parts_.progress.saved(step, parts_.store.checkpoint_directory(step), duration_ns));
+  keep(parts_.progress.saved({.step = step,
+                              .outcome = {},
+                              .bytes = bytes,
+                              .stall_ns = duration_ns,
+                              .drain_ns = duration_ns,
+                              .publish_ns = 0,
+                              .duration_ns = duration_ns},
+                             parts_.store.checkpoint_directory(step)));
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "checkpoint/store.h"
+#include "runtime/train/async_saver.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/trace_recording.h"
@@ -30,11 +31,16 @@ class Trainer {
   Result<ExitCode> run();
 
  private:
+  Result<ExitCode> run_steps();
   bool time_is_up() const;
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
   Result<void> evaluate();
+  // The state after this step: now, or while the next steps are made.
   Result<void> save();
+  Result<void> begin_save();
+  void report_saves();
+  void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);
   // Keeps the first error that only this rank met (its log cannot be written): the next vote carries it to
   // all.
@@ -42,6 +48,7 @@ class Trainer {
 
   Parts parts_;
   TraceRecording trace_;
+  std::optional<AsyncSaver> saver_;  // none: nothing is saved before the end
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved

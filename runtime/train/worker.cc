@@ -9,9 +9,15 @@
 #include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/snapshot.h"
 
 namespace holdfast {
 namespace {
+
+// Else it saves at its end only, or where it is asked to stop: then the state itself is written.
+bool saves_while_training(const Config& config) {
+  return config.checkpoint.every_steps > 0 && config.checkpoint.every_steps < config.training.steps;
+}
 
 // Of a microbatch: inputs, targets, first keys.
 std::size_t token_arrays(const Config& config) {
@@ -128,6 +134,7 @@ void Worker::reserve() {
   parameter_gather_->record(spans_);
   if (links_.tied() != nullptr) parameter_gather_->connect_tied(*links_.tied());
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
+  if (saves_while_training(config())) reserve_snapshot();
 }
 
 // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's count.
@@ -144,6 +151,7 @@ Result<void> Worker::allocate() {
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
+  if (saves_while_training(config())) snapshot_memory_ = arena_.bytes(snapshot_slot_);
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
   tensor_exchange_.bind(arena_);
@@ -196,6 +204,17 @@ void Worker::reserve_exchanges() {
   const std::uint64_t tied_bytes =
       tied < 0 ? 0 : buckets_.gradient_range(tied, seat_.data).size() * sizeof(float);
   links_.reserve(device(), static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
+}
+
+void Worker::reserve_snapshot() {
+  std::vector<ShardSpec> pieces;
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    for (ShardSpec& piece : buckets_.shard_specs(seat_.data, kind)) {
+      if (saves(piece)) pieces.push_back(std::move(piece));
+    }
+  }
+  snapshot_slot_ =
+      plan_.reserve("snapshot", MemoryClass::snapshot, snapshot_bytes(pieces), MemoryPlace::host_visible);
 }
 
 TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,

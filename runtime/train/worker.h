@@ -111,7 +111,13 @@ class Worker {
 
   std::uint64_t tokens_per_step() const;
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
-  int host_threads() const;           // for work of the host while the device rests
+  // Whether this rank is the one that saves a piece of state it owns: what all ranks of a tensor group have
+  // is saved by one.
+  bool saves(const ShardSpec& piece) const { return piece.slices > 1 || counts_replicated(); }
+  // For a copy of what this rank saves (snapshot.h), of the host; empty where no save is due while training
+  // goes on.
+  std::span<std::byte> snapshot_memory() const { return snapshot_memory_; }
+  int host_threads() const;  // for work of the host while the device rests
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
@@ -131,6 +137,7 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   void reserve();
   void reserve_exchanges();
+  void reserve_snapshot();
   std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;
   std::size_t token_offset(std::size_t slot) const;
@@ -161,7 +168,7 @@ class Worker {
 
   MemoryPlan plan_;
   MemoryArena arena_;
-  MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_, snapshot_slot_;
   std::unique_ptr<HostAccess> host_access_;
   std::vector<std::unique_ptr<Model>> models_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
@@ -174,6 +181,7 @@ class Worker {
   float* gradients_ = nullptr;
   std::int32_t* tokens_ = nullptr;
   std::span<double> loss_sums_;
+  std::span<std::byte> snapshot_memory_;
 };
 
 }  // namespace holdfast

@@ -518,20 +518,37 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
         self.assertIn(f"host {os.uname().nodename} pid {first.pid}", outcome.stdout)
 
+    def on_small_disk(self, script):
+        """Runs it with 1 MiB mounted at disk/, which goes with the namespace."""
+        (self.folder / "disk").mkdir()
+        if shutil.which("unshare") is None:
+            self.skipTest("there is no unshare to mount a small disk with")
+        outcome = self.start(["unshare", "--mount", "--map-root-user", "sh", "-c",
+                              "mount -t tmpfs -o size=1m tmpfs disk || exit 99\n" + script], self.folder)
+        if outcome.returncode == 99 or outcome.stdout.startswith("unshare:"):
+            self.skipTest(f"a small disk cannot be mounted here: {outcome.stdout.strip()}")
+        return outcome
+
+    def test_save_failed(self):
+        # The disk is full at the first save and has room again, while the run sleeps, for those behind step 20.
+        outcome = self.on_small_disk(f"""
+            '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=2 || exit 98
+            cat /dev/zero > disk/fill 2>/dev/null; truncate -s -64K disk/fill
+            (for i in $(seq 300); do grep -q 'could not be saved' log && break; sleep 0.01; done; rm disk/fill) &
+            HOLDFAST_FAULTS=step.begin@20=sleep:3500 \\
+                '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=30 > log 2>&1; code=$?
+            cat log; '{PROGRAM}' verify disk/run; exit $code""")
+        self.expect(outcome)
+        self.assertIn("whole    disk/run/checkpoints/step-00000030", outcome.stdout)
+
     def test_disk_full(self):
-        # A small disk of its own, which goes with the namespace; 40 KiB are left when the second checkpoint is due.
-        script = f"""mount -t tmpfs -o size=1m tmpfs disk || exit 99
+        # 40 KiB are left when the second checkpoint is due.
+        outcome = self.on_small_disk(f"""
             '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=2 || exit 98
             cat /dev/zero > disk/fill 2>/dev/null; truncate -s -40K disk/fill
             '{PROGRAM}' train run.toml --run.directory=disk/run; code=$?
             '{PROGRAM}' verify disk/run; ls disk/run/checkpoints
-            exit $code"""
-        (self.folder / "disk").mkdir()
-        if shutil.which("unshare") is None:
-            self.skipTest("there is no unshare to mount a small disk with")
-        outcome = self.start(["unshare", "--mount", "--map-root-user", "sh", "-c", script], self.folder)
-        if outcome.returncode == 99 or outcome.stdout.startswith("unshare:"):
-            self.skipTest(f"a small disk cannot be mounted here: {outcome.stdout.strip()}")
+            exit $code""")
         self.expect(outcome)
         self.assertIn("whole    disk/run/checkpoints/step-00000002", outcome.stdout)
         self.assertTrue(outcome.stdout.endswith("step-00000002\n"), outcome.stdout)

@@ -8,7 +8,9 @@ import kills
 
 SEEDS = range(1, 21)
 RESUME_STEP = 35  # of the runs that are killed at fault points: two saves and an evaluation are still to come
-PUBLISHER_ONLY = {"save.before_manifest", "save.before_rename", "save.after_rename"}  # rank 0 passes them alone
+PUBLISHER_ONLY = {"save.before_manifest", "save.before_rename", "save.after_rename", "retain.before_rename",
+                  "retain.after_rename"}  # rank 0 passes them alone
+ONCE = ("start.", "load.", "evaluation.", "retain.")  # points that such a run passes once
 
 
 class KillTest(unittest.TestCase):
@@ -42,7 +44,7 @@ class KillTest(unittest.TestCase):
                     self.kill_at(point, rank)
 
     def kill_at(self, point, rank):
-        hit = 1 if point.startswith(("start.", "load.", "evaluation.")) else 2
+        hit = 1 if point.startswith(ONCE) else 2
         run = self.scene.run(f"{point}-{rank}", kills.RUN_OPTIONS)
         source = self.scene.directory / f"reference/checkpoints/step-{RESUME_STEP:08d}"
         shutil.copytree(source, run.directory / "checkpoints" / source.name)

@@ -55,6 +55,7 @@ class TrainingTest : public testing::Test {
     int stop_after_steps = 0;
     std::vector<std::string> overrides = {};
     std::vector<std::string> hosts = {};  // the name of each rank's; none: all are on this one
+    std::string faults = {};              // as HOLDFAST_FAULTS
   };
 
   std::string config_text(const Launch& launch) const {
@@ -80,15 +81,16 @@ class TrainingTest : public testing::Test {
     std::vector<RunEnd> ends(static_cast<std::size_t>(launch.ranks));
     const Result<void> joined =
         run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
-          FaultPoints faults;
           FaultyEnv env(machine);
+          HF_TRY(const std::unique_ptr<FaultPoints> faults,
+                 FaultPoints::parse(launch.faults, communicator.rank(), env));
           if (!launch.hosts.empty())
             env.move_to_host(launch.hosts[static_cast<std::size_t>(communicator.rank())]);
           StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
           const Result<LoadedConfig> config =
               load_config_text(env, config_text(launch), "test.toml", *overrides);
           ends[static_cast<std::size_t>(communicator.rank())] = train_run({.env = env,
-                                                                           .faults = faults,
+                                                                           .faults = *faults,
                                                                            .communicator = communicator,
                                                                            .stop = stop,
                                                                            .config = config,

@@ -1,0 +1,59 @@
+#include "runtime/train/checkpoint_parts.h"
+
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/config/document.h"
+#include "runtime/train/device_state.h"
+
+namespace holdfast {
+
+std::vector<StatePiece> saved_state(Worker& worker) {
+  std::vector<StatePiece> pieces;
+  for (const OwnedState& piece : worker.optimizer().state()) {
+    if (worker.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
+  }
+  return pieces;
+}
+
+std::string to_text(const ShardFile& file) {
+  return nlohmann::json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump();
+}
+
+ShardFile shard_from_text(const std::string& text) {
+  const nlohmann::json json =
+      nlohmann::json::parse(text);  // written by to_text of a rank that agreed on the binary
+  return {.name = json[0], .bytes = json[1], .index_crc32c = json[2], .piece_count = json[3]};
+}
+
+std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts) {
+  std::uint64_t bytes = 0;
+  for (const std::string& text : shard_texts) bytes += shard_from_text(text).bytes;
+  return bytes;
+}
+
+Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts) {
+  Manifest manifest;
+  put_state(state, manifest);
+  manifest.identity = config_identity(worker.config());
+  manifest.config = dump_config(worker.config());
+  manifest.values["device"] = worker.device().identity(worker.spec().dtype);
+  for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
+  return manifest;
+}
+
+Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep) {
+  HF_TRY_VOID(store.publish(manifest));
+  if (const Result<void> retained = store.retain(keep); !retained.ok())
+    fmt::print(stderr, "holdfast: an old checkpoint stays: {}\n", retained.error().message);
+  return {};
+}
+
+Waiter patient_waiter(const Worker& worker) {
+  constexpr std::int64_t slow_bytes_per_ms = 20'000;
+  const auto patience_ms = static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
+  return worker.waiter().with_timeout(worker.waiter().timeout_ms() + patience_ms);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,38 @@
+// What ranks tell each other, and the user, about the saves that are under way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// How a rank's saves stand, as words that the vote of a step adds up over all ranks.
+struct SaveVotes {
+  // Of the oldest save that is being written: the shard of this rank is on the disk, or it cannot be.
+  std::int64_t durable = 0;
+  std::int64_t failed = 0;
+  // Of the oldest that all ranks have on the disk; rank 0 alone: it is visible now, or it cannot be.
+  std::int64_t published = 0;
+  std::int64_t unpublished = 0;
+
+  using Words = std::array<std::int64_t, 4>;
+  Words words() const { return {durable, failed, published, unpublished}; }
+  static SaveVotes of(const Words& words) {
+    return {.durable = words[0], .failed = words[1], .published = words[2], .unpublished = words[3]};
+  }
+};
+
+// How a save ended; equal on all ranks but for the times, which are this rank's.
+struct SaveReport {
+  std::uint64_t step = 0;
+  Result<void> outcome;          // on other ranks than 0 without the reason that it could not be published
+  std::uint64_t bytes = 0;       // of all shards
+  std::int64_t stall_ns = 0;     // that the training loop waited for it
+  std::int64_t drain_ns = 0;     // of writing this rank's shard
+  std::int64_t publish_ns = 0;   // on rank 0: of making it visible and removing what is too old
+  std::int64_t duration_ns = 0;  // from its begin until all ranks knew that it is visible
+};
+
+}  // namespace holdfast

@@ -1,0 +1,185 @@
+// Checkpoints that are made while training goes on: what they hold, what slow and failing disks do to them
+// and to the run.
+#include <gmock/gmock.h>
+
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+class AsyncSaverTest : public TrainingTest {
+ protected:
+  static constexpr int steps = 20;
+
+  // The digest of the run that nobody disturbs, stopped after `step`; 0: at its end.
+  std::string reference(int step = 0) {
+    const std::string run = fmt::format("reference-{}", step);
+    EXPECT_EQ(train({.run = run, .stop_after_steps = step}).code,
+              step == 0 ? ExitCode::done : ExitCode::saved);
+    return digest(run);
+  }
+  std::string checkpoint(const std::string& run, int step) const {
+    return fmt::format("{}/checkpoints/step-{:08}", run, step);
+  }
+  bool is_there(const std::string& run, int step) const {
+    return posix_env().status(run_directory(checkpoint(run, step)))->exists;
+  }
+  std::vector<nlohmann::json> events(const std::string& run, const std::string& name) const {
+    std::vector<nlohmann::json> found;
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      if (nlohmann::json event = nlohmann::json::parse(line); event["event"] == name)
+        found.push_back(std::move(event));
+    }
+    return found;
+  }
+  static std::string sleep_at_hits(const std::string& point, int hits, int milliseconds) {
+    std::string text;
+    for (int hit = 1; hit <= hits; ++hit)
+      text += fmt::format("{}{}@{}=sleep:{}", hit == 1 ? "" : ",", point, hit, milliseconds);
+    return text;
+  }
+};
+
+TEST_F(AsyncSaverTest, EveryStepIsSavedWithTheBitsOfThatStep) {
+  const std::vector<std::pair<int, std::vector<std::string>>> layouts = {
+      {1, {}}, {2, {}}, {3, {}}, {4, {"parallel.pipeline=2"}}};
+  const std::string end = reference(), middle = reference(7);
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    const auto& [ranks, layout] = layouts[i];
+    Launch launch{.run = fmt::format("saving-{}", i), .ranks = ranks, .overrides = layout};
+    launch.overrides.insert(launch.overrides.end(), {"checkpoint.every_steps=1", "checkpoint.keep=100"});
+    const RunEnd run_end = train(launch);
+    ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
+    for (int step = 1; step <= steps; ++step) EXPECT_TRUE(is_there(launch.run, step)) << step;
+    EXPECT_EQ(digest(checkpoint(launch.run, 7)), middle);
+    EXPECT_EQ(digest(launch.run), end);
+    EXPECT_EQ(std::ssize(events(launch.run, "checkpoint")), steps);
+  }
+}
+
+// Also of tensors that all ranks of a tensor group have, which one of them saves.
+TEST_F(AsyncSaverTest, SlicesAreSavedOnce) {
+  const std::vector<std::string> slices = {"parallel.tensor_lanes=2"};
+  ASSERT_EQ(train({.run = "stopped", .stop_after_steps = 5, .overrides = slices}).code, ExitCode::saved);
+  Launch launch{.run = "saving", .ranks = 2, .overrides = slices};
+  launch.overrides.insert(launch.overrides.end(), {"parallel.tensor=2", "checkpoint.every_steps=5"});
+  launch.stop_after_steps = 8;
+  ASSERT_EQ(train(launch).code, ExitCode::saved);
+  EXPECT_EQ(digest(checkpoint("saving", 5)), digest("stopped"));
+}
+
+TEST_F(AsyncSaverTest, TrainingGoesOnBesideASlowDisk) {
+  const std::string end = reference();
+  const Launch launch{.run = "slow",
+                      .ranks = 2,
+                      .overrides = {"checkpoint.every_steps=10"},
+                      .faults = "save.before_shard:1=sleep:300"};
+  ASSERT_EQ(train(launch).code, ExitCode::done);
+  EXPECT_EQ(digest("slow"), end);
+  const std::vector<nlohmann::json> saved = events("slow", "checkpoint");
+  ASSERT_EQ(saved.size(), 2u);
+  EXPECT_EQ(saved[0]["step"].get<int>(), 10);
+  EXPECT_GT(saved[0]["duration_ms"].get<double>(), 300.0);
+  EXPECT_LT(saved[0]["stall_ms"].get<double>(), 150.0) << "training waited for the disk";
+  EXPECT_GT(saved[0]["bytes"].get<int>(), 10'000);
+}
+
+// The next save is due before the one before is on the disk.
+TEST_F(AsyncSaverTest, NoSaveIsLeftOutBecauseTheDiskIsSlow) {
+  const std::string end = reference();
+  const Launch launch{.run = "slower",
+                      .ranks = 2,
+                      .overrides = {"checkpoint.every_steps=2", "checkpoint.keep=100"},
+                      .faults = sleep_at_hits("save.before_shard", steps / 2, 20)};
+  ASSERT_EQ(train(launch).code, ExitCode::done);
+  EXPECT_EQ(digest("slower"), end);
+  for (int step = 2; step <= steps; step += 2) EXPECT_TRUE(is_there("slower", step)) << step;
+}
+
+TEST_F(AsyncSaverTest, ASlowCopyHoldsTheUpdateUp) {
+  const std::string end = reference(), middle = reference(10);
+  const Launch launch{.run = "slow-copy",
+                      .ranks = 2,
+                      .overrides = {"checkpoint.every_steps=10"},
+                      .faults = "snapshot.mid_copy:1=sleep:100"};
+  ASSERT_EQ(train(launch).code, ExitCode::done);
+  EXPECT_EQ(digest(checkpoint("slow-copy", 10)), middle);
+  EXPECT_EQ(digest("slow-copy"), end);
+}
+
+TEST_F(AsyncSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
+  struct Case {
+    Operation operation;
+    std::string path;
+    int reason;
+  };
+  const std::vector<Case> cases = {
+      {Operation::make_directories, ".pending/step-00000010", EDQUOT},
+      {Operation::open, ".pending/step-00000010", EIO},
+      {Operation::allocate, ".pending/step-00000010", ENOSPC},
+      {Operation::write, "shard-00001.hfs", EIO},
+      {Operation::sync, "shard-00000.hfs", EIO},
+      {Operation::sync_directory, ".pending/step-00000010", EIO},
+      {Operation::write, "manifest.json", ENOSPC},
+      {Operation::sync, "manifest.json", EIO},
+      {Operation::rename, "checkpoints/step-00000010", EIO},
+  };
+  const std::string end = reference();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    SCOPED_TRACE(cases[i].path);
+    FaultyEnv machine(posix_env());
+    machine.inject(
+        {.operation = cases[i].operation, .path_contains = cases[i].path, .reason = cases[i].reason});
+    const std::string run = fmt::format("failing-{}", i);
+    testing::internal::CaptureStderr();
+    const RunEnd run_end = train(
+        {.run = run, .ranks = 2, .overrides = {"checkpoint.every_steps=5", "checkpoint.keep=100"}}, machine);
+    const std::string told = testing::internal::GetCapturedStderr();
+    ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
+    ASSERT_EQ(machine.failure_count(), 1u);
+    EXPECT_EQ(digest(run), end);
+    const std::vector<nlohmann::json> faults = events(run, "fault");
+    ASSERT_EQ(faults.size(), 1u) << told;
+    EXPECT_EQ(faults[0]["what"].get<std::string>(), "save");
+    EXPECT_THAT(told, testing::HasSubstr("could not be saved: "));
+    EXPECT_THAT(told, testing::HasSubstr("Training goes on"));
+    const int failed = faults[0]["step"].get<int>();
+    EXPECT_FALSE(is_there(run, failed));
+    for (const int step : {5, 10, 15, 20}) EXPECT_EQ(is_there(run, step), step != failed) << step;
+    EXPECT_TRUE(posix_env().list(run_directory(run) + "/.pending")->empty());
+  }
+}
+
+TEST_F(AsyncSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
+  FaultyEnv machine(posix_env());
+  machine.inject(
+      {.operation = Operation::allocate, .path_contains = "shard-00001", .for_ever = true, .reason = ENOSPC});
+  testing::internal::CaptureStderr();
+  const RunEnd run_end =
+      train({.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, machine);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(run_end.code, ExitCode::checkpoint);
+  EXPECT_THAT(run_end.message, testing::HasSubstr("the disk is full"));
+  EXPECT_EQ(events("full", "fault").size(), 3u);
+  EXPECT_EQ(events("full", "step").size(), static_cast<std::size_t>(steps));
+}
+
+// The save was begun before the trouble, and is of an earlier step.
+TEST_F(AsyncSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
+  const std::string middle = reference(5);
+  FaultyEnv machine(posix_env());
+  machine.inject({.operation = Operation::append_line, .at = 8, .reason = ENOSPC});
+  const RunEnd run_end = train({.run = "troubled",
+                                .ranks = 2,
+                                .overrides = {"checkpoint.every_steps=5"},
+                                .faults = "save.before_shard:1=sleep:200"},
+                               machine);
+  EXPECT_NE(run_end.code, ExitCode::done);
+  EXPECT_EQ(events("troubled", "step").size(), 6u);
+  EXPECT_EQ(digest("troubled"), middle);
+}
+
+}  // namespace
+}  // namespace holdfast
