@@ -1,17 +1,15 @@
 // AsyncSaver: checkpoints that are made while training goes on.
 //
-//   HF_TRY_VOID(saver.begin());                // after a step, where a save is due
-//   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries
-//   votes() HF_TRY_VOID(saver.advance(outcome.saves)); for (const SaveReport& report : saver.take_reports())
-//   tell(report); HF_TRY_VOID(saver.finish());               // before anything else uses the store, and at
-//   the end
+//   saver.begin()                               after a step, where a save is due
+//   run_step(worker, {.saver = &saver})         no update before the copy is whole; its vote carries vote()
+//   saver.advance(outcome.saves)                then whoever tells people reads take_reports()
+//   saver.finish()                              before anything else uses the store, and at the end
 //
 // A save goes through four hands:
 //   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h)
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
 //   vote     ranks say so in the vote of some later step; then rank 0 learns what the shards are
-//   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
-//            so
+//   publish  a thread of rank 0 writes the manifest, renames, removes what is too old; a later vote tells
 // One save is copied and drained at a time, while the one before may be published. When the next is due
 // before the last is drained, training waits for the disk: a run has the checkpoints it was asked for, and
 // whoever wants to wait less saves less often. A save that fails is reported and given up; nothing visible

@@ -82,6 +82,15 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(case["result"]["none"]["ratio"], 1.0)
         self.assertTrue(all(mode["step_ms"] > 0 and mode["peak_memory_mib"] > 0 for mode in case["result"].values()))
 
+    def test_saving_stands_beside_not_saving(self):
+        (case,) = self.figures("saving", "--case", "llama-15m-b8-t256", "--rounds", "1", "--every", "2", "--saves", "1")
+        result = case["result"]["holdfast"]
+        (plain, saving), = result["rounds"]
+        self.assertGreater(plain["step_ms"], 0)
+        self.assertEqual(len(saving["stall_ms"]), 1)
+        self.assertGreater(saving["durable_ms"][0], 0)
+        self.assertGreater(saving["bytes"], 100e6, "weights and two moments")
+
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)
