@@ -105,7 +105,11 @@ Result<void> CheckpointStore::publish_pending(const Manifest& manifest) {
 
   const std::string aside = fmt::format("{}/{}{}", names::pending(run_directory_), names::replaced_prefix,
                                         names::step_name(manifest.step));
-  if (occupied.exists) HF_TRY_VOID(env_->rename(target, aside));
+  if (occupied.exists) {
+    // .pending was made anew by this save: what is moved into it must not be lost with its name.
+    HF_TRY_VOID(env_->sync_directory(run_directory_));
+    HF_TRY_VOID(env_->rename(target, aside));
+  }
   HF_FAULT_POINT(*faults_, "save.before_rename");
   if (Result<void> renamed = env_->rename(source, target); !renamed.ok()) {
     // It would be found where it is, too; but nothing should look odd after a mere error.
