@@ -1,0 +1,204 @@
+// Power cuts: the operations of saves, replacements and retention are recorded, and every state of the disk
+// that a crash between any two of them may leave (tests/support/crash_states.h) must hold the checkpoint
+// before or the one after, whole; and once a save has returned, that one.
+//
+// HOLDFAST_CRASH_STATES=N checks N different states instead of 10,000 (tools/test --long sets it).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+#include <unordered_set>
+
+#include "runtime/core/digest.h"
+#include "tests/checkpoint/saved_state.h"
+#include "tests/support/crash_states.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* run_directory = "/run";
+using Kind = RecordedOperation::Kind;
+
+// What one save of the script put there. Its number, from 1, is also the seed of its content.
+struct Save {
+  std::uint64_t step;
+  std::int64_t keep;
+};
+// Older ones stay, go, are replaced by other content, and by the same.
+constexpr std::array<Save, 5> script = {{{1, 2}, {2, 2}, {3, 1}, {3, 1}, {4, 2}}};
+
+std::vector<StateTensor> content_of(std::uint64_t save) {
+  return tiny_state(100 * save);
+}
+
+// Marks 2n and 2n + 1 stand before and after the n-th save.
+std::vector<RecordedOperation> record_script() {
+  MemoryEnv memory;
+  RecordingEnv env(memory);
+  FaultPoints none;
+  EXPECT_TRUE(env.make_directories(run_directory).ok());
+  EXPECT_TRUE(env.sync_directory("/").ok());
+  for (std::uint64_t number = 1; number <= script.size(); ++number) {
+    const Save& one = script[number - 1];
+    CheckpointStore store(env, none, run_directory);
+    env.mark(2 * number);
+    const Result<void> saved = save(env, store, content_of(number), manifest_of_step(one.step), 2);
+    EXPECT_TRUE(saved.ok()) << saved.error().message;
+    env.mark(2 * number + 1);
+    EXPECT_TRUE(store.retain(one.keep).ok());
+  }
+  return env.log();
+}
+
+// The saves that may be found at a cut: the last that has returned, 0 when none, and the last that has begun.
+struct Allowed {
+  std::uint64_t returned = 0;
+  std::uint64_t begun = 0;
+};
+std::vector<Allowed> allowed_at_cuts(const std::vector<RecordedOperation>& log) {
+  std::vector<Allowed> result(1);
+  for (const RecordedOperation& operation : log) {
+    Allowed next = result.back();
+    if (operation.kind == Kind::mark && operation.size % 2 == 0) next.begun = operation.size / 2;
+    if (operation.kind == Kind::mark && operation.size % 2 == 1) next.returned = operation.size / 2;
+    result.push_back(next);
+  }
+  return result;
+}
+
+bool holds(Checkpoint& checkpoint, std::uint64_t save) {
+  if (checkpoint.manifest().step != script[save - 1].step) return false;
+  for (const StateTensor& tensor : content_of(save)) {
+    std::vector<std::byte> bytes(tensor.bytes.size());
+    const Checkpoint::Wanted wanted{.spec = tensor.spec, .target = bytes};
+    if (!checkpoint.read(std::span(&wanted, 1)).ok() || bytes != tensor.bytes) return false;
+  }
+  return true;
+}
+
+// Empty when the state is as it must be.
+std::string complaint(Env& env, const Allowed& allowed) {
+  Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
+  if (!found.ok()) return allowed.returned == 0 ? "" : found.error().message;
+  if (!found->has_value()) return allowed.returned == 0 ? "" : "nothing is found";
+  Checkpoint& checkpoint = (*found)->checkpoint;
+  for (const std::uint64_t save : {allowed.returned, allowed.begun}) {
+    if (save > 0 && holds(checkpoint, save)) return "";
+  }
+  return fmt::format("step {} is found, and its content is that of neither save", checkpoint.manifest().step);
+}
+
+// What is left behind is not in the way of the run that goes on.
+std::string complaint_of_successor(Env& env) {
+  FaultPoints none;
+  CheckpointStore store(env, none, run_directory);
+  const Result<void> saved = save(env, store, tiny_state(7), manifest_of_step(9), 1);
+  if (!saved.ok()) return "the next save fails: " + saved.error().message;
+  if (Result<void> retained = store.retain(1); !retained.ok()) return retained.error().message;
+  const Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
+  const bool is_there = found.ok() && found->has_value() && (*found)->checkpoint.manifest().step == 9;
+  return is_there ? "" : "the next save is not found";
+}
+
+std::uint64_t digest_of_files(const MemoryEnv& env) {
+  std::string text;
+  for (const auto& [path, content] : env.nodes()) {
+    text += path + '\n';
+    if (content != nullptr) text.append(reinterpret_cast<const char*>(content->data()), content->size());
+  }
+  return digest_of(text).low;
+}
+
+struct Outcome {
+  std::size_t states = 0;  // that differ
+  std::string first_complaint;
+};
+
+// Sample by sample, each at every cut, until `wanted` states were checked, there are no more, or one is
+// wrong.
+Outcome check_states(const std::vector<RecordedOperation>& operations, std::size_t wanted) {
+  const CrashLog log(operations);
+  std::vector<CrashLog::Point> points;
+  for (std::size_t cut = 0; cut <= operations.size(); ++cut) points.push_back(log.crash_before(cut));
+  const std::vector<Allowed> allowed = allowed_at_cuts(operations);
+  std::unordered_set<std::uint64_t> seen;
+  bool is_exhausted = false;
+  for (std::uint64_t sample = 0; seen.size() < wanted && !is_exhausted; ++sample) {
+    is_exhausted = true;
+    for (std::size_t cut = 0; cut < points.size(); ++cut) {
+      if (points[cut].is_exhausted(sample)) continue;
+      is_exhausted = false;
+      MemoryEnv env = points[cut].state(sample);
+      // The same files may be allowed at one cut and wrong at another.
+      const std::uint64_t times = mix64(allowed[cut].returned, allowed[cut].begun);
+      if (!seen.insert(mix64(digest_of_files(env), times)).second) continue;
+      std::string wrong = complaint(env, allowed[cut]);
+      if (wrong.empty() && seen.size() % 64 == 0) wrong = complaint_of_successor(env);
+      if (wrong.empty()) continue;
+      const std::string next = cut < operations.size() ? text_of(operations[cut]) : "none";
+      return {seen.size(),
+              fmt::format("sample {} of a crash before operation {} ({}): {}", sample, cut, next, wrong)};
+    }
+  }
+  return {seen.size(), ""};
+}
+
+TEST(CrashStates, OldOrNewIsFoundWholeInEveryOne) {
+  const char* const given = std::getenv("HOLDFAST_CRASH_STATES");
+  const std::size_t wanted = given == nullptr ? 10'000 : std::stoull(given);
+  const Outcome outcome = check_states(record_script(), wanted);
+  EXPECT_EQ(outcome.first_complaint, "");
+  EXPECT_GE(outcome.states, wanted);
+  std::printf("%zu different states\n", outcome.states);
+}
+
+// What the states are made of, on one file of two sectors.
+TEST(CrashStates, WhatWasSyncedIsThereAndNothingElseIsSure) {
+  MemoryEnv memory;
+  RecordingEnv env(memory);
+  const auto file = env.open("/file", OpenMode::create).value();
+  ASSERT_TRUE(file->write_at(0, std::vector<std::byte>(1024, std::byte{1})).ok());
+  ASSERT_TRUE(file->sync().ok());
+  ASSERT_TRUE(env.sync_directory("/").ok());
+  ASSERT_TRUE(env.rename("/file", "/moved").ok());
+  const CrashLog log(env.log());
+  const auto all_after = [&](std::size_t cut) {
+    const CrashLog::Point point = log.crash_before(cut);
+    std::set<std::string> result;
+    for (std::uint64_t sample = 0; sample < 300; ++sample) {
+      const MemoryEnv state = point.state(sample);
+      std::string text;
+      for (const auto& [path, content] : state.nodes()) {
+        text += path;
+        for (std::size_t i = 0; i < content->size(); i += 512) {
+          const std::byte byte = (*content)[i + 100];
+          text += byte == std::byte{1} ? " new" : byte == std::byte{0} ? " zero" : " garbage";
+        }
+      }
+      result.insert(text);
+    }
+    return result;
+  };
+  EXPECT_THAT(all_after(2),
+              testing::IsSupersetOf({"", "/file", "/file new new", "/file new zero", "/file zero new",
+                                     "/file zero zero", "/file garbage new", "/file new garbage"}));
+  EXPECT_THAT(all_after(3), testing::UnorderedElementsAre("", "/file new new"));
+  EXPECT_THAT(all_after(4), testing::ElementsAre("/file new new"));
+  EXPECT_THAT(all_after(5), testing::UnorderedElementsAre("/file new new", "/moved new new"));
+}
+
+// The test sees what it is for: without the syncs of files, or of directories, there are states that hold
+// neither.
+TEST(CrashStates, LeavingOutSyncsIsFound) {
+  for (const Kind left_out : {Kind::sync, Kind::sync_directory}) {
+    std::vector<RecordedOperation> log = record_script();
+    std::erase_if(log, [&](const RecordedOperation& operation) {
+      return operation.kind == left_out && operation.path != "/";
+    });
+    EXPECT_NE(check_states(log, 20'000).first_complaint, "");
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
