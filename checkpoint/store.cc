@@ -124,6 +124,20 @@ Result<void> CheckpointStore::publish_pending(const Manifest& manifest) {
   return {};
 }
 
+void CheckpointStore::set_in_use(std::optional<std::uint64_t> step) {
+  step_in_use_ = step.value_or(no_step);
+}
+
+void CheckpointStore::keep_for_good(std::int64_t every_steps) {
+  HF_CHECK(every_steps >= 0);
+  good_every_steps_ = static_cast<std::uint64_t>(every_steps);
+}
+
+bool CheckpointStore::stays(const CheckpointCandidate& candidate) const {
+  if (!candidate.manifest.ok()) return false;
+  return candidate.step == step_in_use_ || (good_every_steps_ > 0 && candidate.step % good_every_steps_ == 0);
+}
+
 Result<void> CheckpointStore::retain(std::int64_t keep) {
   HF_CHECK(keep >= 1);
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
@@ -131,6 +145,7 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
   std::int64_t whole = 0;
   for (const CheckpointCandidate& candidate : candidates) {
     if (whole >= keep) {
+      if (stays(candidate)) continue;
       HF_TRY_VOID(as_checkpoint_result(remove_checkpoint(candidate.directory)));
       continue;
     }

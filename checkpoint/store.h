@@ -10,6 +10,7 @@
 //   rank 0   publish(manifest); retain(keep)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@
 #include "runtime/core/fault_point.h"
 
 namespace holdfast {
+
+struct CheckpointCandidate;
 
 class CheckpointStore {
  public:
@@ -46,14 +49,22 @@ class CheckpointStore {
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
   // file. The newest whole one is read to the last byte before anything older goes.
   Result<void> retain(std::int64_t keep);
+  // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
+  void keep_for_good(std::int64_t every_steps);
+  // Of any thread: the checkpoint of this step is being read, so retain() leaves it; none: nothing is.
+  void set_in_use(std::optional<std::uint64_t> step);
 
  private:
   Result<void> publish_pending(const Manifest& manifest);
+  bool stays(const CheckpointCandidate& candidate) const;
   Result<void> remove_checkpoint(const std::string& directory);
   Env* env_;
   FaultPoints* faults_;
   std::string run_directory_;
   std::uint64_t writer_;
+  std::uint64_t good_every_steps_ = 0;
+  static constexpr std::uint64_t no_step = ~std::uint64_t{0};
+  std::atomic<std::uint64_t> step_in_use_ = no_step;
 };
 
 // A verified manifest and its opened shards.

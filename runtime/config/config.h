@@ -95,6 +95,9 @@ struct OptimizerConfig {
 struct CheckpointConfig {
   std::int64_t every_steps = 0;  // 0 = only at the end and on request
   std::int64_t keep = 3;
+  std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
+  std::string upload_command;         // empty = none
+  std::int64_t upload_timeout_ms = 600'000;
 };
 
 struct EvaluationConfig {

@@ -215,6 +215,15 @@ std::vector<Option> interval_options() {
               "Save this often; 0 = only at the end and when asked to stop"),
       integer("checkpoint.keep", HF_FIELD(checkpoint.keep), "checkpoints", {1, 1e6}, kSafe,
               "Newest checkpoints that are kept; older ones are removed after a newer one is whole"),
+      integer("checkpoint.keep_every_steps", HF_FIELD(checkpoint.keep_every_steps), "steps", {0, kMany},
+              kSafe, "Checkpoints of steps that this divides are kept for good; 0 = none"),
+      text("checkpoint.upload_command", HF_FIELD(checkpoint.upload_command), kSafe,
+           "Shell command that takes a checkpoint elsewhere: run for each one after it is durable, beside "
+           "training, with HOLDFAST_CHECKPOINT (its directory), HOLDFAST_STEP and HOLDFAST_RUN in the "
+           "environment, and tried again when it fails; while it runs, only the newest one waits; empty = "
+           "none"),
+      duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
+               "An upload that takes longer is killed, and has failed"),
       integer("evaluation.every_steps", HF_FIELD(evaluation.every_steps), "steps", {0, kMany}, kSafe,
               "Compute the held-out loss this often; 0 = never"),
       sources("evaluation.sources", HF_FIELD(evaluation.sources), kSafe,

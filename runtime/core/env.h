@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/command.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
@@ -142,6 +143,9 @@ class Env {
   // SIGKILL to this process when its parent dies; checks that the parent has not died already.
   virtual Result<void> die_with_parent() = 0;
   [[noreturn]] virtual void kill_self() = 0;  // SIGKILL: how a rank leaves a run that goes on
+  // Runs it to its end, which may be that of a failure; the error is that it could not be started. Waits, so
+  // it is for a thread that has nothing else to do.
+  virtual Result<CommandEnd> run_command(const Command& command) = 0;
   virtual int processor_count() = 0;  // processors this process may run on (affinity and cgroup quota)
 };
 

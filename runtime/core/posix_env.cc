@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "runtime/core/env.h"
+#include "runtime/core/posix_command.h"
 #include "runtime/core/posix_file.h"
 #include "runtime/core/posix_io_engine.h"
 #include "runtime/core/posix_shared_memory.h"
@@ -268,6 +269,9 @@ class PosixEnv final : public Env {
     return {};
   }
 
+  Result<CommandEnd> run_command(const Command& command) override {
+    return run_posix_command(*this, command);
+  }
   [[noreturn]] void kill_self() override {
     kill(getpid(), SIGKILL);
     while (true) pause();

@@ -120,6 +120,20 @@ Result<void> Progress::save_failed(const SaveReport& report) {
   return log_.write(line);
 }
 
+Result<void> Progress::uploaded(const UploadReport& report) {
+  if (!speaks_) return {};
+  const bool ok = report.outcome.ok();
+  EventLine& line = log_.line().begin(ok ? "upload" : "fault", env_->wall_time_us());
+  line.field("step", report.step);
+  if (!ok) {
+    fmt::print(stderr, "holdfast: the checkpoint of step {} was not uploaded: {}. It stays where it is\n",
+               report.step, report.outcome.error().message);
+    line.field("what", "upload").field("reason", report.outcome.error().message);
+  }
+  return log_.write(
+      line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
+}
+
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
                                 const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
   if (!speaks_) return {};

@@ -8,6 +8,7 @@
 #include "runtime/train/run_directory.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/step.h"
+#include "runtime/train/uploader.h"
 
 namespace holdfast {
 
@@ -39,6 +40,7 @@ class Progress {
   Result<void> saved(const SaveReport& report, const std::string& directory);
   // Told on stderr and as a fault; training goes on.
   Result<void> save_failed(const SaveReport& report);
+  Result<void> uploaded(const UploadReport& report);
   // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
                         const ParameterGatherCounts& parameters, const AxisTraffic& traffic);

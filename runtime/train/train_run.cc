@@ -232,6 +232,7 @@ Result<void> TrainRun::open_log() {
 Result<ExitCode> TrainRun::train() {
   CheckpointStore store(inputs_.env, inputs_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
+  store.keep_for_good(config_.checkpoint.keep_every_steps);
   Trainer trainer({.worker = *worker_,
                    .store = store,
                    .progress = *progress_,

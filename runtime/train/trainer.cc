@@ -1,6 +1,7 @@
 #include "runtime/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 
 #include "parallel/agreement.h"
 #include "runtime/train/save.h"
@@ -40,6 +41,15 @@ Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
   if (!parts.worker.snapshot_memory().empty()) saver_.emplace(parts.worker, parts.store);
+  const CheckpointConfig& config = parts.worker.config().checkpoint;
+  if (config.upload_command.empty() || parts.worker.communicator().rank() != 0) return;
+  uploader_.emplace(parts.worker.env(), parts.store,
+                    Uploader::Settings{.command = config.upload_command,
+                                       .run_id = parts.worker.state().run_id,
+                                       .timeout_ms = config.upload_timeout_ms});
+  const std::uint64_t step = parts.worker.state().step;
+  const Result<FileStatus> resumed = parts.worker.env().status(parts.store.checkpoint_directory(step));
+  if (resumed.ok() && resumed->exists) uploader_->offer(step);
 }
 
 // What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
@@ -80,6 +90,9 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
+  // Asked to stop there may be no time for it; the next start offers this checkpoint again.
+  if (uploader_ && code != ExitCode::done) uploader_->cancel();
+  HF_TRY_VOID(finish_uploads());
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   return code;
 }
@@ -148,11 +161,39 @@ Result<void> Trainer::begin_save() {
 }
 
 void Trainer::report_saves() {
+  report_uploads();
   if (!saver_) return;
   for (const SaveReport& report : saver_->take_reports()) {
-    if (report.outcome.ok()) note_save(report.drain_ns + report.publish_ns);
-    keep(report.outcome.ok() ? parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step))
-                             : parts_.progress.save_failed(report));
+    if (report.outcome.ok()) {
+      note_save(report.drain_ns + report.publish_ns);
+      saved(report);
+    } else {
+      keep(parts_.progress.save_failed(report));
+    }
+  }
+}
+
+void Trainer::saved(const SaveReport& report) {
+  keep(parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step)));
+  if (uploader_) uploader_->offer(report.step);
+}
+
+void Trainer::report_uploads() {
+  if (!uploader_) return;
+  for (const UploadReport& report : uploader_->take_reports()) keep(parts_.progress.uploaded(report));
+}
+
+// All ranks leave together, so the others vote on while rank 0 waits.
+Result<void> Trainer::finish_uploads() {
+  Worker& worker = parts_.worker;
+  if (worker.config().checkpoint.upload_command.empty()) return {};
+  constexpr std::int64_t pause_us = 20'000;
+  while (true) {
+    std::array<std::int64_t, 1> busy = {uploader_ && uploader_->busy() ? 1 : 0};
+    HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), busy));
+    report_uploads();
+    if (busy[0] == 0) return {};
+    worker.env().sleep_us(pause_us);
   }
 }
 
@@ -167,14 +208,13 @@ Result<void> Trainer::save() {
   const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
   note_save(duration_ns);
   const std::uint64_t step = worker.state().step;
-  keep(parts_.progress.saved({.step = step,
-                              .outcome = {},
-                              .bytes = bytes,
-                              .stall_ns = duration_ns,
-                              .drain_ns = duration_ns,
-                              .publish_ns = 0,
-                              .duration_ns = duration_ns},
-                             parts_.store.checkpoint_directory(step)));
+  saved({.step = step,
+         .outcome = {},
+         .bytes = bytes,
+         .stall_ns = duration_ns,
+         .drain_ns = duration_ns,
+         .publish_ns = 0,
+         .duration_ns = duration_ns});
   return {};
 }
 

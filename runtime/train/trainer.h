@@ -10,6 +10,7 @@
 #include "runtime/train/progress.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/train_run.h"
+#include "runtime/train/uploader.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -42,6 +43,9 @@ class Trainer {
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);
+  void saved(const SaveReport& report);
+  void report_uploads();
+  Result<void> finish_uploads();
   // Keeps the first error that only this rank met (its log cannot be written): the next vote carries it to
   // all.
   void keep(const Result<void>& result);
@@ -54,6 +58,7 @@ class Trainer {
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
   bool saved_ = false;
   Result<void> trouble_;
+  std::optional<Uploader> uploader_;  // of rank 0, where there is a command
 };
 
 }  // namespace holdfast

@@ -33,7 +33,7 @@ Config all_changed() {
   config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host"};
   config.elastic.min_data_parallel = 2;
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
-  config.checkpoint = {11, 4};
+  config.checkpoint = {11, 4, 5, "cp \"$HOLDFAST_CHECKPOINT\" there", 1000};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");

@@ -78,6 +78,7 @@ class ForwardingEnv : public Env {
     inner_->kill_self();
     std::abort();  // virtual calls do not carry [[noreturn]]
   }
+  Result<CommandEnd> run_command(const Command& command) override { return inner_->run_command(command); }
   int processor_count() override { return inner_->processor_count(); }
 
  protected:

@@ -1,0 +1,28 @@
+// A user's command line that a run starts beside itself: what Env::run_command takes and gives back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace holdfast {
+
+struct Command {
+  std::string line;                                   // for /bin/sh -c
+  std::map<std::string, std::string> variables = {};  // added to the environment of this process
+  std::int64_t timeout_ms = 0;                        // then it is killed, with all that it has started
+  // When it becomes true, the command is killed; may be nullptr.
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+struct CommandEnd {
+  enum class How : std::uint8_t { exited, killed, timed_out, cancelled };
+  How how = How::exited;
+  int code = 0;             // its exit code, or the signal that killed it
+  std::string output = {};  // the end of what it printed, on either stream
+
+  bool succeeded() const { return how == How::exited && code == 0; }
+};
+
+}  // namespace holdfast
