@@ -98,6 +98,9 @@ class Env {
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
   virtual Result<void> make_directories(const std::string& path) = 0;
   virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
+  // A second name for a file, which lives until its last name is removed. `target` must not exist; fails
+  // where the file system has no hard links.
+  virtual Result<void> link(const std::string& source, const std::string& target) = 0;
   virtual Result<void> remove(const std::string& path) = 0;  // a file; missing is ok
   // A directory and what is in it; missing is ok.
   virtual Result<void> remove_tree(const std::string& path) = 0;

@@ -114,6 +114,10 @@ class PosixEnv final : public Env {
     if (::rename(source.c_str(), target.c_str()) == 0) return {};
     return write_error("rename", fmt::format("{} to {}", source, target), errno);
   }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    if (::link(source.c_str(), target.c_str()) == 0) return {};
+    return write_error("link", fmt::format("{} to {}", source, target), errno);
+  }
 
   Result<void> remove(const std::string& path) override {
     if (unlink(path.c_str()) == 0 || errno == ENOENT) return {};

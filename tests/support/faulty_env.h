@@ -41,6 +41,7 @@ enum class Operation : std::size_t {
   list,
   make_directories,
   rename,
+  link,
   remove,
   remove_tree,
   sync_directory,
@@ -53,7 +54,7 @@ enum class Operation : std::size_t {
   open_shared_memory,
   remove_shared_memory
 };
-inline constexpr std::size_t operation_count = 22;
+inline constexpr std::size_t operation_count = 23;
 
 struct InjectedFault {
   std::optional<Operation> operation = {};  // any operation when empty
@@ -122,6 +123,10 @@ class FaultyEnv final : public ForwardingEnv {
     if (const auto fault = next(Operation::rename, target))
       return write_error("rename to", target, fault->reason);
     return inner().rename(source, target);
+  }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    if (const auto fault = next(Operation::link, target)) return write_error("link", target, fault->reason);
+    return inner().link(source, target);
   }
   Result<void> remove(const std::string& path) override {
     if (const auto fault = next(Operation::remove, path)) return write_error("remove", path, fault->reason);

@@ -26,6 +26,9 @@ class ForwardingEnv : public Env {
   Result<void> rename(const std::string& source, const std::string& target) override {
     return inner_->rename(source, target);
   }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    return inner_->link(source, target);
+  }
   Result<void> remove(const std::string& path) override { return inner_->remove(path); }
   Result<void> remove_tree(const std::string& path) override { return inner_->remove_tree(path); }
   Result<void> sync_directory(const std::string& path) override { return inner_->sync_directory(path); }

@@ -89,6 +89,14 @@ class MemoryEnv final : public ForwardingEnv {
     for (auto& [path, content] : moved) nodes_[path] = content;
     return {};
   }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    const auto found = nodes_.find(source);
+    if (found == nodes_.end() || found->second == nullptr || !is_directory(parent_of(target)))
+      return write_error("link", source + " to " + target, ENOENT);
+    if (nodes_.contains(target)) return write_error("link", source + " to " + target, EEXIST);
+    nodes_[target] = found->second;
+    return {};
+  }
   Result<void> remove(const std::string& path) override {
     if (is_directory(path)) return write_error("remove", path, EISDIR);
     nodes_.erase(path);
