@@ -22,6 +22,7 @@ function(holdfast_find_library name header library)
 endfunction()
 holdfast_find_library(xxhash xxhash.h xxhash)
 holdfast_find_library(liburing liburing.h uring)
+holdfast_find_library(zstd zstd.h zstd)
 holdfast_find_library(dnnl oneapi/dnnl/dnnl.hpp dnnl)
 
 # MPI: the prefix that tools/bootstrap chose (a link in .deps), so that plain cmake needs no environment.

@@ -1,0 +1,165 @@
+#include "checkpoint/chunk_codec.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "runtime/core/check.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int zstd_level = 1;
+constexpr std::uint64_t smallest_plane_gain = 16;  // a sixteenth of the plane
+
+template <typename Word>
+void take_plane(const std::byte* source, std::uint64_t count, std::uint64_t plane, std::byte* target) {
+  const int shift = static_cast<int>(8 * plane);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Word word;
+    std::memcpy(&word, source + i * sizeof(Word), sizeof(Word));
+    word = static_cast<Word>(std::rotl(word, 1) >> shift);
+    target[i] = static_cast<std::byte>(word);
+  }
+}
+
+void take_plane(std::span<const std::byte> raw, std::uint64_t element_bytes, std::uint64_t plane,
+                std::byte* target) {
+  const std::uint64_t count = raw.size() / element_bytes;
+  if (element_bytes == 2) take_plane<std::uint16_t>(raw.data(), count, plane, target);
+  if (element_bytes == 4) take_plane<std::uint32_t>(raw.data(), count, plane, target);
+  if (element_bytes == 8) take_plane<std::uint64_t>(raw.data(), count, plane, target);
+}
+
+template <typename Word>
+void join_planes(const std::array<const std::byte*, planes_max>& planes, std::span<std::byte> raw) {
+  std::array<const std::byte*, sizeof(Word)> of_word{};
+  for (std::size_t p = 0; p < sizeof(Word); ++p) of_word[p] = planes[p];
+  const std::uint64_t count = raw.size() / sizeof(Word);
+  std::byte* const target = raw.data();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Word word = 0;
+    for (std::size_t p = 0; p < sizeof(Word); ++p)
+      word = static_cast<Word>(word | static_cast<Word>(std::to_integer<Word>(of_word[p][i]) << (8 * p)));
+    word = std::rotr(word, 1);
+    std::memcpy(target + i * sizeof(Word), &word, sizeof(Word));
+  }
+}
+
+bool is_word(std::uint64_t element_bytes) {
+  return element_bytes == 2 || element_bytes == 4 || element_bytes == 8;
+}
+
+}  // namespace
+
+struct ChunkCoder::Contexts {
+  ZSTD_CCtx* compress = nullptr;  // made when they are first needed
+  ZSTD_DCtx* decompress = nullptr;
+  ~Contexts() {
+    ZSTD_freeCCtx(compress);
+    ZSTD_freeDCtx(decompress);
+  }
+};
+
+ChunkCoder::ChunkCoder() : contexts_(std::make_unique<Contexts>()) {}
+ChunkCoder::~ChunkCoder() = default;
+ChunkCoder::ChunkCoder(ChunkCoder&&) noexcept = default;
+ChunkCoder& ChunkCoder::operator=(ChunkCoder&&) noexcept = default;
+
+EncodedChunk ChunkCoder::encode(std::span<const std::byte> raw, std::uint64_t element_bytes, PlaneSet tried,
+                                std::span<std::byte> target) {
+  HF_CHECK(is_word(element_bytes) && raw.size() % element_bytes == 0 && target.size() >= raw.size());
+  EncodedChunk encoded{.codec = ChunkCodec::raw, .stored_bytes = raw.size()};
+  if (tried != 0 && raw.size() > smallest_gain_bytes) {
+    const std::uint64_t bytes =
+        encode_planes(raw, element_bytes, tried, target.first(raw.size()), encoded.compressed);
+    if (bytes + smallest_gain_bytes <= raw.size()) {
+      encoded.codec = ChunkCodec::planes;
+      encoded.stored_bytes = bytes;
+      encoded.saved_bytes = raw.size() - bytes;
+      return encoded;
+    }
+  }
+  std::memcpy(target.data(), raw.data(), raw.size());
+  return encoded;
+}
+
+// The bytes of table and planes, or raw.size() when they do not fit into less.
+std::uint64_t ChunkCoder::encode_planes(std::span<const std::byte> raw, std::uint64_t element_bytes,
+                                        PlaneSet tried, std::span<std::byte> target, PlaneSet& compressed) {
+  if (contexts_->compress == nullptr) contexts_->compress = ZSTD_createCCtx();
+  HF_CHECK(contexts_->compress != nullptr, "no memory for zstd");
+  const std::uint64_t count = raw.size() / element_bytes;
+  std::array<std::uint32_t, planes_max> lengths{};
+  std::uint64_t used = element_bytes * sizeof(std::uint32_t);
+  scratch_.resize(std::max<std::uint64_t>(scratch_.size(), count));
+  for (std::uint64_t plane = 0; plane < element_bytes; ++plane) {
+    const std::uint64_t room = target.size() - used;
+    std::uint64_t length = count;
+    if ((tried >> plane & 1u) != 0) {
+      take_plane(raw, element_bytes, plane, scratch_.data());
+      // A plane that zstd makes only a little smaller is not worth the time to read it back.
+      const std::uint64_t worthwhile = count - count / smallest_plane_gain - 1;
+      const std::size_t result =
+          ZSTD_compressCCtx(contexts_->compress, target.data() + used, std::min(room, worthwhile),
+                            scratch_.data(), count, zstd_level);
+      if (ZSTD_isError(result) == 0) length = result;
+    }
+    if (length < count) compressed |= PlaneSet{1} << plane;
+    if (length > room) return raw.size();
+    if (length == count) take_plane(raw, element_bytes, plane, target.data() + used);
+    lengths[plane] = static_cast<std::uint32_t>(length);
+    used += length;
+  }
+  std::memcpy(target.data(), lengths.data(), element_bytes * sizeof(std::uint32_t));
+  return used;
+}
+
+bool ChunkCoder::decode(ChunkCodec codec, std::span<const std::byte> stored, std::uint64_t element_bytes,
+                        std::span<std::byte> raw) {
+  if (!is_word(element_bytes) || raw.size() % element_bytes != 0) return false;
+  switch (codec) {
+    case ChunkCodec::raw:
+      if (stored.size() != raw.size()) return false;
+      if (!raw.empty()) std::memcpy(raw.data(), stored.data(), raw.size());
+      return true;
+    case ChunkCodec::planes:
+      return decode_planes(stored, element_bytes, raw);
+  }
+  return false;
+}
+
+bool ChunkCoder::decode_planes(std::span<const std::byte> stored, std::uint64_t element_bytes,
+                               std::span<std::byte> raw) {
+  if (contexts_->decompress == nullptr) contexts_->decompress = ZSTD_createDCtx();
+  HF_CHECK(contexts_->decompress != nullptr, "no memory for zstd");
+  const std::uint64_t count = raw.size() / element_bytes;
+  std::array<std::uint32_t, planes_max> lengths{};
+  const std::uint64_t table_bytes = element_bytes * sizeof(std::uint32_t);
+  if (stored.size() < table_bytes) return false;
+  std::memcpy(lengths.data(), stored.data(), table_bytes);
+  std::span<const std::byte> rest = stored.subspan(table_bytes);
+  scratch_.resize(std::max<std::uint64_t>(scratch_.size(), raw.size()));
+  std::array<const std::byte*, planes_max> planes{};
+  for (std::uint64_t plane = 0; plane < element_bytes; ++plane) {
+    const std::uint64_t length = lengths[plane];
+    if (length > rest.size() || length > count) return false;
+    planes[plane] = rest.data();
+    if (length < count) {
+      std::byte* const target = scratch_.data() + plane * count;
+      if (ZSTD_decompressDCtx(contexts_->decompress, target, count, rest.data(), length) != count)
+        return false;
+      planes[plane] = target;
+    }
+    rest = rest.subspan(length);
+  }
+  if (!rest.empty()) return false;
+  if (element_bytes == 2) join_planes<std::uint16_t>(planes, raw);
+  if (element_bytes == 4) join_planes<std::uint32_t>(planes, raw);
+  if (element_bytes == 8) join_planes<std::uint64_t>(planes, raw);
+  return true;
+}
+
+}  // namespace holdfast

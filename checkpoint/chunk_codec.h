@@ -1,0 +1,69 @@
+// The bytes that are stored of a chunk, and the chunk's bytes from them; FORMAT.md describes both codecs.
+//
+// The numbers of trained state are noise but for their exponents. So the words of a chunk are rotated left by
+// one bit (the sign moves to the other end, the exponent fills the highest byte) and taken apart into byte
+// planes, and of these only the ones that compress go through zstd (level 1: higher ones gain nothing). The
+// rest is stored as it is. After ZipNN (arXiv 2411.05239) and the numbers of z4ai and LMC.
+//
+// Pure but for its scratch memory: a ChunkCoder holds at most memory_bytes_max for chunks of 1 MiB (the
+// planes of one, and zstd's state), serves one thread at a time, and gives back the bits that it was given.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace holdfast {
+
+enum class ChunkCodec : std::uint32_t { raw = 0, planes = 1 };
+
+// Bit p: the plane of byte p of the rotated words, 0 the lowest.
+using PlaneSet = std::uint32_t;
+inline constexpr std::uint64_t planes_max = 8;
+constexpr PlaneSet all_planes(std::uint64_t element_bytes) {
+  return (PlaneSet{1} << element_bytes) - 1;
+}
+
+struct EncodedChunk {
+  ChunkCodec codec = ChunkCodec::raw;
+  std::uint64_t stored_bytes = 0;
+  PlaneSet compressed = 0;  // those that zstd made smaller; also set when that was not enough to be used
+  std::uint64_t saved_bytes = 0;
+};
+
+class ChunkCoder {
+ public:
+  // Below this gain a chunk is stored as it is: the file's unit of allocation would eat it.
+  static constexpr std::uint64_t smallest_gain_bytes = 4096;
+
+  static constexpr std::uint64_t memory_bytes_max = std::uint64_t{3} << 20;
+
+  ChunkCoder();
+  ~ChunkCoder();
+  ChunkCoder(ChunkCoder&&) noexcept;
+  ChunkCoder& operator=(ChunkCoder&&) noexcept;
+
+  // Elements of 2, 4 or 8 bytes, whole ones; zstd is tried on the planes of `tried`. `target` has room for
+  // raw.size() bytes and does not overlap it.
+  EncodedChunk encode(std::span<const std::byte> raw, std::uint64_t element_bytes, PlaneSet tried,
+                      std::span<std::byte> target);
+
+  // Fills `raw`. False when `stored` is not what encode() makes of so many bytes, whoever made it: then `raw`
+  // holds anything. Reads and writes nothing outside of both.
+  bool decode(ChunkCodec codec, std::span<const std::byte> stored, std::uint64_t element_bytes,
+              std::span<std::byte> raw);
+
+ private:
+  struct Contexts;
+  std::uint64_t encode_planes(std::span<const std::byte> raw, std::uint64_t element_bytes, PlaneSet tried,
+                              std::span<std::byte> target, PlaneSet& compressed);
+  bool decode_planes(std::span<const std::byte> stored, std::uint64_t element_bytes,
+                     std::span<std::byte> raw);
+  std::unique_ptr<Contexts> contexts_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace holdfast
