@@ -48,7 +48,7 @@ Result<Manifest> read_manifest(Env& env, const std::string& directory) {
 
 Result<Checkpoint> open_verified(Env& env, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));
-  HF_TRY_VOID(checkpoint.verify());
+  HF_TRY_VOID(checkpoint.verify(env.processor_count()));
   return checkpoint;
 }
 

@@ -25,7 +25,8 @@ Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::st
 // Manifest of one checkpoint directory; the step of a directory called step-%08d must be the manifest's.
 Result<Manifest> read_manifest(Env& env, const std::string& directory);
 
-// Checkpoint::open and Checkpoint::verify.
+// Checkpoint::open, and Checkpoint::verify on every processor of this process: whoever asks has nothing else
+// to do.
 Result<Checkpoint> open_verified(Env& env, const std::string& directory);
 
 }  // namespace holdfast

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <utility>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
+#include "checkpoint/shard_format.h"
 #include "checkpoint/store.h"
 
 namespace holdfast {
@@ -42,6 +44,7 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
 
 Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory) {
   Checkpoint checkpoint;
+  checkpoint.env_ = &env;
   checkpoint.directory_ = directory;
   HF_TRY(checkpoint.manifest_, read_manifest(env, directory));
   for (const ShardFile& shard : checkpoint.manifest_.shards) {
@@ -54,39 +57,85 @@ Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory) {
 
 std::vector<ShardSpec> Checkpoint::pieces() const {
   std::vector<ShardSpec> all;
-  for (const ShardReader& shard : shards_)
-    all.insert(all.end(), shard.pieces().begin(), shard.pieces().end());
+  for (const ShardReader& shard : shards_) {
+    for (const IndexedPiece& piece : shard.pieces()) all.push_back(piece.spec);
+  }
   return all;
 }
 
-Result<void> Checkpoint::read(std::span<const Wanted> wanted) {
+std::vector<ShardSpec> Checkpoint::tensors() const {
+  return whole_slices(manifest_.tensors.empty() ? pieces() : manifest_.tensors);
+}
+
+Result<void> Checkpoint::read(std::span<const Wanted> wanted, int threads) {
   std::vector<ShardSpec> specs;
   for (const Wanted& each : wanted) {
     HF_CHECK(each.target.size() == each.spec.byte_count(), "'{}' needs {} bytes, the target has {}",
              each.spec.tensor, each.spec.byte_count(), each.target.size());
     specs.push_back(each.spec);
   }
-  std::vector<std::pair<std::size_t, std::size_t>> places;  // of every piece: shard, index inside it
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
-    for (std::size_t i = 0; i < shards_[shard].pieces().size(); ++i) places.emplace_back(shard, i);
-  }
-  Result<std::vector<ShardCopy>> copies = plan_copies(pieces(), specs);
+  const Result<std::vector<ShardCopy>> copies = plan_copies(pieces(), specs);
   if (!copies.ok()) return in_directory(directory_, copies.error());
-  for (const ShardCopy& copy : *copies) {
-    const Wanted& each = wanted[copy.wanted_index];
-    const std::uint64_t element_bytes = bytes_of(each.spec.dtype);
-    const auto [shard, index] = places[copy.existing_index];
-    HF_TRY_VOID(shards_[shard].read(
-        index, copy.existing_offset,
-        each.target.subspan(copy.wanted_offset * element_bytes, copy.element_count * element_bytes)));
+  std::vector<PiecePart> parts;
+  for (const ShardCopy& copy : copies.value()) {
+    const std::uint64_t element_bytes = bytes_of(wanted[copy.wanted_index].spec.dtype);
+    parts.push_back({.piece = copy.existing_index,
+                     .first_byte = copy.existing_offset * element_bytes,
+                     .target = wanted[copy.wanted_index].target.subspan(copy.wanted_offset * element_bytes,
+                                                                        copy.element_count * element_bytes)});
   }
-  return {};
+  return read_chunks(*env_, jobs_of(std::move(parts)), threads);
 }
 
-Result<void> Checkpoint::verify() {
-  for (ShardReader& shard : shards_) HF_TRY_VOID(shard.verify());
+std::vector<ChunkJob> Checkpoint::all_chunks() const {
+  std::vector<ChunkJob> jobs;
+  for (const ShardReader& shard : shards_) {
+    for (std::size_t piece = 0; piece < shard.pieces().size(); ++piece) {
+      for (std::size_t chunk = 0; chunk < shard.pieces()[piece].chunks.size(); ++chunk)
+        jobs.push_back({.shard = &shard, .piece = piece, .chunk = chunk, .parts = {}});
+    }
+  }
+  return jobs;
+}
+
+// In the order of the files, so that each is read from its beginning to its end.
+std::vector<ChunkJob> Checkpoint::jobs_of(std::vector<PiecePart> parts) const {
+  std::ranges::sort(parts, {}, [](const PiecePart& part) { return std::pair(part.piece, part.first_byte); });
+  std::vector<std::pair<const ShardReader*, std::size_t>> places;  // of every piece: shard, index inside it
+  for (const ShardReader& shard : shards_) {
+    for (std::size_t i = 0; i < shard.pieces().size(); ++i) places.emplace_back(&shard, i);
+  }
+  std::vector<ChunkJob> jobs;
+  for (PiecePart& part : parts) {
+    const auto [shard, piece] = places[part.piece];
+    while (!part.target.empty()) {
+      const std::size_t chunk = part.first_byte / shard_format::chunk_bytes;
+      const std::uint64_t inside = part.first_byte % shard_format::chunk_bytes;
+      const std::uint64_t count =
+          std::min<std::uint64_t>(part.target.size(), shard_format::chunk_bytes - inside);
+      const bool same_chunk = !jobs.empty() && jobs.back().shard == shard && jobs.back().piece == piece &&
+                              jobs.back().chunk == chunk;
+      if (!same_chunk) jobs.push_back({.shard = shard, .piece = piece, .chunk = chunk, .parts = {}});
+      jobs.back().parts.push_back({.offset_bytes = inside, .target = part.target.first(count)});
+      part.target = part.target.subspan(count);
+      part.first_byte += count;
+    }
+  }
+  return jobs;
+}
+
+Result<void> Checkpoint::verify(int threads) {
+  HF_TRY_VOID(read_chunks(*env_, all_chunks(), threads));
   const std::vector<ShardSpec> existing = pieces();
-  const Result<std::vector<ShardCopy>> copies = plan_copies(existing, whole_slices(existing));
+  // A number of slices is believed only when there is a piece for each.
+  for (const ShardSpec& tensor : manifest_.tensors.empty() ? existing : manifest_.tensors) {
+    if (tensor.slices <= existing.size()) continue;
+    return fail(ExitCode::checkpoint,
+                "{}: tensor '{}' ({}) has {} slices, but all shards have {} pieces; use "
+                "another checkpoint",
+                directory_, tensor.tensor, tensor.kind, tensor.slices, existing.size());
+  }
+  const Result<std::vector<ShardCopy>> copies = plan_copies(existing, tensors());
   if (!copies.ok()) return in_directory(directory_, copies.error());
   return {};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
 
 namespace holdfast {
@@ -12,6 +13,8 @@ using Json = nlohmann::ordered_json;  // keeps the magic key in front
 
 constexpr std::string_view magic_key = "holdfast_manifest";
 constexpr std::string_view checksum_word = "crc32c ";
+constexpr std::uint32_t slices_max = 1u << 16;  // what a shard file can tell
+constexpr DType all_dtypes[] = {DType::fp32, DType::bf16, DType::int32, DType::fp64};
 constexpr std::size_t checksum_line_bytes = 7 + 8 + 1;  // "crc32c xxxxxxxx\n"
 
 std::string checksum_line(std::string_view body) {
@@ -65,12 +68,63 @@ Result<ShardFile> decode_shard(const Json& object, const std::string& place) {
   members.read("index_crc32c", shard.index_crc32c);
   members.read("piece_count", shard.piece_count);
   if (!members.problem().empty()) return bad_member(place, "shards: " + members.problem());
-  // A name is a file beside the manifest and nothing else, whoever wrote the manifest.
-  if (shard.name.empty() || shard.name.find('/') != std::string::npos || shard.name.starts_with('.')) {
+  if (!checkpoint_names::is_file_name(shard.name)) {
     return fail(ExitCode::checkpoint, "{}: '{}' is no name for a shard file; use another checkpoint", place,
                 shard.name);
   }
   return shard;
+}
+
+Json encode_tensor(const ShardSpec& tensor) {
+  return Json{{"tensor", tensor.tensor},
+              {"kind", tensor.kind},
+              {"type", name_of(tensor.dtype)},
+              {"shape", tensor.global_shape},
+              {"slices", tensor.slices}};
+}
+
+Result<ShardSpec> decode_tensor(const Json& object, const std::string& place) {
+  if (!object.is_object()) return bad_member(place, "tensors");
+  ShardSpec tensor;
+  std::string type;
+  MemberReader members(object);
+  members.read("tensor", tensor.tensor);
+  members.read("kind", tensor.kind);
+  members.read("type", type);
+  members.read("slices", tensor.slices);
+  const Json* const shape = members.find("shape", &Json::is_array);
+  if (!members.problem().empty()) return bad_member(place, "tensors: " + members.problem());
+  for (const Json& extent : *shape) {
+    if (!extent.is_number_unsigned()) return bad_member(place, "tensors: shape");
+    tensor.global_shape.push_back(extent.get<std::uint64_t>());
+  }
+  const auto dtype = std::ranges::find(all_dtypes, type, [](DType each) { return name_of(each); });
+  if (dtype == std::end(all_dtypes)) return bad_member(place, "tensors: type");
+  tensor.dtype = *dtype;
+  if (tensor.slices < 1 || tensor.slices > slices_max || tensor.tensor_elements() % tensor.slices != 0)
+    return bad_member(place, "tensors: slices");
+  tensor.block_count = tensor.slice_blocks();
+  return tensor;
+}
+
+// What version 2 added.
+Result<void> decode_parent_and_tensors(const Json& body, const std::string& place, Manifest& manifest) {
+  MemberReader members(body);
+  const Json* const tensors = members.find("tensors", &Json::is_array);
+  if (!members.problem().empty()) return bad_member(place, members.problem());
+  for (const Json& object : *tensors) {
+    HF_TRY(ShardSpec tensor, decode_tensor(object, place));
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  const auto parent = body.find("parent");
+  if (parent == body.end()) return {};
+  if (!parent->is_object()) return bad_member(place, "parent");
+  MemberReader of_parent(*parent);
+  manifest.parent.emplace();
+  of_parent.read("generation", manifest.parent->generation);
+  of_parent.read("step", manifest.parent->step);
+  if (!of_parent.problem().empty()) return bad_member(place, "parent: " + of_parent.problem());
+  return {};
 }
 
 // The body without its checksum line, or why it cannot be used.
@@ -100,10 +154,14 @@ std::string encode_manifest(const Manifest& manifest) {
   body["run_id"] = manifest.run_id;
   body["generation"] = manifest.generation;
   body["step"] = manifest.step;
+  if (manifest.parent.has_value())
+    body["parent"] = Json{{"generation", manifest.parent->generation}, {"step", manifest.parent->step}};
   body["identity"] = manifest.identity;
   body["config"] = manifest.config;
   body["values"] = Json::object();
   for (const auto& [key, value] : manifest.values) body["values"][key] = value;
+  body["tensors"] = Json::array();
+  for (const ShardSpec& tensor : manifest.tensors) body["tensors"].push_back(encode_tensor(tensor));
   body["shards"] = Json::array();
   for (const ShardFile& shard : manifest.shards) {
     body["shards"].push_back(Json{{"name", shard.name},
@@ -127,10 +185,11 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   std::uint32_t version = 0;
   members.read(magic_key.data(), version);
   if (!members.problem().empty()) return bad_member(place, members.problem());
-  if (version != Manifest::format_version) {
+  if (version < 1 || version > Manifest::format_version) {
     return fail(
         ExitCode::checkpoint,
-        "{} has manifest format version {}, this program reads version {}; use the program that wrote it",
+        "{} has manifest format version {}, this program reads versions 1 to {}; use the program that "
+        "wrote it",
         place, version, Manifest::format_version);
   }
   Manifest manifest;
@@ -150,6 +209,7 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
     HF_TRY(ShardFile shard, decode_shard(object, place));
     manifest.shards.push_back(std::move(shard));
   }
+  if (version >= 2) HF_TRY_VOID(decode_parent_and_tensors(body, place, manifest));
   return manifest;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,16 +20,27 @@ struct ShardFile {
   std::uint32_t piece_count = 0;
 };
 
+// Which other checkpoint of the run this one followed.
+struct ParentCheckpoint {
+  std::uint64_t generation = 0;
+  std::uint64_t step = 0;
+  bool operator==(const ParentCheckpoint&) const = default;
+};
+
 // Everything about a saved state that is not tensor bytes. Numbers that must keep their bits travel as
 // integers or hex.
 struct Manifest {
-  static constexpr std::uint32_t format_version = 1;
-  std::string run_id;  // 32 hex digits, made at the first start of a run
+  static constexpr std::uint32_t format_version = 2;  // that is written; 1 is read, too
+  std::string run_id;                                 // 32 hex digits, made at the first start of a run
   std::uint64_t generation = 0;
   std::uint64_t step = 0;                     // steps completed
+  std::optional<ParentCheckpoint> parent;     // the newest one before it that was there; version 1 has none
   std::string identity;                       // hash of what makes it the same run (config_identity)
   std::string config;                         // the resolved config as TOML
   std::map<std::string, std::string> values;  // training state in texts: data cursor, digests, program facts
+  // Every tensor and kind once, whole (slice 0 of those in slices), whatever layout wrote them; empty in
+  // version 1.
+  std::vector<ShardSpec> tensors;
   std::vector<ShardFile> shards;
 };
 

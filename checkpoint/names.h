@@ -26,6 +26,14 @@ inline std::string step_name(std::uint64_t step) {
   return fmt::format("step-{:08}", step);
 }
 
+// In the directory of a checkpoint that uses chunks of `file`, a shard file of `step`: a link to it, under a
+// name that says which one it is. A file that is a link already keeps its name.
+inline constexpr std::string_view base_prefix = "base-";
+inline std::string base_name(std::string_view file, std::uint64_t step, std::uint32_t index_crc32c) {
+  if (file.starts_with(base_prefix)) return std::string(file);
+  return fmt::format("{}{:08}-{:08x}-{}", base_prefix, step, index_crc32c, file);
+}
+
 // The step of "step-%08d"; nothing for any other text.
 inline std::optional<std::uint64_t> step_of(std::string_view name) {
   constexpr std::string_view prefix = "step-";
@@ -36,6 +44,12 @@ inline std::optional<std::uint64_t> step_of(std::string_view name) {
   if (error != std::errc() || rest != digits.data() + digits.size() || step_name(step) != name)
     return std::nullopt;
   return step;
+}
+
+// A file beside the manifest and nothing else, whoever wrote the name.
+inline bool is_file_name(std::string_view name) {
+  return !name.empty() && name.find('/') == std::string_view::npos && !name.starts_with('.') &&
+         name.find('\0') == std::string_view::npos;
 }
 
 }  // namespace holdfast::checkpoint_names

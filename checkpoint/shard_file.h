@@ -1,5 +1,6 @@
-// One rank's part of a checkpoint: pieces of tensors in 4 KiB-aligned chunks with a checksum each, then an
-// index that says what they are, then a fixed trailer. Byte by byte in FORMAT.md.
+// One rank's part of a checkpoint: pieces of tensors in chunks with checksums, stored one behind the other at
+// multiples of 4 KiB, then an index that says what and where they are, then a fixed trailer. Byte by byte in
+// FORMAT.md.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/compression_choice.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/shard_index.h"
 #include "runtime/core/env.h"
 #include "runtime/core/shard_spec.h"
 
@@ -26,39 +29,61 @@ struct StatePiece {
 // Host memory with the content of a part of a piece, no longer than a chunk; valid until the next call.
 using ReadState = std::function<std::span<const std::byte>(std::span<const std::byte> part)>;
 
-// Checksums are taken from the source memory, or what `read` gives for it when it is not empty. The file is
-// created exclusively, preallocated, written and fsynced; its name is `name` inside `directory`. On error the
-// partial file is removed if possible.
+struct ShardWriteOptions {
+  Compression compression = Compression::automatic;
+  // Delta: a checkpoint directory on the same file system. A chunk that has the same bytes there is not
+  // written again: the file that holds it is linked into the new directory, which so stays complete when the
+  // other one is removed. Empty = everything is written.
+  std::string parent_directory = {};
+  bool takes_digests = false;  // of every chunk: what lets the next checkpoint refer to this one
+  // Called on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
+  std::function<void(std::uint64_t bytes)> pace = {};
+};
+
+// Checksums are taken from the source memory, or what `read` gives for it when it is not empty. Without
+// `read` the memory must stay as it is until this returns, and what of it lies at multiples of 4 KiB is
+// written from where it is. The file is created exclusively, preallocated, written through an IoQueue as a
+// stream of large aligned writes, past the page cache where that can be, and fsynced; its name is `name`
+// inside `directory`. On error the partial file is removed if possible.
+//
+// Everything happens on the calling thread, compression included. Memory of its own: ShardStream's and
+// ChunkCoder's, and the index; with a parent also the part of its indices that is about the same pieces.
 Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
                                    std::uint64_t step, const std::string& run_id,
-                                   std::span<const StatePiece> pieces, const ReadState& read = {});
+                                   std::span<const StatePiece> pieces, const ReadState& read = {},
+                                   const ShardWriteOptions& options = {});
 
-// An opened shard whose index was verified against the manifest. Reading verifies every chunk it touches
-// before a byte is handed out.
+// What a thread that reads chunks needs: at most 5 MiB.
+struct ChunkScratch {
+  std::vector<std::byte> stored;
+  std::vector<std::byte> raw;
+  ChunkCoder coder;
+};
+
+// An opened shard whose index was verified against the manifest, and the base files that it uses. Reading
+// verifies every chunk it touches before a byte is handed out.
+//
+// Threads: read_chunk() may be called from several at a time, each with a scratch of its own.
 class ShardReader {
  public:
   static Result<ShardReader> open(Env& env, const std::string& directory, const ShardFile& expected,
                                   std::uint64_t step, const std::string& run_id);
-  const std::vector<ShardSpec>& pieces() const { return specs_; }
-  // Elements [first, first + target bytes / element size) of piece `index`. Damage names file, tensor and
-  // offset.
-  Result<void> read(std::size_t index, std::uint64_t first_element, std::span<std::byte> target);
-  // Every chunk against its checksum, and the zeros between the pieces. Header, index and trailer were
-  // verified by open().
-  Result<void> verify();
+  const std::vector<IndexedPiece>& pieces() const { return index_.pieces; }
+  const std::vector<BaseFile>& bases() const { return index_.bases; }
+  // The bytes of one chunk, in `scratch`. Damage names file, tensor and offset.
+  Result<std::span<const std::byte>> read_chunk(std::size_t piece, std::size_t chunk,
+                                                ChunkScratch& scratch) const;
+  // The same for who has read `stored` himself: what lies at the chunk's offset in its file, the zeros behind
+  // it included. The result is in `stored` or in `scratch`.
+  Result<std::span<const std::byte>> check_chunk(std::size_t piece, std::size_t chunk,
+                                                 std::span<const std::byte> stored,
+                                                 ChunkScratch& scratch) const;
+  File& file_of(const StoredChunk& chunk) const { return *files_[chunk.file]; }
 
  private:
-  struct Piece {
-    std::uint64_t offset_bytes = 0;  // of its first chunk
-    std::vector<std::uint32_t> chunk_crc32c;
-  };
-  Result<void> parse_index(std::span<const std::byte> index, std::uint32_t piece_count);
-  Result<void> read_chunk(std::size_t index, std::uint64_t chunk, std::span<std::byte> target);
-  std::unique_ptr<File> file_;
-  std::vector<ShardSpec> specs_;
-  std::vector<Piece> layout_;
-  std::uint64_t index_offset_ = 0;
-  std::vector<std::byte> chunk_;
+  Error damaged_chunk(std::size_t piece, const StoredChunk& chunk, std::string_view what) const;
+  ShardIndex index_;
+  std::vector<std::unique_ptr<File>> files_;  // the shard, then its bases
 };
 
 }  // namespace holdfast

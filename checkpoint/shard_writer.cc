@@ -1,7 +1,9 @@
 #include <algorithm>
 
+#include "checkpoint/parent_chunks.h"
 #include "checkpoint/shard_file.h"
 #include "checkpoint/shard_format.h"
+#include "checkpoint/shard_stream.h"
 #include "runtime/core/digest.h"
 
 namespace holdfast {
@@ -9,71 +11,81 @@ namespace {
 
 using namespace shard_format;
 
-class IndexBytes {
+// The files of the parent that the new one refers to: linked when the first of their chunks is met.
+class BaseLinks {
  public:
-  template <typename T>
-  void add(const T& value) {
-    add(std::as_bytes(std::span(&value, 1)));
+  BaseLinks(Env& env, const std::string& directory, const ParentChunks& parent)
+      : env_(&env), directory_(directory), parent_(&parent), numbers_(parent.files().size()) {}
+
+  // Its number in the new file's index; 0 where it cannot be linked (the file system has no links, or the
+  // parent was removed meanwhile): then the chunk is written like any other.
+  std::uint32_t number_of(std::size_t file, std::vector<BaseFile>& bases) {
+    std::optional<std::uint32_t>& number = numbers_[file];
+    if (number.has_value()) return *number;
+    number = 0;
+    const ParentChunks::ParentFile& base = parent_->files()[file];
+    if (!is_linked(base)) return 0;
+    bases.push_back({.name = base.link_name, .bytes = base.bytes});
+    number = static_cast<std::uint32_t>(bases.size());
+    return *number;
   }
-  void add(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
-  void add(const std::string& text) { add(std::as_bytes(std::span(text.data(), text.size()))); }
-  void pad() { bytes_.resize(round_up(bytes_.size(), 8)); }
-  std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  std::vector<std::byte> bytes_;
-};
-
-std::uint64_t record_bytes(const ShardSpec& spec) {
-  const std::uint64_t names = 8 * spec.global_shape.size() + spec.tensor.size() + spec.kind.size();
-  return sizeof(PieceRecord) + round_up(names, 8) + round_up(4 * chunk_count(spec.byte_count()), 8);
-}
-
-struct Layout {
-  std::vector<std::uint64_t> offsets;  // of every piece
-  std::uint64_t index_offset = 0;
-  std::uint64_t index_bytes = 0;
-  std::uint64_t file_bytes() const { return index_offset + index_bytes + sizeof(Trailer); }
-};
-
-Layout plan_layout(std::span<const StatePiece> pieces) {
-  Layout layout;
-  std::uint64_t next = sizeof(Header);
-  for (const StatePiece& piece : pieces) {
-    HF_CHECK(piece.bytes.size() == piece.spec.byte_count(),
-             "'{}' ({}) has {} bytes in memory, its spec says {}", piece.spec.tensor, piece.spec.kind,
-             piece.bytes.size(), piece.spec.byte_count());
-    layout.offsets.push_back(next);
-    next = round_up(next + piece.bytes.size(), alignment_bytes);
-    layout.index_bytes += record_bytes(piece.spec);
+  // Another rank may have linked the same file: its name says which one it is.
+  bool is_linked(const ParentChunks::ParentFile& base) {
+    const std::string target = directory_ + "/" + base.link_name;
+    if (env_->link(base.path, target).ok()) return true;
+    const Result<FileStatus> status = env_->status(target);
+    return status.ok() && status.value().exists && status.value().bytes == base.bytes;
   }
-  layout.index_offset = next;
-  return layout;
+
+  Env* env_;
+  std::string directory_;
+  const ParentChunks* parent_;
+  std::vector<std::optional<std::uint32_t>> numbers_;  // by file of the parent; empty = not tried
+};
+
+// Everything that one file needs while it is written.
+class ShardWriter {
+ public:
+  ShardWriter(Env& env, const std::string& directory, const ParentChunks& parent,
+              const ShardWriteOptions& options)
+      : env_(&env),
+        options_(&options),
+        parent_(&parent),
+        links_(env, directory, parent),
+        choice_(options.compression) {}
+
+  Result<void> begin(File& file);
+  Result<void> write_header(std::uint64_t step, const std::string& run_id);
+  Result<void> write_piece(const StatePiece& piece, const ReadState& read);
+  // Index and trailer. The description of the file, without its name.
+  Result<ShardFile> finish(std::uint64_t step);
+
+ private:
+  Result<StoredChunk> write_chunk(const ShardSpec& spec, std::uint64_t number, std::span<const std::byte> raw,
+                                  bool stays);
+  bool refer(const ShardSpec& spec, std::uint64_t number, StoredChunk& chunk);
+  Result<void> store(const ShardSpec& spec, std::span<const std::byte> raw, bool stays, StoredChunk& chunk);
+
+  Env* env_;
+  const ShardWriteOptions* options_;
+  const ParentChunks* parent_;
+  BaseLinks links_;
+  ChunkCoder coder_;
+  CompressionChoice choice_;
+  std::unique_ptr<ShardStream> stream_;
+  ShardIndex index_;
+};
+
+Result<void> ShardWriter::begin(File& file) {
+  HF_TRY(stream_, ShardStream::make(*env_, file, [this](std::uint64_t bytes, std::int64_t duration_ns) {
+           choice_.saw_write(bytes, duration_ns);
+         }));
+  return {};
 }
 
-void add_record(IndexBytes& index, const ShardSpec& spec, std::uint64_t offset_bytes,
-                std::span<const std::uint32_t> checksums) {
-  const PieceRecord record = {.offset_bytes = offset_bytes,
-                              .byte_count = spec.byte_count(),
-                              .first_block = spec.first_block,
-                              .block_count = spec.block_count,
-                              .dtype = static_cast<std::uint32_t>(spec.dtype),
-                              .dimension_count = static_cast<std::uint32_t>(spec.global_shape.size()),
-                              .tensor_name_bytes = static_cast<std::uint32_t>(spec.tensor.size()),
-                              .kind_bytes = static_cast<std::uint32_t>(spec.kind.size()),
-                              .chunk_count = static_cast<std::uint32_t>(checksums.size()),
-                              .slice = static_cast<std::uint16_t>(spec.slice),
-                              .other_slices = static_cast<std::uint16_t>(spec.slices - 1)};
-  index.add(record);
-  index.add(std::as_bytes(std::span(spec.global_shape)));
-  index.add(spec.tensor);
-  index.add(spec.kind);
-  index.pad();
-  index.add(std::as_bytes(checksums));
-  index.pad();
-}
-
-Result<void> write_header(File& file, std::uint64_t step, const std::string& run_id) {
+Result<void> ShardWriter::write_header(std::uint64_t step, const std::string& run_id) {
   const Digest run = digest_of(run_id);
   Header header = {.magic = header_magic,
                    .version = version,
@@ -86,76 +98,155 @@ Result<void> write_header(File& file, std::uint64_t step, const std::string& run
                    .zero = {},
                    .crc32c = 0};
   header.crc32c = checksum_of(header);
-  return file.write_at(0, std::as_bytes(std::span(&header, 1)));
+  return stream_->append(std::as_bytes(std::span(&header, 1)));
 }
 
-// Each chunk's checksum is taken before the chunk is handed to the system: what goes wrong after that is
-// found.
-Result<void> write_piece(File& file, const StatePiece& piece, const ReadState& read,
-                         std::uint64_t offset_bytes, std::vector<std::uint32_t>& checksums) {
-  checksums.clear();
+Result<void> ShardWriter::write_piece(const StatePiece& piece, const ReadState& read) {
+  IndexedPiece indexed{.spec = piece.spec, .chunks = {}};
+  indexed.chunks.reserve(chunk_count(piece.bytes.size()));
   for (std::uint64_t done = 0; done < piece.bytes.size(); done += chunk_bytes) {
     const auto part =
         piece.bytes.subspan(done, std::min<std::uint64_t>(chunk_bytes, piece.bytes.size() - done));
-    const std::span<const std::byte> chunk = read ? read(part) : part;
-    checksums.push_back(crc32c(chunk));
-    HF_TRY_VOID(file.write_at(offset_bytes + done, chunk));
+    // What `read` hands out is gone with its next call; the piece itself stays until the file is written.
+    HF_TRY(const StoredChunk chunk,
+           write_chunk(piece.spec, done / chunk_bytes, read ? read(part) : part, /*stays=*/!read));
+    indexed.chunks.push_back(chunk);
+    if (options_->pace) options_->pace(part.size());
   }
+  index_.pieces.push_back(std::move(indexed));
   return {};
 }
 
-// Padding is never written: a new file reads as zeros where nothing was written.
-Result<std::uint32_t> write_content(File& file, std::uint64_t step, const std::string& run_id,
-                                    std::span<const StatePiece> pieces, const ReadState& read,
-                                    const Layout& layout) {
-  HF_TRY_VOID(file.allocate(layout.file_bytes()));
-  HF_TRY_VOID(write_header(file, step, run_id));
-  IndexBytes index;
-  std::vector<std::uint32_t> checksums;
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    HF_TRY_VOID(write_piece(file, pieces[i], read, layout.offsets[i], checksums));
-    add_record(index, pieces[i].spec, layout.offsets[i], checksums);
+// The checksum is taken before anything is done with the chunk: what goes wrong after that is found.
+Result<StoredChunk> ShardWriter::write_chunk(const ShardSpec& spec, std::uint64_t number,
+                                             std::span<const std::byte> raw, bool stays) {
+  StoredChunk chunk{.raw_bytes = static_cast<std::uint32_t>(raw.size()), .raw_crc32c = crc32c(raw)};
+  if (options_->takes_digests) {
+    chunk.digest = digest_of(raw);
+    if (refer(spec, number, chunk)) return chunk;
   }
-  HF_CHECK(index.bytes().size() == layout.index_bytes);
-  HF_TRY_VOID(file.write_at(layout.index_offset, index.bytes()));
-  Trailer trailer = {.index_offset = layout.index_offset,
-                     .index_bytes = layout.index_bytes,
-                     .file_bytes = layout.file_bytes(),
+  HF_TRY_VOID(store(spec, raw, stays, chunk));
+  return chunk;
+}
+
+bool ShardWriter::refer(const ShardSpec& spec, std::uint64_t number, StoredChunk& chunk) {
+  const ParentChunks::Known* const known =
+      parent_->find(spec, number, chunk.raw_bytes, chunk.raw_crc32c, chunk.digest);
+  if (known == nullptr) return false;
+  const std::uint32_t file = links_.number_of(known->file, index_.bases);
+  if (file == 0) return false;
+  chunk = known->chunk;
+  chunk.file = file;
+  return true;
+}
+
+Result<void> ShardWriter::store(const ShardSpec& spec, std::span<const std::byte> raw, bool stays,
+                                StoredChunk& chunk) {
+  const PlaneSet tried = choice_.planes_for(spec.kind, spec.dtype);
+  chunk.offset_bytes = stream_->offset();
+  if (tried == 0 && stays && ShardStream::can_lend(raw)) {
+    chunk.stored_bytes = chunk.raw_bytes;
+    chunk.stored_crc32c = chunk.raw_crc32c;
+    return stream_->lend(raw);
+  }
+  HF_TRY(const std::span<std::byte> target, stream_->room(raw.size()));
+  const std::int64_t begin_ns = tried == 0 ? 0 : env_->monotonic_ns();
+  const EncodedChunk encoded = coder_.encode(raw, bytes_of(spec.dtype), tried, target);
+  if (tried != 0)
+    choice_.saw_chunk(spec.kind, spec.dtype, raw.size(), tried, encoded, env_->monotonic_ns() - begin_ns);
+  chunk.codec = encoded.codec;
+  chunk.stored_bytes = static_cast<std::uint32_t>(encoded.stored_bytes);
+  const std::span<const std::byte> stored = stream_->commit(encoded.stored_bytes);
+  // The copy of a chunk that is stored as it is must be what the checksum was taken of, so it is not asked
+  // for its own.
+  chunk.stored_crc32c = encoded.codec == ChunkCodec::raw
+                            ? crc32c(stored.subspan(raw.size()), chunk.raw_crc32c)
+                            : crc32c(stored);
+  return {};
+}
+
+// Index, zeros and trailer together: the trailer is the last bytes of the file, whose length is a multiple of
+// the alignment.
+Result<ShardFile> ShardWriter::finish(std::uint64_t step) {
+  std::vector<std::byte> bytes = encode_shard_index(index_);
+  Trailer trailer = {.index_offset = stream_->offset(),
+                     .index_bytes = bytes.size(),
+                     .file_bytes = stream_->offset() + aligned(bytes.size() + sizeof(Trailer)),
                      .step = step,
-                     .piece_count = static_cast<std::uint32_t>(pieces.size()),
-                     .index_crc32c = crc32c(index.bytes()),
+                     .piece_count = static_cast<std::uint32_t>(index_.pieces.size()),
+                     .index_crc32c = crc32c(bytes),
+                     .base_count = static_cast<std::uint32_t>(index_.bases.size()),
+                     .zero = 0,
                      .magic = trailer_magic,
                      .version = version,
                      .crc32c = 0};
   trailer.crc32c = checksum_of(trailer);
-  HF_TRY_VOID(file.write_at(layout.index_offset + layout.index_bytes, std::as_bytes(std::span(&trailer, 1))));
+  bytes.resize(aligned(bytes.size() + sizeof(Trailer)));
+  std::memcpy(bytes.data() + bytes.size() - sizeof(Trailer), &trailer, sizeof(Trailer));
+  HF_TRY_VOID(stream_->append(bytes));
+  HF_TRY_VOID(stream_->finish());
+  return ShardFile{.name = {},
+                   .bytes = trailer.file_bytes,
+                   .index_crc32c = trailer.index_crc32c,
+                   .piece_count = trailer.piece_count};
+}
+
+// The length of the file if nothing can be compressed or left out.
+std::uint64_t largest_file_bytes(std::span<const StatePiece> pieces, const ParentChunks& parent) {
+  std::uint64_t bytes = sizeof(Header);
+  std::uint64_t index_bytes = 0;
+  for (const StatePiece& piece : pieces) {
+    HF_CHECK(piece.bytes.size() == piece.spec.byte_count(),
+             "'{}' ({}) has {} bytes in memory, its spec says {}", piece.spec.tensor, piece.spec.kind,
+             piece.bytes.size(), piece.spec.byte_count());
+    bytes += aligned(piece.bytes.size());  // a chunk but the last is a multiple of the alignment
+    index_bytes += piece_record_bytes(piece.spec);
+  }
+  for (const ParentChunks::ParentFile& file : parent.files())
+    index_bytes += base_record_bytes(file.link_name);
+  return bytes + aligned(index_bytes + sizeof(Trailer));
+}
+
+Result<ShardFile> write_content(Env& env, File& file, const std::string& directory, std::uint64_t step,
+                                const std::string& run_id, std::span<const StatePiece> pieces,
+                                const ReadState& read, const ShardWriteOptions& options) {
+  // A parent that cannot be read is no reason not to save: everything is written then.
+  ParentChunks parent;
+  if (!options.parent_directory.empty() && options.takes_digests) {
+    Result<ParentChunks> opened = ParentChunks::open(env, options.parent_directory, pieces);
+    if (opened.ok()) parent = std::move(opened).value();
+  }
+  const std::uint64_t reserved = largest_file_bytes(pieces, parent);
+  HF_TRY_VOID(file.allocate(reserved));
+  ShardWriter writer(env, directory, parent, options);
+  HF_TRY_VOID(writer.begin(file));
+  HF_TRY_VOID(writer.write_header(step, run_id));
+  for (const StatePiece& piece : pieces) HF_TRY_VOID(writer.write_piece(piece, read));
+  HF_TRY(ShardFile written, writer.finish(step));
+  if (written.bytes != reserved) HF_TRY_VOID(file.truncate(written.bytes));
   HF_TRY_VOID(file.sync());
-  return trailer.index_crc32c;
+  HF_TRY_VOID(env.sync_directory(directory));
+  return written;
 }
 
 }  // namespace
 
 Result<ShardFile> write_shard_file(Env& env, const std::string& directory, const std::string& name,
                                    std::uint64_t step, const std::string& run_id,
-                                   std::span<const StatePiece> pieces, const ReadState& read) {
+                                   std::span<const StatePiece> pieces, const ReadState& read,
+                                   const ShardWriteOptions& options) {
   const std::string path = directory + "/" + name;
-  const Layout layout = plan_layout(pieces);
-  Result<std::unique_ptr<File>> file = env.open(path, OpenMode::create);
+  Result<std::unique_ptr<File>> file = env.open(path, OpenMode::create_direct);
   if (!file.ok()) return file.error();
-  Result<std::uint32_t> index_crc32c = write_content(**file, step, run_id, pieces, read, layout);
-  Result<void> durable;
-  if (index_crc32c.ok()) durable = env.sync_directory(directory);
-  if (!index_crc32c.ok() || !durable.ok()) {
-    const Error error = index_crc32c.ok() ? durable.error() : index_crc32c.error();
+  Result<ShardFile> written = write_content(env, **file, directory, step, run_id, pieces, read, options);
+  if (!written.ok()) {
     // Only tidying up: the error that matters is the one above, and the directory is removed by the next
     // writer anyway.
     static_cast<void>(env.remove(path).ok());
-    return error;
+    return written;
   }
-  return ShardFile{.name = name,
-                   .bytes = layout.file_bytes(),
-                   .index_crc32c = *index_crc32c,
-                   .piece_count = static_cast<std::uint32_t>(pieces.size())};
+  written->name = name;
+  return written;
 }
 
 }  // namespace holdfast

@@ -1,6 +1,8 @@
 #include "checkpoint/store.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
@@ -34,6 +36,27 @@ Result<void> restore_replaced(Env& env, const std::string& run_directory) {
     HF_TRY_VOID(env.sync_directory(visible));
   }
   return {};
+}
+
+// What the shards of a checkpoint are about: every tensor and kind once. Opens all of them, so that a shard
+// that its writer calls durable and that this rank does not see fails the save, not the restart.
+Result<std::vector<ShardSpec>> tensors_of_shards(Env& env, const std::string& directory,
+                                                 const Manifest& manifest) {
+  std::vector<ShardSpec> tensors;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const ShardFile& shard : manifest.shards) {
+    HF_TRY(const ShardReader reader,
+           ShardReader::open(env, directory, shard, manifest.step, manifest.run_id));
+    for (const IndexedPiece& piece : reader.pieces()) {
+      if (!seen.insert({piece.spec.tensor, piece.spec.kind}).second) continue;
+      ShardSpec& tensor = tensors.emplace_back(piece.spec);
+      tensor.slice = 0;
+      tensor.first_block = 0;
+      tensor.block_count = tensor.slice_blocks();
+    }
+  }
+  std::ranges::sort(tensors, {}, [](const ShardSpec& spec) { return std::tie(spec.tensor, spec.kind); });
+  return tensors;
 }
 
 // Whether a whole checkpoint with exactly this manifest, and so with exactly these bytes, stands there
@@ -93,9 +116,31 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
   return {};
 }
 
-Result<void> CheckpointStore::publish_pending(const Manifest& manifest) {
+std::string CheckpointStore::newest_directory() const {
+  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(*env_, run_directory_);
+  if (!candidates.ok()) return {};
+  const auto newest = std::ranges::find_if(
+      candidates.value(), [](const CheckpointCandidate& candidate) { return candidate.manifest.ok(); });
+  return newest == candidates.value().end() ? std::string() : newest->directory;
+}
+
+std::optional<ParentCheckpoint> CheckpointStore::parent_of(const Manifest& manifest) const {
+  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(*env_, run_directory_);
+  if (!candidates.ok()) return std::nullopt;
+  for (const CheckpointCandidate& candidate : candidates.value()) {
+    if (!candidate.manifest.ok()) continue;
+    const Manifest& other = candidate.manifest.value();
+    if (std::pair(other.generation, other.step) < std::pair(manifest.generation, manifest.step))
+      return ParentCheckpoint{.generation = other.generation, .step = other.step};
+  }
+  return std::nullopt;
+}
+
+Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   const std::string source = pending_directory(manifest.step);
   const std::string target = checkpoint_directory(manifest.step);
+  HF_TRY(manifest.tensors, tensors_of_shards(*env_, source, manifest));
+  manifest.parent = parent_of(manifest);
   const std::string text = encode_manifest(manifest);
   HF_FAULT_POINT(*faults_, "save.before_manifest");
   HF_TRY_VOID(write_manifest(*env_, source, text));

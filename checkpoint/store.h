@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/chunk_reading.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_file.h"
 #include "runtime/core/env.h"
@@ -34,13 +35,16 @@ class CheckpointStore {
   std::string pending_directory(std::uint64_t step) const;
   std::string checkpoint_directory(std::uint64_t step) const;  // .../checkpoints/step-%08d
   static std::string shard_name(int rank);                     // "shard-%05d.hfs"
+  // Of the newest one with a manifest that can be read: what a delta refers to; empty when there is none.
+  std::string newest_directory() const;
 
   // Of dead writers, and of this one's saves that failed; none of its is under way.
   Result<void> remove_leftovers();
   // remove_leftovers(), and an empty pending directory. Where several saves of one writer are under way, each
   // of their ranks makes the directory itself.
   Result<void> begin_save(std::uint64_t step);
-  // Manifest durable, directory durable, rename, parents durable. A whole checkpoint of the same step and
+  // Opens the shards and adds `tensors` and `parent` to the manifest; then manifest durable, directory
+  // durable, rename, parents durable. A whole checkpoint of the same step and
   // content stays; one of other content counts until the new one is in its place. On error the pending
   // directory is removed.
   Result<void> publish(const Manifest& manifest);
@@ -55,7 +59,8 @@ class CheckpointStore {
   void set_in_use(std::optional<std::uint64_t> step);
 
  private:
-  Result<void> publish_pending(const Manifest& manifest);
+  Result<void> publish_pending(Manifest manifest);
+  std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate) const;
   Result<void> remove_checkpoint(const std::string& directory);
   Env* env_;
@@ -75,17 +80,28 @@ class Checkpoint {
   static Result<Checkpoint> open(Env& env, const std::string& directory);
   const Manifest& manifest() const { return manifest_; }
   const std::string& directory() const { return directory_; }
-  std::vector<ShardSpec> pieces() const;  // of all shards, concatenated
+  std::vector<ShardSpec> pieces() const;   // of all shards, concatenated
+  std::vector<ShardSpec> tensors() const;  // every slice of every tensor and kind, whole
   // Fills `target` (spec.byte_count() bytes each) for every wanted spec, from whatever layout wrote it.
   struct Wanted {
     ShardSpec spec;
     std::span<std::byte> target;
   };
-  Result<void> read(std::span<const Wanted> wanted);
+  // Only the chunks that are needed are read, on `threads` threads.
+  Result<void> read(std::span<const Wanted> wanted, int threads = 1);
   // Every byte of every chunk against its checksum, and the completeness of every tensor and kind.
-  Result<void> verify();
+  Result<void> verify(int threads = 1);
+  const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists them
 
  private:
+  struct PiecePart {
+    std::size_t piece = 0;  // of pieces()
+    std::uint64_t first_byte = 0;
+    std::span<std::byte> target;
+  };
+  std::vector<ChunkJob> jobs_of(std::vector<PiecePart> parts) const;
+  std::vector<ChunkJob> all_chunks() const;
+  Env* env_ = nullptr;
   Manifest manifest_;
   std::string directory_;
   std::vector<ShardReader> shards_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/core/crc32c.h"
+#include "runtime/core/random.h"
 
 namespace holdfast {
 namespace {
@@ -21,6 +22,11 @@ Manifest full_manifest() {
   manifest.shards = {
       {.name = "shard-00000.hfs", .bytes = 1u << 31, .index_crc32c = 0xffffffffu, .piece_count = 7},
       {.name = "shard-00001.hfs", .bytes = 8192, .index_crc32c = 0, .piece_count = 0}};
+  manifest.parent = {.generation = 2, .step = 77};
+  ShardSpec tensor{
+      .tensor = "up.weight", .kind = "moment1", .dtype = DType::bf16, .global_shape = {6, 5000}, .slices = 2};
+  tensor.block_count = tensor.slice_blocks();
+  manifest.tensors = {tensor};
   return manifest;
 }
 
@@ -49,7 +55,53 @@ TEST(ManifestTest, EverythingComesBack) {
   EXPECT_EQ(decoded.value().shards[0].bytes, 1u << 31);
   EXPECT_EQ(decoded.value().shards[0].index_crc32c, 0xffffffffu);
   EXPECT_EQ(decoded.value().shards[0].piece_count, 7u);
+  EXPECT_EQ(decoded.value().parent, manifest.parent);
+  EXPECT_EQ(decoded.value().tensors, manifest.tensors);
   EXPECT_EQ(encode_manifest(decoded.value()), encode_manifest(manifest));
+}
+
+TEST(ManifestTest, Version1HasNeitherParentNorTensors) {
+  Manifest manifest = full_manifest();
+  manifest.parent.reset();
+  manifest.tensors.clear();
+  std::string body = encode_manifest(manifest);
+  const std::string tensors = " \"tensors\": [],\n";
+  body.erase(body.find(tensors), tensors.size());
+  body.resize(body.size() - 16);
+  body.replace(body.find(": 2,"), 4, ": 1,");
+  body += fmt::format("crc32c {:08x}\n", crc32c(std::as_bytes(std::span(body))));
+  const Result<Manifest> decoded = decode_manifest(body, "here");
+  ASSERT_TRUE(decoded.ok()) << decoded.error().message;
+  EXPECT_EQ(decoded.value().shards.size(), 2u);
+  EXPECT_EQ(decoded.value().parent, std::nullopt);
+}
+
+// With a checksum that fits: a sentence or a manifest, never anything else.
+TEST(ManifestTest, RandomMutationsWithAFittingChecksumDoNoHarm) {
+  const RandomStream random(11, 3);
+  std::uint64_t draw = 0;
+  const auto below = [&](std::uint64_t end) { return random.bits(draw++) % end; };
+  std::string original = encode_manifest(full_manifest());
+  original.resize(original.size() - 16);
+  const std::string likely = "0123456789-.eE\"\\{}[]:, \nnulltrue\xff";
+  for (int round = 0; round < 30'000; ++round) {
+    std::string body = original;
+    for (std::uint64_t changes = 1 + below(4); changes > 0; --changes) {
+      const std::uint64_t at = 24 + below(body.size() - 24);  // behind the magic key
+      if (below(4) == 0) {
+        body.erase(at, 1 + below(20));
+      } else if (below(3) == 0) {
+        body.insert(at, 1 + below(3), likely[below(likely.size())]);
+      } else {
+        body[at] = likely[below(likely.size())];
+      }
+    }
+    const Result<Manifest> decoded = decode_manifest(
+        body + fmt::format("crc32c {:08x}\n", crc32c(std::as_bytes(std::span(body)))), "here");
+    if (!decoded.ok()) {
+      ASSERT_EQ(decoded.error().code, ExitCode::checkpoint);
+    }
+  }
 }
 
 TEST(ManifestTest, EveryTruncationIsRefusedByName) {
@@ -93,10 +145,10 @@ TEST(ManifestTest, ForeignFilesAreNotCalledDamaged) {
 
 TEST(ManifestTest, LaterVersionIsNamed) {
   const Result<Manifest> decoded = decode_manifest(
-      forged(full_manifest(), "\"holdfast_manifest\": 1,", "\"holdfast_manifest\": 9,"), "here");
+      forged(full_manifest(), "\"holdfast_manifest\": 2,", "\"holdfast_manifest\": 9,"), "here");
   ASSERT_FALSE(decoded.ok());
   EXPECT_THAT(decoded.error().message,
-              HasSubstr("here has manifest format version 9, this program reads version 1"));
+              HasSubstr("here has manifest format version 9, this program reads versions 1 to 2"));
 }
 
 TEST(ManifestTest, MissingAndMistypedMembersAreNamed) {
@@ -107,7 +159,12 @@ TEST(ManifestTest, MissingAndMistypedMembersAreNamed) {
       {"\"values\": {", "\"other\": {", "'values'"},
       {"\"bytes\": 8192", "\"bytes\": \"x\"", "'shards: bytes'"},
       {"\"piece_count\": 7", "\"piece_count\": 4294967296", "'shards: piece_count'"},
-      {"\"123\"", "123", "'values: data_cursor'"}};
+      {"\"123\"", "123", "'values: data_cursor'"},
+      {"\"step\": 77", "\"stop\": 77", "'parent: step'"},
+      {"\"bf16\"", "\"fp17\"", "'tensors: type'"},
+      {"5000", "-5000", "'tensors: shape'"},
+      {"\"slices\": 2", "\"slices\": 7", "'tensors: slices'"},
+      {"\"slices\": 2", "\"slices\": 4000000000", "'tensors: slices'"}};
   for (const auto& [from, to, expected] : forgeries) {
     const Result<Manifest> decoded = decode_manifest(forged(manifest, from, to), "here");
     ASSERT_FALSE(decoded.ok()) << from;

@@ -91,13 +91,13 @@ inline Manifest manifest_of_step(std::uint64_t step) {
 
 // The whole save as the trainer does it, without its barriers.
 inline Result<void> save(Env& env, CheckpointStore& store, const std::vector<StateTensor>& state,
-                         Manifest manifest, std::uint64_t ranks) {
+                         Manifest manifest, std::uint64_t ranks, const ShardWriteOptions& options = {}) {
   HF_TRY_VOID(store.begin_save(manifest.step));
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
     const std::vector<StatePiece> pieces = pieces_of(state, rank, ranks);
     HF_TRY(ShardFile shard, write_shard_file(env, store.pending_directory(manifest.step),
                                              CheckpointStore::shard_name(static_cast<int>(rank)),
-                                             manifest.step, manifest.run_id, pieces));
+                                             manifest.step, manifest.run_id, pieces, {}, options));
     manifest.shards.push_back(std::move(shard));
   }
   return store.publish(manifest);
@@ -116,7 +116,7 @@ inline void expect_holds(Checkpoint& checkpoint, const std::vector<StateTensor>&
       const ShardSpec spec = piece_of(tensor.spec, part, parts);
       std::vector<std::byte> bytes(spec.byte_count());
       const Checkpoint::Wanted wanted{.spec = spec, .target = bytes};
-      HF_ASSERT_OK(checkpoint.read(std::span(&wanted, 1)));
+      HF_ASSERT_OK(checkpoint.read(std::span(&wanted, 1), static_cast<int>(parts)));
       const std::uint64_t first_byte = spec.first_element() * bytes_of(spec.dtype);
       ASSERT_TRUE(std::ranges::equal(bytes, std::span(tensor.bytes).subspan(first_byte, bytes.size())))
           << spec.tensor << " " << spec.kind << " part " << part << " of " << parts;

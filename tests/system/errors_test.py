@@ -589,7 +589,7 @@ class Errors(unittest.TestCase):
         self.expect(self.train("--training.steps=6"))
 
     def test_checkpoint_of_the_future(self):
-        rewrite_manifest(newest(self.saved_run()), holdfast_manifest=2)
+        rewrite_manifest(newest(self.saved_run()), holdfast_manifest=3)
         self.expect(self.train("--training.steps=6"))
 
     def test_all_checkpoints_damaged(self):

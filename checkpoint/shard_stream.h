@@ -1,0 +1,74 @@
+// A new file, written from its first byte to its last in large aligned writes, several at a time, while the
+// next ones are made. Who fills it is handed memory in the buffer that will be written, or gives memory that
+// can be written from where it is; nothing is copied on the way.
+//
+// Memory: buffer_count buffers of buffer_bytes, 16 MiB; when all of them are on their way to the disk, the
+// next call waits for one. Threads: one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/core/io_queue.h"
+
+namespace holdfast {
+
+class ShardStream {
+ public:
+  static constexpr std::uint64_t buffer_bytes = std::uint64_t{4} << 20;
+  static constexpr std::size_t buffer_count = 4;
+  static constexpr int depth = 8;  // writes in flight: of the buffers and of memory that is not the stream's
+  // The file took so many bytes in so long; no time when it was waiting for bytes.
+  using Measured = std::function<void(std::uint64_t bytes, std::int64_t duration_ns)>;
+
+  static Result<std::unique_ptr<ShardStream>> make(Env& env, File& file, Measured measured);
+
+  std::uint64_t offset() const { return offset_; }  // where the next byte will be; a multiple of 4 KiB
+  // Memory for the next `bytes` (at most a quarter of a buffer), valid until the next call of anything here.
+  Result<std::span<std::byte>> room(std::uint64_t bytes);
+  // The first `bytes` of it are content; zeros up to a multiple of 4 KiB follow them. All of these bytes.
+  std::span<const std::byte> commit(std::uint64_t bytes);
+  // Content that is written from where it is: address and length are multiples of 4 KiB, and it stays as it
+  // is until finish().
+  static bool can_lend(std::span<const std::byte> bytes);
+  Result<void> lend(std::span<const std::byte> bytes);
+  // Copies content of any length, with zeros after it up to a multiple of 4 KiB.
+  Result<void> append(std::span<const std::byte> bytes);
+  // Everything is written. Not yet durable.
+  Result<void> finish();
+
+ private:
+  // One write: of a buffer, or of lent memory (then `buffer` is buffer_count).
+  struct Write {
+    std::size_t buffer = buffer_count;
+    std::uint64_t bytes = 0;
+    std::int64_t begin_ns = 0;
+  };
+
+  ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue);
+  Result<void> flush();       // what the current buffer holds
+  Result<void> flush_lent();  // and what was lent
+  Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t buffer);
+  Result<void> wait_for_one();
+  Result<void> take_buffer();
+
+  Env* env_;
+  File* file_;
+  Measured measured_;
+  std::array<AlignedBuffer, buffer_count> buffers_;
+  std::vector<std::size_t> free_buffers_;
+  std::size_t current_ = buffer_count;  // none
+  std::uint64_t filled_ = 0;
+  std::span<const std::byte> lent_;  // runs of neighbouring memory become one write
+  std::uint64_t offset_ = 0;
+  std::array<Write, depth> writes_{};  // by tag
+  std::vector<std::size_t> free_writes_;
+  std::int64_t last_completion_ns_ = 0;
+  std::unique_ptr<IoQueue> queue_;  // last: it waits for what is in flight before the buffers go
+};
+
+}  // namespace holdfast
