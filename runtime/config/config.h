@@ -98,6 +98,8 @@ struct CheckpointConfig {
   std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
   std::string upload_command;         // empty = none
   std::int64_t upload_timeout_ms = 600'000;
+  std::string compression = "automatic";  // "automatic", "none", "always"
+  bool delta = false;                     // unchanged parts refer to the checkpoint before
 };
 
 struct EvaluationConfig {

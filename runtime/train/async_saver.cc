@@ -2,6 +2,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/train/checkpoint_parts.h"
+#include "runtime/train/shard_options.h"
 
 namespace holdfast {
 
@@ -43,13 +44,11 @@ Result<ShardFile> AsyncSaver::copy_and_drain() {
   const std::string directory = store_->pending_directory(state.step);
   HF_FAULT_POINT(faults, "save.before_shard");
   HF_TRY_VOID(env.make_directories(directory));
-  const auto read = [&](std::span<const std::byte> part) {
-    HF_FAULT_POINT(faults, "save.mid_shard");
-    return part;
-  };
+  ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
+  options.pace = [&](std::uint64_t) { HF_FAULT_POINT(faults, "save.mid_shard"); };
   Result<ShardFile> shard =
       write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
-                       state.step, state.run_id, snapshot_.pieces(), read);
+                       state.step, state.run_id, snapshot_.pieces(), {}, options);
   HF_FAULT_POINT(faults, "save.after_shard");
   drain_ns_ = env.monotonic_ns() - begin_ns;
   return shard;

@@ -42,13 +42,14 @@ Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& piec
   return {};
 }
 
-Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint) {
+Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint,
+                        int threads) {
   return write_state(access, pieces,
                      [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) {
                        std::vector<Checkpoint::Wanted> wanted;
                        for (std::size_t i = 0; i < parts.size(); ++i)
                          wanted.push_back({parts[i].spec, targets[i]});
-                       return checkpoint.read(wanted);
+                       return checkpoint.read(wanted, threads);
                      });
 }
 

@@ -21,7 +21,8 @@ using FillParts = std::function<Result<void>(std::span<const OwnedState> parts,
                                              std::span<const std::span<std::byte>> targets)>;
 Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& pieces, const FillParts& fill);
 
-// From a checkpoint that any layout wrote.
-Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint);
+// From a checkpoint that any layout wrote, on so many threads.
+Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint,
+                        int threads);
 
 }  // namespace holdfast

@@ -59,7 +59,7 @@ Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoin
       new InferenceModel(std::move(config), options, std::move(device)));
   HF_TRY_VOID(inference->check_length(checkpoint.directory()));
   HF_TRY_VOID(inference->allocate(env));
-  HF_TRY_VOID(inference->read_weights(checkpoint));
+  HF_TRY_VOID(inference->read_weights(checkpoint, options.threads));
   return inference;
 }
 
@@ -94,7 +94,7 @@ Result<void> InferenceModel::allocate(Env& env) {
   return {};
 }
 
-Result<void> InferenceModel::read_weights(Checkpoint& checkpoint) {
+Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
   std::vector<OwnedState> pieces;
   for (const Bucket& bucket : buckets_.buckets()) {
     if (bucket.shadow_of >= 0) continue;
@@ -103,7 +103,7 @@ Result<void> InferenceModel::read_weights(Checkpoint& checkpoint) {
           {.spec = shard_spec_of(tensor, "weight"), .data = parameters_ + tensor.parameter_offset});
     }
   }
-  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint));
+  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint, threads));
   return device_->status();
 }
 

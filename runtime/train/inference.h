@@ -53,7 +53,7 @@ class InferenceModel {
   InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device);
   Result<void> check_length(const std::string& checkpoint) const;
   Result<void> allocate(Env& env);
-  Result<void> read_weights(Checkpoint& checkpoint);
+  Result<void> read_weights(Checkpoint& checkpoint, int threads);
 
   Config config_;
   ModelSpec spec_;

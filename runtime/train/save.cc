@@ -8,6 +8,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/device_state.h"
+#include "runtime/train/shard_options.h"
 
 namespace holdfast {
 namespace {
@@ -19,7 +20,7 @@ Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) 
   const RunState& state = worker.state();
   return write_shard_file(worker.env(), store.pending_directory(state.step),
                           CheckpointStore::shard_name(worker.communicator().rank()), state.step, state.run_id,
-                          saved_state(worker), read);
+                          saved_state(worker), read, shard_options(worker.config().checkpoint, store));
 }
 
 std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {
@@ -43,7 +44,7 @@ Result<void> read_owned(Worker& worker, const std::string& directory, bool weigh
   }
   std::vector<OwnedState> pieces = worker.optimizer().state();
   if (weights_only) pieces = of_kind(std::move(pieces), "weight");
-  HF_TRY_VOID(read_state(worker.host_access(), pieces, checkpoint));
+  HF_TRY_VOID(read_state(worker.host_access(), pieces, checkpoint, worker.host_threads()));
   if (weights_only) return {};
   const Digest fingerprint = worker.state().data_fingerprint;
   HF_TRY(worker.state(), take_state(checkpoint.manifest(), directory));

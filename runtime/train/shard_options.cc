@@ -1,0 +1,13 @@
+#include "runtime/train/shard_options.h"
+
+namespace holdfast {
+
+ShardWriteOptions shard_options(const CheckpointConfig& config, const CheckpointStore& store) {
+  const std::optional<Compression> compression = compression_of(config.compression);
+  HF_CHECK(compression.has_value(), "checkpoint.compression = {}", config.compression);
+  return {.compression = *compression,
+          .parent_directory = config.delta ? store.newest_directory() : std::string(),
+          .takes_digests = config.delta};
+}
+
+}  // namespace holdfast
