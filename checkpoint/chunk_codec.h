@@ -2,8 +2,8 @@
 //
 // The numbers of trained state are noise but for their exponents. So the words of a chunk are rotated left by
 // one bit (the sign moves to the other end, the exponent fills the highest byte) and taken apart into byte
-// planes, and of these only the ones that compress go through zstd (level 1: higher ones gain nothing). The
-// rest is stored as it is. After ZipNN (arXiv 2411.05239) and the numbers of z4ai and LMC.
+// planes, and of these only the ones that compress go through zstd (higher levels gain nothing). The rest is
+// stored as it is. After ZipNN (arXiv 2411.05239) and the numbers of z4ai and LMC.
 //
 // Pure but for its scratch memory: a ChunkCoder holds at most memory_bytes_max for chunks of 1 MiB (the
 // planes of one, and zstd's state), serves one thread at a time, and gives back the bits that it was given.

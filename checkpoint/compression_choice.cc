@@ -22,14 +22,15 @@ std::optional<Compression> compression_of(std::string_view name) {
 }
 
 bool CompressionChoice::pays(const Kind& kind) const {
-  return kind.gaining != 0 && kind.gain * write_ns_per_byte_ > kind.cost_ns_per_byte;
+  if (kind.gaining == 0) return false;
+  return mode_ == Compression::always || kind.gain * write_ns_per_byte_ > kind.cost_ns_per_byte;
 }
 
 PlaneSet CompressionChoice::planes_for(const std::string& kind, DType dtype) {
   const PlaneSet all = all_planes(bytes_of(dtype));
-  if (mode_ == Compression::always) return all;
+  if (mode_ == Compression::none) return 0;
   // Without a measurement of the disk nothing can be weighed.
-  if (mode_ == Compression::none || write_ns_per_byte_ <= 0) return 0;
+  if (mode_ == Compression::automatic && write_ns_per_byte_ <= 0) return 0;
   Kind& state = kinds_[{kind, dtype}];
   state.on_trial = state.chunks_to_trial <= 0;
   if (state.on_trial) return all;
@@ -39,7 +40,8 @@ PlaneSet CompressionChoice::planes_for(const std::string& kind, DType dtype) {
 
 void CompressionChoice::saw_chunk(const std::string& kind, DType dtype, std::uint64_t raw_bytes,
                                   PlaneSet tried, const EncodedChunk& encoded, std::int64_t duration_ns) {
-  if (mode_ != Compression::automatic || tried == 0 || raw_bytes == 0) return;
+  // A chunk that is too small to be compressed says nothing about its kind.
+  if (tried == 0 || raw_bytes <= ChunkCoder::smallest_gain_bytes) return;
   Kind& state = kinds_[{kind, dtype}];
   const double bytes = static_cast<double>(raw_bytes);
   const double cost = static_cast<double>(duration_ns) / bytes;

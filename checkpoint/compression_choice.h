@@ -1,6 +1,7 @@
 // Whether the next chunk is worth compressing, from what the ones before gained and cost. Compressing is the
 // writer's thread's work and nobody else's, so it pays only where it takes less time than the disk needs for
-// the bytes it saves: on a fast disk never. What is chosen never changes what is read back.
+// the bytes it saves: on a fast disk never. "always" compresses whatever gets smaller. What is chosen never
+// changes what is read back.
 //
 // Pure: the caller measures. By kind ("weight", "moment1", ...) and element type, because within one of these
 // all chunks are alike. Not thread-safe; one for each file that is written.
