@@ -5,9 +5,11 @@
 
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
+#include "runtime/exchange/tensor_reader.h"
 #include "runtime/model/parameters.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/device_state.h"
+#include "runtime/train/inference.h"
 #include "runtime/train/shard_options.h"
 
 namespace holdfast {
@@ -33,19 +35,47 @@ Result<void> agree(Worker& worker, const Result<void>& mine) {
   return agree_on_outcome(worker.communicator(), patient_waiter(worker), mine, worker.env().host_name());
 }
 
-Result<void> read_owned(Worker& worker, const std::string& directory, bool weights_only) {
+// Tensors may fit and still mean something else (another number of heads), so the keys decide. Frequencies
+// and epsilon may change.
+Result<void> check_same_model(const Config& stored, const Config& wanted, const std::string& directory) {
+  std::string differences;
+  for (const ConfigChange& change : diff_config(stored, wanted)) {
+    const bool is_shape = change.key.starts_with("model.") && change.key != "model.preset" &&
+                          change.key != "model.rope_theta" && change.key != "model.norm_epsilon";
+    if (is_shape) differences += fmt::format("\n  {}: {} -> {}", change.key, change.before, change.after);
+  }
+  if (differences.empty()) return {};
+  return fail(ExitCode::config,
+              "run.initialize_from: {} holds weights of another model than this run's:{}\n"
+              "Give the model keys of the weights (holdfast inspect shows them)",
+              directory, differences);
+}
+
+// The weights alone, cut into this run's slices, whatever they were saved in.
+Result<void> read_weights(Worker& worker, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
-  if (!weights_only && checkpoint.manifest().identity != config_identity(worker.config())) {
+  HF_TRY(const Config stored, config_of_checkpoint(worker.env(), checkpoint));
+  HF_TRY_VOID(check_same_model(stored, worker.config(), directory));
+  TensorReader tensors(checkpoint, parameter_specs(worker.spec()), worker.host_threads());
+  const auto fill = [&](std::span<const OwnedState> parts,
+                        std::span<const std::span<std::byte>> targets) -> Result<void> {
+    for (std::size_t i = 0; i < parts.size(); ++i) HF_TRY_VOID(tensors.read_piece(parts[i].spec, targets[i]));
+    return {};
+  };
+  return write_state(worker.host_access(), of_kind(worker.optimizer().state(), "weight"), fill);
+}
+
+Result<void> read_owned(Worker& worker, const std::string& directory) {
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
+  if (checkpoint.manifest().identity != config_identity(worker.config())) {
     return fail(
         ExitCode::checkpoint,
         "{}: the manifest is of a run with other forbidden keys than its own stored config says; it was put "
         "together from two runs. Use another checkpoint",
         directory);
   }
-  std::vector<OwnedState> pieces = worker.optimizer().state();
-  if (weights_only) pieces = of_kind(std::move(pieces), "weight");
-  HF_TRY_VOID(read_state(worker.host_access(), pieces, checkpoint, worker.host_threads()));
-  if (weights_only) return {};
+  HF_TRY_VOID(
+      read_state(worker.host_access(), worker.optimizer().state(), checkpoint, worker.host_threads()));
   const Digest fingerprint = worker.state().data_fingerprint;
   HF_TRY(worker.state(), take_state(checkpoint.manifest(), directory));
   if (fingerprint == worker.state().data_fingerprint) return {};
@@ -80,12 +110,12 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {
   HF_FAULT_POINT(worker.faults(), "load.before_read");
-  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory, /*weights_only=*/false)));
+  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory)));
   return worker.publish_parameters();
 }
 
 Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory) {
-  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory, /*weights_only=*/true)));
+  HF_TRY_VOID(agree(worker, read_weights(worker, checkpoint_directory)));
   return worker.publish_parameters();
 }
 

@@ -18,7 +18,8 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 // Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
-// Weights only (run.initialize_from): moments stay zero, the RunState stays as it is.
+// Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the
+// RunState stays as it is.
 Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory);
 // Starting values from run.seed.
 Result<void> initialize_weights(Worker& worker);

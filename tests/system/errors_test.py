@@ -634,9 +634,9 @@ class Errors(unittest.TestCase):
     def test_initialize_from_nothing(self):
         self.expect(self.train("--run.initialize_from=elsewhere"))
 
-    def test_initialize_from_other_slices(self):
+    def test_initialize_from_other_model(self):
         self.saved_run()
-        self.expect(self.train("--run.directory=other", "--run.initialize_from=run", "--parallel.tensor_lanes=2"))
+        self.expect(self.train("--run.directory=other", "--run.initialize_from=run", "--model.heads=4"))
 
     def test_no_checkpoint(self):
         (self.folder / "empty").mkdir()

@@ -1,0 +1,53 @@
+// TensorReader: the tensors of a checkpoint by the elements of the whole tensor, whatever number of slices
+// (tensor lanes) it was saved in. What compares, exports or starts from a checkpoint of another shape of run
+// reads through it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "runtime/core/shard_spec.h"
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+
+// Threads: one at a time. Every byte read was verified by the checkpoint.
+class TensorReader {
+ public:
+  // `checkpoint` outlives it; `parameters` say how the model's tensors are cut into slices. Chunks are read
+  // on `threads` threads.
+  TensorReader(Checkpoint& checkpoint, std::vector<ParameterSpec> parameters, int threads = 1);
+
+  // Slice 0 of every (tensor, kind) that the checkpoint holds, whole, by name and kind.
+  const std::map<std::pair<std::string, std::string>, ShardSpec>& tensors() const { return stored_; }
+
+  // Elements [first, first + target bytes / element size) of the whole tensor, row by row.
+  // ExitCode::checkpoint when they are not there or damaged.
+  Result<void> read(const std::string& tensor, const std::string& kind, std::uint64_t first,
+                    std::span<std::byte> target);
+  // A piece as another run wants it, cut into another number of slices perhaps. ExitCode::checkpoint when the
+  // tensor is of another shape or type.
+  Result<void> read_piece(const ShardSpec& wanted, std::span<std::byte> target);
+  // Whether it is stored in as many slices.
+  bool has_slices_of(const ShardSpec& wanted) const;
+
+ private:
+  Result<const ShardSpec*> find(const std::string& tensor, const std::string& kind) const;
+  Result<const ParameterSpec*> parameter_of(const ShardSpec& stored) const;
+  Result<void> check_shape(const ShardSpec& stored, const ShardSpec& wanted) const;
+
+  Checkpoint* checkpoint_;
+  int threads_;
+  std::map<std::string, ParameterSpec> parameters_;
+  std::map<std::pair<std::string, std::string>, ShardSpec> stored_;
+  std::vector<std::vector<std::byte>> of_slices_;  // whole blocks around what is wanted
+  std::vector<std::byte> rows_;                    // of the whole tensor, around a piece of another cut
+};
+
+}  // namespace holdfast

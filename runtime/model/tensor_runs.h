@@ -1,0 +1,21 @@
+// Where the elements of a whole tensor lie in the slices that tensor lanes cut it into: the inverse of
+// runs_of_slice (spec.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+
+struct TensorRun {
+  int slice = 0;
+  SliceRun run;
+};
+
+// Elements [first, first + count) of the whole tensor, as runs in their order, each inside one slice.
+std::vector<TensorRun> runs_of_tensor(const ParameterSpec& parameter, int slices, std::uint64_t first,
+                                      std::uint64_t count);
+
+}  // namespace holdfast
