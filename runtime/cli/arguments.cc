@@ -32,8 +32,11 @@ Result<Number> parse_number(std::string_view option, const std::string& text, Nu
 
 Result<Arguments> Arguments::parse(const std::string& command, const std::vector<std::string>& words,
                                    const std::vector<std::string_view>& positional_names,
-                                   const std::vector<std::string_view>& options) {
+                                   const std::vector<std::string_view>& options,
+                                   const std::vector<std::string_view>& flags) {
   Arguments arguments;
+  std::vector<std::string_view> known = options;
+  known.insert(known.end(), flags.begin(), flags.end());
   bool only_positional = false;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -48,8 +51,14 @@ Result<Arguments> Arguments::parse(const std::string& command, const std::vector
     const std::size_t equals = std::min(word.find('='), word.size());
     const std::size_t dashes = std::min<std::size_t>(word.find_first_not_of('-'), equals);
     const std::string name = word.substr(dashes, equals - dashes);
-    if (dashes != 2 || std::ranges::find(options, name) == options.end())
-      return unknown_option(command, name, options);
+    if (dashes != 2 || std::ranges::find(known, name) == known.end())
+      return unknown_option(command, name, known);
+    if (std::ranges::find(flags, name) != flags.end()) {
+      if (equals < word.size())
+        return fail(ExitCode::config, "--{0} takes no value, got \"{1}\"; write --{0}", name, word);
+      arguments.values_[name] = "";
+      continue;
+    }
     if (equals == word.size() && i + 1 == words.size()) {
       return fail(ExitCode::config, "--{0} has no value; write --{0} VALUE or --{0}=VALUE", name);
     }

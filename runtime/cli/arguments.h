@@ -1,5 +1,6 @@
-// Command lines of the small commands: positional words and options, "--name value" or "--name=value". After
-// "--" everything is positional. (The keys of a config, --section.key=value, are runtime/config's.)
+// Command lines of the small commands: positional words, options, "--name value" or "--name=value", and
+// flags, "--name". After "--" everything is positional. (The keys of a config, --section.key=value, are
+// runtime/config's.)
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,12 @@ namespace holdfast {
 class Arguments {
  public:
   // `command` is for the sentences ("sample"); `options` are the names without dashes; each takes a value and
-  // may stand once. ExitCode::config: unknown option (with a suggestion), missing value, or another number of
-  // positional words than `positional_names`.
+  // may stand once. `flags` take none. ExitCode::config: unknown option (with a suggestion), missing value,
+  // or another number of positional words than `positional_names`.
   static Result<Arguments> parse(const std::string& command, const std::vector<std::string>& words,
                                  const std::vector<std::string_view>& positional_names,
-                                 const std::vector<std::string_view>& options);
+                                 const std::vector<std::string_view>& options,
+                                 const std::vector<std::string_view>& flags = {});
 
   const std::string& positional(std::size_t index) const { return positional_[index]; }
   bool has(std::string_view option) const { return values_.contains(std::string(option)); }

@@ -11,8 +11,10 @@ namespace holdfast {
 int run_bench_command(const std::vector<std::string>& arguments);
 int run_check_command(const std::vector<std::string>& arguments);
 int run_config_command(const std::vector<std::string>& arguments);
+int run_diff_command(const std::vector<std::string>& arguments);
 int run_digest_command(const std::vector<std::string>& arguments);
 int run_evaluate_command(const std::vector<std::string>& arguments);
+int run_inspect_command(const std::vector<std::string>& arguments);
 int run_plan_command(const std::vector<std::string>& arguments);
 int run_report_command(const std::vector<std::string>& arguments);
 int run_sample_command(const std::vector<std::string>& arguments);

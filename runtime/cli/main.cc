@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 11> commands = {{
+constexpr std::array<Command, 13> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
@@ -30,7 +30,9 @@ constexpr std::array<Command, 11> commands = {{
     {"sample", "let a trained model write text", holdfast::run_sample_command},
     {"evaluate", "loss of a trained model on a data file", holdfast::run_evaluate_command},
     {"digest", "digests of the newest saved state: equal lines are equal bits", holdfast::run_digest_command},
+    {"inspect", "what a run directory or a checkpoint holds", holdfast::run_inspect_command},
     {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
+    {"diff", "which tensors of two checkpoints differ, and by how much", holdfast::run_diff_command},
     {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
      holdfast::run_timeline_command},

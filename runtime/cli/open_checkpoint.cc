@@ -2,20 +2,41 @@
 
 #include <cstdio>
 
+#include "checkpoint/names.h"
+
 namespace holdfast {
+namespace {
+
+Error no_checkpoint(const std::string& path) {
+  return fail(
+      ExitCode::checkpoint,
+      "{} holds no checkpoint. Give the run.directory of a run that has saved, or one checkpoint in its "
+      "checkpoints/",
+      path);
+}
+
+}  // namespace
 
 Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path) {
   HF_TRY(std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
-  if (!found.has_value()) {
-    return fail(
-        ExitCode::checkpoint,
-        "{} holds no checkpoint. Give the run.directory of a run that has saved, or one checkpoint in its "
-        "checkpoints/",
-        path);
-  }
+  if (!found.has_value()) return no_checkpoint(path);
   for (const std::string& sentence : found->skipped)
     fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", sentence);
   return std::move(found->checkpoint);
+}
+
+Result<CheckpointPaths> checkpoints_at(Env& env, std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  HF_TRY(const FileStatus manifest, env.status(path + "/" + checkpoint_names::manifest));
+  const bool is_checkpoint =
+      manifest.exists ||
+      checkpoint_names::step_of(std::string_view(path).substr(path.find_last_of('/') + 1)).has_value();
+  if (is_checkpoint) return CheckpointPaths{.directories = {std::move(path)}, .of_run = {}};
+  CheckpointPaths paths;
+  HF_TRY(paths.of_run, list_candidates(env, path));
+  for (const CheckpointCandidate& candidate : paths.of_run) paths.directories.push_back(candidate.directory);
+  if (paths.directories.empty()) return no_checkpoint(path);
+  return paths;
 }
 
 }  // namespace holdfast

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "checkpoint/candidates.h"
-#include "checkpoint/names.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/open_checkpoint.h"
 
 namespace holdfast {
 namespace {
@@ -30,28 +30,11 @@ bool verify_one(Env& env, const std::string& directory) {
   return true;
 }
 
-// The checkpoint directories that PATH means.
-Result<std::vector<std::string>> directories_of(Env& env, std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  HF_TRY(const FileStatus manifest, env.status(path + "/" + checkpoint_names::manifest));
-  const bool is_checkpoint =
-      manifest.exists ||
-      checkpoint_names::step_of(std::string_view(path).substr(path.find_last_of('/') + 1)).has_value();
-  if (is_checkpoint) return std::vector<std::string>{path};
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, path));
-  std::vector<std::string> directories;
-  for (const CheckpointCandidate& candidate : candidates) directories.push_back(candidate.directory);
-  if (!directories.empty()) return directories;
-  return fail(ExitCode::checkpoint,
-              "{} holds no checkpoint. Give the run.directory of a run that has saved, or one "
-              "checkpoint in its checkpoints/",
-              path);
-}
-
 Result<void> verify(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments, Arguments::parse("verify", words, {"PATH"}, {}));
-  HF_TRY(const std::vector<std::string> directories, directories_of(env, arguments.positional(0)));
+  HF_TRY(const CheckpointPaths paths, checkpoints_at(env, arguments.positional(0)));
+  const std::vector<std::string>& directories = paths.directories;
   std::size_t damaged = 0;
   for (const std::string& directory : directories) damaged += verify_one(env, directory) ? 0 : 1;
   if (damaged == 0) return {};

@@ -186,6 +186,9 @@ class Errors(unittest.TestCase):
     def test_option_without_value(self):
         self.expect(self.holdfast("sample", "run", "--prompt"))
 
+    def test_flag_with_value(self):
+        self.expect(self.holdfast("inspect", "run", "--json=yes"))
+
     def test_option_twice(self):
         self.expect(self.holdfast("sample", "run", "--seed=1", "--seed=2"))
 

@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "runtime/bench/table.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/open_checkpoint.h"
+#include "runtime/config/document.h"
+#include "runtime/exchange/checkpoint_diff.h"
+#include "runtime/train/inference.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int states_differ = 1;  // as diff(1) and cmp(1)
+
+constexpr const char* usage =
+    "usage: holdfast diff A B [--json] [--all]\n"
+    "\n"
+    "A and B are run directories (their newest whole checkpoints) or checkpoints. Compares every tensor of "
+    "the "
+    "weights and\n"
+    "the optimizer state, whatever layouts they were saved in, and says of those that differ: how many "
+    "elements, the\n"
+    "largest |a - b|, the largest |a - b| / max(|a|, |b|), and the first one. Exit code 0 when all have the "
+    "same bits, 1\n"
+    "when something differs, another one when they cannot be compared.\n"
+    "  --json    one JSON object instead of text\n"
+    "  --all     equal tensors, too\n";
+
+struct Side {
+  Checkpoint checkpoint;
+  Config config;
+};
+
+Result<Side> open_side(Env& env, const std::string& path) {
+  HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, path));
+  HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
+  return Side{.checkpoint = std::move(checkpoint), .config = std::move(config)};
+}
+
+std::string side_text(const Side& side) {
+  const Manifest& manifest = side.checkpoint.manifest();
+  return fmt::format("{}: step {} of run {}", side.checkpoint.directory(), manifest.step, manifest.run_id);
+}
+
+std::vector<std::string> row_of(const TensorDiff& diff) {
+  std::vector<std::string> row = {diff.tensor, diff.kind, std::to_string(diff.elements), "equal", "", "", ""};
+  if (!diff.mismatch.empty()) {
+    row[3] = diff.mismatch;
+  } else if (diff.differing > 0) {
+    row[3] = std::to_string(diff.differing);
+    row[4] = fmt::format("{:.3g}", diff.max_absolute);
+    row[5] = fmt::format("{:.3g}", diff.max_relative);
+    row[6] =
+        fmt::format("[{}] {:.9g} {:.9g}", fmt::join(diff.first->index, ", "), diff.first->a, diff.first->b);
+  }
+  return row;
+}
+
+void print_text(const Side& a, const Side& b, const std::vector<TensorDiff>& diffs, bool all) {
+  fmt::print("A  {}\nB  {}\n", side_text(a), side_text(b));
+  for (const ConfigChange& change : diff_config(a.config, b.config))
+    fmt::print("{}: {} -> {}\n", change.key, change.before, change.after);
+  TextTable table({"tensor", "kind", "elements", "differ", "max abs", "max rel", "first (A, B)"}, 2);
+  std::size_t rows = 0, equal = 0;
+  for (const TensorDiff& diff : diffs) {
+    equal += diff.is_equal() ? 1 : 0;
+    if (diff.is_equal() && !all) continue;
+    table.add(row_of(diff));
+    ++rows;
+  }
+  if (rows > 0) fmt::print("\n{}", table.text());
+  fmt::print("\n{} of {} tensors have the same bits\n", equal, diffs.size());
+}
+
+// JSON has no infinity: what is not finite is null.
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+Json to_json(const Side& a, const Side& b, const std::vector<TensorDiff>& diffs) {
+  const auto side_json = [](const Side& side) {
+    return Json{{"directory", side.checkpoint.directory()},
+                {"run_id", side.checkpoint.manifest().run_id},
+                {"generation", side.checkpoint.manifest().generation},
+                {"step", side.checkpoint.manifest().step}};
+  };
+  Json json{{"equal", std::ranges::all_of(diffs, &TensorDiff::is_equal)},
+            {"a", side_json(a)},
+            {"b", side_json(b)},
+            {"config", Json::object()},
+            {"tensors", Json::array()}};
+  for (const ConfigChange& change : diff_config(a.config, b.config))
+    json["config"][change.key] = {change.before, change.after};
+  for (const TensorDiff& diff : diffs) {
+    Json entry{{"tensor", diff.tensor}, {"kind", diff.kind}, {"elements", diff.elements}};
+    if (!diff.mismatch.empty()) {
+      entry["mismatch"] = diff.mismatch;
+    } else {
+      entry["differing"] = diff.differing;
+      entry["max_absolute"] = number(diff.max_absolute);
+      entry["max_relative"] = number(diff.max_relative);
+    }
+    if (diff.first.has_value()) {
+      entry["first"] = {
+          {"index", diff.first->index}, {"a", number(diff.first->a)}, {"b", number(diff.first->b)}};
+    }
+    json["tensors"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+Result<int> diff(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  HF_TRY(const Arguments arguments, Arguments::parse("diff", words, {"A", "B"}, {}, {"json", "all"}));
+  HF_TRY(Side a, open_side(env, arguments.positional(0)));
+  HF_TRY(Side b, open_side(env, arguments.positional(1)));
+  TensorReader reader_a(a.checkpoint, parameter_specs(make_model_spec(a.config)), env.processor_count());
+  TensorReader reader_b(b.checkpoint, parameter_specs(make_model_spec(b.config)), env.processor_count());
+  HF_TRY(const std::vector<TensorDiff> diffs, diff_checkpoints(reader_a, reader_b));
+  if (arguments.has("json")) {
+    fmt::print("{}\n", to_json(a, b, diffs).dump(1, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print_text(a, b, diffs, arguments.has("all"));
+  }
+  return std::ranges::all_of(diffs, &TensorDiff::is_equal) ? 0 : states_differ;
+}
+
+}  // namespace
+
+int run_diff_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<int> code = diff(arguments);
+  return code.ok() ? *code : complain(code.error());
+}
+
+}  // namespace holdfast

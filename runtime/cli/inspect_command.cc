@@ -1,0 +1,214 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "runtime/bench/table.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/open_checkpoint.h"
+#include "runtime/core/units.h"
+#include "runtime/exchange/checkpoint_contents.h"
+#include "runtime/train/inference.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* usage =
+    "usage: holdfast inspect PATH [--json] [--all]\n"
+    "\n"
+    "PATH is a run directory or one checkpoint. Says what it holds: run, step, model, tensors, files, sizes, "
+    "and of a run\n"
+    "directory all its checkpoints. Reads manifests and the indices of the newest checkpoint's files, not "
+    "the tensors:\n"
+    "holdfast verify does that.\n"
+    "  --json    one JSON object instead of text\n"
+    "  --all     a line for every tensor, not one for the layers that are alike\n";
+
+struct Inspected {
+  Checkpoint checkpoint;
+  Config config;
+  CheckpointContents contents;
+  std::vector<CheckpointCandidate> history;  // of a run directory, newest first
+};
+
+// The newest one whose files can be opened; damaged ones stand in the history.
+Result<Checkpoint> open_first(Env& env, const std::vector<std::string>& directories) {
+  Result<Checkpoint> checkpoint = Checkpoint::open(env, directories.front());
+  for (std::size_t i = 0; !checkpoint.ok() && i + 1 < directories.size(); ++i) {
+    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", checkpoint.error().message);
+    checkpoint = Checkpoint::open(env, directories[i + 1]);
+  }
+  return checkpoint;
+}
+
+Result<Inspected> read_contents(Env& env, const std::string& path) {
+  HF_TRY(CheckpointPaths paths, checkpoints_at(env, path));
+  HF_TRY(Checkpoint checkpoint, open_first(env, paths.directories));
+  HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
+  CheckpointContents contents = contents_of(checkpoint, config);
+  return Inspected{.checkpoint = std::move(checkpoint),
+                   .config = std::move(config),
+                   .contents = std::move(contents),
+                   .history = std::move(paths.of_run)};
+}
+
+std::string model_text(const Config& config) {
+  const ModelConfig& model = config.model;
+  std::string text = fmt::format(
+      "{}: {} parameters, {} layers, width {}, {} heads", model.preset.empty() ? model.style : model.preset,
+      parameter_count(make_model_spec(config)), model.layers, model.width, model.heads);
+  if (model.kv_heads != model.heads) text += fmt::format(" ({} of keys and values)", model.kv_heads);
+  text += fmt::format(", feed-forward {}, vocabulary {}, {} head", model.feed_forward, model.vocabulary,
+                      model.head);
+  if (model.positions > 0) text += fmt::format(", {} positions", model.positions);
+  return text;
+}
+
+std::string training_text(const Config& config) {
+  const TrainingConfig& training = config.training;
+  return fmt::format("{} steps, {} lanes x {} microbatches x {} samples of {} tokens, {}, {} tensor lane{}",
+                     training.steps, config.parallel.lanes, training.microbatches_per_lane,
+                     training.microbatch_size, training.sequence_length, training.precision,
+                     config.parallel.tensor_lanes, config.parallel.tensor_lanes == 1 ? "" : "s");
+}
+
+std::string sizes_text(const Inspected& inspected) {
+  const CheckpointContents& contents = inspected.contents;
+  const std::size_t files = inspected.checkpoint.manifest().shards.size();
+  std::string text = fmt::format("{} of tensors in {} file{} of {}", format_bytes(contents.tensor_bytes),
+                                 files, files == 1 ? "" : "s", format_bytes(contents.file_bytes));
+  if (contents.file_bytes < contents.tensor_bytes) {
+    text += fmt::format(" ({:.1f} %)", 100.0 * static_cast<double>(contents.file_bytes) /
+                                           static_cast<double>(contents.tensor_bytes));
+  }
+  return text;
+}
+
+void print_history(const std::vector<CheckpointCandidate>& history) {
+  TextTable table({"step", "generation", "files", "bytes"}, 0);
+  for (const CheckpointCandidate& candidate : history) {
+    if (!candidate.manifest.ok()) {
+      table.add({std::to_string(candidate.step), "-", "-", "damaged"});
+      continue;
+    }
+    const Manifest& manifest = *candidate.manifest;
+    table.add({std::to_string(manifest.step), std::to_string(manifest.generation),
+               std::to_string(manifest.shards.size()), format_bytes(bytes_of_shards(manifest))});
+  }
+  fmt::print("\ncheckpoints of the run, newest first\n{}", table.text());
+  for (const CheckpointCandidate& candidate : history) {
+    if (!candidate.manifest.ok()) fmt::print("{}\n", candidate.manifest.error().message);
+  }
+}
+
+void print_tensors(const std::vector<StoredTensor>& tensors, bool all) {
+  TextTable table({"tensor", "type", "saved", "count", "shape", "slices", "bytes"}, 3);
+  std::vector<TensorRow> rows;
+  if (all) {
+    for (const StoredTensor& tensor : tensors) rows.push_back({.tensor = tensor, .name = tensor.name});
+  } else {
+    rows = rows_by_layer(tensors);
+  }
+  for (const TensorRow& row : rows) {
+    table.add({row.name, std::string(name_of(row.tensor.dtype)),
+               fmt::format("{}", fmt::join(row.tensor.kinds, " ")), std::to_string(row.count),
+               fmt::format("{}", fmt::join(row.tensor.shape, " x ")), std::to_string(row.tensor.slices),
+               format_bytes(row.tensor.bytes)});
+  }
+  fmt::print("\n{}", table.text());
+}
+
+void print_text(const Inspected& inspected, bool all) {
+  const Manifest& manifest = inspected.checkpoint.manifest();
+  fmt::print("{}\n", inspected.checkpoint.directory());
+  fmt::print("step       {} (generation {})\nrun        {}\n", manifest.step, manifest.generation,
+             manifest.run_id);
+  fmt::print("model      {}\n", model_text(inspected.config));
+  fmt::print("training   {}\n", training_text(inspected.config));
+  fmt::print("size       {}\n", sizes_text(inspected));
+  for (const auto& [key, value] : manifest.values) {
+    fmt::print("{}{}{}\n", key, key.size() < 10 ? std::string(11 - key.size(), ' ') : " ", value);
+  }
+  if (!inspected.history.empty()) print_history(inspected.history);
+  print_tensors(inspected.contents.tensors, all);
+  TextTable files({"file", "pieces", "bytes"}, 1);
+  for (const ShardFile& shard : manifest.shards)
+    files.add({shard.name, std::to_string(shard.piece_count), format_bytes(shard.bytes)});
+  fmt::print("\n{}", files.text());
+}
+
+Json history_json(const std::vector<CheckpointCandidate>& history) {
+  Json list = Json::array();
+  for (const CheckpointCandidate& candidate : history) {
+    Json entry{{"directory", candidate.directory}, {"step", candidate.step}};
+    if (candidate.manifest.ok()) {
+      entry["generation"] = candidate.manifest->generation;
+      entry["files"] = candidate.manifest->shards.size();
+      entry["bytes"] = bytes_of_shards(*candidate.manifest);
+    } else {
+      entry["damaged"] = candidate.manifest.error().message;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+Json to_json(const Inspected& inspected) {
+  const Manifest& manifest = inspected.checkpoint.manifest();
+  const ModelSpec spec = make_model_spec(inspected.config);
+  Json json{{"directory", inspected.checkpoint.directory()},
+            {"run_id", manifest.run_id},
+            {"generation", manifest.generation},
+            {"step", manifest.step},
+            {"parameters", parameter_count(spec)},
+            {"precision", inspected.config.training.precision},
+            {"lanes", inspected.config.parallel.lanes},
+            {"tensor_lanes", inspected.config.parallel.tensor_lanes},
+            {"values", manifest.values},
+            {"tensor_bytes", inspected.contents.tensor_bytes},
+            {"file_bytes", inspected.contents.file_bytes},
+            {"files", Json::array()},
+            {"tensors", Json::array()}};
+  for (const ShardFile& shard : manifest.shards)
+    json["files"].push_back({{"name", shard.name}, {"bytes", shard.bytes}, {"pieces", shard.piece_count}});
+  for (const StoredTensor& tensor : inspected.contents.tensors) {
+    json["tensors"].push_back({{"name", tensor.name},
+                               {"shape", tensor.shape},
+                               {"type", name_of(tensor.dtype)},
+                               {"kinds", tensor.kinds},
+                               {"slices", tensor.slices},
+                               {"pieces", tensor.pieces},
+                               {"bytes", tensor.bytes}});
+  }
+  if (!inspected.history.empty()) json["checkpoints"] = history_json(inspected.history);
+  json["config"] = manifest.config;
+  return json;
+}
+
+Result<void> inspect(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("inspect", words, {"PATH"}, {}, {"json", "all"}));
+  HF_TRY(const Inspected inspected, read_contents(posix_env(), arguments.positional(0)));
+  if (arguments.has("json")) {
+    fmt::print("{}\n", to_json(inspected).dump(1, ' ', false, Json::error_handler_t::replace));
+  } else {
+    print_text(inspected, arguments.has("all"));
+  }
+  return {};
+}
+
+}  // namespace
+
+int run_inspect_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> outcome = inspect(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast
