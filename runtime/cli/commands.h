@@ -14,6 +14,8 @@ int run_config_command(const std::vector<std::string>& arguments);
 int run_diff_command(const std::vector<std::string>& arguments);
 int run_digest_command(const std::vector<std::string>& arguments);
 int run_evaluate_command(const std::vector<std::string>& arguments);
+int run_export_command(const std::vector<std::string>& arguments);
+int run_import_command(const std::vector<std::string>& arguments);
 int run_inspect_command(const std::vector<std::string>& arguments);
 int run_plan_command(const std::vector<std::string>& arguments);
 int run_report_command(const std::vector<std::string>& arguments);

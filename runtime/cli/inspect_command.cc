@@ -10,6 +10,7 @@
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/core/units.h"
 #include "runtime/exchange/checkpoint_contents.h"
+#include "runtime/exchange/model_import.h"
 #include "runtime/train/inference.h"
 
 namespace holdfast {
@@ -128,10 +129,15 @@ void print_text(const Inspected& inspected, bool all) {
   fmt::print("step       {} (generation {})\nrun        {}\n", manifest.step, manifest.generation,
              manifest.run_id);
   fmt::print("model      {}\n", model_text(inspected.config));
-  fmt::print("training   {}\n", training_text(inspected.config));
+  if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end()) {
+    fmt::print("imported   weights only, from {}\n", source->second);
+  } else {
+    fmt::print("training   {}\n", training_text(inspected.config));
+  }
   fmt::print("size       {}\n", sizes_text(inspected));
   for (const auto& [key, value] : manifest.values) {
-    fmt::print("{}{}{}\n", key, key.size() < 10 ? std::string(11 - key.size(), ' ') : " ", value);
+    if (key != imported_from_key)
+      fmt::print("{}{}{}\n", key, key.size() < 10 ? std::string(11 - key.size(), ' ') : " ", value);
   }
   if (!inspected.history.empty()) print_history(inspected.history);
   print_tensors(inspected.contents.tensors, all);

@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 13> commands = {{
+constexpr std::array<Command, 15> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
@@ -33,6 +33,9 @@ constexpr std::array<Command, 13> commands = {{
     {"inspect", "what a run directory or a checkpoint holds", holdfast::run_inspect_command},
     {"verify", "read every byte of the checkpoints and say what is damaged", holdfast::run_verify_command},
     {"diff", "which tensors of two checkpoints differ, and by how much", holdfast::run_diff_command},
+    {"export", "the weights of a checkpoint as safetensors or as an llm.c model",
+     holdfast::run_export_command},
+    {"import", "a checkpoint of a Hugging Face folder or an llm.c model", holdfast::run_import_command},
     {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
      holdfast::run_timeline_command},

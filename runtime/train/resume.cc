@@ -4,6 +4,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/config/document.h"
+#include "runtime/exchange/model_import.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/kernel_choice.h"
 
@@ -22,12 +23,24 @@ StartPoint start_at(const FoundCheckpoint& found) {
   return start;
 }
 
+// An imported model has no training state to go on with.
+Result<void> check_has_state(const FoundCheckpoint& found) {
+  const Manifest& manifest = found.checkpoint.manifest();
+  const auto source = manifest.values.find(imported_from_key);
+  if (source == manifest.values.end()) return {};
+  return fail(ExitCode::config,
+              "{} is a model imported from {}: weights without a training state. Start a new run from it: "
+              "another run.directory, and run.initialize_from = the imported one",
+              found.checkpoint.directory(), source->second);
+}
+
 Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optional<FoundCheckpoint> own) {
   HF_TRY(const std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
   if (!found.has_value()) {
     return fail(ExitCode::checkpoint,
                 "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
   }
+  HF_TRY_VOID(check_has_state(*found));
   const Manifest& wanted = found->checkpoint.manifest();
   if (!own.has_value()) return start_at(*found);
   const Manifest& here = own->checkpoint.manifest();
@@ -71,6 +84,7 @@ Result<StartPoint> choose_start(Env& env, const Config& config) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
   HF_TRY(std::optional<FoundCheckpoint> own, find_checkpoint(env, directory));
+  if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
   if (resume == "never") {
     if (!own.has_value()) return StartPoint{};
     return fail(ExitCode::config,

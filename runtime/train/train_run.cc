@@ -161,7 +161,8 @@ Result<void> TrainRun::load_state() {
   if (!found.ok()) outcome = found.error();
   if (found.ok() && !found->has_value()) {
     outcome = fail(ExitCode::checkpoint,
-                   "run.initialize_from: {} holds no checkpoint; expected a run directory or a checkpoint",
+                   "run.initialize_from: {} holds no checkpoint; expected a run directory or a checkpoint "
+                   "(holdfast import makes one of a Hugging Face folder or an llm.c model)",
                    config_.run.initialize_from);
   }
   HF_TRY_VOID(agree(outcome));

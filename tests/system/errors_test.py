@@ -17,6 +17,8 @@ import time
 import unittest
 from pathlib import Path
 
+import foreign_model
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
 MPIRUN = str(ROOT / "tools/mpirun")
@@ -641,10 +643,103 @@ class Errors(unittest.TestCase):
         self.saved_run()
         self.expect(self.train("--run.directory=other", "--run.initialize_from=run", "--model.heads=4"))
 
+    def foreign(self, **changes):
+        """A small Llama in the folder `theirs`; changes to its config.json."""
+        tensors, config = foreign_model.random_llama()
+        return foreign_model.write_folder(self.folder / "theirs", tensors, {**config, **changes}), tensors
+
+    def test_resume_imported(self):
+        self.foreign()
+        self.assertEqual(self.holdfast("import", "theirs", "imported").returncode, 0)
+        self.expect(self.train("--run.directory=imported"))
+        self.expect(self.train("--run.resume=imported"))
+
+    def test_export_target_exists(self):
+        self.saved_run()
+        self.expect(self.holdfast("export", "run", "text.txt"))
+
+    def test_export_not_expressible(self):
+        self.saved_run()
+        self.expect(self.holdfast("export", "run", "model.bin", "--format=llmc"))
+        self.assertFalse((self.folder / "model.bin").exists())
+
+    def test_import_target_exists(self):
+        self.saved_run()
+        self.foreign()
+        self.expect(self.holdfast("import", "theirs", "run"))
+
+    def expect_refused_import(self, source="theirs"):
+        self.expect(self.holdfast("import", source, "imported"))
+        self.assertFalse((self.folder / "imported").exists(), "an import that was refused left a directory")
+
+    def test_import_missing(self):
+        self.expect_refused_import()
+
+    def test_import_foreign(self):
+        self.expect_refused_import("text.txt")
+
+    def test_import_unknown_architecture(self):
+        self.foreign(model_type="mamba")
+        self.expect_refused_import()
+
+    def test_import_not_computed(self):
+        self.foreign(attention_bias=True)
+        self.expect_refused_import()
+
+    def test_import_rope_scaling(self):
+        self.foreign(rope_scaling={"rope_type": "llama3", "factor": 8.0})
+        self.expect_refused_import()
+        self.assertEqual(self.holdfast("import", "theirs", "imported", "--rope-scaling", "drop").returncode, 0)
+
+    def test_import_impossible_shape(self):
+        self.foreign(num_attention_heads=3, num_key_value_heads=3)
+        self.expect_refused_import()
+
+    def test_import_pickle(self):
+        folder, _ = self.foreign()
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        self.expect_refused_import()
+
+    def test_import_damaged(self):
+        folder, _ = self.foreign()
+        os.truncate(folder / "model.safetensors", (folder / "model.safetensors").stat().st_size - 4)
+        self.expect_refused_import()
+
+    def rewrite_weights(self, folder, tensors, name="model.safetensors"):
+        (folder / name).write_bytes(foreign_model.safetensors_bytes(tensors, {"format": "pt"}))
+
+    def test_import_tensor_missing(self):
+        folder, tensors = self.foreign()
+        del tensors["model.norm.weight"]
+        self.rewrite_weights(folder, tensors)
+        self.expect_refused_import()
+
+    def test_import_tensor_unknown(self):
+        folder, tensors = self.foreign()
+        tensors["model.layers.0.self_attn.q_norm.weight"] = tensors["model.norm.weight"]
+        self.rewrite_weights(folder, tensors)
+        self.expect_refused_import()
+
+    def test_import_index(self):
+        folder, tensors = self.foreign()
+        (folder / "model.safetensors").rename(folder / "one.safetensors")
+        self.rewrite_weights(folder, {"lm_head.extra": tensors["model.norm.weight"]}, "other.safetensors")
+        places = dict.fromkeys(tensors, "one.safetensors")
+        places["model.norm.weight"] = "other.safetensors"
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        self.expect_refused_import()
+
+    def test_import_llmc_truncated(self):
+        self.assertEqual(self.train("--model.style=gpt2").returncode, 0)
+        self.assertEqual(self.holdfast("export", "run", "model.bin", "--format=llmc").returncode, 0)
+        os.truncate(self.folder / "model.bin", (self.folder / "model.bin").stat().st_size - 4)
+        self.expect_refused_import("model.bin")
+
     def test_no_checkpoint(self):
         (self.folder / "empty").mkdir()
         self.expect(self.holdfast("sample", "empty", "--prompt", "x"))
-        for command in (["evaluate", "empty", "--data", "text.txt"], ["digest", "empty"], ["verify", "empty"]):
+        for command in (["evaluate", "empty", "--data", "text.txt"], ["digest", "empty"], ["verify", "empty"],
+                        ["inspect", "empty"], ["diff", "empty", "empty"], ["export", "empty", "target"]):
             self.expect(self.holdfast(*command))
 
     def test_checkpoint_is_file(self):

@@ -1,0 +1,324 @@
+"""What users do with checkpoints: inspect, diff, export, import, run.initialize_from. Other programs' files are written, read
+and computed by foreign_model.py, which shares nothing with holdfast."""
+import json
+import re
+import struct
+import unittest
+
+import foreign_model
+import harness
+
+LLAMA = ["--model.layers=2"]
+ONE_SLICE = ["--parallel.tensor_lanes=1"]
+GPT2 = ["--model.style=gpt2", "--model.kv_heads=4", "--model.layers=1", *ONE_SLICE]
+STEPS, LANES, LENGTH = 6, 2, 16
+SHORT = ["--threads=1", f"--training.sequence_length={LENGTH}", "--training.microbatch_size=1", "--model.width=32",
+         "--evaluation.every_steps=0", "--checkpoint.every_steps=3", "--parallel.tensor_lanes=2"]
+
+
+def json_of(*arguments, code=0):
+    done = harness.call_program(*arguments, "--json")
+    if done.returncode != code:
+        raise AssertionError(f"exit code {done.returncode}, expected {code}\n{done.stdout}")
+    return json.loads(done.stdout)
+
+
+class CheckpointsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(STEPS, LANES)
+        cls.addClassCleanup(cls.scene.close)
+        cls.runs = {}
+
+    def trained(self, name, overrides=(), ranks=1):
+        """A finished run; made once."""
+        if name not in self.runs:
+            run = self.scene.run(name, [*SHORT, *overrides])
+            run.start(ranks).expect_exit(0)
+            self.runs[name] = run
+        return self.runs[name]
+
+    def path(self, name):
+        return self.scene.directory / f"{self._testMethodName}-{name}"
+
+    def short_text(self):
+        path = self.scene.directory / "short.txt"
+        path.write_bytes(self.scene.text.read_bytes()[:3 * LENGTH + 1])
+        return path
+
+    def loss(self, checkpoint, data, length=LENGTH):
+        output = harness.program_output("evaluate", checkpoint, "--data", data, "--sequence-length", length, "--device=cpu")
+        return float(re.fullmatch(r"loss (\S+)\n", output).group(1))
+
+    # inspect
+
+    def test_inspect(self):
+        run = self.trained("llama", LLAMA, ranks=2)
+        found = json_of("inspect", run.directory)
+        self.assertEqual((found["step"], found["generation"], found["tensor_lanes"]), (STEPS, 0, 2))
+        self.assertEqual([entry["step"] for entry in found["checkpoints"]], [6, 3])
+        self.assertEqual(len(found["files"]), 2)
+        self.assertEqual(found["file_bytes"], sum(path.stat().st_size for path in run.checkpoints()[-1].glob("*.hfs")))
+        tensors = {tensor["name"]: tensor for tensor in found["tensors"]}
+        self.assertEqual(list(tensors)[0], "embedding.token.weight", "in the order of the model")
+        qkv = tensors["layers.1.attention.qkv.weight"]
+        self.assertEqual((qkv["shape"], qkv["slices"], qkv["kinds"]), ([64, 32], 2, ["weight", "moment1", "moment2"]))
+        self.assertEqual(qkv["bytes"], 3 * 4 * 64 * 32)
+        self.assertEqual(found["tensor_bytes"], 3 * 4 * found["parameters"], "256 tokens need no padding")
+        one = json_of("inspect", run.checkpoints()[0])
+        self.assertEqual((one["step"], "checkpoints" in one), (3, False))
+
+    def test_inspect_as_text(self):
+        run = self.trained("llama", LLAMA, ranks=2)
+        output = harness.program_output("inspect", run.directory)
+        self.assertRegex(output, r"step +6 \(generation 0\)")
+        self.assertRegex(output, r"layers\.\{0-1\}\.attention\.qkv\.weight +fp32 +weight moment1 moment2 +2 +64 x 32 +2")
+        self.assertRegex(output, r"shard-00001\.hfs")
+        every = harness.program_output("inspect", run.directory, "--all")
+        self.assertEqual(len(re.findall(r"^layers\.\d\.attention\.qkv\.weight", every, re.MULTILINE)), 2)
+
+    def test_inspect_of_a_damaged_run_shows_the_next(self):
+        run = self.trained("damaged", LLAMA)
+        (run.checkpoints()[-1] / "manifest.json").write_text("{}")
+        output = harness.program_output("inspect", run.directory)
+        self.assertRegex(output, r"step +3 ")
+        self.assertRegex(output, r"6 .*damaged")
+
+    # diff
+
+    def test_diff_does_not_see_the_layout(self):
+        alone = self.trained("llama-alone", LLAMA)
+        shared = self.trained("llama", LLAMA, ranks=2)
+        split = self.trained("llama-tensor", [*LLAMA, "--parallel.tensor=2"], ranks=2)
+        for run in (shared, split):
+            found = json_of("diff", alone.directory, run.directory)
+            self.assertTrue(found["equal"])
+            self.assertTrue(all(tensor["differing"] == 0 for tensor in found["tensors"]))
+        self.assertRegex(harness.program_output("diff", alone.directory, split.directory), r"(\d+) of \1 tensors have the same bits")
+
+    def test_diff_counts_what_differs(self):
+        run = self.trained("llama", LLAMA, ranks=2)
+        early, late = run.checkpoints()
+        found = json_of("diff", early, late, code=1)
+        tensors = {(tensor["tensor"], tensor["kind"]): tensor for tensor in found["tensors"]}
+        norm = tensors["final_norm.weight", "weight"]
+        self.assertEqual(norm["differing"], norm["elements"])
+        # The same by hand: both exported, read and subtracted without holdfast.
+        values = {}
+        for name, checkpoint in (("a", early), ("b", late)):
+            harness.program_output("export", checkpoint, self.path(name))
+            values[name] = foreign_model.read_folder(self.path(name))[0]["model.norm.weight"].values
+        differences = [abs(a - b) for a, b in zip(values["a"], values["b"])]
+        self.assertEqual(norm["max_absolute"], max(differences))
+        self.assertEqual(norm["max_relative"], max(abs(a - b) / max(abs(a), abs(b)) for a, b in zip(values["a"], values["b"])))
+        self.assertEqual(norm["first"], {"index": [0], "a": values["a"][0], "b": values["b"][0]})
+        self.assertEqual(harness.call_program("diff", early, late).returncode, 1)
+
+    def test_diff_of_different_models(self):
+        run, other = self.trained("llama", LLAMA, ranks=2), self.trained("gpt2", GPT2)
+        found = json_of("diff", run.directory, other.directory, code=1)
+        mismatches = {tensor["tensor"]: tensor.get("mismatch") for tensor in found["tensors"] if tensor["kind"] == "weight"}
+        self.assertEqual(mismatches["layers.1.attention.qkv.weight"], "only in A")
+        self.assertEqual(mismatches["embedding.position.weight"], "only in B")
+        self.assertIn("[64, 32] in A", mismatches["layers.0.attention.qkv.weight"])
+        self.assertEqual(found["config"]["model.style"], ['"llama"', '"gpt2"'])
+
+    # export and import
+
+    def check_round_trip(self, run, **more):
+        """What is exported computes in plain Python what it computes here, and comes back bit by bit."""
+        folder, back, again = self.path("folder"), self.path("back"), self.path("again")
+        harness.program_output("export", run.directory, folder)
+        tensors, config = foreign_model.read_folder(folder)
+        for key, value in more.items():
+            self.assertEqual(config[key], value)
+        text = self.short_text()
+        loss = self.loss(run.directory, text)
+        self.assertAlmostEqual(loss, foreign_model.mean_loss(tensors, config, list(text.read_bytes()), LENGTH), delta=2e-5)
+        printed = harness.program_output("import", folder, back)
+        self.assertIn(f'style = "{config["model_type"]}"', printed)
+        # What is imported is uncut; cut into slices, the same weights are added up in another order.
+        slices = json_of("inspect", run.directory)["tensor_lanes"]
+        self.assertAlmostEqual(self.loss(back, text), loss, delta=0 if slices == 1 else 1e-6)
+        weights = [tensor for tensor in json_of("diff", run.directory, back, code=1)["tensors"] if tensor["kind"] == "weight"]
+        self.assertTrue(all(tensor["differing"] == 0 for tensor in weights), weights)
+        harness.program_output("verify", back)
+        harness.program_output("export", back, again)
+        self.assertEqual((folder / "model.safetensors").read_bytes(), (again / "model.safetensors").read_bytes())
+        self.assertEqual(json.loads((again / "config.json").read_text()), config)
+        return tensors
+
+    def test_llama_goes_out_and_comes_back(self):
+        tensors = self.check_round_trip(self.trained("llama", LLAMA, ranks=2), model_type="llama", num_key_value_heads=2,
+                                        tie_word_embeddings=False)
+        self.assertEqual(tensors["model.layers.0.self_attn.k_proj.weight"].shape, [16, 32])
+
+    def test_tied_llama_goes_out_and_comes_back(self):
+        tensors = self.check_round_trip(self.trained("tied", [*LLAMA, *ONE_SLICE, "--model.head=tied", "--model.vocabulary=300"]),
+                                        tie_word_embeddings=True, vocab_size=300)
+        self.assertNotIn("lm_head.weight", tensors)
+        self.assertEqual(tensors["model.embed_tokens.weight"].shape, [300, 32], "without the padding to 320")
+
+    def test_gpt2_goes_out_and_comes_back(self):
+        tensors = self.check_round_trip(self.trained("gpt2", GPT2), model_type="gpt2", n_positions=LENGTH)
+        self.assertEqual(tensors["transformer.h.0.attn.c_attn.weight"].shape, [32, 96], "[in, out]")
+
+    def test_untied_gpt2_goes_out_and_comes_back(self):
+        tensors = self.check_round_trip(self.trained("untied", [*GPT2, "--parallel.tensor_lanes=2", "--model.head=untied"]), tie_word_embeddings=False)
+        self.assertIn("lm_head.weight", tensors)
+
+    def test_export_in_bf16_rounds_to_nearest(self):
+        run, exact, rounded = self.trained("gpt2", GPT2), self.path("exact"), self.path("rounded")
+        harness.program_output("export", run.directory, exact)
+        harness.program_output("export", run.directory, rounded, "--precision", "bf16")
+        tensors, config = foreign_model.read_folder(rounded)
+        self.assertEqual((config["torch_dtype"], config["dtype"]), ("bfloat16", "bfloat16"))
+        for name, tensor in foreign_model.read_folder(exact)[0].items():
+            self.assertEqual(tensors[name].kind, "BF16")
+            self.assertEqual(foreign_model.pack("BF16", tensors[name].values), foreign_model.pack("BF16", tensor.values), name)
+
+    def test_export_in_several_files(self):
+        run = self.trained("wide", ["--model.layers=3", "--model.width=128"])
+        folder, back = self.path("folder"), self.path("back")
+        harness.program_output("export", run.directory, folder, "--file-mib", "1")
+        names = sorted(path.name for path in folder.glob("*.safetensors"))
+        self.assertGreater(len(names), 2)
+        self.assertEqual(names[0], f"model-00001-of-{len(names):05}.safetensors")
+        self.assertTrue(all(path.stat().st_size <= (1 << 20) + 4096 for path in folder.glob("*.safetensors")))
+        tensors, _ = foreign_model.read_folder(folder)
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        self.assertEqual(index["metadata"]["total_size"], sum(4 * len(tensor.values) for tensor in tensors.values()))
+        harness.program_output("import", folder, back)
+        self.assertEqual(self.weight_line(back), self.weight_line_of_one_slice(run))
+
+    def weight_line(self, path):
+        return re.search(r"^weights .*", harness.program_output("digest", path), re.MULTILINE).group()
+
+    def weight_line_of_one_slice(self, run):
+        """The digest of the same weights uncut: of a run of one step that changes nothing."""
+        uncut = self.scene.run(f"{run.directory.name}-uncut", [
+            *run.overrides, "--parallel.tensor_lanes=1", "--training.steps=1", "--optimizer.learning_rate=0",
+            "--optimizer.warmup_steps=0", f"--run.initialize_from={run.directory}"])
+        uncut.start(1).expect_exit(0)
+        return self.weight_line(uncut.directory)
+
+    def test_llmc_goes_out_and_comes_back(self):
+        run, text = self.trained("gpt2", GPT2), self.short_text()
+        file, back = self.path("model.bin"), self.path("back")
+        harness.program_output("export", run.directory, file, "--format=llmc")
+        content = file.read_bytes()
+        header = struct.unpack_from("<8i", content)
+        self.assertEqual(header, (20240326, 3, LENGTH, 256, 1, 4, 32, 256))
+        folder = self.path("folder")
+        harness.program_output("export", run.directory, folder)
+        tensors, _ = foreign_model.read_folder(folder)
+        qkv = tensors["transformer.h.0.attn.c_attn.weight"]
+        transposed = [value for column in zip(*qkv.rows()) for value in column]  # llm.c has [out, in]
+        place = 1024 + 4 * (256 * 32 + LENGTH * 32 + 2 * 32)  # behind wte, wpe, ln1w and ln1b
+        self.assertEqual(content[place:place + 4 * len(transposed)], foreign_model.pack("F32", transposed))
+        harness.program_output("import", file, back)
+        self.assertEqual(self.loss(back, text), self.loss(run.directory, text))
+        harness.program_output("export", back, self.path("again.bin"), "--format=llmc")
+        self.assertEqual(self.path("again.bin").read_bytes(), content)
+
+    def test_llmc_in_bf16(self):
+        run, file, exact = self.trained("gpt2-odd", [*GPT2, "--model.vocabulary=300"]), self.path("bf16.bin"), self.path("fp32.bin")
+        harness.program_output("export", run.directory, file, "--format=llmc", "--precision=bf16")
+        harness.program_output("export", run.directory, exact, "--format=llmc")
+        content = file.read_bytes()
+        self.assertEqual(struct.unpack_from("<8i", content), (20240326, 5, LENGTH, 300, 1, 4, 32, 384))
+        values = foreign_model.unpack("F32", exact.read_bytes()[1024:])
+        self.assertEqual(content[1024:], foreign_model.pack("BF16", values))
+        self.assertEqual(values[300 * 32:384 * 32], [0.0] * (84 * 32), "padding of the vocabulary")
+        harness.program_output("import", file, self.path("back"))
+        harness.program_output("export", self.path("back"), self.path("again.bin"), "--format=llmc", "--precision=bf16")
+        self.assertEqual(self.path("again.bin").read_bytes(), content)
+
+    def check_foreign(self, tensors, config, length=8):
+        """A model that holdfast has never seen computes the same here."""
+        folder = foreign_model.write_folder(self.path("theirs"), tensors, config)
+        imported, back = self.path("imported"), self.path("back")
+        harness.program_output("import", folder, imported)
+        tokens = [(7 * i * i + 3 * i) % config["vocab_size"] for i in range(3 * length + 1)]
+        shard = foreign_model.token_shard(self.path("tokens.bin"), tokens)
+        self.assertAlmostEqual(self.loss(imported, shard, length), foreign_model.mean_loss(tensors, config, tokens, length), delta=2e-5)
+        harness.program_output("export", imported, back)
+        exported, _ = foreign_model.read_folder(back)
+        self.assertEqual(set(exported), set(tensors))
+        for name, tensor in tensors.items():
+            self.assertEqual(exported[name], tensor, name)
+        return imported
+
+    def test_import_of_a_gpt2(self):
+        self.check_foreign(*foreign_model.random_gpt2())
+
+    def test_import_of_a_llama(self):
+        self.check_foreign(*foreign_model.random_llama())
+
+    def test_import_of_a_tied_llama(self):
+        self.check_foreign(*foreign_model.random_llama(tied=True, kv_heads=4))
+
+    def test_import_of_types_and_names_as_the_hub_has_them(self):
+        """GPT-2 without the first part of the names, with masks beside the weights; tensors of three types."""
+        tensors, config = foreign_model.random_gpt2()
+        stored, expected = {}, {}
+        for i, (name, tensor) in enumerate(tensors.items()):
+            kind = ("F32", "F16", "BF16")[i % 3]
+            values = foreign_model.unpack(kind, foreign_model.pack(kind, tensor.values))
+            stored[name.removeprefix("transformer.")] = foreign_model.Tensor(tensor.shape, values, kind)
+            expected[name] = foreign_model.Tensor(tensor.shape, values)
+        stored["h.0.attn.bias"] = foreign_model.Tensor([1, 1, 16, 16], [1] * 256, "U8")
+        folder = foreign_model.write_folder(self.path("hub"), stored, config)
+        harness.program_output("import", folder, self.path("imported"))
+        harness.program_output("export", self.path("imported"), self.path("back"))
+        for name, tensor in foreign_model.read_folder(self.path("back"))[0].items():
+            self.assertEqual(tensor, expected[name], name)
+
+    def test_config_of_transformers_5(self):
+        tensors, config = foreign_model.random_llama()
+        theta = config.pop("rope_theta")
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
+        folder = foreign_model.write_folder(self.path("five"), tensors, config)
+        self.assertIn(f"rope_theta = {theta}", harness.program_output("import", folder, self.path("imported")))
+
+    def test_a_refused_import_leaves_nothing(self):
+        tensors, config = foreign_model.random_llama()
+        del tensors["model.norm.weight"]
+        folder = foreign_model.write_folder(self.path("torn"), tensors, config)
+        done = harness.call_program("import", folder, self.path("imported"))
+        self.assertEqual(done.returncode, 4, done.stdout)
+        self.assertFalse(self.path("imported").exists())
+
+    # run.initialize_from
+
+    def test_weights_for_any_number_of_tensor_lanes(self):
+        """From 2 slices to 1, 2 and 4, on one rank and on two: the weights are the same."""
+        source = self.trained("four-heads", [*LLAMA, "--model.kv_heads=4"])
+        for lanes, ranks, more in ((1, 1, []), (2, 2, []), (4, 1, []), (4, 2, ["--parallel.tensor=2"]), (1, 2, [])):
+            with self.subTest(lanes=lanes, ranks=ranks):
+                run = self.scene.run(f"lanes-{lanes}-{ranks}", [
+                    *source.overrides, *more, f"--parallel.tensor_lanes={lanes}", "--training.steps=1", "--optimizer.learning_rate=0",
+                    "--optimizer.warmup_steps=0", f"--run.initialize_from={source.directory}"])
+                run.start(ranks).expect_exit(0)
+                found = [tensor for tensor in json_of("diff", source.directory, run.directory, code=1)["tensors"]
+                         if tensor["kind"] == "weight"]
+                self.assertGreater(len(found), 10)
+                self.assertTrue(all(tensor["differing"] == 0 for tensor in found), found)
+
+    def test_training_goes_on_from_an_imported_model(self):
+        tensors, config = foreign_model.random_llama(vocabulary=256)
+        imported = self.path("imported")
+        printed = harness.program_output("import", foreign_model.write_folder(self.path("theirs"), tensors, config), imported)
+        model = printed[printed.index("[model]"):]
+        text = (self.scene.directory / "run.toml").read_text()
+        toml = self.path("tune.toml")
+        toml.write_text(re.sub(r"\[model\].*?\[data\]", lambda _: f"{model}[data]", text, flags=re.DOTALL))
+        run = self.scene.run("tuned", ["--threads=1", f"--run.initialize_from={imported}", "--training.sequence_length=16"])
+        run.start_command(run.train_arguments(config=toml)).expect_exit(0)
+        losses = [event["loss"] for event in run.events("step")]
+        self.assertEqual(len(losses), STEPS)
+        self.assertLess(losses[-1], losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
