@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 15> commands = {{
+constexpr std::array<Command, 16> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
@@ -40,6 +40,8 @@ constexpr std::array<Command, 15> commands = {{
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
      holdfast::run_timeline_command},
     {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
+    {"clean", "remove what killed starts of a run left in this host's shared memory",
+     holdfast::run_clean_command},
     {"config", "reference of all keys, the config as it is resolved, a schema for editors",
      holdfast::run_config_command},
 }};

@@ -100,6 +100,7 @@ struct CheckpointConfig {
   std::int64_t upload_timeout_ms = 600'000;
   std::string compression = "automatic";  // "automatic", "none", "always"
   bool delta = false;                     // unchanged parts refer to the checkpoint before
+  std::int64_t ram_every_steps = 0;       // 0 = no snapshots that outlive the process
 };
 
 struct EvaluationConfig {

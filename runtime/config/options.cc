@@ -232,6 +232,9 @@ std::vector<Option> interval_options() {
           "checkpoint.delta", HF_FIELD(checkpoint.delta), kSafe,
           "Do not write again what is in the checkpoint before: a link to its file stands in the new one. "
           "For fine-tuning with frozen layers; damage to such a file damages every checkpoint that has it"),
+      integer("checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany}, kSafe,
+              "Copy the state to shared memory this often, where a restart on the same hosts finds it; "
+              "0 = never"),
       integer("evaluation.every_steps", HF_FIELD(evaluation.every_steps), "steps", {0, kMany}, kSafe,
               "Compute the held-out loss this often; 0 = never"),
       sources("evaluation.sources", HF_FIELD(evaluation.sources), kSafe,

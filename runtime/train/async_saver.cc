@@ -1,46 +1,71 @@
 #include "runtime/train/async_saver.h"
 
+#include <algorithm>
+
 #include "parallel/agreement.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/shard_options.h"
 
 namespace holdfast {
 
-AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store)
-    : worker_(&worker), store_(&store), first_(worker.communicator().rank() == 0), snapshot_(worker) {}
+AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer)
+    : worker_(&worker), store_(&store), writer_(writer), first_(worker.communicator().rank() == 0) {}
 
 AsyncSaver::~AsyncSaver() {
-  drain_.wait();
+  saves_.clear();
   publish_.wait();
+  cleanup_.wait();
 }
 
 Result<void> AsyncSaver::prepare() {
-  return agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
-                          first_ ? store_->remove_leftovers() : Result<void>(), worker_->env().host_name());
-}
-
-Result<void> AsyncSaver::begin() {
-  Save save{.report = {.step = worker_->state().step, .outcome = {}},
-            .begin_ns = worker_->env().monotonic_ns()};
-  while (draining_) HF_TRY_VOID(complete_round());
-  copy_begun_ = snapshot_.begin();
-  copied_ = false;
-  drain_.start([this] { return copy_and_drain(); });
-  save.report.stall_ns = worker_->env().monotonic_ns() - save.begin_ns;
-  draining_ = std::move(save);
+  HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
+                               first_ ? store_->remove_leftovers() : Result<void>(),
+                               worker_->env().host_name()));
+  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
+  for (const std::span<std::byte> slot : memory_->slots())
+    snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
   return {};
 }
 
-// In the background.
-Result<ShardFile> AsyncSaver::copy_and_drain() {
-  if (copy_begun_.ok()) snapshot_.complete();
-  copied_ = true;
-  copied_.notify_one();
-  HF_TRY_VOID(copy_begun_);
+Snapshot* AsyncSaver::free_snapshot() {
+  for (const std::unique_ptr<Snapshot>& snapshot : snapshots_) {
+    const auto uses_it = [&](const std::unique_ptr<Save>& save) { return save->snapshot == snapshot.get(); };
+    if (snapshot.get() != confirmed_ && std::ranges::none_of(saves_, uses_it)) return snapshot.get();
+  }
+  return nullptr;
+}
+
+Result<void> AsyncSaver::begin(bool to_disk) {
+  if (!to_disk && free_snapshot() == nullptr) return {};
+  auto save = std::make_unique<Save>();
+  save->report.step = worker_->state().step;
+  save->begin_ns = worker_->env().monotonic_ns();
+  save->to_disk = to_disk;
+  while ((save->snapshot = free_snapshot()) == nullptr) HF_TRY_VOID(complete_round());
+  save->begun = save->snapshot->begin();
+  save->report.stall_ns = worker_->env().monotonic_ns() - save->begin_ns;
+  save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
+  saves_.push_back(std::move(save));
+  return {};
+}
+
+// In the background, as drain() is.
+Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
+  if (save.begun.ok()) save.snapshot->complete();
+  save.copied = true;
+  save.copied.notify_one();
+  if (!save.begun.ok() || !save.to_disk) return save.begun.ok() ? Result(ShardFile{}) : save.begun.error();
+  const std::lock_guard one_at_a_time(disk_);
+  const std::int64_t begin_ns = worker_->env().monotonic_ns();
+  Result<ShardFile> shard = drain(save);
+  save.drain_ns = worker_->env().monotonic_ns() - begin_ns;
+  return shard;
+}
+
+Result<ShardFile> AsyncSaver::drain(Save& save) {
   Env& env = worker_->env();
   FaultPoints& faults = worker_->faults();
-  const std::int64_t begin_ns = env.monotonic_ns();
-  const RunState& state = snapshot_.state();
+  const RunState& state = save.snapshot->state();
   const std::string directory = store_->pending_directory(state.step);
   HF_FAULT_POINT(faults, "save.before_shard");
   HF_TRY_VOID(env.make_directories(directory));
@@ -48,50 +73,69 @@ Result<ShardFile> AsyncSaver::copy_and_drain() {
   options.pace = [&](std::uint64_t) { HF_FAULT_POINT(faults, "save.mid_shard"); };
   Result<ShardFile> shard =
       write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
-                       state.step, state.run_id, snapshot_.pieces(), {}, options);
+                       state.step, state.run_id, save.snapshot->pieces(), {}, options);
   HF_FAULT_POINT(faults, "save.after_shard");
-  drain_ns_ = env.monotonic_ns() - begin_ns;
   return shard;
 }
 
 SaveVotes AsyncSaver::vote() {
   SaveVotes votes;
-  if (draining_) {
+  if (!saves_.empty() && !saves_.back()->confirmed) {
+    Save& newest = *saves_.back();
     const std::int64_t begin_ns = worker_->env().monotonic_ns();
     const HostSpan wait(&worker_->spans(), {.kind = SpanKind::wait_snapshot});
-    copied_.wait(false);
-    draining_->report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
+    newest.copied.wait(false);
+    newest.report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
   }
-  if (draining_ && drain_.finished()) (drain_.result().ok() ? votes.durable : votes.failed) = 1;
+  if (!saves_.empty() && saves_.front()->to_disk && saves_.front()->job.finished())
+    (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && first_ && publish_.finished())
     (publish_.result().ok() ? votes.published : votes.unpublished) = 1;
   return votes;
 }
 
 Result<void> AsyncSaver::advance(const SaveVotes& sums) {
+  confirm_newest();
   if (sums.published + sums.unpublished > 0) end_publishing(sums.published > 0);
   const bool drained = sums.durable + sums.failed == worker_->communicator().size();
-  if (!draining_ || !drained || publishing_) return {};
+  if (!drained || publishing_) return {};
   return sums.failed == 0 ? begin_publishing() : give_up();
 }
 
+// Every rank has voted, and none before its copy was whole.
+void AsyncSaver::confirm_newest() {
+  if (saves_.empty() || saves_.back()->confirmed) return;
+  Save& newest = *saves_.back();
+  newest.confirmed = true;
+  if (memory_->outlives_process()) {
+    confirmed_ = newest.snapshot;
+    if (!std::exchange(older_removed_, true)) {
+      cleanup_.start(
+          [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().run_id), writer_); });
+    }
+  }
+  if (!newest.to_disk) saves_.pop_back();
+}
+
 Result<void> AsyncSaver::begin_publishing() {
+  std::unique_ptr<Save> save = std::move(saves_.front());
+  saves_.pop_front();
   const std::int64_t begin_ns = worker_->env().monotonic_ns();
-  const Result<ShardFile> shard = drain_.take();
+  const Result<ShardFile> shard = save->job.take();
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(), to_text(*shard)));
-  draining_->report.drain_ns = drain_ns_;
-  draining_->report.bytes = bytes_of_shards(texts);
+  save->report.drain_ns = save->drain_ns;
+  save->report.bytes = bytes_of_shards(texts);
   if (first_) {
     publish_.start(
-        [this, manifest = make_manifest(*worker_, snapshot_.state(), texts)]() -> Result<std::int64_t> {
+        [this, manifest = make_manifest(*worker_, save->snapshot->state(), texts)]() -> Result<std::int64_t> {
           const std::int64_t publish_begin_ns = worker_->env().monotonic_ns();
           HF_TRY_VOID(publish_and_retain(*store_, manifest, worker_->config().checkpoint.keep));
           return worker_->env().monotonic_ns() - publish_begin_ns;
         });
   }
-  draining_->report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
-  publishing_ = std::exchange(draining_, std::nullopt);
+  save->report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
+  publishing_ = std::move(save);
   return {};
 }
 
@@ -109,14 +153,15 @@ void AsyncSaver::end_publishing(bool published) {
 
 // What the others wrote is of no use; the error that made it so is the one to tell.
 Result<void> AsyncSaver::give_up() {
+  const std::unique_ptr<Save> save = std::move(saves_.front());
+  saves_.pop_front();
   const Result<void> outcome = agree_on_outcome(worker_->communicator(), worker_->waiter(),
-                                                outcome_of(drain_.take()), worker_->env().host_name());
+                                                outcome_of(save->job.take()), worker_->env().host_name());
   HF_CHECK(!outcome.ok());
   if (outcome.error().code == ExitCode::communication) return outcome;
-  if (first_) static_cast<void>(store_->abandon_save(draining_->report.step).ok());
-  draining_->report.drain_ns = drain_ns_;
-  report(*draining_, outcome);
-  draining_.reset();
+  if (first_) static_cast<void>(store_->abandon_save(save->report.step).ok());
+  save->report.drain_ns = save->drain_ns;
+  report(*save, outcome);
   return {};
 }
 
@@ -128,7 +173,7 @@ void AsyncSaver::report(Save& save, const Result<void>& outcome) {
 
 // A vote of its own, in which every rank has done what it has under way.
 Result<void> AsyncSaver::complete_round() {
-  drain_.wait();
+  for (const std::unique_ptr<Save>& save : saves_) save->job.wait();
   publish_.wait();
   SaveVotes::Words words = vote().words();
   HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));
@@ -136,7 +181,7 @@ Result<void> AsyncSaver::complete_round() {
 }
 
 Result<void> AsyncSaver::finish() {
-  while (draining_ || publishing_) HF_TRY_VOID(complete_round());
+  while (!saves_.empty() || publishing_) HF_TRY_VOID(complete_round());
   return {};
 }
 

@@ -1,53 +1,64 @@
-// AsyncSaver: checkpoints that are made while training goes on.
+// AsyncSaver: checkpoints and RAM snapshots that are made while training goes on.
 //
-//   saver.begin()                               after a step, where a save is due
-//   run_step(worker, {.saver = &saver})         no update before the copy is whole; its vote carries vote()
-//   saver.advance(outcome.saves)                then whoever tells people reads take_reports()
-//   saver.finish()                              before anything else uses the store, and at the end
+//   HF_TRY_VOID(saver.begin(to_disk));         // after a step, where one is due
+//   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
+//   HF_TRY_VOID(saver.advance(outcome.saves));
+//   for (const SaveReport& report : saver.take_reports()) tell(report);
+//   HF_TRY_VOID(saver.finish());               // before anything else uses the store, and at the end
 //
 // A save goes through four hands:
-//   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h)
+//   copy     a thread of every rank copies the state while the next forward and backward run (snapshot.h);
+//            when all ranks have voted since, the snapshot is confirmed
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
 //   vote     ranks say so in the vote of some later step; then rank 0 learns what the shards are
-//   publish  a thread of rank 0 writes the manifest, renames, removes what is too old; a later vote tells
-// One save is copied and drained at a time, while the one before may be published. When the next is due
-// before the last is drained, training waits for the disk: a run has the checkpoints it was asked for, and
-// whoever wants to wait less saves less often. A save that fails is reported and given up; nothing visible
-// has changed, and the next one that is due is another try.
+//   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
+//            so
+// A RAM snapshot ends with the first. One save is drained at a time, and the one before may be published
+// meanwhile. A slot is free when it is neither waiting for the disk nor, in shared memory, the newest
+// confirmed one. Where none is, a RAM snapshot is left out, and a save waits for the disk: a run has the
+// checkpoints it was asked for, and whoever wants to wait less saves less often. A save that fails is
+// reported and given up; nothing visible has changed, and the next one that is due is another try.
 //
 // Threads: one, that of the training loop. Its own never use the communicator. Ranks call the same functions
-// in the same order; what they do next follows from the votes alone. Errors: communication only; what
-// happened to a save is in its report.
+// in the same order; what they do next follows from the votes alone. Errors: communication only, but for
+// prepare(); what happened to a save is in its report.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
 #include "runtime/train/background_job.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/snapshot.h"
+#include "runtime/train/snapshot_memory.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
 
 class AsyncSaver {
  public:
-  // The worker, which has memory for a snapshot, and the store outlive it.
-  AsyncSaver(Worker& worker, CheckpointStore& store);
-  // Waits for its threads.
+  // The worker and the store outlive it. `writer`: StartPoint::writer.
+  AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer);
+  // Waits for its threads. Snapshots in shared memory stay.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Once, before anything else: removes what dead writers left. Its error is any rank's.
+  // Once, before anything else, when the state is there: removes what dead writers left on the disk, and
+  // makes the slots. Its error is any rank's.
   Result<void> prepare();
-  // The state after the step that was just made is saved. Waits only while the save before is being drained.
-  Result<void> begin();
+  // After prepare(): why snapshots are not in shared memory though they should be; else empty.
+  const std::string& complaint() const { return memory_->complaint(); }
+  // The state after the step that was just made is copied, and saved if `to_disk`.
+  Result<void> begin(bool to_disk);
   // Waits for the copy of the state that the coming update would overwrite.
   SaveVotes vote();
   Result<void> advance(const SaveVotes& sums);
@@ -59,9 +70,20 @@ class AsyncSaver {
   struct Save {
     SaveReport report;
     std::int64_t begin_ns = 0;
+    bool to_disk = false;
+    Snapshot* snapshot = nullptr;
+    Result<void> begun;
+    bool confirmed = false;
+    // Written by its thread.
+    std::atomic<bool> copied = false;
+    std::int64_t drain_ns = 0;
+    BackgroundJob<ShardFile> job = {};  // of no file, if not to_disk
   };
 
-  Result<ShardFile> copy_and_drain();
+  Snapshot* free_snapshot();
+  Result<ShardFile> copy_and_drain(Save& save);
+  Result<ShardFile> drain(Save& save);
+  void confirm_newest();
   Result<void> complete_round();
   Result<void> begin_publishing();
   void end_publishing(bool published);
@@ -70,17 +92,18 @@ class AsyncSaver {
 
   Worker* worker_;
   CheckpointStore* store_;
+  std::uint64_t writer_;
   bool first_;  // rank 0, which publishes
-  Snapshot snapshot_;
-  std::optional<Save> draining_, publishing_;
+  std::optional<SnapshotMemory> memory_;
+  std::vector<std::unique_ptr<Snapshot>> snapshots_;
+  const Snapshot* confirmed_ = nullptr;  // in shared memory
+  bool older_removed_ = false;
+  std::mutex disk_;                          // of threads that drain
+  std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
+  std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
-
-  // Between the training loop and the thread that copies and drains.
-  Result<void> copy_begun_;
-  std::atomic<bool> copied_ = true;
-  std::int64_t drain_ns_ = 0;  // of drain_, once it has finished
-  BackgroundJob<ShardFile> drain_;
-  BackgroundJob<std::int64_t> publish_;  // how long it took, in ns
+  BackgroundJob<std::int64_t> publish_;     // how long it took, in ns
+  BackgroundJob<SharedSnapshots> cleanup_;  // of other starts' snapshots
 };
 
 }  // namespace holdfast

@@ -42,14 +42,13 @@ Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& piec
   return {};
 }
 
-Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint,
-                        int threads) {
+Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, const ReadWanted& read) {
   return write_state(access, pieces,
                      [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) {
                        std::vector<Checkpoint::Wanted> wanted;
                        for (std::size_t i = 0; i < parts.size(); ++i)
                          wanted.push_back({parts[i].spec, targets[i]});
-                       return checkpoint.read(wanted, threads);
+                       return read(wanted);
                      });
 }
 

@@ -21,8 +21,15 @@ using FillParts = std::function<Result<void>(std::span<const OwnedState> parts,
                                              std::span<const std::span<std::byte>> targets)>;
 Result<void> write_state(HostAccess& access, const std::vector<OwnedState>& pieces, const FillParts& fill);
 
+// From wherever it is: `read` fills what is wanted of it.
+using ReadWanted = std::function<Result<void>(std::span<const Checkpoint::Wanted> wanted)>;
+Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, const ReadWanted& read);
 // From a checkpoint that any layout wrote, on so many threads.
-Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces, Checkpoint& checkpoint,
-                        int threads);
+inline Result<void> read_state(HostAccess& access, const std::vector<OwnedState>& pieces,
+                               Checkpoint& checkpoint, int threads) {
+  return read_state(access, pieces, [&](std::span<const Checkpoint::Wanted> wanted) {
+    return checkpoint.read(wanted, threads);
+  });
+}
 
 }  // namespace holdfast

@@ -1,5 +1,7 @@
 #include "runtime/train/join.h"
 
+#include <nlohmann/json.hpp>
+
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
 #include "runtime/model/spec.h"
@@ -13,6 +15,29 @@ constexpr std::int64_t verify_timeout_ms = 3'600'000;
 
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
+}
+
+std::string to_text(const std::vector<FoundSnapshot>& found) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const FoundSnapshot& each : found) {
+    const SnapshotIdentity& of = each.identity;
+    list.push_back({of.writer, of.generation, of.step, of.rank, of.ranks});
+  }
+  return list.dump();
+}
+
+std::vector<SnapshotIdentity> identities_of(const std::string& text) {
+  std::vector<SnapshotIdentity> found;
+  for (const nlohmann::json& each : nlohmann::json::parse(text)) {  // of a rank that runs the same binary
+    found.push_back({.run = {},
+                     .host = {},
+                     .writer = each[0],
+                     .generation = each[1],
+                     .step = each[2],
+                     .rank = each[3],
+                     .ranks = each[4]});
+  }
+  return found;
 }
 
 Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
@@ -47,6 +72,36 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
   return start_from_text(texts.front());
+}
+
+Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                           StartPoint& start) {
+  if (start.run_id.empty() || config.run.resume == "never") return {};
+  const Digest run = digest_of(start.run_id);
+  std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
+  // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
+  std::erase_if(mine, [&](const FoundSnapshot& found) {
+    return found.identity.step >= static_cast<std::uint64_t>(config.training.steps);
+  });
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
+  std::vector<std::vector<SnapshotIdentity>> offers;
+  for (const std::string& text : texts) offers.push_back(identities_of(text));
+  start.snapshot =
+      newest_whole_step(offers, {.writer = 0, .generation = start.generation, .step = start.step});
+  if (!start.snapshot.has_value()) return {};
+  if (inputs.communicator.rank() == 0) {
+    const Result<SnapshotSet> set = SnapshotSet::open(inputs.env, run, *start.snapshot);
+    if (set.ok()) {
+      start.config = set->manifest().config;
+      start.device = set->manifest().values.at("device");
+    } else {
+      start.notes.push_back(set.error().message);
+      start.snapshot.reset();
+    }
+  }
+  HF_TRY(const std::vector<std::string> starts, all_gather_text(inputs.communicator, waiter, to_text(start)));
+  start = start_from_text(starts.front());
+  return {};
 }
 
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,

@@ -26,6 +26,11 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                               std::unique_ptr<FileLock>& lock);
 
+// Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
+// was seen, not yet read.
+Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                           StartPoint& start);
+
 // Opens the data everywhere and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
                                            const Config& config);

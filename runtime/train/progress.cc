@@ -35,14 +35,15 @@ void Progress::say(std::string_view line) const {
   static_cast<void>(std::fflush(stdout));
 }
 
-Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
-                               const StartupTimes& times, const Device& device, std::string_view exchange) {
+Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state,
+                               std::string_view resumed_from, const StartupTimes& times, const Device& device,
+                               std::string_view exchange) {
   if (!speaks_) return {};
   EventLine& line = log_.line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
   line.field("steps", setup_.steps).field("flops_per_token", setup_.flops_per_token);
-  if (resumed) {
-    line.field("resumed_from_step", state.step);
+  if (!resumed_from.empty()) {
+    line.field("resumed_from_step", state.step).field("resumed_from", resumed_from);
   } else {
     line.null_field("resumed_from_step");
   }

@@ -31,9 +31,11 @@ class Progress {
     std::int64_t state_ns = 0;      // initial weights, or a checkpoint
     std::int64_t gemm_peak_ns = 0;  // the yardstick of the console's "gemm"
   };
-  // `exchange`: how the ranks exchange the device's memory, and why so.
-  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state, bool resumed,
-                       const StartupTimes& times, const Device& device, std::string_view exchange);
+  // `resumed_from`: "ram", "disk", or empty. `exchange`: how the ranks exchange the device's memory, and why
+  // so.
+  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state,
+                       std::string_view resumed_from, const StartupTimes& times, const Device& device,
+                       std::string_view exchange);
   // A console line for the first step, every `every_steps` and the last; an event for every step.
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);

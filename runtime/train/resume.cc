@@ -14,7 +14,9 @@ namespace {
 StartPoint start_at(const FoundCheckpoint& found) {
   const Manifest& manifest = found.checkpoint.manifest();
   StartPoint start{.checkpoint = found.checkpoint.directory(),
+                   .generation = manifest.generation,
                    .step = manifest.step,
+                   .run_id = manifest.run_id,
                    .config = manifest.config,
                    .device = {},
                    .notes = found.skipped};
@@ -42,7 +44,11 @@ Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optiona
   }
   HF_TRY_VOID(check_has_state(*found));
   const Manifest& wanted = found->checkpoint.manifest();
-  if (!own.has_value()) return start_at(*found);
+  if (!own.has_value()) {
+    StartPoint start = start_at(*found);
+    start.run_id.clear();  // what else there is of that run belongs to its own directory
+    return start;
+  }
   const Manifest& here = own->checkpoint.manifest();
   if (here.run_id == wanted.run_id) return start_at(here.step > wanted.step ? *own : *found);
   return fail(
@@ -53,7 +59,7 @@ Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optiona
 }
 
 Result<Config> stored_config(Env& env, const StartPoint& start) {
-  Result<LoadedConfig> loaded = load_stored_config(env, start.config, start.checkpoint + " (stored config)");
+  Result<LoadedConfig> loaded = load_stored_config(env, start.config, name_of(start) + " (stored config)");
   if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
   return loaded->config;
 }
@@ -85,8 +91,10 @@ Result<StartPoint> choose_start(Env& env, const Config& config) {
   const std::string& directory = config.run.directory;
   HF_TRY(std::optional<FoundCheckpoint> own, find_checkpoint(env, directory));
   if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
+  StartPoint fresh;
+  if (const Result<std::string> id = env.read_text(RunPaths{directory}.run_id()); id.ok()) fresh.run_id = *id;
   if (resume == "never") {
-    if (!own.has_value()) return StartPoint{};
+    if (!own.has_value()) return fresh;
     return fail(ExitCode::config,
                 "run.resume = \"never\", but {} holds checkpoints up to step {}; nothing is overwritten. "
                 "Give another "
@@ -102,27 +110,37 @@ Result<StartPoint> choose_start(Env& env, const Config& config) {
         "run.resume = \"auto\" to start afresh",
         directory);
   }
-  return StartPoint{};
+  return fresh;
+}
+
+std::string name_of(const StartPoint& start) {
+  return start.snapshot ? fmt::format("the RAM snapshot of step {}", start.snapshot->step) : start.checkpoint;
 }
 
 std::string to_text(const StartPoint& start) {
-  return nlohmann::json::array(
-             {start.checkpoint, start.step, start.config, start.device, start.notes, start.writer})
+  const SnapshotStep snapshot = start.snapshot.value_or(SnapshotStep{});
+  return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.run_id,
+                                start.snapshot.has_value(), snapshot.writer, snapshot.generation,
+                                snapshot.step, start.config, start.device, start.notes, start.writer})
       .dump();
 }
 
 StartPoint start_from_text(const std::string& text) {
   const nlohmann::json json = nlohmann::json::parse(text);  // from rank 0, which runs the same binary
-  return {.checkpoint = json[0],
-          .step = json[1],
-          .config = json[2],
-          .device = json[3],
-          .notes = json[4],
-          .writer = json[5]};
+  StartPoint start = {.checkpoint = json[0],
+                      .generation = json[1],
+                      .step = json[2],
+                      .run_id = json[3],
+                      .config = json[8],
+                      .device = json[9],
+                      .notes = json[10],
+                      .writer = json[11]};
+  if (json[4]) start.snapshot = {.writer = json[5], .generation = json[6], .step = json[7]};
+  return start;
 }
 
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {
-  if (start.checkpoint.empty()) return {};
+  if (start.config.empty()) return {};
   HF_TRY(const Config stored, stored_config(env, start));
   inherit_resolved(config, stored);
   return {};
@@ -131,7 +149,7 @@ Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& confi
 Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint& start,
                                                      const Config& config) {
   std::vector<std::string> lines;
-  if (start.checkpoint.empty()) return lines;
+  if (start.config.empty()) return lines;
   HF_TRY(const Config stored, stored_config(env, start));
   std::string forbidden;
   for (ConfigChange& change : diff_config(stored, config)) {
@@ -149,7 +167,7 @@ Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint&
               "{} was made by another configuration; these keys decide what the run is and cannot change on "
               "resume:{}\n"
               "Put them back, or start a new run in another run.directory",
-              start.checkpoint, forbidden);
+              name_of(start), forbidden);
 }
 
 }  // namespace holdfast

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/ram_tier.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
@@ -13,9 +15,12 @@
 namespace holdfast {
 
 struct StartPoint {
-  std::string checkpoint = {};  // directory to resume from; empty = a fresh run
-  std::uint64_t step = 0;
-  std::string config = {};              // the config stored with it, as TOML
+  std::string checkpoint = {};             // directory to resume from; empty = a fresh run
+  std::uint64_t generation = 0, step = 0;  // of the checkpoint
+  std::string run_id = {};                 // of the run whose directory it is; empty = not known, a new one
+  // Newer than the checkpoint, if it turns out to be sound.
+  std::optional<SnapshotStep> snapshot = {};
+  std::string config = {};              // stored with the newest of them, as TOML
   std::string device = {};              // what it was made on
   std::vector<std::string> notes = {};  // for the user: damaged checkpoints that were passed over
   std::uint64_t writer = 0;             // drawn anew by every start: names its unfinished saves
@@ -27,6 +32,8 @@ struct StartPoint {
 //   must   the newest whole checkpoint, else ExitCode::checkpoint
 //   path   that checkpoint, unless run.directory already continues from it further on
 Result<StartPoint> choose_start(Env& env, const Config& config);
+// "checkpoints/step-00000010", or words for a snapshot.
+std::string name_of(const StartPoint& start);
 std::string to_text(const StartPoint& start);
 StartPoint start_from_text(const std::string& text);  // written by to_text
 

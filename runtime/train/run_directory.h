@@ -3,6 +3,7 @@
 //   status.json   how the run stands            report.html   curves
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
+//   run_id        names what the run has in shared memory (checkpoint/ram_tier.h)
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ struct RunPaths {
   std::string status() const { return directory + "/status.json"; }
   std::string report() const { return directory + "/report.html"; }
   std::string lock() const { return directory + "/lock"; }
+  std::string run_id() const { return directory + "/run_id"; }
   std::string trace() const { return directory + "/trace"; }
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }

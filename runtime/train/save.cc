@@ -65,25 +65,42 @@ Result<void> read_weights(Worker& worker, const std::string& directory) {
   return write_state(worker.host_access(), of_kind(worker.optimizer().state(), "weight"), fill);
 }
 
-Result<void> read_owned(Worker& worker, const std::string& directory) {
-  HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
-  if (checkpoint.manifest().identity != config_identity(worker.config())) {
+// The RunState of a manifest, if it is of this run and its data are still there; `place` is for the sentence.
+Result<RunState> checked_state(Worker& worker, const Manifest& manifest, const std::string& place) {
+  if (manifest.identity != config_identity(worker.config())) {
     return fail(
         ExitCode::checkpoint,
         "{}: the manifest is of a run with other forbidden keys than its own stored config says; it was put "
         "together from two runs. Use another checkpoint",
-        directory);
+        place);
   }
-  HF_TRY_VOID(
-      read_state(worker.host_access(), worker.optimizer().state(), checkpoint, worker.host_threads()));
+  HF_TRY(RunState state, take_state(manifest, place));
   const Digest fingerprint = worker.state().data_fingerprint;
-  HF_TRY(worker.state(), take_state(checkpoint.manifest(), directory));
-  if (fingerprint == worker.state().data_fingerprint) return {};
+  if (fingerprint == state.data_fingerprint) return state;
   return fail(ExitCode::data,
               "the data files have changed since {} was saved (fingerprint {}, now {}): the order and "
               "content of what is "
               "left would not be the run's. Put the files back, or start a new run in another run.directory",
-              directory, to_hex(worker.state().data_fingerprint), to_hex(fingerprint));
+              place, to_hex(state.data_fingerprint), to_hex(fingerprint));
+}
+
+Result<void> read_owned(Worker& worker, const std::string& directory) {
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
+  HF_TRY(const RunState state, checked_state(worker, checkpoint.manifest(), directory));
+  HF_TRY_VOID(
+      read_state(worker.host_access(), worker.optimizer().state(), checkpoint, worker.host_threads()));
+  worker.state() = state;
+  return {};
+}
+
+// The RunState, once the owned state is read.
+Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
+  HF_TRY(SnapshotSet set, SnapshotSet::open(worker.env(), digest_of(run_id), step));
+  HF_TRY(const RunState state,
+         checked_state(worker, set.manifest(), fmt::format("the RAM snapshot of step {}", step.step)));
+  HF_TRY_VOID(read_state(worker.host_access(), worker.optimizer().state(),
+                         [&](std::span<const Checkpoint::Wanted> wanted) { return set.read(wanted); }));
+  return state;
 }
 
 }  // namespace
@@ -111,6 +128,14 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {
   HF_FAULT_POINT(worker.faults(), "load.before_read");
   HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory)));
+  return worker.publish_parameters();
+}
+
+Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
+  HF_FAULT_POINT(worker.faults(), "load.before_snapshot");
+  const Result<RunState> state = read_snapshot(worker, step, run_id);
+  HF_TRY_VOID(agree(worker, outcome_of(state)));
+  worker.state() = *state;
   return worker.publish_parameters();
 }
 

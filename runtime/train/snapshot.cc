@@ -1,65 +1,59 @@
 #include "runtime/train/snapshot.h"
 
-#include <cstring>
+#include <algorithm>
 
-#include "kernels/elementwise.h"
 #include "runtime/train/checkpoint_parts.h"
 
 namespace holdfast {
 namespace {
 
-// Pieces begin where a disk could take them from without another copy.
-constexpr std::uint64_t alignment_bytes = 4096;
-
-std::uint64_t padded(std::uint64_t bytes) {
-  return (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-}
-
-// The memory plan aligns to less.
-std::span<std::byte> aligned(std::span<std::byte> memory) {
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  return memory.subspan(padded(address) - address);
+std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
+  std::vector<ShardSpec> specs;
+  for (const StatePiece& piece : pieces) specs.push_back(piece.spec);
+  return specs;
 }
 
 }  // namespace
 
-std::uint64_t snapshot_bytes(std::span<const ShardSpec> pieces) {
-  std::uint64_t bytes = alignment_bytes;
-  for (const ShardSpec& piece : pieces) bytes += padded(piece.byte_count());
-  return bytes;
-}
-
-Snapshot::Snapshot(Worker& worker) : worker_(&worker) {
-  std::span<std::byte> room = aligned(worker.snapshot_memory());
-  for (const StatePiece& live : saved_state(worker)) {
-    HF_CHECK(padded(live.bytes.size()) <= room.size(), "the plan has no room for a snapshot");
-    sources_.push_back(live.bytes);
-    pieces_.push_back({live.spec, room.first(live.bytes.size())});
-    room = room.subspan(padded(live.bytes.size()));
-  }
+Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer)
+    : worker_(&worker), slot_(memory, specs_of(saved_state(worker))) {
+  for (const StatePiece& piece : saved_state(worker)) sources_.push_back(piece.bytes);
+  identity_.run = digest_of(worker.state().run_id);
+  identity_.host = digest_of(worker.env().host_name());
+  identity_.writer = writer;
+  identity_.rank = static_cast<std::uint32_t>(worker.communicator().rank());
+  identity_.ranks = static_cast<std::uint32_t>(worker.communicator().size());
 }
 
 Result<void> Snapshot::begin() {
   state_ = worker_->state();
-  Device& device = worker_->device();
-  if (device.host_sees_memory()) return {};
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    device.launch(Copy{.source = sources_[i].data(),
-                       .target = const_cast<std::byte*>(pieces_[i].bytes.data()),
-                       .bytes = static_cast<std::int64_t>(sources_[i].size())});
-  }
-  device.synchronize();
+  identity_.generation = state_.generation;
+  identity_.step = state_.step;
+  manifest_ = make_manifest(*worker_, state_, {});
+  slot_.begin();
+  if (worker_->device().host_sees_memory()) return {};
+  copy();
   return worker_->device_outcome();
 }
 
 void Snapshot::complete() {
-  if (!worker_->device().host_sees_memory()) return;
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
-  for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    if (i == pieces_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
-    std::memcpy(const_cast<std::byte*>(pieces_[i].bytes.data()), sources_[i].data(), sources_[i].size());
+  if (worker_->device().host_sees_memory()) copy();
+  HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
+  slot_.seal(identity_, manifest_);
+  HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");
+}
+
+void Snapshot::copy() {
+  const bool direct = worker_->device().host_sees_memory();
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    if (i == sources_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+    for (std::size_t done = 0; done < sources_[i].size(); done += HostAccess::buffer_bytes) {
+      const auto part = sources_[i].subspan(
+          done, std::min<std::size_t>(HostAccess::buffer_bytes, sources_[i].size() - done));
+      slot_.copy(i, done, direct ? part : worker_->host_access().to_read(part));
+    }
   }
-  HF_FAULT_POINT(worker_->faults(), "snapshot.after_copy");
 }
 
 }  // namespace holdfast

@@ -1,43 +1,45 @@
-// Snapshot: a copy, in host memory that is planned with the rest, of the state that this rank saves, as it is
-// between two updates. On a device whose memory the host sees, a thread in the background makes it while the
-// next forward and backward run; the next update waits for it. Any other device copies in its queue, at once.
+// Snapshot: a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it is
+// between two updates. On a device whose memory the host sees, a thread in the background copies it while the
+// next forward and backward run; the next update waits for it. Any other device copies at once.
 //
-//   HF_TRY_VOID(snapshot.begin());   // after an update
-//   snapshot.complete();             // in the background; before the next update
-//   write(snapshot.pieces());        // until the next begin()
+//   snapshot.begin();        // after an update
+//   snapshot.complete();     // in the background; before the next update
+//   write(snapshot.pieces());  // until the next begin()
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "checkpoint/shard_file.h"
+#include "checkpoint/snapshot_slot.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
 
-// Memory that a snapshot of these pieces takes.
-std::uint64_t snapshot_bytes(std::span<const ShardSpec> pieces);
-
 class Snapshot {
  public:
-  // The worker outlives it and has planned memory for it.
-  explicit Snapshot(Worker& worker);
+  // `memory` has Worker::snapshot_bytes() bytes and outlives it, as the worker does.
+  Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer);
 
-  // The state after the last step, from now on. Of the thread that launches. Error: the device's.
+  // The state after the last step, from now on. Of the thread that launches. Error: the device's; what is in
+  // the slot then is of no use.
   Result<void> begin();
-  // Once, of any thread: what begin() has left to copy.
+  // Once, of any thread: what begin() has left to copy, and the seal.
   void complete();
 
   const RunState& state() const { return state_; }
   // What complete() has made.
-  const std::vector<StatePiece>& pieces() const { return pieces_; }
+  const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
  private:
+  void copy();
+
   Worker* worker_;
+  SnapshotIdentity identity_;
   std::vector<std::span<const std::byte>> sources_;  // of the pieces
-  std::vector<StatePiece> pieces_;
+  SnapshotSlot slot_;
   RunState state_;
+  Manifest manifest_;
 };
 
 }  // namespace holdfast

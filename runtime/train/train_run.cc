@@ -64,6 +64,7 @@ class TrainRun {
   Result<void> join();
   Result<void> build_worker();
   Result<void> load_state();
+  Result<bool> load_snapshot();
   Result<void> open_log();
   Result<ExitCode> train();
   Result<ExitCode> say_finished();
@@ -105,6 +106,7 @@ Result<void> TrainRun::join() {
   HF_TRY(data_, join_data(inputs_, waiter(), config_));
   HF_TRY_VOID(join_device_check(inputs_, waiter(), config_));
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
+  HF_TRY_VOID(join_snapshot(inputs_, waiter(), config_, start_));
   HF_TRY_VOID(
       adopt_stored_shape(inputs_.env, start_, config_));  // "auto" goes on with the device that it was
   const std::string choice = resolve_device(inputs_.env, config_, inputs_.rank_on_host);
@@ -147,10 +149,17 @@ Result<void> TrainRun::build_worker() {
 
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = data_->fingerprint();
+  if (start_.snapshot.has_value()) {
+    HF_TRY(const bool loaded, load_snapshot());
+    if (loaded) return {};
+  }
   if (!start_.checkpoint.empty()) {
     if (first_) fmt::print("resuming from {} (step {})\n", start_.checkpoint, start_.step);
     return restore_checkpoint(*worker_, start_.checkpoint);
   }
+  // What an earlier run in this directory may have left in shared memory.
+  if (!start_.run_id.empty())
+    HF_TRY_VOID(agree(outcome_of(remove_snapshots(inputs_.env, digest_of(start_.run_id)))));
   std::string run_id;
   if (first_) run_id = fmt::format("{:016x}{:016x}", inputs_.env.random_u64(), inputs_.env.random_u64());
   HF_TRY(const std::vector<std::string> ids, all_gather_text(inputs_.communicator, waiter(), run_id));
@@ -167,6 +176,17 @@ Result<void> TrainRun::load_state() {
   }
   HF_TRY_VOID(agree(outcome));
   return restore_weights(*worker_, (*found)->checkpoint.directory());
+}
+
+// False: it is not sound, and what was known before it counts.
+Result<bool> TrainRun::load_snapshot() {
+  if (first_) fmt::print("resuming from {}\n", name_of(start_));
+  const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.run_id);
+  if (restored.ok()) return true;
+  if (restored.error().code != ExitCode::checkpoint) return restored.error();
+  if (first_) fmt::print(stderr, "holdfast: RAM snapshot passed over: {}\n", restored.error().message);
+  start_.snapshot.reset();
+  return false;
 }
 
 // The best of a few rounds: other work on the machine only ever makes a peak look lower than it is.
@@ -203,6 +223,7 @@ Result<void> TrainRun::open_log() {
   Result<void> outcome;
   if (first_) {
     outcome = inputs_.env.replace_text(paths.config(), dump_config(config_, inputs_.config->origin));
+    if (outcome.ok()) outcome = inputs_.env.replace_text(paths.run_id(), worker_->state().run_id);
     if (outcome.ok()) outcome = progress_->open();
     if (outcome.ok())
       outcome = write_status(inputs_.env, paths,
@@ -210,7 +231,10 @@ Result<void> TrainRun::open_log() {
     if (outcome.ok()) {
       outcome =
           progress_->started(parameter_count(worker_->spec()), inputs_.communicator.size(), worker_->state(),
-                             !start_.checkpoint.empty(), times_, *device_, exchange_.choice.description);
+                             start_.snapshot.has_value() ? "ram"
+                             : start_.checkpoint.empty() ? ""
+                                                         : "disk",
+                             times_, *device_, exchange_.choice.description);
     }
     const std::int64_t stages = config_.parallel.pipeline;
     progress_->say(
@@ -239,11 +263,15 @@ Result<ExitCode> TrainRun::train() {
                    .progress = *progress_,
                    .stop = inputs_.stop,
                    .held_out = held_out_,
+                   .writer = start_.writer,
                    .started_ns = inputs_.started_ns});
   return trainer.run();
 }
 
+// Also of one whose last start died right behind its last save.
 Result<ExitCode> TrainRun::say_finished() {
+  if (!start_.run_id.empty())
+    HF_TRY_VOID(agree(outcome_of(remove_snapshots(inputs_.env, digest_of(start_.run_id)))));
   if (first_) {
     fmt::print("the run in {} is finished: step {} of {}\n", config_.run.directory, step(),
                config_.training.steps);

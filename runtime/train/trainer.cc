@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/ram_tier.h"
 #include "parallel/agreement.h"
 #include "runtime/train/save.h"
 
@@ -40,7 +41,7 @@ Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
-  if (!parts.worker.snapshot_memory().empty()) saver_.emplace(parts.worker, parts.store);
+  if (parts.worker.snapshot_bytes() > 0) saver_.emplace(parts.worker, parts.store, parts.writer);
   const CheckpointConfig& config = parts.worker.config().checkpoint;
   if (config.upload_command.empty() || parts.worker.communicator().rank() != 0) return;
   uploader_.emplace(parts.worker.env(), parts.store,
@@ -69,7 +70,10 @@ Result<ExitCode> Trainer::run_steps() {
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
-  if (saver_) HF_TRY_VOID(saver_->prepare());
+  if (saver_) {
+    HF_TRY_VOID(saver_->prepare());
+    if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
+  }
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
@@ -77,8 +81,9 @@ Result<ExitCode> Trainer::run_steps() {
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
-    } else if (due(config.checkpoint.every_steps, outcome.step)) {
-      HF_TRY_VOID(begin_save());
+    } else if (const bool to_disk = due(config.checkpoint.every_steps, outcome.step);
+               to_disk || due(config.checkpoint.ram_every_steps, outcome.step)) {
+      HF_TRY_VOID(begin_save(to_disk));
     }
     if (stopping) return end(ExitCode::saved);
   }
@@ -94,6 +99,12 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   if (uploader_ && code != ExitCode::done) uploader_->cancel();
   HF_TRY_VOID(finish_uploads());
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
+  // The state is on the disk, whole.
+  if (const Result<SharedSnapshots> removed =
+          remove_snapshots(worker.env(), digest_of(worker.state().run_id));
+      !removed.ok()) {
+    parts_.progress.say("RAM snapshots stay: " + removed.error().message);
+  }
   return code;
 }
 
@@ -153,9 +164,9 @@ void Trainer::note_save(std::int64_t duration_ns) {
   saved_ = true;
 }
 
-Result<void> Trainer::begin_save() {
+Result<void> Trainer::begin_save(bool to_disk) {
   const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
-  HF_TRY_VOID(saver_->begin());
+  HF_TRY_VOID(saver_->begin(to_disk));
   report_saves();
   return {};
 }

@@ -23,6 +23,7 @@ class Trainer {
     Progress& progress;
     StopSource& stop;
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
+    std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
   };
   explicit Trainer(const Parts& parts);
@@ -39,7 +40,7 @@ class Trainer {
   Result<void> evaluate();
   // The state after this step: now, or while the next steps are made.
   Result<void> save();
-  Result<void> begin_save();
+  Result<void> begin_save(bool to_disk);
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);

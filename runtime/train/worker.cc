@@ -2,21 +2,27 @@
 
 #include <algorithm>
 
+#include "checkpoint/snapshot_slot.h"
 #include "parallel/agreement.h"
+#include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/train/device_loss.h"
 #include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
-#include "runtime/train/snapshot.h"
+#include "runtime/train/snapshot_memory.h"
 
 namespace holdfast {
 namespace {
 
 // Else it saves at its end only, or where it is asked to stop: then the state itself is written.
 bool saves_while_training(const Config& config) {
-  return config.checkpoint.every_steps > 0 && config.checkpoint.every_steps < config.training.steps;
+  const auto comes_before_end = [&](std::int64_t every_steps) {
+    return every_steps > 0 && every_steps < config.training.steps;
+  };
+  return comes_before_end(config.checkpoint.every_steps) ||
+         comes_before_end(config.checkpoint.ram_every_steps);
 }
 
 // Of a microbatch: inputs, targets, first keys.
@@ -139,10 +145,18 @@ void Worker::reserve() {
 
 // Agreed on before anybody touches memory: what a rank of this host took would be missing in another's count.
 Result<void> Worker::agree_it_fits() {
-  return agree_on_outcome(
-      communicator(), waiter_,
-      check_fits(plan_, available_memory_bytes(env()), inputs_.ranks_on_host, device().host_sees_memory()),
-      env().host_name());
+  std::optional<std::uint64_t> available = available_memory_bytes(env());
+  if (available.has_value()) {
+    const std::uint64_t shared = shared_snapshot_bytes() * static_cast<std::uint64_t>(inputs_.ranks_on_host);
+    available = *available - std::min(*available, shared);
+  }
+  return agree_on_outcome(communicator(), waiter_,
+                          check_fits(plan_, available, inputs_.ranks_on_host, device().host_sees_memory()),
+                          env().host_name());
+}
+
+std::uint64_t Worker::shared_snapshot_bytes() const {
+  return config().checkpoint.ram_every_steps > 0 ? SnapshotMemory::shared_slots * snapshot_bytes_ : 0;
 }
 
 Result<void> Worker::allocate() {
@@ -151,7 +165,7 @@ Result<void> Worker::allocate() {
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_ = arena_.at<std::int32_t>(tokens_slot_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
-  if (saves_while_training(config())) snapshot_memory_ = arena_.bytes(snapshot_slot_);
+  snapshot_memory_ = bound_snapshot();
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
   tensor_exchange_.bind(arena_);
@@ -206,6 +220,7 @@ void Worker::reserve_exchanges() {
   links_.reserve(device(), static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
 }
 
+// In shared memory it is no part of the arena.
 void Worker::reserve_snapshot() {
   std::vector<ShardSpec> pieces;
   for (const char* kind : {"weight", "moment1", "moment2"}) {
@@ -213,8 +228,19 @@ void Worker::reserve_snapshot() {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
   }
-  snapshot_slot_ =
-      plan_.reserve("snapshot", MemoryClass::snapshot, snapshot_bytes(pieces), MemoryPlace::host_visible);
+  constexpr std::uint64_t other_manifest_bytes = 64 << 10;
+  snapshot_bytes_ = SnapshotSlot::bytes_for(pieces, 2 * dump_config(config()).size() + other_manifest_bytes);
+  if (config().checkpoint.ram_every_steps > 0) return;
+  snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
+                                 snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);
+}
+
+// The part of the arena's slot that is aligned as snapshots are.
+std::span<std::byte> Worker::bound_snapshot() const {
+  if (snapshot_bytes_ == 0 || config().checkpoint.ram_every_steps > 0) return {};
+  const std::span<std::byte> room = arena_.bytes(snapshot_slot_);
+  const std::uint64_t over = reinterpret_cast<std::uintptr_t>(room.data()) % SnapshotSlot::alignment_bytes;
+  return room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, snapshot_bytes_);
 }
 
 TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,

@@ -117,7 +117,9 @@ class Worker {
   // For a copy of what this rank saves (snapshot.h), of the host; empty where no save is due while training
   // goes on.
   std::span<std::byte> snapshot_memory() const { return snapshot_memory_; }
-  int host_threads() const;  // for work of the host while the device rests
+  std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }  // of one such copy; 0 where there is none
+  std::uint64_t shared_snapshot_bytes() const;  // of those in shared memory, beside the memory plan
+  int host_threads() const;                     // for work of the host while the device rests
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
@@ -138,6 +140,7 @@ class Worker {
   void reserve();
   void reserve_exchanges();
   void reserve_snapshot();
+  std::span<std::byte> bound_snapshot() const;
   std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;
   std::size_t token_offset(std::size_t slot) const;
@@ -182,6 +185,7 @@ class Worker {
   std::int32_t* tokens_ = nullptr;
   std::span<double> loss_sums_;
   std::span<std::byte> snapshot_memory_;
+  std::uint64_t snapshot_bytes_ = 0;
 };
 
 }  // namespace holdfast

@@ -347,6 +347,13 @@ def expect_whole_checkpoints(run, step_before):
     return newest
 
 
+def expect_no_snapshots(run):
+    """A run that has ended well leaves nothing in shared memory."""
+    printed = program_output("clean", run.directory)
+    if " 0 snapshots removed" not in printed:
+        raise AssertionError(f"left in shared memory: {printed}")
+
+
 def reference_digest(scene, overrides=(), name="reference"):
     """Of the run that nothing disturbs: one rank, one thread, start to end."""
     run = scene.run(name, overrides)

@@ -48,6 +48,8 @@ class KillTest(unittest.TestCase):
         run = self.scene.run(f"{point}-{rank}", kills.RUN_OPTIONS)
         source = self.scene.directory / f"reference/checkpoints/step-{RESUME_STEP:08d}"
         shutil.copytree(source, run.directory / "checkpoints" / source.name)
+        if point == "load.before_snapshot":  # there must be one that is newer than the checkpoint
+            run.start(2, faults="step.begin@4:0=kill").wait(kills.SETTLE_S)
         layouts = (kills.Layout(2), kills.Layout(2, stages=2), kills.Layout(2, tensor=2))  # in turn
         layout = layouts[self.points.index(point) % len(layouts)]
         start = run.start(2, overrides=layout.options(), faults=f"{point}@{hit}:{rank}=kill")
@@ -56,6 +58,7 @@ class KillTest(unittest.TestCase):
         kills.check_after_kill(run, RESUME_STEP)
         run.start(2).expect_exit(0)
         self.assertEqual(run.digest(), self.reference)
+        harness.expect_no_snapshots(run)
 
 
 if __name__ == "__main__":

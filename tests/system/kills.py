@@ -19,7 +19,7 @@ JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the 
 
 
 TENSOR_LANES = 2
-RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}"]  # of every start of a run, and of its reference
+RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2"]  # of every start of a run, and of its reference
 
 
 @dataclasses.dataclass
@@ -136,4 +136,5 @@ def torment(scene, seed, points, story):
     story.append(f"{layout} ({launcher}), to the end")
     run.start(layout.ranks, launcher, layout.options()).expect_exit(0)
     harness.expect_no_processes(run)
+    harness.expect_no_snapshots(run)
     return run.digest(), kills

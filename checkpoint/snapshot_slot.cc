@@ -1,0 +1,211 @@
+#include "checkpoint/snapshot_slot.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/crc32c.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<char, 8> slot_magic = {'H', 'F', 'S', 'N', 'A', 'P', '\0', '\0'};
+constexpr std::uint32_t slot_version = 1;
+constexpr std::uint64_t page_bytes = 4096;
+constexpr std::uint32_t sealed_mark = 0x5ea1ed01;
+
+struct SlotHeader {
+  std::array<char, 8> magic;
+  std::uint32_t version;
+  std::uint32_t sealed;  // sealed_mark, or 0
+  std::uint64_t run_high, run_low, host_high, host_low;
+  std::uint64_t writer, generation, step;
+  std::uint32_t rank, ranks;
+  std::uint64_t index_offset, index_bytes;
+  std::uint32_t index_crc32c;
+  std::uint32_t crc32c;  // of everything before
+};
+static_assert(sizeof(SlotHeader) == 104 && std::is_trivially_copyable_v<SlotHeader>);
+
+std::uint64_t padded(std::uint64_t bytes) {
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+std::uint32_t checksum_of(const SlotHeader& header) {
+  return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(SlotHeader, crc32c)));
+}
+
+Json to_json(const ShardSpec& spec) {
+  return Json::array({spec.tensor, spec.kind, static_cast<int>(spec.dtype), spec.global_shape, spec.slice,
+                      spec.slices, spec.first_block, spec.block_count});
+}
+
+// Of an index whose checksum is right: this program wrote it.
+ShardSpec spec_of(const Json& json) {
+  return {.tensor = json[0],
+          .kind = json[1],
+          .dtype = static_cast<DType>(json[2].get<int>()),
+          .global_shape = json[3],
+          .slice = json[4],
+          .slices = json[5],
+          .first_block = json[6],
+          .block_count = json[7]};
+}
+
+std::string text_of_specs(std::span<const ShardSpec> pieces) {
+  Json specs = Json::array();
+  for (const ShardSpec& piece : pieces) specs.push_back(to_json(piece));
+  return specs.dump();
+}
+
+std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
+  std::uint64_t bytes = 0;
+  for (const ShardSpec& piece : pieces) bytes += padded(piece.byte_count());
+  return bytes;
+}
+
+Error damaged(const std::string& place, std::string_view what) {
+  return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is passed over", place, what);
+}
+
+Result<SlotHeader> read_header(std::span<const std::byte> memory, const std::string& place) {
+  if (memory.size() < page_bytes) return damaged(place, "it is too short");
+  SlotHeader header;
+  std::memcpy(&header, memory.data(), sizeof(header));
+  if (header.magic != slot_magic || header.version != slot_version)
+    return damaged(place, "it does not begin as one of this program's");
+  if (header.sealed != sealed_mark)
+    return fail(ExitCode::checkpoint, "the RAM snapshot {} was not finished; it is passed over", place);
+  if (header.crc32c != checksum_of(header)) return damaged(place, "its header has a wrong checksum");
+  const bool inside = header.index_offset >= page_bytes && header.index_offset <= memory.size() &&
+                      header.index_bytes <= memory.size() - header.index_offset;
+  if (!inside) return damaged(place, "its index lies outside of it");
+  return header;
+}
+
+SnapshotIdentity identity_of(const SlotHeader& header) {
+  return {.run = {.high = header.run_high, .low = header.run_low},
+          .host = {.high = header.host_high, .low = header.host_low},
+          .writer = header.writer,
+          .generation = header.generation,
+          .step = header.step,
+          .rank = header.rank,
+          .ranks = header.ranks};
+}
+
+}  // namespace
+
+// The index: the texts of manifest and specs, at most doubled by JSON's escapes, and a number for each piece.
+std::uint64_t SnapshotSlot::bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max) {
+  constexpr std::uint64_t crc_text_bytes = 11, brackets = 64;
+  return page_bytes + data_bytes(pieces) +
+         padded(2 * manifest_bytes_max + text_of_specs(pieces).size() + crc_text_bytes * pieces.size() +
+                brackets);
+}
+
+SnapshotSlot::SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces)
+    : memory_(memory), specs_text_(text_of_specs(pieces)), crc32c_(pieces.size()) {
+  HF_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes == 0);
+  HF_CHECK(page_bytes + data_bytes(pieces) <= memory.size());
+  std::uint64_t offset = page_bytes;
+  for (const ShardSpec& piece : pieces) {
+    pieces_.push_back({piece, memory.subspan(offset, piece.byte_count())});
+    offset += padded(piece.byte_count());
+  }
+  index_offset_ = offset;
+}
+
+void SnapshotSlot::begin() {
+  std::memset(memory_.data(), 0, sizeof(SlotHeader));
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // not sealed before anything else changes
+}
+
+// In bites that stay in the cache between the copy and the checksum.
+void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part) {
+  constexpr std::size_t bite_bytes = 128 << 10;
+  const std::span<const std::byte> room = pieces_[piece].bytes;
+  HF_CHECK(offset <= room.size() && part.size() <= room.size() - offset);
+  std::byte* const target = memory_.data() + (room.data() - memory_.data()) + offset;
+  std::uint32_t crc = offset == 0 ? 0 : crc32c_[piece];
+  for (std::size_t done = 0; done < part.size(); done += bite_bytes) {
+    const std::span<const std::byte> bite = part.subspan(done, std::min(bite_bytes, part.size() - done));
+    std::memcpy(target + done, bite.data(), bite.size());
+    crc = crc32c(bite, crc);
+  }
+  crc32c_[piece] = crc;
+}
+
+void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest) {
+  const std::string index =
+      fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump(), specs_text_, Json(crc32c_).dump());
+  HF_CHECK(index.size() <= memory_.size() - index_offset_, "a manifest is longer than was planned");
+  std::memcpy(memory_.data() + index_offset_, index.data(), index.size());
+  SlotHeader header = {.magic = slot_magic,
+                       .version = slot_version,
+                       .sealed = sealed_mark,
+                       .run_high = identity.run.high,
+                       .run_low = identity.run.low,
+                       .host_high = identity.host.high,
+                       .host_low = identity.host.low,
+                       .writer = identity.writer,
+                       .generation = identity.generation,
+                       .step = identity.step,
+                       .rank = identity.rank,
+                       .ranks = identity.ranks,
+                       .index_offset = index_offset_,
+                       .index_bytes = index.size(),
+                       .index_crc32c = crc32c(std::as_bytes(std::span(index))),
+                       .crc32c = 0};
+  header.crc32c = checksum_of(header);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // and sealed after everything else
+  std::memcpy(memory_.data(), &header, sizeof(header));
+}
+
+Result<SnapshotIdentity> SnapshotReader::identify(std::span<const std::byte> memory,
+                                                  const std::string& place) {
+  HF_TRY(const SlotHeader header, read_header(memory, place));
+  return identity_of(header);
+}
+
+Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> memory, const std::string& place) {
+  HF_TRY(const SlotHeader header, read_header(memory, place));
+  SnapshotReader reader;
+  reader.place_ = place;
+  reader.memory_ = memory.first(header.index_offset);
+  reader.identity_ = identity_of(header);
+  const std::span<const std::byte> index = memory.subspan(header.index_offset, header.index_bytes);
+  if (crc32c(index) != header.index_crc32c) return damaged(place, "its index has a wrong checksum");
+  HF_TRY_VOID(reader.parse_index(index));
+  return reader;
+}
+
+Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
+  const Json json = Json::parse(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
+  HF_TRY(manifest_, decode_manifest(json[0].get_ref<const std::string&>(), place_));
+  for (const Json& spec : json[1]) specs_.push_back(spec_of(spec));
+  crc32c_ = json[2].get<std::vector<std::uint32_t>>();
+  verified_.resize(specs_.size());
+  std::uint64_t offset = page_bytes;
+  for (const ShardSpec& spec : specs_) {
+    offsets_.push_back(offset);
+    offset += padded(spec.byte_count());
+  }
+  if (offset != memory_.size()) return damaged(place_, "its pieces do not fill it");
+  return {};
+}
+
+Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index) {
+  const std::span<const std::byte> bytes = memory_.subspan(offsets_[index], specs_[index].byte_count());
+  if (!verified_[index] && crc32c(bytes) != crc32c_[index]) {
+    return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor,
+                                       specs_[index].kind));
+  }
+  verified_[index] = true;
+  return bytes;
+}
+
+}  // namespace holdfast

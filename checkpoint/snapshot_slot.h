@@ -1,0 +1,85 @@
+// A snapshot slot: memory with a copy of what one rank holds of the state after one step. It describes
+// itself, so that in shared memory, which outlives its process, it is a place to resume from.
+//
+//   0             header, 4,096 bytes: run, writer, generation, step, rank; whether it is sealed
+//   4096          pieces, each at a multiple of 4,096, as they are in memory
+//   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C, as JSON
+//
+// Every byte that a reader uses is under a checksum. A slot is filled from the front and sealed last: one
+// whose writer died on the way is not sealed, and counts for nothing. It never leaves its host, so its
+// numbers are the processor's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/shard_file.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/result.h"
+#include "runtime/core/shard_spec.h"
+
+namespace holdfast {
+
+// Whose state at which time. Steps are ordered by (generation, step).
+struct SnapshotIdentity {
+  Digest run;                // of the run's id
+  Digest host;               // of the host's name
+  std::uint64_t writer = 0;  // of the start that made it (StartPoint::writer)
+  std::uint64_t generation = 0;
+  std::uint64_t step = 0;
+  std::uint32_t rank = 0, ranks = 0;  // the state is in the slots of so many ranks
+};
+
+class SnapshotSlot {
+ public:
+  static constexpr std::uint64_t alignment_bytes = 4096;
+  // Of memory for these pieces beside a manifest of at most so many bytes.
+  static std::uint64_t bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max);
+  // `memory` has bytes_for() bytes from an address that is a multiple of 4,096, and outlives this object.
+  SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces);
+
+  // Then every piece is copied once, front to back, by one thread, and seal() says what it is.
+  void begin();
+  void copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part);
+  void seal(const SnapshotIdentity& identity, const Manifest& manifest);
+  const std::vector<StatePiece>& pieces() const { return pieces_; }
+
+ private:
+  std::span<std::byte> memory_;
+  std::string specs_text_;  // of the index
+  std::vector<StatePiece> pieces_;
+  std::vector<std::uint32_t> crc32c_;  // by piece
+  std::uint64_t index_offset_ = 0;
+};
+
+// A sealed slot whose header and index were verified. Threads: one.
+class SnapshotReader {
+ public:
+  // `memory` outlives it. ExitCode::checkpoint when the slot is not sealed or damaged; `place` is for the
+  // sentence.
+  static Result<SnapshotReader> open(std::span<const std::byte> memory, const std::string& place);
+  // The header alone, with the same errors.
+  static Result<SnapshotIdentity> identify(std::span<const std::byte> memory, const std::string& place);
+
+  const SnapshotIdentity& identity() const { return identity_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::vector<ShardSpec>& pieces() const { return specs_; }
+  // After its checksum was found right.
+  Result<std::span<const std::byte>> piece(std::size_t index);
+
+ private:
+  Result<void> parse_index(std::span<const std::byte> index);
+  std::string place_;
+  std::span<const std::byte> memory_;
+  SnapshotIdentity identity_;
+  Manifest manifest_;
+  std::vector<ShardSpec> specs_;
+  std::vector<std::uint64_t> offsets_;
+  std::vector<std::uint32_t> crc32c_;
+  std::vector<bool> verified_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,48 @@
+#include "runtime/train/snapshot_memory.h"
+
+#include "checkpoint/ram_tier.h"
+#include "parallel/agreement.h"
+
+namespace holdfast {
+
+Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer) {
+  SnapshotMemory memory;
+  const Communicator& communicator = worker.communicator();
+  if (worker.config().checkpoint.ram_every_steps > 0) {
+    const Result<void> agreed = agree_on_outcome(
+        worker.communicator(), worker.waiter(), memory.make_shared(worker, writer), worker.env().host_name());
+    if (agreed.ok()) return memory;
+    if (agreed.error().code == ExitCode::communication) return agreed.error();
+    memory.complaint_ = agreed.error().message;
+    for (int slot = 0; slot < shared_slots; ++slot) {
+      const std::string name =
+          snapshot_name(digest_of(worker.state().run_id), writer, communicator.rank(), slot);
+      HF_TRY_VOID(worker.env().remove_shared_memory(name));
+    }
+    memory.shared_.clear();
+    memory.slots_.clear();
+  }
+  if (!memory.complaint_.empty()) {
+    Result<OwnedMemory> owned = host_memory(MemoryPlace::host_visible, worker.snapshot_bytes());
+    HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(owned),
+                                 worker.env().host_name()));
+    memory.owned_ = std::move(owned).value();
+  }
+  memory.slots_.push_back(memory.owned_ != nullptr ? std::span(memory.owned_.get(), worker.snapshot_bytes())
+                                                   : worker.snapshot_memory());
+  return memory;
+}
+
+Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
+  for (int slot = 0; slot < shared_slots; ++slot) {
+    const std::string name =
+        snapshot_name(digest_of(worker.state().run_id), writer, worker.communicator().rank(), slot);
+    HF_TRY(std::unique_ptr<SharedMemory> memory,
+           worker.env().create_shared_memory(name, worker.snapshot_bytes()));
+    slots_.push_back(memory->bytes());
+    shared_.push_back(std::move(memory));
+  }
+  return {};
+}
+
+}  // namespace holdfast

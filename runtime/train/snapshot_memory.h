@@ -1,0 +1,37 @@
+// Memory for the snapshots of a rank. With checkpoint.ram_every_steps it is three slots in shared memory,
+// which outlive the process: one is confirmed, one is filled, one is drained to disk. Else, and where some
+// host has no room for them, it is one slot of ordinary memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+class SnapshotMemory {
+ public:
+  static constexpr int shared_slots = 3;
+  // All ranks together, after the state is there. Errors: communication, or no memory at all.
+  static Result<SnapshotMemory> create(Worker& worker, std::uint64_t writer);
+
+  const std::vector<std::span<std::byte>>& slots() const { return slots_; }
+  bool outlives_process() const { return !shared_.empty(); }
+  // Why it is not shared though the run asks for it; empty where nothing is wrong.
+  const std::string& complaint() const { return complaint_; }
+
+ private:
+  Result<void> make_shared(Worker& worker, std::uint64_t writer);
+
+  std::vector<std::unique_ptr<SharedMemory>> shared_;
+  OwnedMemory owned_;
+  std::vector<std::span<std::byte>> slots_;
+  std::string complaint_;
+};
+
+}  // namespace holdfast

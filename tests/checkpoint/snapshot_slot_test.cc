@@ -1,0 +1,200 @@
+// RAM snapshots: what a slot says of itself, what damage does to it, which step is whole.
+#include "checkpoint/snapshot_slot.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/core/memory_plan.h"
+#include "tests/support/faulty_env.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+// Two pieces, the second with a short last block.
+std::vector<ShardSpec> two_pieces() {
+  return {{.tensor = "a", .kind = "weight", .global_shape = {4, 4096}, .first_block = 1, .block_count = 2},
+          {.tensor = "b", .kind = "moment1", .global_shape = {5000}, .first_block = 0, .block_count = 2}};
+}
+
+Manifest manifest_at(std::uint64_t step) {
+  Manifest manifest;
+  manifest.run_id = std::string(32, '7');
+  manifest.step = step;
+  manifest.config = "x = \"y\"\n";
+  return manifest;
+}
+
+SnapshotIdentity identity_at(std::uint64_t step, std::uint32_t rank = 0, std::uint32_t ranks = 1) {
+  return {.run = digest_of(std::string(32, '7')),
+          .host = digest_of(posix_env().host_name()),
+          .writer = 9,
+          .generation = 0,
+          .step = step,
+          .rank = rank,
+          .ranks = ranks};
+}
+
+class SnapshotSlotTest : public testing::Test {
+ protected:
+  SnapshotSlotTest() {
+    std::uint32_t value = 1;
+    for (const ShardSpec& piece : specs_) {
+      values_.emplace_back(piece.byte_count());
+      for (std::byte& each : values_.back()) {
+        value = value * 1664525 + 1013904223;
+        each = static_cast<std::byte>(value >> 24);
+      }
+    }
+  }
+  std::span<std::byte> memory() { return {memory_.get(), bytes_}; }
+  void copy_all() {
+    slot_.begin();
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const std::span<const std::byte> all = values_[i];
+      slot_.copy(i, 0, all.first(1000));
+      slot_.copy(i, 1000, all.subspan(1000));
+    }
+  }
+  void fill(std::uint64_t step) {
+    copy_all();
+    slot_.seal(identity_at(step), manifest_at(step));
+  }
+  // Ok when every byte that it gives is what was copied.
+  Result<void> read_all() {
+    HF_TRY(SnapshotReader reader, SnapshotReader::open(memory(), "slot"));
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      HF_TRY(const std::span<const std::byte> piece, reader.piece(i));
+      EXPECT_TRUE(std::ranges::equal(piece, values_[i]));
+    }
+    EXPECT_EQ(reader.pieces(), specs_);
+    return {};
+  }
+
+  std::vector<ShardSpec> specs_ = two_pieces();
+  std::vector<std::vector<std::byte>> values_;
+  std::uint64_t bytes_ = SnapshotSlot::bytes_for(specs_, 1000);
+  OwnedMemory memory_ = host_memory(MemoryPlace::host_visible, bytes_).value();
+  SnapshotSlot slot_{memory(), specs_};
+};
+
+TEST_F(SnapshotSlotTest, GivesBackWhatWasCopied) {
+  for (const std::uint64_t step : {7u, 8u}) {
+    fill(step);
+    const Result<SnapshotReader> reader = SnapshotReader::open(memory(), "slot");
+    ASSERT_TRUE(reader.ok()) << reader.error().message;
+    EXPECT_EQ(reader->identity().step, step);
+    EXPECT_EQ(reader->identity().writer, 9u);
+    EXPECT_EQ(reader->manifest().step, step);
+    EXPECT_EQ(reader->manifest().config, "x = \"y\"\n");
+    EXPECT_TRUE(read_all().ok());
+  }
+}
+
+TEST_F(SnapshotSlotTest, IsNothingUntilItIsSealed) {
+  EXPECT_FALSE(SnapshotReader::open(memory(), "slot").ok());
+  fill(7);
+  copy_all();  // of another step: what was sealed is gone from the first byte on
+  const Result<SnapshotReader> reader = SnapshotReader::open(memory(), "slot");
+  ASSERT_FALSE(reader.ok());
+  EXPECT_EQ(reader.error().code, ExitCode::checkpoint);
+}
+
+// Of every byte that means something; padding means nothing.
+TEST_F(SnapshotSlotTest, EveryDamagedByteIsFound) {
+  fill(7);
+  ASSERT_TRUE(read_all().ok());
+  const Result<SnapshotReader> whole = SnapshotReader::open(memory(), "slot");
+  ASSERT_TRUE(whole.ok());
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges = {{0, 104}, {4096, 4096 + values_[0].size()}};
+  const std::uint64_t second = 4096 + (values_[0].size() + 4095) / 4096 * 4096;
+  ranges.emplace_back(second, second + values_[1].size());
+  const std::uint64_t index = second + (values_[1].size() + 4095) / 4096 * 4096;
+  ranges.emplace_back(index, index + 300);
+  for (const auto& [begin, end] : ranges) {
+    const std::uint64_t stride = end - begin > 1000 ? 97 : 1;
+    for (std::uint64_t at = begin; at < end; at += stride) {
+      memory()[at] ^= std::byte{1} << (at % 8);
+      const Result<void> read = read_all();
+      ASSERT_FALSE(read.ok()) << at;
+      ASSERT_EQ(read.error().code, ExitCode::checkpoint) << at;
+      memory()[at] ^= std::byte{1} << (at % 8);
+    }
+  }
+  EXPECT_TRUE(read_all().ok());
+}
+
+// Down to the begin of the index; behind it there is unused room.
+TEST_F(SnapshotSlotTest, EveryTruncationIsFound) {
+  fill(7);
+  const std::uint64_t index = SnapshotSlot::bytes_for(specs_, 0) / 4096 * 4096 - 4096;
+  for (std::uint64_t bytes = 0; bytes <= index; bytes += 1 + bytes / 7)
+    EXPECT_FALSE(SnapshotReader::open(memory().first(bytes), "slot").ok()) << bytes;
+}
+
+SnapshotIdentity offered(std::uint64_t writer, std::uint64_t step, std::uint32_t rank, std::uint32_t ranks) {
+  SnapshotIdentity identity = identity_at(step, rank, ranks);
+  identity.writer = writer;
+  return identity;
+}
+
+TEST(NewestWholeStep, IsTheNewestOfWhichNoPartIsMissing) {
+  const SnapshotStep after{.writer = 0, .generation = 0, .step = 10};
+  const auto newest = [&](const std::vector<std::vector<SnapshotIdentity>>& offers) -> std::uint64_t {
+    const std::optional<SnapshotStep> step = newest_whole_step(offers, after);
+    return step.has_value() ? step->step : 0;
+  };
+  EXPECT_EQ(newest({{}}), 0u);
+  EXPECT_EQ(newest({{offered(1, 11, 0, 1)}}), 11u);
+  EXPECT_EQ(newest({{offered(1, 10, 0, 1)}}), 0u) << "the disk has it";
+  EXPECT_EQ(newest({{offered(1, 11, 0, 2)}}), 0u) << "the other part is missing";
+  EXPECT_EQ(newest({{offered(1, 11, 0, 2), offered(1, 11, 1, 2)}}), 11u);
+  EXPECT_EQ(newest({{offered(1, 11, 0, 2)}, {offered(1, 11, 1, 2)}}), 11u) << "two hosts";
+  EXPECT_EQ(newest({{offered(1, 11, 0, 2), offered(1, 11, 1, 2), offered(1, 12, 0, 2)}}), 11u)
+      << "12 was not sealed by all";
+  EXPECT_EQ(newest({{offered(1, 12, 0, 2), offered(2, 12, 1, 2)}}), 0u) << "of two starts";
+  EXPECT_EQ(newest({{}, {offered(1, 11, 0, 1)}}), 0u) << "rank 0 has none, and could not say what it is";
+}
+
+class RamTierTest : public testing::Test {
+ protected:
+  void make(const std::string& name, bool sealed) {
+    const std::vector<ShardSpec> specs = two_pieces();
+    Result<std::unique_ptr<SharedMemory>> memory =
+        posix_env().create_shared_memory(name, SnapshotSlot::bytes_for(specs, 1000));
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    SnapshotSlot slot((*memory)->bytes(), specs);
+    slot.begin();
+    const std::vector<std::byte> zeros(specs[0].byte_count());
+    for (std::size_t i = 0; i < specs.size(); ++i)
+      slot.copy(i, 0, std::span(zeros).first(specs[i].byte_count()));
+    SnapshotIdentity identity = identity_at(7);
+    identity.run = run_;
+    if (sealed) slot.seal(identity, manifest_at(7));
+  }
+  ~RamTierTest() override { static_cast<void>(remove_snapshots(posix_env(), run_).ok()); }
+  Digest run_{.high = posix_env().random_u64(), .low = 1};
+};
+
+TEST_F(RamTierTest, FindsWhatIsSealedAndRemovesAll) {
+  make(snapshot_name(run_, 1, 0, 0), true);
+  make(snapshot_name(run_, 1, 0, 1), false);
+  make(snapshot_name(run_, 2, 0, 0), true);
+  const std::vector<FoundSnapshot> found = list_snapshots(posix_env(), run_);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].name, snapshot_name(run_, 1, 0, 0));
+  EXPECT_EQ(found[0].identity.step, 7u);
+  FaultyEnv elsewhere(posix_env());
+  elsewhere.move_to_host("another");
+  EXPECT_TRUE(list_snapshots(elsewhere, run_).empty());
+  EXPECT_EQ(remove_snapshots(posix_env(), run_, 2)->count, 2u);
+  EXPECT_EQ(list_snapshots(posix_env(), run_).size(), 1u);
+  EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 1u);
+  EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 0u);
+}
+
+}  // namespace
+}  // namespace holdfast

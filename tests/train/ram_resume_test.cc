@@ -1,0 +1,146 @@
+// Runs that die and are resumed from the snapshots that they left in shared memory.
+#include <gmock/gmock.h>
+
+#include "checkpoint/ram_tier.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+class RamResumeTest : public TrainingTest {
+ protected:
+  ~RamResumeTest() override {
+    for (const std::string& run : runs_)
+      static_cast<void>(remove_snapshots(posix_env(), digest_of_run(run)).ok());
+  }
+  Digest digest_of_run(const std::string& run) const {
+    const Result<std::string> id = posix_env().read_text(RunPaths{run_directory(run)}.run_id());
+    return digest_of(id.ok() ? *id : "none");
+  }
+  std::vector<FoundSnapshot> snapshots(const std::string& run, Env& env = posix_env()) const {
+    return list_snapshots(env, digest_of_run(run));
+  }
+  // Dies in the middle of a step as a run does whose log cannot be written: `lines` of it are.
+  void train_until_line(Launch launch, std::uint64_t lines) {
+    FaultyEnv machine(posix_env());
+    machine.inject({.operation = Operation::append_line, .at = lines + 1, .for_ever = true});
+    launch.overrides.emplace_back("checkpoint.ram_every_steps=2");
+    runs_.push_back(launch.run);
+    testing::internal::CaptureStderr();
+    const RunEnd end = train(launch, machine);
+    static_cast<void>(testing::internal::GetCapturedStderr());
+    ASSERT_NE(end.code, ExitCode::done);
+  }
+  // To its end; how it says that it has resumed.
+  std::string resume(Launch launch) {
+    launch.overrides.emplace_back("checkpoint.ram_every_steps=2");
+    testing::internal::CaptureStderr();
+    const RunEnd end = train(launch);
+    told_ = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(end.code, ExitCode::done) << end.message;
+    std::string resumed = "not";
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(launch.run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json event = nlohmann::json::parse(line);
+      if (event["event"] == "start" && event.contains("resumed_from"))
+        resumed = fmt::format("{} {}", event["resumed_from"].get<std::string>(),
+                              event["resumed_from_step"].get<int>());
+    }
+    EXPECT_TRUE(snapshots(launch.run).empty()) << "left behind";
+    return resumed;
+  }
+  std::string reference() {
+    EXPECT_EQ(train({.run = "reference"}).code, ExitCode::done);
+    return digest("reference");
+  }
+
+  std::vector<std::string> runs_;
+  std::string told_;
+};
+
+TEST_F(RamResumeTest, GoesOnFromTheNewestSnapshotInAnyLayout) {
+  const std::string end = reference();
+  for (const int ranks : {1, 2, 3}) {
+    const std::string run = fmt::format("killed-{}", ranks);
+    train_until_line({.run = run, .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+    EXPECT_FALSE(snapshots(run).empty());
+    EXPECT_THAT(resume({.run = run, .ranks = ranks}), testing::AnyOf("ram 6", "ram 8"));
+    EXPECT_EQ(digest(run), end);
+  }
+}
+
+// The disk has nothing yet.
+TEST_F(RamResumeTest, NeedsNoCheckpoint) {
+  const std::string end = reference();
+  train_until_line({.run = "early", .ranks = 2}, 5);
+  EXPECT_EQ(resume({.run = "early", .ranks = 2}), "ram 4");
+  EXPECT_EQ(digest("early"), end);
+}
+
+TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
+  const std::string end = reference();
+  train_until_line({.run = "damaged", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+  for (const FoundSnapshot& found : snapshots("damaged")) {
+    const Result<std::unique_ptr<SharedMemory>> memory = posix_env().open_shared_memory(found.name);
+    ASSERT_TRUE(memory.ok());
+    (*memory)->bytes()[5000] ^= std::byte{4};
+  }
+  EXPECT_EQ(resume({.run = "damaged", .ranks = 2}), "disk 5");
+  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_THAT(told_, testing::HasSubstr("wrong checksum"));
+  EXPECT_EQ(digest("damaged"), end);
+}
+
+TEST_F(RamResumeTest, ASnapshotWithAMissingPartIsNoSnapshot) {
+  const std::string end = reference();
+  train_until_line({.run = "partial", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+  for (const FoundSnapshot& found : snapshots("partial")) {
+    if (found.identity.rank != 1) continue;
+    ASSERT_TRUE(posix_env().remove_shared_memory(found.name).ok());
+  }
+  EXPECT_EQ(resume({.run = "partial", .ranks = 2}), "disk 5");
+  EXPECT_EQ(digest("partial"), end);
+}
+
+// On another host there is only the disk.
+TEST_F(RamResumeTest, AnotherHostUsesTheDisk) {
+  const std::string end = reference();
+  train_until_line(
+      {.run = "moved", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}, .hosts = {"a", "a"}}, 9);
+  EXPECT_EQ(resume({.run = "moved", .ranks = 2, .hosts = {"b", "b"}}), "disk 5");
+  EXPECT_EQ(digest("moved"), end);
+}
+
+// Two hosts with the parts that their ranks need, and a rank that finds on its host what it does not need.
+TEST_F(RamResumeTest, EveryHostHasWhatItsRanksNeed) {
+  const std::string end = reference();
+  const Launch launch{
+      .run = "hosts", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}, .hosts = {"a", "b"}};
+  train_until_line(launch, 9);
+  EXPECT_THAT(resume(launch), testing::AnyOf("ram 6", "ram 8"));
+  EXPECT_EQ(digest("hosts"), end);
+  Launch swapped = launch;
+  swapped.run = "swapped";
+  train_until_line(swapped, 9);
+  swapped.hosts = {"b", "a"};
+  EXPECT_EQ(resume(swapped), "disk 5");
+  EXPECT_EQ(digest("swapped"), end);
+}
+
+TEST_F(RamResumeTest, NoRoomInSharedMemoryIsToldAndTheRunGoesOn) {
+  const std::string end = reference();
+  FaultyEnv machine(posix_env());
+  machine.inject({.operation = Operation::create_shared_memory, .at = 3, .reason = ENOSPC});
+  testing::internal::CaptureStdout();
+  const RunEnd run_end = train(
+      {.run = "small", .ranks = 2, .overrides = {"checkpoint.every_steps=5", "checkpoint.ram_every_steps=2"}},
+      machine);
+  const std::string told = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
+  EXPECT_THAT(told, testing::HasSubstr("no RAM snapshots: "));
+  EXPECT_EQ(digest("small"), end);
+}
+
+}  // namespace
+}  // namespace holdfast
