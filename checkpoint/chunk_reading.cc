@@ -112,8 +112,9 @@ Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads) 
   ChunkReading reading(env, jobs);
   {
     std::vector<std::jthread> others;  // joined at the end of the scope
+    // A thread for a chunk or two costs more than it brings.
     const std::size_t count =
-        std::min<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), jobs.size());
+        std::min<std::size_t>(static_cast<std::size_t>(std::max(threads, 1)), jobs.size() / 2);
     for (std::size_t i = 1; i < count; ++i) others.emplace_back([&] { reading.work(); });
     reading.work();
   }

@@ -27,10 +27,10 @@ struct ChunkJob {
 // Chunks that a thread has on their way from the disk.
 inline constexpr int read_depth = 8;
 
-// Does all jobs, in about their order, on the calling thread and threads - 1 others. Each has an IoQueue of
-// its own and needs read_depth MiB and the memory of a ChunkScratch. The targets do not overlap. After an
-// error they hold anything; the error is that of the first job in the list that has one, whatever the threads
-// did.
+// Does all jobs, in about their order, on the calling thread and at most threads - 1 others. Each has an
+// IoQueue of its own and needs read_depth MiB and the memory of a ChunkScratch. The targets do not overlap.
+// After an error they hold anything; the error is that of the first job in the list that has one, whatever
+// the threads did.
 Result<void> read_chunks(Env& env, std::span<const ChunkJob> jobs, int threads);
 
 }  // namespace holdfast
