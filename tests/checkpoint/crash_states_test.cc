@@ -28,8 +28,11 @@ struct Save {
 // Older ones stay, go, are replaced by other content, and by the same.
 constexpr std::array<Save, 5> script = {{{1, 2}, {2, 2}, {3, 1}, {3, 1}, {4, 2}}};
 
+// Each save writes its first tensor anew and refers to the second, which never changes, by links.
 std::vector<StateTensor> content_of(std::uint64_t save) {
-  return tiny_state(100 * save);
+  std::vector<StateTensor> state = tiny_state(100 * save);
+  state[1].bytes = tiny_state(1)[1].bytes;
+  return state;
 }
 
 // Marks 2n and 2n + 1 stand before and after the n-th save.
@@ -43,7 +46,8 @@ std::vector<RecordedOperation> record_script() {
     const Save& one = script[number - 1];
     CheckpointStore store(env, none, run_directory);
     env.mark(2 * number);
-    const Result<void> saved = save(env, store, content_of(number), manifest_of_step(one.step), 2);
+    const ShardWriteOptions delta{.parent_directory = store.newest_directory(), .takes_digests = true};
+    const Result<void> saved = save(env, store, content_of(number), manifest_of_step(one.step), 2, delta);
     EXPECT_TRUE(saved.ok()) << saved.error().message;
     env.mark(2 * number + 1);
     EXPECT_TRUE(store.retain(one.keep).ok());
@@ -147,7 +151,10 @@ Outcome check_states(const std::vector<RecordedOperation>& operations, std::size
 TEST(CrashStates, OldOrNewIsFoundWholeInEveryOne) {
   const char* const given = std::getenv("HOLDFAST_CRASH_STATES");
   const std::size_t wanted = given == nullptr ? 10'000 : std::stoull(given);
-  const Outcome outcome = check_states(record_script(), wanted);
+  const std::vector<RecordedOperation> operations = record_script();
+  const Outcome outcome = check_states(operations, wanted);
+  const auto is_link = [](const RecordedOperation& operation) { return operation.kind == Kind::link; };
+  EXPECT_GE(std::ranges::count_if(operations, is_link), 3);
   EXPECT_EQ(outcome.first_complaint, "");
   EXPECT_GE(outcome.states, wanted);
   std::printf("%zu different states\n", outcome.states);

@@ -172,6 +172,10 @@ class CrashLog {
     names_.push_back(
         {.at = at, .node = nodes_.size() - 1, .target = where.directory, .target_name = where.name});
   }
+  void link_again(std::size_t at, std::size_t node, const Found& where) {
+    nodes_[where.directory].names[where.name] = node;
+    names_.push_back({.at = at, .node = node, .target = where.directory, .target_name = where.name});
+  }
   void unlink(std::size_t at, const Found& where) {
     const std::size_t node = node_at(where);
     if (node == never) return;
@@ -230,6 +234,8 @@ class CrashLog {
         const std::size_t node = node_at(where);
         return write(at, node, nodes_[node].size, operation.bytes);
       }
+      case Kind::link:
+        return link_again(at, node_at(find(operation.path)), find(operation.target));
       case Kind::rename:
         return rename(at, find(operation.path), find(operation.target));
       case Kind::remove:

@@ -125,6 +125,7 @@ class MemoryEnv final : public ForwardingEnv {
   Result<std::unique_ptr<FileLock>> lock(const std::string&, const std::string&, std::int64_t) override {
     return std::make_unique<FileLock>();
   }
+  int processor_count() override { return 1; }  // so nobody starts threads
   Result<std::uint64_t> free_bytes(const std::string&) override { return std::uint64_t{1} << 40; }
   Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions&) override {
     return std::unique_ptr<IoEngine>(std::make_unique<MemoryIoEngine>());

@@ -26,6 +26,7 @@ struct RecordedOperation {
     truncate,          // exactly `size` bytes of `file`
     sync,              // all of `file` before it is durable, but perhaps not its name
     append,            // bytes at the end of path, which may be new
+    link,              // target is another name of the file at path
     rename,            // path to target
     remove,            // the file at path
     remove_tree,       // path and what is in it
@@ -43,9 +44,9 @@ struct RecordedOperation {
 
 // "sync 3", "rename /a to /b": for the sentence of a test.
 inline std::string text_of(const RecordedOperation& operation) {
-  constexpr std::array<const char*, 12> names = {
-      "make_directories", "create", "write",  "allocate",    "truncate",       "sync",
-      "append",           "rename", "remove", "remove_tree", "sync_directory", "mark"};
+  constexpr std::array<const char*, 13> names = {
+      "make_directories", "create", "write",       "allocate",       "truncate", "sync", "append", "link",
+      "rename",           "remove", "remove_tree", "sync_directory", "mark"};
   std::string text = names[static_cast<std::size_t>(operation.kind)];
   if (operation.path.empty()) return fmt::format("{} {}", text, operation.file);
   return fmt::format("{} {}{}", text, operation.path,
@@ -72,6 +73,9 @@ class RecordingEnv final : public ForwardingEnv {
   }
   Result<void> make_directories(const std::string& path) override {
     return after(inner().make_directories(path), {.kind = Kind::make_directories, .path = path});
+  }
+  Result<void> link(const std::string& source, const std::string& target) override {
+    return after(inner().link(source, target), {.kind = Kind::link, .path = source, .target = target});
   }
   Result<void> rename(const std::string& source, const std::string& target) override {
     return after(inner().rename(source, target), {.kind = Kind::rename, .path = source, .target = target});
