@@ -15,6 +15,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_index.h"
 #include "runtime/core/env.h"
+#include "runtime/core/io_engine.h"
 #include "runtime/core/shard_spec.h"
 
 namespace holdfast {
@@ -35,6 +36,7 @@ struct ShardWriteOptions {
   // written again: the file that holds it is linked into the new directory, which so stays complete when the
   // other one is removed. Empty = everything is written.
   std::string parent_directory = {};
+  IoBackend io = IoBackend::automatic;
   bool takes_digests = false;  // of every chunk: what lets the next checkpoint refer to this one
   // Called on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
   std::function<void(std::uint64_t bytes)> pace = {};

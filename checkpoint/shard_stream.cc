@@ -12,8 +12,9 @@ constexpr std::int64_t no_wait_ns = 20'000;
 
 }  // namespace
 
-Result<std::unique_ptr<ShardStream>> ShardStream::make(Env& env, File& file, Measured measured) {
-  Result<std::unique_ptr<IoQueue>> queue = env.make_io_queue({.depth = depth});
+Result<std::unique_ptr<ShardStream>> ShardStream::make(Env& env, File& file, IoBackend backend,
+                                                       Measured measured) {
+  Result<std::unique_ptr<IoQueue>> queue = env.make_io_queue({.depth = depth, .backend = backend});
   if (!queue.ok()) return fail(queue.error().code, "cannot write {}: {}", file.path(), queue.error().message);
   return std::unique_ptr<ShardStream>(
       new ShardStream(env, file, std::move(measured), std::move(queue).value()));

@@ -25,7 +25,8 @@ class ShardStream {
   // The file took so many bytes in so long; no time when it was waiting for bytes.
   using Measured = std::function<void(std::uint64_t bytes, std::int64_t duration_ns)>;
 
-  static Result<std::unique_ptr<ShardStream>> make(Env& env, File& file, Measured measured);
+  static Result<std::unique_ptr<ShardStream>> make(Env& env, File& file, IoBackend backend,
+                                                   Measured measured);
 
   std::uint64_t offset() const { return offset_; }  // where the next byte will be; a multiple of 4 KiB
   // Memory for the next `bytes` (at most a quarter of a buffer), valid until the next call of anything here.

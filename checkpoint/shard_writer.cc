@@ -79,7 +79,8 @@ class ShardWriter {
 };
 
 Result<void> ShardWriter::begin(File& file) {
-  HF_TRY(stream_, ShardStream::make(*env_, file, [this](std::uint64_t bytes, std::int64_t duration_ns) {
+  HF_TRY(stream_,
+         ShardStream::make(*env_, file, options_->io, [this](std::uint64_t bytes, std::int64_t duration_ns) {
            choice_.saw_write(bytes, duration_ns);
          }));
   return {};

@@ -12,6 +12,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
+#include "runtime/train/checkpoint_io.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/join.h"
@@ -180,6 +181,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY_VOID(check_device(env, config, loaded.origin));
   wish = {config, loaded.origin};
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
+  HF_TRY_VOID(outcome_of(check_checkpoint_io(env, config.checkpoint)));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
   HF_TRY(const StartPoint start, choose_start(env, config));
   HF_TRY_VOID(adopt_stored_shape(env, start, config));

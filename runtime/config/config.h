@@ -101,6 +101,7 @@ struct CheckpointConfig {
   std::string compression = "automatic";  // "automatic", "none", "always"
   bool delta = false;                     // unchanged parts refer to the checkpoint before
   std::int64_t ram_every_steps = 0;       // 0 = no snapshots that outlive the process
+  std::string io = "auto";                // "auto", "io_uring", "threads": runtime/core/io_queue.h
 };
 
 struct EvaluationConfig {

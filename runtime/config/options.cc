@@ -235,6 +235,9 @@ std::vector<Option> interval_options() {
       integer("checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany}, kSafe,
               "Copy the state to shared memory this often, where a restart on the same hosts finds it; "
               "0 = never"),
+      choice("checkpoint.io", HF_FIELD(checkpoint.io), {"auto", "io_uring", "threads"}, kSafe,
+             "How checkpoints reach the disk: by io_uring, or by threads with plain reads and writes; auto = "
+             "io_uring where the kernel allows it"),
       integer("evaluation.every_steps", HF_FIELD(evaluation.every_steps), "steps", {0, kMany}, kSafe,
               "Compute the held-out loss this often; 0 = never"),
       sources("evaluation.sources", HF_FIELD(evaluation.sources), kSafe,

@@ -5,6 +5,7 @@
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
 #include "runtime/model/spec.h"
+#include "runtime/train/checkpoint_io.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/rank_layout.h"
 
@@ -40,8 +41,14 @@ std::vector<SnapshotIdentity> identities_of(const std::string& text) {
   return found;
 }
 
+void say_note(const std::string& note) {
+  if (!note.empty()) fmt::print(stderr, "holdfast: {}\n", note);
+}
+
 Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
   HF_TRY(lock, claim_run_directory(env, {config.run.directory}));
+  HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
+  say_note(io_note);
   HF_TRY(StartPoint start, choose_start(env, config));
   start.writer = env.random_u64();
   return start;
@@ -101,6 +108,14 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
   }
   HF_TRY(const std::vector<std::string> starts, all_gather_text(inputs.communicator, waiter, to_text(start)));
   start = start_from_text(starts.front());
+  return {};
+}
+
+Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+  const bool first = inputs.communicator.rank() == 0;
+  const Result<std::string> io = check_checkpoint_io(inputs.env, config.checkpoint);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(io)));
+  if (first) say_note(*io);
   return {};
 }
 

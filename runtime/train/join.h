@@ -22,7 +22,8 @@ namespace holdfast {
 // Config and binary are the same everywhere. Returns the config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
-// Rank 0 claims the run directory (`lock`) and chooses where to start; all learn it.
+// Rank 0 claims the run directory (`lock`), says whether it does direct I/O if not, and chooses where to
+// start; all learn it.
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                               std::unique_ptr<FileLock>& lock);
 
@@ -30,6 +31,9 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 // was seen, not yet read.
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start);
+
+// check_checkpoint_io() of every rank; rank 0 says what it is not given.
+Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
 
 // Opens the data everywhere and compares its fingerprint.
 Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,

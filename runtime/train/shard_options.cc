@@ -1,5 +1,7 @@
 #include "runtime/train/shard_options.h"
 
+#include "runtime/core/io_queue.h"
+
 namespace holdfast {
 
 ShardWriteOptions shard_options(const CheckpointConfig& config, const CheckpointStore& store) {
@@ -7,6 +9,7 @@ ShardWriteOptions shard_options(const CheckpointConfig& config, const Checkpoint
   HF_CHECK(compression.has_value(), "checkpoint.compression = {}", config.compression);
   return {.compression = *compression,
           .parent_directory = config.delta ? store.newest_directory() : std::string(),
+          .io = io_backend_of(config.io),
           .takes_digests = config.delta};
 }
 

@@ -105,6 +105,7 @@ Result<void> TrainRun::join() {
   HF_TRY(config_, join_config(inputs_, waiter()));
   HF_TRY(data_, join_data(inputs_, waiter(), config_));
   HF_TRY_VOID(join_device_check(inputs_, waiter(), config_));
+  HF_TRY_VOID(join_checkpoint_io(inputs_, waiter(), config_));
   HF_TRY(start_, join_start(inputs_, waiter(), config_, lock_));
   HF_TRY_VOID(join_snapshot(inputs_, waiter(), config_, start_));
   HF_TRY_VOID(

@@ -103,6 +103,22 @@ def flip_byte(path, offset):
     path.write_bytes(content)
 
 
+# Runs the program of its arguments behind a seccomp filter that answers io_uring_setup(2), call 425 everywhere, with EPERM, as
+# those of containers do.
+FORBID_IO_URING = """
+import ctypes, os, struct, sys
+load, skip_unless, refuse, allow = 0x20, 0x15, 0x06, 0x06
+rules = struct.pack("HBBI" * 4, load, 0, 0, 0, skip_unless, 0, 1, 425, refuse, 0, 0, 0x00050001, allow, 0, 0, 0x7fff0000)
+kept = ctypes.create_string_buffer(rules)
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(kept)))
+libc = ctypes.CDLL(None)
+no_new_privileges, set_seccomp, filter_mode = 38, 22, 2
+assert libc.prctl(no_new_privileges, 1, 0, 0, 0) == 0
+assert libc.prctl(set_seccomp, filter_mode, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def newest(run):
     return sorted((run / "checkpoints").iterdir())[-1]
 
@@ -148,6 +164,9 @@ class Errors(unittest.TestCase):
 
     def train(self, *words, **more):
         return self.holdfast("train", "run.toml", *words, **more)
+
+    def without_io_uring(self, *words):
+        return self.start([sys.executable, "-c", FORBID_IO_URING, str(PROGRAM), *words], self.folder)
 
     def saved_run(self):
         """A finished run of 4 steps with checkpoints of steps 2 and 4."""
@@ -356,6 +375,15 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
         for words in (["step", "run.toml"], ["op", "add"], ["optimizer"]):
             self.expect(self.holdfast("bench", *words, "--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
+
+    def test_io_uring_forbidden(self):
+        self.expect_nothing_made(self.without_io_uring("train", "run.toml", "--checkpoint.io=io_uring"))
+        self.expect(self.without_io_uring("check", "run.toml", "--checkpoint.io=io_uring"))
+        auto = self.without_io_uring("train", "run.toml")
+        self.assertEqual(auto.returncode, 0, auto.stdout)
+        self.assertIn("holdfast: checkpoints go through threads, because io_uring cannot be used: Operation not permitted, as in "
+                      "most containers\n", auto.stdout)
+        self.assertRegex(self.without_io_uring("check").stdout, r"io_uring +no +Operation not permitted, as in most containers: ")
 
     def test_unknown_bench_device(self):
         self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
