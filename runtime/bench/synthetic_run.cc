@@ -45,8 +45,8 @@ Result<std::unique_ptr<ScratchDirectory>> make_tokens(Env& env, Config& config) 
 
 }  // namespace
 
-Result<std::unique_ptr<ScratchDirectory>> ScratchDirectory::make(Env& env) {
-  const std::string parent = env.variable("TMPDIR").empty() ? "/tmp" : env.variable("TMPDIR");
+Result<std::unique_ptr<ScratchDirectory>> ScratchDirectory::make(Env& env, std::string parent) {
+  if (parent.empty()) parent = env.variable("TMPDIR").empty() ? "/tmp" : env.variable("TMPDIR");
   const std::string path = fmt::format("{}/holdfast-bench-{:016x}", parent, env.random_u64());
   HF_TRY_VOID(env.make_directories(path));
   return std::unique_ptr<ScratchDirectory>(new ScratchDirectory(env, path));

@@ -15,7 +15,8 @@ namespace holdfast {
 // A directory of its own under TMPDIR or /tmp, gone with the object.
 class ScratchDirectory {
  public:
-  static Result<std::unique_ptr<ScratchDirectory>> make(Env& env);
+  // In `parent`; empty = where the system has temporary files.
+  static Result<std::unique_ptr<ScratchDirectory>> make(Env& env, std::string parent = "");
   ~ScratchDirectory();
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   const std::string& path() const { return path_; }

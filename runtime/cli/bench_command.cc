@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/bench/checksum_case.h"
+#include "runtime/bench/disk_case.h"
 #include "runtime/bench/loader_case.h"
 #include "runtime/bench/op_case.h"
 #include "runtime/bench/optimizer_case.h"
@@ -10,6 +12,7 @@
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/build_facts.h"
 #include "runtime/cli/commands.h"
+#include "runtime/core/io_queue.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
@@ -37,6 +40,13 @@ constexpr const char* usage =
     "  loader [--tokens N] [--sequence-length N] [--microbatch-size N]\n"
     "      Tokens per second of the data loader from a file of N tokens (16777216) of each format, cold and\n"
     "      warm, against the fastest step.\n"
+    "  checksum [--milliseconds N]\n"
+    "      CRC32C of bytes in the caches and in memory, on one thread; N ms for each figure (100).\n"
+    "  disk [--directory PATH] [--mebibytes N] [--depth N] [--rounds N] [--io auto|io_uring|threads]\n"
+    "      A checkpoint of N MiB (1024) written and verified, beside transfers of 4 MiB, N at a time (16), "
+    "and "
+    "beside\n"
+    "      writing through the page cache, on the disk of PATH (that of temporary files).\n"
     "\n"
     "  --json FILE    every figure of the case as one JSON document\n";
 
@@ -141,12 +151,38 @@ Result<Json> loader(Env& env, const std::vector<std::string>& words) {
               loader.tokens);
 }
 
+Result<Json> checksum(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("bench checksum", words, {}, {"milliseconds", "json"}));
+  ChecksumCaseOptions checksum;
+  HF_TRY(checksum.milliseconds, milliseconds_of(arguments, checksum.milliseconds));
+  return run_checksum_case(env, checksum);
+}
+
+Result<Json> disk(Env& env, const std::vector<std::string>& words) {
+  HF_TRY(
+      const Arguments arguments,
+      Arguments::parse("bench disk", words, {}, {"directory", "mebibytes", "depth", "rounds", "io", "json"}));
+  DiskCaseOptions disk{.directory = arguments.text("directory", "")};
+  HF_TRY(disk.mebibytes, arguments.integer("mebibytes", disk.mebibytes, 4));
+  disk.mebibytes = disk.mebibytes / 4 * 4;  // whole transfers
+  HF_TRY(disk.depth, arguments.integer("depth", disk.depth, 1));
+  disk.depth = std::min<std::int64_t>(disk.depth, largest_io_depth);
+  HF_TRY(disk.rounds, arguments.integer("rounds", disk.rounds, 1));
+  HF_TRY(const std::string io, arguments.choice("io", {"auto", "io_uring", "threads"}));
+  disk.backend = io_backend_of(io);
+  return run_disk_case(env, disk);
+}
+
 struct Case {
   std::string_view name;
   Result<Json> (*run)(Env& env, const std::vector<std::string>& words);
 };
-constexpr std::array<Case, 4> cases = {
-    {{"op", op}, {"step", step}, {"optimizer", optimizer}, {"loader", loader}}};
+constexpr std::array<Case, 6> cases = {{{"op", op},
+                                        {"step", step},
+                                        {"optimizer", optimizer},
+                                        {"loader", loader},
+                                        {"checksum", checksum},
+                                        {"disk", disk}}};
 
 // The file of --json, which every case takes.
 std::string json_path(const std::vector<std::string>& words) {

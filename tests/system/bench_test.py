@@ -76,6 +76,19 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(len(case["result"]), 6)
         self.assertTrue(all(run["ratio"] > 0 for run in case["result"].values()))
 
+    def test_disk_measures_both_ways(self):
+        (case,) = self.figures("disk", "--rounds", "2", "--mebibytes", "16", "--io", "threads")
+        self.assertEqual(case["result"]["backend"], "threads")
+        rates = case["result"]["bytes_per_second"]
+        ours = [name for name in rates if not name.startswith("fio")]
+        self.assertEqual(ours, ["queue, written and durable", "queue, read", "checkpoint, written and durable",
+                                "checkpoint, read and verified", "page cache, written and durable"])
+        self.assertTrue(all(len(each) == 2 and min(each) > 0 for each in rates.values()))
+
+    def test_checksum_measures_both_ways(self):
+        (case,) = self.figures("checksum", "--milliseconds", "5")
+        self.assertEqual(list(case["result"]), ["crc32c", "crc32c without instructions"])
+
     def test_recompute_measures_every_mode(self):
         (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
         self.assertEqual(list(case["result"]), ["none", "selective", "full"])
@@ -94,7 +107,7 @@ class BenchTest(unittest.TestCase):
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)
-        self.assertIn("there is no case stpe; there are bubble, dimensions, lanes, loader, op, ", outcome.stderr)
+        self.assertIn("there is no case stpe; there are bubble, checksum, dimensions, disk, lanes, ", outcome.stderr)
 
     def test_a_case_that_fails_is_named_and_the_others_still_run(self):
         outcome = self.bench("op", "gelu", "op", "add", "--shape", "llama-15m 4x64", "--milliseconds", "5")

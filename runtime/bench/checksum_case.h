@@ -1,0 +1,18 @@
+// bench checksum: CRC32C on one thread, as checkpoints use it, on bytes in a cache and in memory.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/bench/report.h"
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+struct ChecksumCaseOptions {
+  std::int64_t milliseconds = 100;  // for each figure
+};
+
+// Prints a table on stdout and returns its figures.
+Result<Json> run_checksum_case(Env& env, const ChecksumCaseOptions& options);
+
+}  // namespace holdfast

@@ -1,0 +1,25 @@
+// bench disk: how fast checkpoints get to a disk and back, beside the I/O queue alone and beside what a
+// program does that writes through the page cache and asks for durability at the end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/bench/report.h"
+#include "runtime/core/env.h"
+#include "runtime/core/io_engine.h"
+
+namespace holdfast {
+
+struct DiskCaseOptions {
+  std::string directory;  // on the disk in question; empty = that of the system's temporary files
+  std::int64_t mebibytes = 1024;
+  std::int64_t depth = 16;
+  std::int64_t rounds = 3;
+  IoBackend backend = IoBackend::automatic;
+};
+
+// Prints a table on stdout and returns its figures: bytes per second, of each round.
+Result<Json> run_disk_case(Env& env, const DiskCaseOptions& options);
+
+}  // namespace holdfast
