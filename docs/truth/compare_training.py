@@ -66,7 +66,7 @@ def train_with_holdfast(precision):
     common = [f"--run.directory={run}", f"--training.precision={precision}"]
     if not (start / "checkpoints/step-00000001/manifest.json").exists():
         holdfast.train(WORK / "run.toml", f"--run.directory={start}", "--training.steps=1", "--optimizer.learning_rate=0",
-                       "--optimizer.warmup_steps=0")
+                       "--optimizer.warmup_steps=0", "--checkpoint.compression=none")
     holdfast.train(WORK / "run.toml", *common, f"--run.initialize_from={start}")
     steps = {event["step"]: event for event in holdfast.read_events(run, "step")}  # the last counts
     return [steps[i]["loss"] for i in range(1, STEPS + 1)], [steps[i]["grad_norm"] for i in range(1, STEPS + 1)]
