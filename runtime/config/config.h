@@ -76,6 +76,16 @@ struct ParallelConfig {
 
 struct ElasticConfig {
   std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
+  std::int64_t spares = 0;             // ranks that wait for a seat
+  bool grow = true;                    // back to the degree wanted, where ranks come back
+  std::int64_t recovery_timeout_ms = 30'000;
+};
+
+struct WatchdogConfig {
+  bool guard = true;              // a process on every host that ends ranks which are past their deadlines
+  double factor = 10.0;           // deadline of a phase / the median of what it took
+  std::int64_t floor_ms = 5'000;  // no deadline is shorter
+  std::int64_t ceiling_ms = 300'000;  // nor longer; that of a phase of which nothing is known yet
 };
 
 struct OptimizerConfig {
@@ -93,6 +103,8 @@ struct OptimizerConfig {
 };
 
 struct CheckpointConfig {
+  static constexpr std::int64_t interval_auto = -1;  // follows from what a save costs
+
   std::int64_t every_steps = 0;  // 0 = only at the end and on request
   std::int64_t keep = 3;
   std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
@@ -101,6 +113,8 @@ struct CheckpointConfig {
   std::string compression = "automatic";  // "automatic", "none", "always"
   bool delta = false;                     // unchanged parts refer to the checkpoint before
   std::int64_t ram_every_steps = 0;       // 0 = no snapshots that outlive the process
+  std::string replicas = "auto";          // of RAM snapshots in a buddy's memory: "auto", "on", "off"
+  std::int64_t mtbf_ms = 0;               // mean time between failures; 0 = as measured
   std::string io = "auto";                // "auto", "io_uring", "threads": runtime/core/io_queue.h
 };
 
@@ -136,6 +150,7 @@ struct Config {
   TrainingConfig training;
   ParallelConfig parallel;
   ElasticConfig elastic;
+  WatchdogConfig watchdog;
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;

@@ -21,6 +21,8 @@ namespace holdfast {
 
 class IoEngine;
 class IoQueue;
+class Network;
+class Processes;
 struct IoQueueOptions;
 
 // An open file. Offsets are explicit and 64-bit; short reads and writes are retried inside. Closed by the
@@ -150,6 +152,12 @@ class Env {
   // it is for a thread that has nothing else to do.
   virtual Result<CommandEnd> run_command(const Command& command) = 0;
   virtual int processor_count() = 0;  // processors this process may run on (affinity and cgroup quota)
+  // The calling thread has processors and disks only when nobody else wants them; a hint, for the rest of its
+  // life.
+  virtual void lower_thread_priority() = 0;
+  virtual Processes& processes() = 0;  // others of this host (runtime/core/processes.h)
+
+  virtual Network& network() = 0;  // plain sockets between hosts (runtime/core/network.h)
 };
 
 // The real operating system. Lives as long as the process; stateless.

@@ -3,8 +3,10 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -19,10 +21,12 @@
 #include <thread>
 
 #include "runtime/core/env.h"
+#include "runtime/core/network.h"
 #include "runtime/core/posix_command.h"
 #include "runtime/core/posix_file.h"
 #include "runtime/core/posix_io_engine.h"
 #include "runtime/core/posix_shared_memory.h"
+#include "runtime/core/processes.h"
 #include "runtime/core/processor_count.h"
 
 namespace holdfast {
@@ -282,6 +286,20 @@ class PosixEnv final : public Env {
   }
 
   int processor_count() override { return available_processors(); }
+
+  // Linux gives every thread a nice value and an I/O class of its own. Both calls may be refused, which
+  // changes no result.
+  void lower_thread_priority() override {
+    constexpr int lowest_nice = 19;
+    constexpr int io_who_process = 1;
+    constexpr int io_class_idle = 3 << 13;
+    const auto thread = static_cast<id_t>(syscall(SYS_gettid));
+    setpriority(PRIO_PROCESS, thread, lowest_nice);
+    syscall(SYS_ioprio_set, io_who_process, 0, io_class_idle);
+  }
+
+  Processes& processes() override { return posix_processes(); }
+  Network& network() override { return posix_network(); }
 
  private:
   Result<void> write_new_file(const std::string& path, const std::string& text) {

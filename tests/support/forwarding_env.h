@@ -83,6 +83,9 @@ class ForwardingEnv : public Env {
   }
   Result<CommandEnd> run_command(const Command& command) override { return inner_->run_command(command); }
   int processor_count() override { return inner_->processor_count(); }
+  void lower_thread_priority() override { inner_->lower_thread_priority(); }
+  Processes& processes() override { return inner_->processes(); }
+  Network& network() override { return inner_->network(); }
 
  protected:
   Env& inner() const { return *inner_; }

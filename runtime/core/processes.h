@@ -1,0 +1,72 @@
+// Processes: others of this host, as handles that never come to mean a different process when the kernel uses
+// a number again (pidfd).
+//
+// Threads: a handle belongs to one thread at a time. Errors: ExitCode::communication with the system's
+// reason.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// How a child ended; of a process that is no child nobody can tell.
+struct ProcessEnd {
+  bool killed = false;  // by a signal
+  int code = 0;         // its exit code, or the signal
+};
+
+// The destructor lets go of it, and neither ends it nor waits for it.
+class Process {
+ public:
+  virtual ~Process() = default;
+  virtual std::int64_t id() const = 0;
+  // At most so long; 0: as it is now. True: it has ended, whether or not somebody has reaped it.
+  virtual bool wait_ended(std::int64_t timeout_ms) = 0;
+  // Of a child that has ended; reaps it.
+  virtual std::optional<ProcessEnd> end() = 0;
+  // Ok, too, when it has ended before.
+  virtual Result<void> signal(int number) = 0;
+  // All processes of its group, whose first it is (ProcessStart::own_session).
+  virtual Result<void> signal_group(int number) = 0;
+};
+
+struct ProcessStart {
+  std::vector<std::string> arguments;                 // the program first, looked for in PATH
+  std::map<std::string, std::string> variables = {};  // added to the environment of this process
+  std::string output = {};   // file to append both output streams to; empty: where those of this process go
+  bool own_session = false;  // and a group of its own: Ctrl-C at the terminal does not reach it
+  bool orphan = false;       // init's child, not this process's: it is nobody's to reap
+  bool die_with_parent = false;
+};
+
+// What /proc says.
+struct ProcessFacts {
+  std::int64_t parent = 0;
+  std::int64_t started_ticks = 0;  // since the host started; with the id it names a process for good
+  char state = '?';                // as in ps: R, S, D, T (stopped), Z (ended, not reaped)
+};
+
+class Processes {
+ public:
+  virtual ~Processes() = default;
+  virtual Result<std::unique_ptr<Process>> start(const ProcessStart& start) = 0;
+  // Null when there is none.
+  virtual Result<std::unique_ptr<Process>> find(std::int64_t id) = 0;
+  virtual std::optional<ProcessFacts> facts(std::int64_t id) = 0;  // none when there is no such process
+  virtual std::vector<std::int64_t> list() = 0;                    // ids that this process may see
+  // At most so long, until one of them has ended; whether one has.
+  virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
+};
+
+// Behind Env::processes().
+Processes& posix_processes();
+
+}  // namespace holdfast
