@@ -1,13 +1,86 @@
-// Network: plain TCP sockets between the hosts of a run, beside whatever MPI uses: for what must work when
-// MPI does not, and for threads that may not call it.
+// Network: plain TCP between the hosts of a run, beside whatever MPI uses: for what must work when MPI does
+// not, and for threads that may not call it.
+//
+//   HF_TRY(const std::unique_ptr<Listener> listener, network.listen());
+//   HF_TRY(const std::vector<std::string> addresses, network.own_addresses(""));  // with listener->port(),
+//   to
+//                                                                                 // the others
+//   HF_TRY(const std::unique_ptr<Connection> connection, network.connect({address, port}, timeout_ms));
+//   HF_TRY_VOID(connection->send(message, timeout_ms));
+//
+// Nothing here is encrypted, and whoever reaches the port may connect: a protocol on top says first what run
+// it is of, and refuses others. A peer whose host is gone is noticed within Connection::silence_timeout_ms,
+// also where nothing is sent.
+//
+// Threads: a socket belongs to one thread at a time, but shut_down() is for any. Errors:
+// ExitCode::communication, with the peer's address and the system's reason. A peer that is gone is an error,
+// never a signal.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/result.h"
+
 namespace holdfast {
+
+// Closed by the destructor.
+class Socket {
+ public:
+  virtual ~Socket() = default;
+  // From now on everything is an error, also what another thread waits for.
+  virtual void shut_down() = 0;
+  virtual int handle() const = 0;  // for Network::wait_any_readable()
+};
+
+class Connection : public Socket {
+ public:
+  static constexpr std::int64_t silence_timeout_ms = 15'000;
+
+  // All of it, or an error; so long at most. What was moved until then is lost: after an error the connection
+  // is of no use.
+  virtual Result<void> send(std::span<const std::byte> source, std::int64_t timeout_ms) = 0;
+  virtual Result<void> receive(std::span<std::byte> target, std::int64_t timeout_ms) = 0;
+  // As much as goes without waiting; how many bytes that were. Error: the peer has closed, or is gone, and
+  // everything that it sent has been received.
+  virtual Result<std::size_t> send_some(std::span<const std::byte> source) = 0;
+  virtual Result<std::size_t> receive_some(std::span<std::byte> target) = 0;
+  virtual const std::string& peer() const = 0;  // "10.0.0.7 port 40112", for sentences
+};
+
+class Listener : public Socket {
+ public:
+  virtual std::uint16_t port() const = 0;
+  // Null when nobody came within the time; 0: without waiting.
+  virtual Result<std::unique_ptr<Connection>> accept(std::int64_t timeout_ms) = 0;
+};
+
+struct NetworkAddress {
+  std::string host;  // a number such as 10.0.0.7 or fe80::1; names are not looked up, which may take minutes
+  std::uint16_t port = 0;
+};
 
 class Network {
  public:
   virtual ~Network() = default;
+  // On a free port of every interface.
+  virtual Result<std::unique_ptr<Listener>> listen() = 0;
+  virtual Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address,
+                                                      std::int64_t timeout_ms) = 0;
+  // Numbers by which other hosts may reach this one, never empty. Empty `interface`: first that of the
+  // default route, then those of the other interfaces that are up; loopback alone where there is nothing
+  // else. Else those of this interface: a name such as eth0, or an address.
+  virtual Result<std::vector<std::string>> own_addresses(const std::string& interface) = 0;
+  // At most so long, until one of them has something to receive or accept, or an error; whether one has.
+  virtual bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) = 0;
 };
+
+// The environment variable that says which interface hosts talk through: own_addresses().
+inline constexpr const char* network_variable = "HOLDFAST_NETWORK";
 
 // Behind Env::network().
 Network& posix_network();
