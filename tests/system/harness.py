@@ -9,6 +9,7 @@ leave behind. Shared by the tests of this folder and tools/crashtest. Python's s
 The program is $HOLDFAST, else build/release/bin/holdfast. Every process of a run has the run directory in its command
 line, which is how the processes of a run are found and how leftovers are noticed.
 """
+import concurrent.futures
 import json
 import os
 import random
@@ -352,6 +353,20 @@ def expect_no_snapshots(run):
     printed = program_output("clean", run.directory)
     if " 0 snapshots removed" not in printed:
         raise AssertionError(f"left in shared memory: {printed}")
+
+
+def complaints(job, cases, at_once=1):
+    """job(*case) for every case, `at_once` side by side. What each has to complain about by assertions; None where all is
+    well."""
+    def complaint(case):
+        try:
+            job(*case)
+            return None
+        except AssertionError as error:
+            return str(error)
+
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(complaint, cases))
 
 
 def reference_digest(scene, overrides=(), name="reference"):

@@ -19,7 +19,9 @@ JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the 
 
 
 TENSOR_LANES = 2
-RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2"]  # of every start of a run, and of its reference
+# Of every start of a run, and of its reference. The steps are short: what counts is where a run dies, and how often.
+RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2", "--training.sequence_length=32",
+               "--training.microbatch_size=2"]
 
 
 @dataclasses.dataclass
@@ -113,10 +115,14 @@ def check_after_kill(run, newest_before):
     return harness.expect_whole_checkpoints(run, newest_before)
 
 
+def run_name(seed):
+    return f"seed-{seed:06d}"
+
+
 def torment(scene, seed, points, story):
     """Kills a run until it is finished; its digest and the number of kills. `story` gets a line for each start."""
     generator = random.Random(seed)
-    run = scene.run(f"seed-{seed}", RUN_OPTIONS)
+    run = scene.run(run_name(seed), RUN_OPTIONS)
     kills = newest = 0
     for _ in range(generator.randint(2, KILLS_MAX)):
         kill = draw_kill(generator, points)
