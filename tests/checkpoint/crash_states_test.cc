@@ -2,12 +2,19 @@
 // that a crash between any two of them may leave (tests/support/crash_states.h) must hold the checkpoint
 // before or the one after, whole; and once a save has returned, that one.
 //
-// HOLDFAST_CRASH_STATES=N checks N different states instead of 10,000 (tools/test --long sets it).
+// tools/test --long goes on until a million different states were checked, in as many slices as it takes:
+//
+//   HOLDFAST_CRASH_STATES=N         different states, of all slices together, instead of 10,000
+//   HOLDFAST_CRASH_RECORD=FILE      what earlier slices have checked, and this one after them
+//   HOLDFAST_CRASH_MINUTES=M        this slice ends after so many minutes
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <cstdlib>
 #include <set>
+#include <sstream>
 #include <unordered_set>
 
 #include "runtime/core/digest.h"
@@ -106,29 +113,39 @@ std::string complaint_of_successor(Env& env) {
 }
 
 std::uint64_t digest_of_files(const MemoryEnv& env) {
-  std::string text;
+  std::uint64_t digest = 0;
   for (const auto& [path, content] : env.nodes()) {
-    text += path + '\n';
-    if (content != nullptr) text.append(reinterpret_cast<const char*>(content->data()), content->size());
+    digest = mix64(digest, digest_of(path).low);
+    if (content == nullptr) continue;
+    digest = mix64(
+        digest,
+        digest_of(std::string_view(reinterpret_cast<const char*>(content->data()), content->size())).low);
   }
-  return digest_of(text).low;
+  return digest;
 }
 
-struct Outcome {
-  std::size_t states = 0;  // that differ
+constexpr std::int64_t minutes_max = 1'000'000;
+
+// What was checked of one recorded script, by one slice after another.
+struct Checked {
+  std::uint64_t next_sample = 0;
+  std::unordered_set<std::uint64_t> states;  // digests
   std::string first_complaint;
 };
 
-// Sample by sample, each at every cut, until `wanted` states were checked, there are no more, or one is
-// wrong.
-Outcome check_states(const std::vector<RecordedOperation>& operations, std::size_t wanted) {
+// Sample by sample, each at every cut, until `wanted` states were checked, there are no more, the time is
+// over, or one is wrong.
+void check_states(const std::vector<RecordedOperation>& operations, std::size_t wanted, Checked& checked,
+                  std::int64_t minutes = minutes_max) {
   const CrashLog log(operations);
   std::vector<CrashLog::Point> points;
   for (std::size_t cut = 0; cut <= operations.size(); ++cut) points.push_back(log.crash_before(cut));
   const std::vector<Allowed> allowed = allowed_at_cuts(operations);
-  std::unordered_set<std::uint64_t> seen;
+  std::unordered_set<std::uint64_t>& seen = checked.states;
+  const std::int64_t end_ns = posix_env().monotonic_ns() + minutes * 60'000'000'000;
   bool is_exhausted = false;
-  for (std::uint64_t sample = 0; seen.size() < wanted && !is_exhausted; ++sample) {
+  for (std::uint64_t& sample = checked.next_sample; seen.size() < wanted && !is_exhausted; ++sample) {
+    if (posix_env().monotonic_ns() > end_ns) return;
     is_exhausted = true;
     for (std::size_t cut = 0; cut < points.size(); ++cut) {
       if (points[cut].is_exhausted(sample)) continue;
@@ -141,23 +158,58 @@ Outcome check_states(const std::vector<RecordedOperation>& operations, std::size
       if (wrong.empty() && seen.size() % 64 == 0) wrong = complaint_of_successor(env);
       if (wrong.empty()) continue;
       const std::string next = cut < operations.size() ? text_of(operations[cut]) : "none";
-      return {seen.size(),
-              fmt::format("sample {} of a crash before operation {} ({}): {}", sample, cut, next, wrong)};
+      checked.first_complaint =
+          fmt::format("sample {} of a crash before operation {} ({}): {}", sample, cut, next, wrong);
+      return;
     }
   }
-  return {seen.size(), ""};
+}
+
+std::string variable(const char* name, const std::string& otherwise) {
+  const char* const given = std::getenv(name);
+  return given == nullptr ? otherwise : given;
+}
+
+// A record begins with the script's digest: that of another one counts for nothing.
+std::uint64_t digest_of_script(const std::vector<RecordedOperation>& operations) {
+  std::uint64_t digest = 0;
+  for (const RecordedOperation& operation : operations)
+    digest = mix64(digest, digest_of(text_of(operation)).low);
+  return digest;
+}
+
+Checked read_record(const std::string& path, std::uint64_t script_digest) {
+  Checked checked;
+  const Result<std::string> text = path.empty() ? Result<std::string>("") : posix_env().read_text(path);
+  std::istringstream words(text.ok() ? *text : "");
+  std::uint64_t of_script = 0, state = 0;
+  if (!(words >> of_script) || of_script != script_digest) return checked;
+  words >> checked.next_sample;
+  while (words >> state) checked.states.insert(state);
+  return checked;
+}
+
+Result<void> write_record(const std::string& path, std::uint64_t script_digest, const Checked& checked) {
+  if (path.empty()) return {};
+  return posix_env().replace_text(
+      path, fmt::format("{} {}\n{}\n", script_digest, checked.next_sample, fmt::join(checked.states, "\n")));
 }
 
 TEST(CrashStates, OldOrNewIsFoundWholeInEveryOne) {
-  const char* const given = std::getenv("HOLDFAST_CRASH_STATES");
-  const std::size_t wanted = given == nullptr ? 10'000 : std::stoull(given);
+  const std::size_t wanted = std::stoull(variable("HOLDFAST_CRASH_STATES", "10000"));
+  const std::string minutes = variable("HOLDFAST_CRASH_MINUTES", "");
+  const std::string record = variable("HOLDFAST_CRASH_RECORD", "");
   const std::vector<RecordedOperation> operations = record_script();
-  const Outcome outcome = check_states(operations, wanted);
+  Checked checked = read_record(record, digest_of_script(operations));
+  const std::size_t before = checked.states.size();
+  check_states(operations, wanted, checked, minutes.empty() ? minutes_max : std::stoll(minutes));
   const auto is_link = [](const RecordedOperation& operation) { return operation.kind == Kind::link; };
   EXPECT_GE(std::ranges::count_if(operations, is_link), 3);
-  EXPECT_EQ(outcome.first_complaint, "");
-  EXPECT_GE(outcome.states, wanted);
-  std::printf("%zu different states\n", outcome.states);
+  ASSERT_EQ(checked.first_complaint, "");
+  HF_ASSERT_OK(write_record(record, digest_of_script(operations), checked));
+  EXPECT_TRUE(!minutes.empty() || checked.states.size() >= wanted);
+  std::printf("%zu different states, %zu of them now\n", checked.states.size(),
+              checked.states.size() - before);
 }
 
 // What the states are made of, on one file of two sectors.
@@ -203,7 +255,9 @@ TEST(CrashStates, LeavingOutSyncsIsFound) {
     std::erase_if(log, [&](const RecordedOperation& operation) {
       return operation.kind == left_out && operation.path != "/";
     });
-    EXPECT_NE(check_states(log, 20'000).first_complaint, "");
+    Checked checked;
+    check_states(log, 20'000, checked);
+    EXPECT_NE(checked.first_complaint, "");
   }
 }
 
