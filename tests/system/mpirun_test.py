@@ -182,9 +182,8 @@ class MpirunTest(unittest.TestCase):
         run = self.run_of_test(ENDLESS)
         first = run.start(2)
         self.assertTrue(first.wait_for_step(3), first.tail())
-        for ranks in (1, 2):
+        for ranks, second in [(ranks, run.start(ranks)) for ranks in (1, 2)]:  # both at once: they wait
             with self.subTest(ranks=ranks):
-                second = run.start(ranks)
                 output = second.expect_exit(76, 10 + AT_ONCE_S)
                 self.assertGreater(time.monotonic() - second.begun, 9, "it waits for the writer to go")
                 self.assertRegex(output, r"in use by another run .*host \S+ pid \d+")
