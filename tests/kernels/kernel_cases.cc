@@ -12,6 +12,7 @@ namespace {
 
 struct Cases {
   const char* name;
+  CaseLength length;
   std::vector<OpId> ops;
   void (*run)();
 };
@@ -21,27 +22,33 @@ std::vector<Cases>& all_cases() {
   return cases;
 }
 
-// Every KERNEL_CASES of the implementation's op.
+bool is_about(const Cases& cases, OpId op, CaseLength length) {
+  return cases.length == length && std::ranges::find(cases.ops, op) != cases.ops.end();
+}
+
+// Every KERNEL_CASES of the implementation's op, or every LONG_KERNEL_CASES.
 class KernelTest : public testing::Test {
  public:
   KernelTest(const KernelRegistry& registry, const Implementation& implementation,
-             const DeviceProvider& provider)
-      : subject_(registry, implementation, provider) {}
+             const DeviceProvider& provider, CaseLength length)
+      : subject_(registry, implementation, provider), length_(length) {}
 
   void TestBody() override {
     under_test() = &subject_;
     for (const Cases& cases : all_cases()) {
-      if (std::ranges::find(cases.ops, subject_.implementation().op) == cases.ops.end()) continue;
+      if (!is_about(cases, subject_.implementation().op, length_)) continue;
       SCOPED_TRACE(cases.name);
       cases.run();
       if (HasFatalFailure()) break;
     }
     under_test() = nullptr;
+    if (length_ == CaseLength::long_) return;  // not every op's implementations have some
     EXPECT_GT(subject_.checked, 0) << "it supports none of the cases of its op, or the op has none";
   }
 
  private:
   UnderTest subject_;
+  CaseLength length_;
 };
 
 // The builds of one source share a name; where there are several, their instruction set is part of the
@@ -89,20 +96,29 @@ UnderTest*& under_test() {
   return current;
 }
 
-bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*run)()) {
-  all_cases().push_back({name, ops, run});
+bool add_kernel_cases(const char* name, CaseLength length, std::initializer_list<OpId> ops, void (*run)()) {
+  all_cases().push_back({name, length, ops, run});
   return true;
 }
 
 void register_kernel_tests(const KernelRegistry& registry, std::string_view name,
-                           const DeviceProvider& provider) {
+                           const DeviceProvider& provider, bool long_too) {
+  const auto add = [&](const Implementation& implementation, CaseLength length, const std::string& test) {
+    testing::RegisterTest(op_names[static_cast<std::size_t>(implementation.op)], test.c_str(), nullptr,
+                          nullptr, __FILE__, __LINE__,
+                          [&registry, &implementation, provider, length]() -> testing::Test* {
+                            return new KernelTest(registry, implementation, provider, length);
+                          });
+  };
   for (std::size_t index = 0; index < op_count; ++index) {
-    for (const Implementation* each : registry.of(static_cast<OpId>(index))) {
+    const auto op = static_cast<OpId>(index);
+    const bool has_long = std::ranges::any_of(
+        all_cases(), [&](const Cases& cases) { return is_about(cases, op, CaseLength::long_); });
+    for (const Implementation* each : registry.of(op)) {
       if (each->needs > best_cpu_isa() || (!name.empty() && each->name != name)) continue;
-      testing::RegisterTest(op_names[index], test_name(registry, *each).c_str(), nullptr, nullptr, __FILE__,
-                            __LINE__, [&registry, each, provider]() -> testing::Test* {
-                              return new KernelTest(registry, *each, provider);
-                            });
+      const std::string test = test_name(registry, *each);
+      add(*each, CaseLength::usual, test);
+      if (has_long) add(*each, CaseLength::long_, (long_too ? "Long_" : "DISABLED_Long_") + test);
     }
   }
 }

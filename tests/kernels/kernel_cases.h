@@ -9,6 +9,9 @@
 //
 //   test_kernels --gtest_filter=gelu_forward.mine*     all builds: "mine", or "mine_avx2" where there are
 //   several
+//
+// What takes long and says little more stands in LONG_KERNEL_CASES. Those of an op are a test of their own,
+// gelu_forward.DISABLED_Long_mine, which tools/test --long runs.
 #pragma once
 
 #include <functional>
@@ -36,6 +39,7 @@ class UnderTest {
       : registry_(registry), implementation_(implementation), provider_(provider) {}
 
   const Implementation& implementation() const { return implementation_; }
+  bool on_processor() const { return !provider_; }
   Device& device(int threads);  // or the variant of that number
   // To run it on: fewer for what is slow. The reference takes one thread of any number.
   std::span<const int> thread_counts() const;
@@ -56,17 +60,23 @@ class UnderTest {
 // Null outside of KERNEL_CASES.
 UnderTest*& under_test();
 
+enum class CaseLength { usual, long_ };
+
 // Adds a test to the program's list before main() runs; returns true.
-bool add_kernel_cases(const char* name, std::initializer_list<OpId> ops, void (*run)());
+bool add_kernel_cases(const char* name, CaseLength length, std::initializer_list<OpId> ops, void (*run)());
 
 // Makes a test of every implementation of the registry that this processor runs, or of those of one name.
-// Before RUN_ALL_TESTS(). `provider`: empty for the CPU.
+// Before RUN_ALL_TESTS(). `provider`: empty for the CPU. With `long_too` nothing is disabled: for a device
+// that is fast.
 void register_kernel_tests(const KernelRegistry& registry, std::string_view name = {},
-                           const DeviceProvider& provider = {});
+                           const DeviceProvider& provider = {}, bool long_too = false);
 
-#define KERNEL_CASES(name, ...)                                                             \
-  void name();                                                                              \
-  [[maybe_unused]] const bool name##_added = add_kernel_cases(#name, {__VA_ARGS__}, &name); \
+#define HF_KERNEL_CASES(name, length, ...)                               \
+  void name();                                                           \
+  [[maybe_unused]] const bool name##_added =                             \
+      add_kernel_cases(#name, CaseLength::length, {__VA_ARGS__}, &name); \
   void name()
+#define KERNEL_CASES(name, ...) HF_KERNEL_CASES(name, usual, __VA_ARGS__)
+#define LONG_KERNEL_CASES(name, ...) HF_KERNEL_CASES(name, long_, __VA_ARGS__)
 
 }  // namespace holdfast::test

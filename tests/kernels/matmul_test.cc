@@ -99,8 +99,17 @@ KERNEL_CASES(MatmulOverSeveralTilesAndLongSums, OpId::matmul) {
     cases.push_back(c);
   }
   cases.push_back({8, 24, 65536, true, false, true});
-  cases.push_back({514, 513, 740, true, false, true, false, DType::bf16});  // two blocks of columns
   expect_all(cases);
+}
+
+// Two of the processor kernels' blocks of columns.
+const std::vector<Case> two_blocks = {{514, 513, 740, true, false, true, false, DType::bf16}};
+
+KERNEL_CASES(MatmulOverTwoBlocksOfColumns, OpId::matmul) {
+  if (under_test()->on_processor()) expect_all(two_blocks);
+}
+LONG_KERNEL_CASES(MatmulOverTwoBlocksOfColumnsOnADevice, OpId::matmul) {
+  if (!under_test()->on_processor()) expect_all(two_blocks);
 }
 
 // Cut into parts of the sum, into few and into many tiles.

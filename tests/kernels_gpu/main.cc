@@ -48,9 +48,9 @@ void release_managed(void* memory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  GTEST_FLAG_SET(filter, "*.cuda*:*.cublaslt*");
+  GTEST_FLAG_SET(filter, "*.cuda*:*.Long_cuda*:*.cublaslt*:*.Long_cublaslt*");
   testing::InitGoogleTest(&argc, argv);
-  test::register_kernel_tests(cuda::registry(), {}, device_for);
+  test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
   if (!GTEST_FLAG_GET(list_tests)) {
     const Result<std::vector<CudaFacts>> gpus = cuda::devices();
     if (!gpus.ok()) {
