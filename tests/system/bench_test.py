@@ -72,8 +72,9 @@ class BenchTest(unittest.TestCase):
             self.assertLess(max(result["measured"] + result["replayed"]), 100.0)
 
     def test_plan_stands_beside_every_run(self):
-        (case,) = self.figures("plan", "--rounds", "1", "--steps", "1", "--sequence-length", "16")
-        self.assertEqual(len(case["result"]), 6)
+        runs = ["one rank, bf16", "two replicas that recompute", "two stages"]  # all six: tools/test --long
+        (case,) = self.figures("plan", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--runs", *runs)
+        self.assertEqual(list(case["result"]), runs)
         self.assertTrue(all(run["ratio"] > 0 for run in case["result"].values()))
 
     def test_disk_measures_both_ways(self):
@@ -96,7 +97,8 @@ class BenchTest(unittest.TestCase):
         self.assertTrue(all(mode["step_ms"] > 0 and mode["peak_memory_mib"] > 0 for mode in case["result"].values()))
 
     def test_saving_stands_beside_not_saving(self):
-        (case,) = self.figures("saving", "--case", "llama-15m-b8-t256", "--rounds", "1", "--every", "2", "--saves", "1")
+        (case,) = self.figures("saving", "--case", "llama-15m-b8-t256", "--rounds", "1", "--every", "2", "--saves", "1",
+                               "--override=--training.microbatch_size=1", "--override=--training.sequence_length=32")
         result = case["result"]["holdfast"]
         (plain, saving), = result["rounds"]
         self.assertGreater(plain["step_ms"], 0)

@@ -50,27 +50,29 @@ def main():
     arguments.add_argument("--sequence-length", type=positive, help="of every run, instead of its own")
     arguments.add_argument("--steps", type=positive, default=4, help=f"that count, after {WARMUP_STEPS} that do not")
     arguments.add_argument("--rounds", type=positive, default=5)
+    arguments.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS), metavar="NAME", help=f"of: {', '.join(RUNS)}")
     options = arguments.parse_args()
-    planned, trained = {name: [] for name in RUNS}, {name: [] for name in RUNS}
+    runs = {name: RUNS[name] for name in options.runs}
+    planned, trained = {name: [] for name in runs}, {name: [] for name in runs}
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
         folder = Path(name)
         write_tokens(folder / "tokens.bin", 400_000, VOCABULARY)
-        for index, (preset, _, (samples, length), microbatches, _) in enumerate(RUNS.values()):
+        for index, (preset, _, (samples, length), microbatches, _) in enumerate(runs.values()):
             config = folder / f"{index}.toml"
             write_config(config, "unset", folder / "tokens.bin", preset, steps=WARMUP_STEPS + options.steps,
                          sequence_length=options.sequence_length or length, microbatch_size=samples,
                          microbatches_per_lane=microbatches)
             config.write_text(f"{config.read_text()}[parallel]\nlanes = {LANES}\n")
         for number in range(options.rounds):
-            for index, (run_name, (_, ranks, _, _, overrides)) in enumerate(RUNS.items()):
+            for index, (run_name, (_, ranks, _, _, overrides)) in enumerate(runs.items()):
                 config = folder / f"{index}.toml"
                 planned[run_name].append(planned_ms(config, ranks, overrides))
-                trained[run_name].append(trained_ms(folder, config, ranks, overrides, number * len(RUNS) + index))
+                trained[run_name].append(trained_ms(folder, config, ranks, overrides, number * len(runs) + index))
     print(f"{LANES} lanes, {options.rounds} rounds of {options.steps} steps, all processors")
     print("| run | planned ms/step, median (range) | trained ms/step, median (range) | planned / trained (range of the rounds) |")
     print("|---|---|---|---|")
     figures = {}
-    for run_name in RUNS:
+    for run_name in runs:
         plans, steps = planned[run_name], trained[run_name]
         ratio = statistics.median(plans) / statistics.median(steps)
         ratios = [mine / its for mine, its in zip(plans, steps)]
