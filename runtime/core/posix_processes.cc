@@ -272,11 +272,6 @@ class PosixProcesses final : public Processes {
     return ids;
   }
 
-  Result<void> adopt_orphans() override {
-    if (::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0) return {};
-    return cannot("adopt orphans (prctl)", errno);
-  }
-
   bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) override {
     std::vector<pollfd> descriptors;
     for (Process* process : processes) {

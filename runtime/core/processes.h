@@ -30,8 +30,8 @@ class Process {
   virtual std::int64_t id() const = 0;
   // At most so long; 0: as it is now. True: it has ended, whether or not somebody has reaped it.
   virtual bool wait_ended(std::int64_t timeout_ms) = 0;
-  // Of a child that has ended, be it started or adopted; reaps it. None while it lives, or when it is no
-  // child.
+  // Of a child that has ended, be it one that this process started or, as process 1 of a container, one that
+  // came to it when its parent ended; reaps it. None while it lives, or when it is no child.
   virtual std::optional<ProcessEnd> end() = 0;
   // Ok, too, when it has ended before.
   virtual Result<void> signal(int number) = 0;
@@ -47,7 +47,7 @@ struct ProcessStart {
   std::map<std::string, std::string> variables = {};  // added to the environment of this process
   std::string output = {};   // file to append both output streams to; empty: where those of this process go
   bool own_session = false;  // and a group of its own: Ctrl-C at the terminal does not reach it
-  bool orphan = false;       // init's child (or an adopter's), not this process's: it is not ours to reap
+  bool orphan = false;       // init's child, not this process's: it is nobody's to reap
   // SIGKILL when the thread that starts it ends, which is what the kernel means by parent here. Not for an
   // orphan.
   bool die_with_parent = false;
@@ -68,9 +68,6 @@ class Processes {
   virtual Result<std::unique_ptr<Process>> find(std::int64_t id) = 0;
   virtual std::optional<ProcessFacts> facts(std::int64_t id) = 0;  // none when there is no such process
   virtual std::vector<std::int64_t> list() = 0;                    // ids that this process may see
-  // From now on the descendants of this process that lose their parent become its children, and not init's
-  // (PR_SET_CHILD_SUBREAPER): facts() shows them, find() gives a handle, end() reaps.
-  virtual Result<void> adopt_orphans() = 0;
   // At most so long, until one of them has ended; whether one has.
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <array>
@@ -249,11 +250,11 @@ TEST(Processes, WaitsForTheFirstOfSeveral) {
 }
 
 // In a process of its own, because a process cannot take it back.
-TEST(ProcessesDeathTest, AdoptsItsDescendants) {
+TEST(ProcessesDeathTest, ReapsWhatCameToItWhenItsParentEnded) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto adopt = [] {
     Processes& processes = posix_env().processes();
-    if (!processes.adopt_orphans().ok()) return 1;
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 1;  // as process 1 is by nature
     const std::unique_ptr<Process> child = start(shell("(sleep 0.5; exit 9) & exit 0"));
     if (end_of(*child).code != 0) return 2;
     for (const std::int64_t id : processes.list()) {
