@@ -1,0 +1,114 @@
+#include "watchdog/restart_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace holdfast {
+namespace {
+
+// Those that mean the same next time. Any other end of a process is a fault of this time.
+bool meets_every_start(ExitCode code) {
+  switch (code) {
+    case ExitCode::config:
+    case ExitCode::does_not_fit:
+    case ExitCode::data:
+    case ExitCode::checkpoint:
+    case ExitCode::numerics:
+      return true;
+    case ExitCode::done:
+    case ExitCode::saved:
+    case ExitCode::communication:
+      return false;
+  }
+  return false;
+}
+
+// Starts at the end of the list, one after the other, that reached no step which was not reached before.
+int starts_without_progress(std::span<const StartEnd> starts) {
+  std::uint64_t reached = starts.front().step_before;
+  int count = 0;
+  for (const StartEnd& start : starts) {
+    count = start.step > reached ? 0 : count + 1;
+    reached = std::max(reached, start.step);
+  }
+  return count;
+}
+
+// Starts at the end of the list that ended like the last one.
+int starts_with_same_fault(std::span<const StartEnd> starts) {
+  const StartEnd& last = starts.back();
+  if (last.kind.empty()) return 0;
+  const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const StartEnd& start) {
+    return start.kind != last.kind || start.step != last.step;
+  });
+  return static_cast<int>(other - starts.rbegin());
+}
+
+Verdict end_with(ExitCode code, std::string sentence) {
+  return {.restart = false, .code = code, .delay_ms = 0, .sentence = std::move(sentence)};
+}
+
+// 0 after progress; then the first delay, and twice the one before.
+std::int64_t delay_ms(int without_progress, const RestartLimits& limits) {
+  if (without_progress == 0) return 0;
+  std::int64_t delay = limits.first_delay_ms;
+  for (int i = 1; i < without_progress && delay < limits.longest_delay_ms; ++i) delay *= 2;
+  return std::min(delay, limits.longest_delay_ms);
+}
+
+}  // namespace
+
+Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const RestartLimits& limits) {
+  const StartEnd& last = starts.back();
+  if (last.record == StartEnd::Record::finished) return end_with(ExitCode::done, "all steps are done");
+  if (last.record == StartEnd::Record::saved) {
+    return end_with(ExitCode::saved, fmt::format("saved at step {}; start it again to go on", last.step));
+  }
+  if (last.record == StartEnd::Record::failed && meets_every_start(last.code)) {
+    return end_with(last.code, "another start would end the same way; what is above says what to do");
+  }
+  if (stop_requested) {
+    return end_with(
+        ExitCode::saved,
+        fmt::format("stopped on request before it could save ({}): the next start goes on from the "
+                    "newest checkpoint or RAM snapshot, with the same bits",
+                    last.fault));
+  }
+  if (const int same = starts_with_same_fault(starts); same >= limits.same_fault) {
+    return end_with(
+        ExitCode::communication,
+        fmt::format("{} starts in a row ended behind step {} in the same way ({}): that is no accident, "
+                    "and another start would not help",
+                    same, last.step, last.fault));
+  }
+  const int fruitless = starts_without_progress(starts);
+  if (fruitless >= limits.without_progress) {
+    return end_with(ExitCode::communication,
+                    fmt::format("{} starts in a row reached no step beyond {}; the last one: {}", fruitless,
+                                last.step, last.fault));
+  }
+  return {.restart = true,
+          .code = ExitCode::communication,
+          .delay_ms = delay_ms(fruitless, limits),
+          .sentence = last.fault};
+}
+
+std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, int wanted, int ranks_per_copy,
+                                       int least_copies) {
+  if (std::ranges::all_of(hosts, &LaunchHost::answers)) return wanted;
+  const bool slots_known = std::ranges::all_of(hosts, [](const LaunchHost& host) { return host.slots > 0; });
+  std::int64_t all = 0, left = 0;
+  for (const LaunchHost& host : hosts) {
+    const int room = slots_known ? host.slots : 1;
+    all += room;
+    if (host.answers) left += room;
+  }
+  const std::int64_t room =
+      slots_known && all >= wanted ? std::min<std::int64_t>(left, wanted) : wanted * left / all;
+  const auto copies = static_cast<int>(room / ranks_per_copy);
+  if (copies < std::max(least_copies, 1)) return std::nullopt;
+  return copies * ranks_per_copy;
+}
+
+}  // namespace holdfast
