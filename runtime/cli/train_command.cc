@@ -11,6 +11,7 @@
 #include "runtime/config/document.h"
 #include "runtime/core/signals.h"
 #include "runtime/train/exchange_choice.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/train_run.h"
 
 namespace holdfast {
@@ -28,7 +29,9 @@ constexpr const char* usage =
     "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
     "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
     "to mpirun:\n"
-    "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second.\n"
+    "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second. "
+    "holdfast launch\n"
+    "starts mpirun, makes SIGUSR2 of them, and starts the run again after a fault.\n"
     "The keys: holdfast config help. The console's \"gemm\" is the share of the rate that one large matrix "
     "product\n"
     "reaches on the same cores, measured at the start, with 6 FLOP per weight and token and causal attention "
@@ -40,13 +43,14 @@ class SignalStop final : public StopSource {
  public:
   explicit SignalStop(SignalWatcher& watcher) : watcher_(watcher) {}
   bool stop_requested() override {
-    if (watcher_.poll() != 0) stop_ = true;
-    return stop_;
+    if (const int signal = watcher_.poll(); signal != 0) signal_ = signal;
+    return signal_ != 0;
   }
+  int signal() const { return signal_; }  // the last one; 0: none
 
  private:
   SignalWatcher& watcher_;
-  bool stop_ = false;
+  int signal_ = 0;
 };
 
 // The group this process is one rank of: MPI's when a launcher started it, else a group of one.
@@ -74,7 +78,8 @@ Result<Group> join_group(Env& env) {
   return group;
 }
 
-int leave(Group& group, const RunEnd& end) {
+int leave(Env& env, Group& group, const RunEnd& end, int signal) {
+  tell_launcher_end(env, launched_rank(env), end.code, signal);
   const int code = static_cast<int>(end.code);
   // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
   // names it.
@@ -106,6 +111,7 @@ Result<int> train(const std::vector<std::string>& words) {
   const std::int64_t started_ns = env.monotonic_ns();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(*watcher);
+  tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
   HF_TRY(Group group, join_group(env));
   Result<LoadedConfig> config = read_config(env, words);
   if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
@@ -124,7 +130,7 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .ranks_on_host = launched_ranks_on_host(env),
                                 .rank_on_host = launched_rank_on_host(env),
                                 .started_ns = started_ns});
-  return leave(group, end);
+  return leave(env, group, end, stop.signal());
 }
 
 }  // namespace
@@ -135,7 +141,9 @@ int run_train_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   const Result<int> code = train(arguments);
-  return code.ok() ? *code : complain(code.error());
+  if (code.ok()) return *code;
+  tell_launcher_end(posix_env(), launched_rank(posix_env()), code.error().code);
+  return complain(code.error());
 }
 
 }  // namespace holdfast

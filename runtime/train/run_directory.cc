@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/train/launch_record.h"
+
 namespace holdfast {
 namespace {
 
@@ -56,6 +58,12 @@ RunStatus read_status(Env& env, const RunPaths& paths) {
     if (state == known) status.state = state;
   }
   status.reason = text_of("reason");
+  status.start = text_of("start");
+  const auto number_of = [&](const char* key) {
+    return json.contains(key) && json[key].is_number_unsigned() ? json[key].get<std::uint64_t>() : 0;
+  };
+  status.step = number_of("step");
+  status.exit_code = static_cast<int>(number_of("exit_code"));
   return status;
 }
 
@@ -65,10 +73,11 @@ bool may_record_failure(Env& env, const RunPaths& paths) {
 }
 
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {
-  const nlohmann::ordered_json json = {{"state", status.state},
-                                       {"step", status.step},
-                                       {"exit_code", status.exit_code},
-                                       {"reason", status.reason}};
+  nlohmann::ordered_json json = {{"state", status.state},
+                                 {"step", status.step},
+                                 {"exit_code", status.exit_code},
+                                 {"reason", status.reason}};
+  if (const std::string start = launched_start(env); !start.empty()) json["start"] = start;
   return env.replace_text(paths.status(), json.dump(1) + "\n");
 }
 

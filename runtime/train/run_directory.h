@@ -4,6 +4,7 @@
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory (checkpoint/ram_tier.h)
+//   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct RunPaths {
   std::string run_id() const { return directory + "/run_id"; }
   std::string trace() const { return directory + "/trace"; }
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
+  std::string launch() const { return directory + "/launch"; }
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 
@@ -33,14 +35,16 @@ struct RunStatus {
   std::uint64_t step = 0;
   int exit_code = 0;
   std::string reason = {};
+  std::string start = {};  // that wrote it (launch_record.h); empty without `holdfast launch`
 };
 
 // Makes the directory, proves that it can be written, becomes its one writer, and removes what a killed one
 // left half written: waits 10 s for a writer that is there, then fails with ExitCode::communication, naming
 // its host and pid.
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
-// State and reason; "unknown" when there is no status file, or a foreign or damaged one.
+// "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);
+// `start` is that of this process, whatever the status says.
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
 // A start that fails before its first step does not overwrite how the run that is there ended: false for one
 // that is finished or saved.

@@ -1,0 +1,94 @@
+#include "runtime/train/launch_record.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+
+#include "runtime/core/processes.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view file_prefix = "rank-";
+
+void tell(Env& env, int rank, const nlohmann::ordered_json& what) {
+  const std::string directory = env.variable(launch_variable);
+  if (directory.empty()) return;
+  const std::string path = fmt::format("{}/{}{:05d}", directory, file_prefix, rank);
+  if (const Result<void> told = env.append_line(path, what.dump()); !told.ok() && rank == 0) {
+    fmt::print(stderr, "holdfast: the launcher does not learn how this rank is: {}\n", told.error().message);
+  }
+}
+
+std::optional<ExitCode> exit_code_of(std::int64_t number) {
+  for (const ExitCode code :
+       {ExitCode::done, ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::checkpoint,
+        ExitCode::numerics, ExitCode::saved, ExitCode::communication}) {
+    if (static_cast<int>(code) == number) return code;
+  }
+  return std::nullopt;
+}
+
+std::int64_t number_of(const nlohmann::json& json, const char* key) {
+  return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
+}
+
+// The lines that are whole. The newest first line counts: a process that the launcher of MPI started again
+// under the same rank appends to the same file.
+std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
+  std::optional<LaunchedRank> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) continue;
+    if (json.contains("host") && json["host"].is_string()) {
+      found = LaunchedRank{.rank = rank,
+                           .host = json["host"].get<std::string>(),
+                           .process = number_of(json, "process"),
+                           .started_ticks = number_of(json, "started_ticks")};
+    }
+    if (!found.has_value() || !json.contains("exit_code")) continue;
+    found->end = exit_code_of(number_of(json, "exit_code"));
+    found->signal = static_cast<int>(number_of(json, "signal"));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string launched_start(Env& env) {
+  const std::string directory = env.variable(launch_variable);
+  return directory.substr(directory.rfind('/') + 1);  // npos + 1 is 0
+}
+
+void tell_launcher_ready(Env& env, int rank) {
+  const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
+  tell(env, rank,
+       {{"host", env.host_name()},
+        {"process", env.process_id()},
+        {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
+}
+
+void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
+  tell(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+}
+
+std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory) {
+  std::vector<LaunchedRank> ranks;
+  const Result<std::vector<std::string>> names = env.list(directory);
+  if (!names.ok()) return ranks;
+  for (const std::string& name : *names) {
+    int rank = -1;
+    if (!name.starts_with(file_prefix)) continue;
+    std::from_chars(name.data() + file_prefix.size(), name.data() + name.size(), rank);
+    const Result<std::string> text = env.read_text(directory + "/" + name);
+    if (rank < 0 || !text.ok()) continue;
+    if (std::optional<LaunchedRank> found = parse_rank(rank, *text)) ranks.push_back(*std::move(found));
+  }
+  return ranks;
+}
+
+}  // namespace holdfast

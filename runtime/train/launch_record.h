@@ -1,0 +1,38 @@
+// What the ranks of a start tell `holdfast launch`, which cannot see them through mpirun: that they live and
+// can take the signal that asks for a save, and how they end. A start has a name and a directory,
+// RUN/launch/NAME, which the launcher makes and hands to the ranks in a variable; in it there is one file for
+// each rank, with one line for each thing told. Without the variable nothing is told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// Holds the directory of the start.
+inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
+// The name of the start that this process belongs to; empty without a launcher.
+std::string launched_start(Env& env);
+
+// A rank's own side. Best effort: a rank that cannot write there trains all the same.
+void tell_launcher_ready(Env& env, int rank);
+// `signal`: that this rank got and that made the run save and stop; 0: none, it stopped for the others.
+void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
+
+struct LaunchedRank {
+  int rank = 0;
+  std::string host = {};
+  std::int64_t process = 0;
+  std::int64_t started_ticks = 0;    // of the process (ProcessFacts)
+  std::optional<ExitCode> end = {};  // none: it has not said so far, or it died
+  int signal = 0;
+};
+// In the order of ranks; those that have not written their first line whole are not there.
+std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
+
+}  // namespace holdfast
