@@ -124,14 +124,40 @@ function(holdfast_module name)
   add_dependencies(${ARG_FOR} ${name})
 endfunction()
 
-# For what is linked to MPI and lies in bin/. The MPI in .deps is found relative to the file, so that the tree can be
-# moved: no absolute path to it may get into a binary; an MPI elsewhere does not move with the tree.
-function(holdfast_relative_rpath target)
-  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${HOLDFAST_MPI_PREFIX}" NORMALIZE inside)
-  set(rpath ${HOLDFAST_MPI_PREFIX}/lib)
+# VARIABLE = the path as seen from bin/ when it is in the tree, so that the tree can be moved; else as it is.
+function(holdfast_path_from_bin path variable)
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${path}" NORMALIZE inside)
   if(inside)
-    file(RELATIVE_PATH up ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${rpath})
-    set(rpath "$ORIGIN/${up}")
+    file(RELATIVE_PATH path ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} ${path})
+  endif()
+  set(${variable} ${path} PARENT_SCOPE)
+endfunction()
+
+# For what is linked to MPI and lies in bin/: no absolute path to the MPI in .deps may get into a binary; an MPI elsewhere
+# does not move with the tree.
+function(holdfast_relative_rpath target)
+  holdfast_path_from_bin(${HOLDFAST_MPI_PREFIX}/lib rpath)
+  cmake_path(IS_ABSOLUTE rpath absolute)
+  if(NOT absolute)
+    set(rpath "$ORIGIN/${rpath}")
   endif()
   set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${rpath}")
+endfunction()
+
+# What runtime/launch/build_places.h says. The Open MPI of a Python wheel is compiled for another prefix and asks OPAL_PREFIX
+# where it lives; in .deps it is a relative link.
+function(holdfast_build_places file)
+  holdfast_path_from_bin(${HOLDFAST_MPI_PREFIX} mpi)
+  holdfast_path_from_bin(${PROJECT_SOURCE_DIR}/configs/mpi tune)
+  set(opal "")
+  if(IS_SYMLINK ${HOLDFAST_MPI_PREFIX})
+    file(READ_SYMLINK ${HOLDFAST_MPI_PREFIX} target)
+    cmake_path(IS_RELATIVE target relative)
+    if(relative)
+      cmake_path(GET mpi PARENT_PATH parent)
+      set(opal ${parent}/${target})
+    endif()
+  endif()
+  set_property(SOURCE ${file} APPEND PROPERTY COMPILE_DEFINITIONS
+    HF_MPI_PREFIX="${mpi}" HF_OPAL_PREFIX="${opal}" HF_TUNE_DIRECTORY="${tune}")
 endfunction()

@@ -18,6 +18,7 @@ int run_evaluate_command(const std::vector<std::string>& arguments);
 int run_export_command(const std::vector<std::string>& arguments);
 int run_import_command(const std::vector<std::string>& arguments);
 int run_inspect_command(const std::vector<std::string>& arguments);
+int run_launch_command(const std::vector<std::string>& arguments);
 int run_plan_command(const std::vector<std::string>& arguments);
 int run_report_command(const std::vector<std::string>& arguments);
 int run_sample_command(const std::vector<std::string>& arguments);

@@ -21,8 +21,10 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 16> commands = {{
+constexpr std::array<Command, 17> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
+    {"launch", "train under mpirun, and start the run again when something fails",
+     holdfast::run_launch_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
     {"plan", "memory, traffic and time of a run before it starts; layouts that fit",

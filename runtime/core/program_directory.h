@@ -5,6 +5,7 @@
 
 namespace holdfast {
 
+std::string program_path();       // absolute
 std::string program_directory();  // without a slash at the end
 
 }  // namespace holdfast

@@ -259,6 +259,25 @@ class Errors(unittest.TestCase):
     def test_train_without_config(self):
         self.expect(self.mpirun(2, "train"))
 
+    def test_launch_without_ranks(self):
+        self.expect(self.holdfast("launch", "run.toml"))
+
+    def test_launch_without_config(self):
+        self.expect(self.holdfast("launch", "-np", "2"))
+
+    def test_launch_unknown_option(self):
+        self.expect(self.holdfast("launch", "-np", "2", "--hostfil", "hosts", "run.toml"))
+
+    def test_launch_hosts_twice(self):
+        self.expect(self.holdfast("launch", "-np", "2", "--host", "a", "--hostfile", "hosts", "run.toml"))
+
+    def test_launch_hostfile_missing(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--hostfile", "hosts", "run.toml"))
+
+    def test_launch_same_fault(self):
+        self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
+                                  environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
+
     def test_word_after_config(self):
         self.expect_nothing_made(self.train("more.toml"))
 

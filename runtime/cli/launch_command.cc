@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/launch/launcher.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast launch -np N [--hostfile F | --host LIST] [--tune F] [--notice SECONDS] [--dry-run]\n"
+    "                       RUN.toml [--section.key=value ...]\n"
+    "\n"
+    "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
+    "starts\n"
+    "the run again when mpirun, a host or ranks are lost, on the hosts that are left, and ends everything "
+    "that is\n"
+    "left behind. The run goes on from its newest RAM snapshot or checkpoint and ends with the same bits.\n"
+    "\n"
+    "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR2 let the run save and end with exit code 75, at every "
+    "moment of\n"
+    "it and within the notice. A second SIGTERM or SIGINT ends it now; what was saved stays.\n"
+    "\n"
+    "  -np N             how many ranks, on all hosts together\n"
+    "  --hostfile F      hosts, one a line: name slots=4\n"
+    "  --host LIST       hosts, as in a:4,b:4; without either: this host, or what Slurm allocated\n"
+    "  --tune F          settings for mpirun instead of configs/mpi/one_host.conf or several_hosts.conf\n"
+    "  --notice SECONDS  from the first signal to the end of every process, 30 when left out\n"
+    "  --dry-run         print the line that starts mpirun, and do nothing\n"
+    "\n"
+    "The exit codes are those of docs/errors.md; docs/launch.md says more.\n";
+
+Result<ExitCode> launch(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  // First, so that no signal is lost from here on.
+  HF_TRY(const std::unique_ptr<SignalWatcher> signals, StopRequest::watch());
+  HF_TRY(const LaunchOptions options, parse_launch_options(words));
+  StopRequest stop(env, *signals, options.notice_ms);
+  HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
+  if (!options.dry_run) return launcher.run();
+  fmt::print("{}\n", launcher.dry_run());
+  return ExitCode::done;
+}
+
+}  // namespace
+
+int run_launch_command(const std::vector<std::string>& arguments) {
+  // As far as they are launch's own: what RUN.toml knows is `holdfast config help`.
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<ExitCode> code = launch(arguments);
+  return code.ok() ? static_cast<int>(*code) : complain(code.error());
+}
+
+}  // namespace holdfast

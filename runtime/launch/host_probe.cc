@@ -1,0 +1,59 @@
+#include "runtime/launch/host_probe.h"
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <sstream>
+
+#include "runtime/core/processes.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t answer_limit_ms = 10'000;
+
+// The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
+std::vector<std::string> agent_words(Env& env) {
+  const std::string agents = env.variable("PRTE_MCA_plm_ssh_agent");
+  if (agents.empty()) return {"ssh", "-o", "BatchMode=yes"};
+  std::istringstream first(agents.substr(0, agents.find(':')));
+  std::vector<std::string> words;
+  for (std::string word; first >> word;) words.push_back(word);
+  return words;
+}
+
+bool is_this_host(Env& env, const std::string& name) {
+  return name == env.host_name() || name == "localhost" || name == "127.0.0.1";
+}
+
+}  // namespace
+
+std::vector<bool> probe_hosts(Env& env, const std::vector<LaunchHost>& hosts) {
+  std::vector<bool> answers(hosts.size(), false);
+  std::vector<std::unique_ptr<Process>> asking(hosts.size());
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (is_this_host(env, hosts[i].name)) {
+      answers[i] = true;
+      continue;
+    }
+    std::vector<std::string> words = agent_words(env);
+    words.insert(words.end(), {hosts[i].name, "true"});
+    Result<std::unique_ptr<Process>> started = env.processes().start(
+        {.arguments = words, .output = "/dev/null", .own_session = true, .die_with_parent = true});
+    if (started.ok()) asking[i] = std::move(started).value();
+  }
+  const std::int64_t until_ns = env.monotonic_ns() + answer_limit_ms * 1'000'000;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (asking[i] == nullptr) continue;
+    const std::int64_t left_ms = (until_ns - env.monotonic_ns()) / 1'000'000;
+    if (!asking[i]->wait_ended(std::max<std::int64_t>(left_ms, 0))) {
+      static_cast<void>(asking[i]->signal_group(SIGKILL).ok());
+      asking[i]->wait_ended(answer_limit_ms);
+    }
+    const std::optional<ProcessEnd> end = asking[i]->end();
+    answers[i] = end.has_value() && !end->killed && end->code == 0;
+  }
+  return answers;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,217 @@
+#include "runtime/launch/job.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "runtime/launch/run_processes.h"
+#include "runtime/launch/run_progress.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t tick_ms = 50;
+constexpr int ticks_per_look = 4;
+constexpr std::int64_t stopped_limit_ms = 5'000;
+constexpr std::int64_t over_limit_ms = 5'000;          // mpirun beyond the end of what it was there for
+constexpr std::int64_t first_rank_limit_ms = 300'000;  // distant hosts and large programs take their time
+constexpr std::int64_t leftovers_grace_ms = 1'000;     // guards go with the last rank
+constexpr std::int64_t death_limit_ms = 10'000;
+constexpr std::int64_t late_tick_ms = 2'000;
+
+bool is_final(const RunStatus& status) {
+  return status.state == "finished" || status.state == "saved" || status.state == "failed";
+}
+
+// Those that a run ends with because of what it was given or found, not because of who was lost.
+std::optional<ExitCode> error_code(int number) {
+  for (const ExitCode code :
+       {ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::checkpoint, ExitCode::numerics}) {
+    if (static_cast<int>(code) == number) return code;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string Job::start_name() const {
+  return plan_.directory.substr(plan_.directory.rfind('/') + 1);
+}
+
+Result<StartEnd> Job::run() {
+  const std::uint64_t step_before = newest_step(*env_, plan_.paths);
+  ProcessStart start{.arguments = plan_.line.arguments,
+                     .variables = plan_.line.variables,
+                     .own_session = true,
+                     .die_with_parent = true};  // and the ranks with mpirun: a killed launcher leaves nobody
+  start.variables[launch_variable] = plan_.directory;
+  HF_TRY(mpirun_, env_->processes().start(start));
+  begun_ns_ = env_->monotonic_ns();
+  watch_until_end();
+  if (!why_killed_.empty()) static_cast<void>(mpirun_->signal(SIGKILL).ok());
+  static_cast<void>(mpirun_->wait_ended(death_limit_ms));
+  mpirun_end_ = mpirun_->end();
+  if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
+    fmt::print(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
+  }
+  reap_adopted(*env_, 0);
+  ranks_ = read_launched_ranks(*env_, plan_.directory);
+  look_at_status();
+  return end_of_start(step_before);
+}
+
+// Until mpirun has ended, or there is a reason to end it.
+void Job::watch_until_end() {
+  std::int64_t last_ns = begun_ns_;
+  for (int tick = 0; why_killed_.empty() && !mpirun_->wait_ended(tick_ms); ++tick) {
+    const std::int64_t now_ns = env_->monotonic_ns();
+    // This process was stopped, too, or the machine: what seems to last may not.
+    if (now_ns - last_ns > late_tick_ms * 1'000'000) stopped_since_ns_ = over_since_ns_ = -1;
+    last_ns = now_ns;
+    stop_->poll();
+    const bool starting = status_.state == "unknown";
+    if (tick % ticks_per_look == 0 || starting || stop_->requested()) look();
+    if (stop_->is_over() && why_killed_.empty()) {
+      why_killed_ = fmt::format("it did not end within the notice of {} s", stop_->notice_ms() / 1000);
+    }
+  }
+}
+
+void Job::look() {
+  look_at_ranks();
+  look_at_status();
+  look_at_mpirun();
+  reap_adopted(*env_, mpirun_->id());
+  if (stop_->requested() && !passed_on_) pass_on_request();
+}
+
+void Job::look_at_ranks() {
+  if (ranks_.size() >= static_cast<std::size_t>(plan_.ranks) && !is_final(status_)) return;
+  ranks_ = read_launched_ranks(*env_, plan_.directory);
+  const std::string host = env_->host_name();
+  for (const LaunchedRank& rank : ranks_) {
+    if (rank.host != host || processes_.contains(rank.rank)) continue;
+    // The handle first: if the facts are still those that the rank told, the handle is the rank's.
+    Result<std::unique_ptr<Process>> process = env_->processes().find(rank.process);
+    const std::optional<ProcessFacts> facts = env_->processes().facts(rank.process);
+    const bool same = facts.has_value() && facts->started_ticks == rank.started_ticks;
+    processes_[rank.rank] =
+        process.ok() && same ? std::move(process).value() : nullptr;  // null: gone already
+  }
+}
+
+void Job::look_at_status() {
+  RunStatus status = read_status(*env_, plan_.paths);
+  if (status.start != start_name()) return;
+  const bool first = status_.state == "unknown";
+  status_ = std::move(status);
+  if (first && plan_.on_running && status_.state == "running") plan_.on_running(status_.step);
+}
+
+bool Job::lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const {
+  if (!now) {
+    since_ns = -1;
+    return false;
+  }
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (since_ns < 0) since_ns = now_ns;
+  return now_ns - since_ns > limit_ms * 1'000'000;
+}
+
+void Job::look_at_mpirun() {
+  const auto ended = [](const auto& rank) { return rank.second == nullptr || rank.second->wait_ended(0); };
+  const bool all_here = processes_.size() == static_cast<std::size_t>(plan_.ranks);
+  const bool all_ended = !processes_.empty() && std::ranges::all_of(processes_, ended);
+  // The record comes before the report is written; then a rank says that it leaves.
+  const bool left =
+      std::ranges::any_of(ranks_, [](const LaunchedRank& rank) { return rank.end.has_value(); });
+  const bool over = (all_here && all_ended) || (is_final(status_) && (left || all_ended));
+  if (lasts(over, over_since_ns_, over_limit_ms)) {
+    why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks", over_limit_ms / 1000);
+  }
+  const std::optional<ProcessFacts> facts = env_->processes().facts(mpirun_->id());
+  const bool stopped = facts.has_value() && (facts->state == 'T' || facts->state == 't');
+  if (lasts(stopped, stopped_since_ns_, stopped_limit_ms)) {
+    why_killed_ = fmt::format("mpirun was stopped for {} s", stopped_limit_ms / 1000);
+  }
+  const std::int64_t waited_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
+  if (ranks_.empty() && waited_ms > first_rank_limit_ms) {
+    why_killed_ = fmt::format(
+        "no rank wrote to {} within {} s: either mpirun does not reach the hosts, or they do "
+        "not share the run directory with this one",
+        plan_.directory, first_rank_limit_ms / 1000);
+  }
+}
+
+// A rank that has not begun would be ended by the signal. mpirun passes it on to all hosts, but not when it
+// is stopped; twice does no harm.
+void Job::pass_on_request() {
+  if (ranks_.size() < static_cast<std::size_t>(plan_.ranks)) return;
+  static_cast<void>(mpirun_->signal(SIGUSR2).ok());
+  for (const auto& [rank, process] : processes_) {
+    if (process != nullptr) static_cast<void>(process->signal(SIGUSR2).ok());
+  }
+  passed_on_ = true;
+}
+
+StartEnd Job::end_of_start(std::uint64_t step_before) const {
+  StartEnd end{.step_before = step_before, .step = newest_step(*env_, plan_.paths)};
+  const RunStatus last = read_status(*env_, plan_.paths);
+  const auto ended_with = [&](ExitCode code) {
+    return std::ranges::any_of(ranks_, [&](const LaunchedRank& rank) { return rank.end == code; });
+  };
+  if (status_.state == "finished" || (last.state == "finished" && ended_with(ExitCode::done))) {
+    end.record = StartEnd::Record::finished;  // the second: it had been finished before
+  } else if (status_.state == "saved" && !ended_by_mpirun()) {
+    end.record = StartEnd::Record::saved;
+    end.step = status_.step;
+  } else if (status_.state == "failed") {
+    end.record = StartEnd::Record::failed;
+    end.code = error_code(status_.exit_code).value_or(ExitCode::communication);
+  } else {  // refused before there was a record to write
+    for (const LaunchedRank& rank : ranks_) {
+      if (!rank.end.has_value() || !error_code(static_cast<int>(*rank.end)).has_value()) continue;
+      end.record = StartEnd::Record::failed;
+      end.code = *rank.end;
+    }
+  }
+  tell_fault(end);
+  return end;
+}
+
+// When mpirun loses a host it ends the ranks of the others, with SIGTERM first, which lets a small run save.
+// Nobody who wants the run to stop sends that past this process: it would pass on SIGUSR2.
+bool Job::ended_by_mpirun() const {
+  const auto terminated = [](const LaunchedRank& rank) { return rank.signal == SIGTERM; };
+  return !stop_->requested() && std::ranges::any_of(ranks_, terminated);
+}
+
+// What ended it, as far as it can be seen from here.
+void Job::tell_fault(StartEnd& end) const {
+  std::string dead;
+  std::size_t count = 0;
+  for (const LaunchedRank& rank : ranks_) {
+    if (rank.end.has_value()) continue;
+    dead += fmt::format("{}{} (host {})", count == 0 ? "" : ", ", rank.rank, rank.host);
+    ++count;
+  }
+  if (!why_killed_.empty()) {
+    end.fault = why_killed_;
+  } else if (mpirun_end_.has_value() && mpirun_end_->killed) {
+    end.fault = fmt::format("mpirun was killed by signal {}", mpirun_end_->code);
+  } else if (ended_by_mpirun()) {
+    end.fault = "mpirun ended the ranks, as it does when it loses a host; what it wrote says why";
+  } else if (ranks_.empty()) {
+    end.fault = end.kind =
+        fmt::format("mpirun ended with exit code {} before any rank had begun; what it wrote says why",
+                    mpirun_end_.has_value() ? mpirun_end_->code : -1);
+  } else if (count == ranks_.size() && count > 1) {
+    end.fault = end.kind = fmt::format("all {} ranks died", count);
+  } else if (count > 0) {
+    end.fault = fmt::format("rank{} {} died", count == 1 ? "" : "s", dead);
+    end.kind = dead;
+  } else {
+    end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,70 @@
+// One start of a run: mpirun in a session of its own, looked after from its first to its last process.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/processes.h"
+#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/stop_request.h"
+#include "runtime/train/launch_record.h"
+#include "runtime/train/run_directory.h"
+#include "watchdog/restart_policy.h"
+
+namespace holdfast {
+
+struct JobPlan {
+  CommandLine line;
+  int ranks = 1;
+  RunPaths paths;
+  std::string directory;  // of the start (launch_record.h), which is there
+  // Called once, when the ranks have begun to train, with the step that they go on from.
+  std::function<void(std::uint64_t step)> on_running = {};
+};
+
+class Job {
+ public:
+  Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}
+
+  // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
+  // ranks as SIGUSR2, once all of them can take it. Killed is
+  //   - everything, when the request is over before the ranks have saved,
+  //   - an mpirun that is stopped, that outlives the ranks or the final record, or under which no rank
+  //   appears,
+  //   - what mpirun leaves behind.
+  // Error: mpirun could not be started.
+  Result<StartEnd> run();
+
+ private:
+  void watch_until_end();
+  void look();
+  void look_at_ranks();
+  void look_at_status();
+  void look_at_mpirun();
+  void pass_on_request();
+  bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
+  StartEnd end_of_start(std::uint64_t step_before) const;
+  bool ended_by_mpirun() const;
+  void tell_fault(StartEnd& end) const;
+  std::string start_name() const;
+
+  Env* env_;
+  StopRequest* stop_;
+  JobPlan plan_;
+  std::unique_ptr<Process> mpirun_;
+  std::optional<ProcessEnd> mpirun_end_;
+  std::vector<LaunchedRank> ranks_;
+  std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host
+  RunStatus status_;                                   // of this start; "unknown" until it has written one
+  std::string why_killed_;
+  bool passed_on_ = false;
+  std::int64_t begun_ns_ = 0;
+  // Since when something lasts; -1: it is not so.
+  std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,165 @@
+#include "runtime/launch/launch_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+#include <string_view>
+
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::array<std::string_view, 5> names_with_value = {"np", "hostfile", "host", "tune", "notice"};
+constexpr std::int64_t longest_notice_s = 86'400;
+
+Result<std::int64_t> whole_number(std::string_view name, const std::string& text, std::int64_t most) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > most) {
+    return fail(ExitCode::config, "launch: {} must be a whole number of 1 to {}, got \"{}\"", name, most,
+                text);
+  }
+  return value;
+}
+
+Result<void> set_option(LaunchOptions& options, std::string_view name, const std::string& value) {
+  if (name == "np") {
+    HF_TRY(const std::int64_t ranks, whole_number("-np", value, 1'000'000));
+    options.ranks = static_cast<int>(ranks);
+  }
+  if (name == "notice") {
+    HF_TRY(const std::int64_t seconds, whole_number("--notice (seconds)", value, longest_notice_s));
+    options.notice_ms = seconds * 1000;
+  }
+  if (name == "hostfile") options.hostfile = value;
+  if (name == "host") options.hosts = value;
+  if (name == "tune") options.tune = value;
+  return {};
+}
+
+// "-np", "--np", "-n" as people write it for mpirun; "" for what is no option of launch with a value.
+std::string_view option_name(std::string_view word) {
+  if (word == "-n") return "np";
+  if (!word.starts_with('-')) return "";
+  word.remove_prefix(word.starts_with("--") ? 2 : 1);
+  const auto found = std::ranges::find(names_with_value, word.substr(0, word.find('=')));
+  return found == names_with_value.end() ? std::string_view() : *found;
+}
+
+Error unknown_option(std::string_view word) {
+  const std::string name(word.substr(0, word.find('=')));
+  std::vector<std::string_view> known = {"dry-run"};
+  known.insert(known.end(), names_with_value.begin(), names_with_value.end());
+  const std::string near = closest(name.substr(std::min(name.find_first_not_of('-'), name.size())), known);
+  return fail(ExitCode::config, "launch has no option {}{}; holdfast launch --help lists them", name,
+              near.empty() ? "" : fmt::format(", did you mean --{}?", near));
+}
+
+Result<void> check(const LaunchOptions& options) {
+  if (options.config.empty()) {
+    return fail(ExitCode::config,
+                "launch needs RUN.toml, the config of the run; holdfast launch --help says how it is used");
+  }
+  if (options.ranks == 0) {
+    return fail(ExitCode::config, "launch needs -np N, how many ranks the run has on all hosts together");
+  }
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return fail(ExitCode::config,
+                "launch: --host and --hostfile both say where the ranks run; give one of them");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words) {
+  LaunchOptions options;
+  std::vector<std::string_view> given;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const std::string_view name = option_name(word);
+    const std::size_t equals = word.find('=');
+    if (!name.empty()) {
+      if (std::ranges::find(given, name) != given.end()) {
+        return fail(ExitCode::config, "launch: {} is given twice; give it once", word.substr(0, equals));
+      }
+      given.push_back(name);
+      if (equals == std::string::npos && i + 1 == words.size()) {
+        return fail(ExitCode::config, "launch: {} has no value", word);
+      }
+      HF_TRY_VOID(
+          set_option(options, name, equals == std::string::npos ? words[++i] : word.substr(equals + 1)));
+    } else if (word == "--dry-run") {
+      options.dry_run = true;
+    } else if (word.starts_with("--") && word.substr(0, equals).find('.') != std::string::npos) {
+      options.overrides.push_back(word);
+    } else if (word.starts_with("--") && equals != std::string::npos && !options.config.empty()) {
+      options.overrides.push_back(word);  // a key of no section (--threads=2)
+    } else if (word.starts_with('-')) {
+      return unknown_option(word);
+    } else if (options.config.empty()) {
+      options.config = word;
+    } else {
+      return fail(ExitCode::config, "launch takes RUN.toml and options, got also \"{}\"", word);
+    }
+  }
+  HF_TRY_VOID(check(options));
+  return options;
+}
+
+std::vector<LaunchHost> hosts_of_file(const std::string& text) {
+  std::vector<LaunchHost> hosts;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    LaunchHost host;
+    if (!(words >> host.name)) continue;
+    for (std::string word; words >> word;) {
+      if (word.starts_with("slots=")) std::from_chars(word.data() + 6, word.data() + word.size(), host.slots);
+    }
+    const auto known = std::ranges::find(hosts, host.name, &LaunchHost::name);
+    if (known == hosts.end()) {
+      hosts.push_back(host);
+    } else {
+      known->slots += host.slots;
+    }
+  }
+  return hosts;
+}
+
+std::vector<LaunchHost> hosts_of_list(const std::string& list) {
+  std::vector<LaunchHost> hosts;
+  std::istringstream entries(list);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    if (entry.empty()) continue;
+    const std::size_t colon = entry.find(':');
+    LaunchHost host{.name = entry.substr(0, colon), .slots = 1};
+    if (colon != std::string::npos) {
+      std::from_chars(entry.data() + colon + 1, entry.data() + entry.size(), host.slots);
+    }
+    const auto known = std::ranges::find(hosts, host.name, &LaunchHost::name);
+    if (known == hosts.end()) {
+      hosts.push_back(host);
+    } else {
+      known->slots += host.slots;
+    }
+  }
+  return hosts;
+}
+
+std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks) {
+  const auto left = static_cast<int>(std::ranges::count(hosts, true, &LaunchHost::answers));
+  std::string list;
+  for (const LaunchHost& host : hosts) {
+    if (!host.answers) continue;
+    const int slots = host.slots > 0 ? host.slots : (ranks + left - 1) / left;
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, slots);
+  }
+  return list;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,36 @@
+// The command line of `holdfast launch`, and the hosts that it names.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "watchdog/restart_policy.h"
+
+namespace holdfast {
+
+struct LaunchOptions {
+  int ranks = 0;  // -np
+  // At most one of the two; neither: this host, or what the scheduler allocated.
+  std::string hostfile = {};
+  std::string hosts = {};           // LIST of --host
+  std::string tune = {};            // empty: the one in configs/mpi that fits the number of hosts
+  std::int64_t notice_ms = 30'000;  // from the request to stop to the end of every process
+  bool dry_run = false;
+  std::string config = {};                  // RUN.toml
+  std::vector<std::string> overrides = {};  // --section.key=value, for `holdfast train` as they are
+};
+
+// ExitCode::config with a sentence for what is no option of launch, has no value or the wrong one.
+Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words);
+
+// The hosts of a hostfile's text ("name slots=4", '#' begins a comment) and of a LIST ("a:4,b:4", each entry
+// without a number is one slot), each name once, in their order. Pure.
+std::vector<LaunchHost> hosts_of_file(const std::string& text);
+std::vector<LaunchHost> hosts_of_list(const std::string& list);
+// The LIST of the hosts that answer. Where nobody said how many slots they have they get what the ranks need.
+std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks);
+
+}  // namespace holdfast

@@ -1,0 +1,249 @@
+#include "runtime/launch/launcher.h"
+
+#include <algorithm>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/events.h"
+#include "runtime/launch/host_probe.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t lock_timeout_ms = 10'000;
+constexpr std::int64_t host_retry_ms = 5'000;
+constexpr std::int64_t host_patience_ms = 1'800'000;
+constexpr std::int64_t look_ms = 50;
+
+void say(const std::string& sentence) {
+  fmt::print(stderr, "holdfast launch: {}\n", sentence);
+  std::fflush(stderr);
+}
+
+Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
+  if (!options.hosts.empty()) return hosts_of_list(options.hosts);
+  if (options.hostfile.empty()) return std::vector<LaunchHost>();
+  const Result<std::string> text = env.read_text(options.hostfile);
+  if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
+  std::vector<LaunchHost> hosts = hosts_of_file(*text);
+  if (hosts.empty()) {
+    return fail(ExitCode::config, "launch: {} names no host; a line is \"name slots=4\"", options.hostfile);
+  }
+  return hosts;
+}
+
+// Of a Slurm allocation, which mpirun uses by itself.
+bool allocated_several_hosts(Env& env) {
+  const std::string nodes = env.variable("SLURM_JOB_NUM_NODES");
+  return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
+}
+
+std::int64_t ranks_per_copy(const Config& config) {
+  return std::max<std::int64_t>(config.parallel.tensor, 1) *
+         std::max<std::int64_t>(config.parallel.pipeline, 1);
+}
+
+}  // namespace
+
+Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places,
+                   Config config, std::vector<LaunchHost> hosts)
+    : env_(&env),
+      stop_(&stop),
+      options_(options),
+      places_(std::move(places)),
+      config_(std::move(config)),
+      paths_{config_.run.directory},
+      hosts_(std::move(hosts)) {}
+
+Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptions& options) {
+  HF_TRY(const std::vector<Override> overrides, parse_overrides(options.overrides));
+  HF_TRY(LoadedConfig config, load_config(env, options.config, overrides));
+  HF_TRY(LaunchPlaces places, find_launch_places(env, options));
+  HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
+  return Launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
+}
+
+LaunchShape Launcher::whole_shape() const {
+  return {.ranks = options_.ranks,
+          .several_hosts = hosts_.size() > 1 || (hosts_.empty() && allocated_several_hosts(*env_)),
+          .overrides = options_.overrides};
+}
+
+std::string Launcher::dry_run() const {
+  return shell_line(mpirun_line(*env_, options_, places_, whole_shape()));
+}
+
+// False: somebody asked for a stop.
+bool Launcher::wait_ms(std::int64_t duration_ms) {
+  const std::int64_t until_ns = env_->monotonic_ns() + duration_ms * 1'000'000;
+  while (true) {
+    stop_->poll();
+    if (stop_->requested()) return false;
+    const std::int64_t left_us = (until_ns - env_->monotonic_ns()) / 1000;
+    if (left_us <= 0) return true;
+    env_->sleep_us(std::min(left_us, look_ms * 1000));
+  }
+}
+
+Result<ExitCode> Launcher::run() {
+  HF_TRY_VOID(env_->make_directories(paths_.launch()));
+  const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
+  HF_TRY(const std::unique_ptr<FileLock> lock,
+         env_->lock(paths_.launch() + "/lock", holder, lock_timeout_ms));
+  stop_->poll();
+  if (stop_->requested()) {
+    say("stopped on request before it began");
+    return ExitCode::saved;
+  }
+  LaunchShape shape = whole_shape();
+  while (true) {
+    HF_TRY(StartEnd end, start(shape));
+    clean_up_after(end);
+    starts_.push_back(std::move(end));
+    const Verdict verdict = after_start(starts_, stop_->requested(), {});
+    if (!verdict.restart) {
+      if (verdict.code != ExitCode::done) say(verdict.sentence);
+      return verdict.code;
+    }
+    failed_ns_ = env_->monotonic_ns();
+    ranks_before_ = shape.ranks;
+    log_fault(starts_.back());
+    say(fmt::format("{}; starting again{}", verdict.sentence,
+                    verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
+    Result<LaunchShape> next = wait_ms(verdict.delay_ms) ? shape_of_restart() : shape;
+    if (!next.ok()) return next.error();
+    if (stop_->requested()) {
+      say(after_start(starts_, true, {}).sentence);
+      return ExitCode::saved;
+    }
+    shape = std::move(next).value();
+  }
+}
+
+Result<StartEnd> Launcher::start(LaunchShape shape) {
+  shape.forwarded = {launch_variable};
+  const std::string name = fmt::format("{:016x}", env_->random_u64());
+  JobPlan plan{.line = mpirun_line(*env_, options_, places_, shape),
+               .ranks = shape.ranks,
+               .paths = paths_,
+               .directory = paths_.launch() + "/" + name};
+  if (failed_ns_ >= 0) {
+    plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) { log_recovery(ranks, step); };
+  }
+  HF_TRY_VOID(env_->make_directories(plan.directory));
+  // What a killed Open MPI leaves of its own is then in a place that can be removed. Distant hosts have no
+  // such place; theirs remove it themselves when they lose mpirun.
+  const std::string scratch = "/dev/shm/holdfast-launch-" + name;
+  const bool scratch_made = !shape.several_hosts && env_->make_directories(scratch).ok();
+  for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
+    if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
+  }
+  const std::string directory = plan.directory;
+  Result<StartEnd> end = Job(*env_, *stop_, std::move(plan)).run();
+  static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
+  if (scratch_made) static_cast<void>(env_->remove_tree(scratch).ok());
+  return end;
+}
+
+void Launcher::ask_hosts() {
+  const std::vector<bool> answers = probe_hosts(*env_, hosts_);
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    if (hosts_[i].answers != answers[i]) {
+      say(fmt::format(
+          "host {} {}", hosts_[i].name,
+          answers[i] ? "answers again: the run takes it back" : "does not answer: it is left out"));
+    }
+    hosts_[i].answers = answers[i];
+  }
+}
+
+// On the hosts that are left; waits while they are too few.
+Result<LaunchShape> Launcher::shape_of_restart() {
+  if (hosts_.size() < 2) return whole_shape();
+  const std::int64_t begin_ns = env_->monotonic_ns();
+  const auto copies = static_cast<int>(config_.elastic.min_data_parallel);
+  for (bool said = false;; said = true) {
+    ask_hosts();
+    const std::optional<int> ranks =
+        ranks_on_hosts_left(hosts_, options_.ranks, static_cast<int>(ranks_per_copy(config_)), copies);
+    if (ranks.has_value()) return shape_on_hosts_left(*ranks);
+    if (!said) {
+      say(fmt::format(
+          "too few hosts are left for elastic.min_data_parallel = {} copies of the model on {} ranks "
+          "each: waiting for more",
+          copies, ranks_per_copy(config_)));
+    }
+    if (env_->monotonic_ns() - begin_ns > host_patience_ms * 1'000'000) {
+      return fail(ExitCode::communication,
+                  "no more hosts came within {} minutes; start it again when they are there",
+                  host_patience_ms / 60'000);
+    }
+    if (!wait_ms(host_retry_ms)) return whole_shape();
+  }
+}
+
+LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
+  LaunchShape shape = whole_shape();
+  if (std::ranges::all_of(hosts_, &LaunchHost::answers)) return shape;
+  shape.ranks = ranks;
+  shape.hosts = list_of_hosts_left(hosts_, ranks);
+  const std::int64_t data = ranks / ranks_per_copy(config_);
+  if (config_.parallel.data <= data) return shape;
+  // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
+  // one.
+  const auto replace = [&](const std::string& key, std::int64_t value) {
+    const std::string option = fmt::format("--{}=", key);
+    std::erase_if(shape.overrides, [&](const std::string& word) { return word.starts_with(option); });
+    shape.overrides.push_back(fmt::format("{}{}", option, value));
+  };
+  replace("parallel.data", data);
+  replace("parallel.lanes", lanes_of_run());
+  return shape;
+}
+
+// As its first start resolved them.
+std::int64_t Launcher::lanes_of_run() const {
+  if (config_.parallel.lanes > 0) return config_.parallel.lanes;
+  const Result<std::string> stored = env_->read_text(paths_.config());
+  if (stored.ok()) {
+    const Result<LoadedConfig> config = load_stored_config(*env_, *stored, paths_.config());
+    if (config.ok() && config->config.parallel.lanes > 0) return config->config.parallel.lanes;
+  }
+  return config_.parallel.data;
+}
+
+// A run that is done needs nothing of what its ranks had in the memory of this host.
+void Launcher::clean_up_after(const StartEnd& end) {
+  if (end.record != StartEnd::Record::finished) return;
+  const Result<std::string> run_id = env_->read_text(paths_.run_id());
+  if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
+}
+
+// Between two starts nobody else writes the log.
+void Launcher::log_fault(const StartEnd& end) {
+  const Result<FileStatus> log = env_->status(paths_.events());
+  if (!log.ok() || !log->exists) return;
+  EventLine line;
+  line.begin("fault", env_->wall_time_us())
+      .field("level", 2)
+      .field("step", end.step)
+      .field("reason", end.fault);
+  Result<void> written = end_torn_line(*env_, paths_.events());
+  if (written.ok()) written = env_->append_line(paths_.events(), line.end());
+  if (!written.ok()) say(written.error().message);
+}
+
+void Launcher::log_recovery(int ranks, std::uint64_t step) {
+  const std::uint64_t reached = starts_.back().step;
+  const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
+  EventLine line;
+  line.begin("recovery", env_->wall_time_us()).field("level", 2).field("ranks_before", ranks_before_);
+  line.field("ranks_after", ranks).field("lost_steps", reached > step ? reached - step : std::uint64_t{0});
+  line.field("duration_ms", duration_ms);
+  if (const Result<void> written = env_->append_line(paths_.events(), line.end()); !written.ok()) {
+    say(written.error().message);
+  }
+  failed_ns_ = env_->monotonic_ns();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,57 @@
+// `holdfast launch`: a run from the first start of mpirun to the end that needs no other, whatever happens to
+// mpirun, its ranks and its hosts on the way. What follows a start is decided by watchdog/restart_policy.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/launch/job.h"
+#include "runtime/launch/launch_options.h"
+#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/stop_request.h"
+
+namespace holdfast {
+
+class Launcher {
+ public:
+  // The config as `holdfast train` will load it, which says where the run is and how far it may shrink.
+  static Result<Launcher> create(Env& env, StopRequest& stop, const LaunchOptions& options);
+
+  // The line of the first start, for a shell.
+  std::string dry_run() const;
+  // The exit code of the run; says on stderr what it notices and does. Error: it could not begin, or somebody
+  // else launches this run.
+  Result<ExitCode> run();
+
+ private:
+  Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places, Config config,
+           std::vector<LaunchHost> hosts);
+
+  Result<StartEnd> start(LaunchShape shape);
+  LaunchShape whole_shape() const;
+  Result<LaunchShape> shape_of_restart();
+  LaunchShape shape_on_hosts_left(int ranks) const;
+  std::int64_t lanes_of_run() const;
+  void ask_hosts();
+  bool wait_ms(std::int64_t duration_ms);
+  void log_fault(const StartEnd& end);
+  void log_recovery(int ranks, std::uint64_t step);
+  void clean_up_after(const StartEnd& end);
+
+  Env* env_;
+  StopRequest* stop_;
+  LaunchOptions options_;
+  LaunchPlaces places_;
+  Config config_;
+  RunPaths paths_;
+  std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
+  std::vector<StartEnd> starts_;
+  int ranks_before_ = 0;         // of the start that failed
+  std::int64_t failed_ns_ = -1;  // when; -1: no start has
+};
+
+}  // namespace holdfast

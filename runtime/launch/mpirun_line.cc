@@ -1,0 +1,148 @@
+#include "runtime/launch/mpirun_line.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "runtime/core/program_directory.h"
+#include "runtime/launch/build_places.h"
+
+namespace holdfast {
+namespace {
+
+bool is_file(Env& env, const std::string& path) {
+  const Result<FileStatus> status = env.status(path);
+  return status.ok() && status->exists && !status->directory;
+}
+
+std::string find_in_path(Env& env, const std::string& name) {
+  std::istringstream directories(env.variable("PATH"));
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (!directory.empty() && is_file(env, directory + "/" + name)) return directory + "/" + name;
+  }
+  return "";
+}
+
+// A path of the build that is not absolute begins at the program.
+std::string from_program(const std::string& path) {
+  return path.empty() || path.starts_with('/') ? path : program_directory() + "/" + path;
+}
+
+// A path without "x/..", so that a line can be read.
+std::string simplified(const std::string& path) {
+  std::vector<std::string> parts;
+  std::istringstream all(path);
+  for (std::string part; std::getline(all, part, '/');) {
+    if (part == ".." && !parts.empty() && parts.back() != "..") {
+      parts.pop_back();
+    } else if (!part.empty() && part != ".") {
+      parts.push_back(part);
+    }
+  }
+  std::string simple;
+  for (const std::string& part : parts) simple += "/" + part;
+  return simple;
+}
+
+std::string quoted(const std::string& word) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string tune_file(Env& env, const std::string& name) {
+  for (const std::string& folder : {from_program(build_tune_directory()), program_directory()}) {
+    if (is_file(env, folder + "/" + name)) return simplified(folder + "/" + name);
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<LaunchPlaces> find_launch_places(Env& env, const LaunchOptions& options) {
+  LaunchPlaces places{.program = program_path()};
+  const std::string built_with = from_program(build_mpi_prefix());
+  if (is_file(env, built_with + "/bin/mpirun")) {
+    places.mpirun = simplified(built_with + "/bin/mpirun");
+    if (!build_opal_prefix().empty()) places.opal_prefix = simplified(from_program(build_opal_prefix()));
+  } else if (is_file(env, program_directory() + "/mpirun")) {
+    places.mpirun = program_directory() + "/mpirun";
+  } else {
+    places.mpirun = find_in_path(env, "mpirun");
+  }
+  if (places.mpirun.empty()) {
+    return fail(
+        ExitCode::config,
+        "there is no mpirun: neither in {}, with which this program was built, nor beside it, nor in PATH; "
+        "run tools/bootstrap, or install Open MPI",
+        simplified(built_with));
+  }
+  places.one_host = tune_file(env, "one_host.conf");
+  places.several_hosts = tune_file(env, "several_hosts.conf");
+  if (options.tune.empty() && (places.one_host.empty() || places.several_hosts.empty())) {
+    return fail(
+        ExitCode::config,
+        "the settings for mpirun (configs/mpi of the source tree) are not to be found from {}; name a file "
+        "with --tune",
+        places.program);
+  }
+  return places;
+}
+
+CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlaces& places,
+                        const LaunchShape& shape) {
+  CommandLine line;
+  const auto set = [&](const std::string& name, const std::string& value) {
+    if (env.variable(name).empty()) line.variables[name] = value;
+  };
+  // Open MPI reads the home directory, and refuses root, unless told otherwise.
+  set("HOME", "/tmp");
+  set("OMPI_ALLOW_RUN_AS_ROOT", "1");
+  set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+  if (!places.opal_prefix.empty()) set("OPAL_PREFIX", places.opal_prefix);
+  // As variables, because mpirun refuses an option given twice: what stands in the user's tune file wins.
+  // Ranks may outnumber processors, and a rank's threads are not to be squeezed onto the one of its slot.
+  // Without the word "slot" Open MPI would put all of them on the first host.
+  set("PRTE_MCA_rmaps_default_mapping_policy", "slot:OVERSUBSCRIBE");
+  set("PRTE_MCA_hwloc_default_binding_policy", "none");
+
+  std::vector<std::string>& words = line.arguments;
+  // Runtime parameters cannot stand in a tune file. Without the two a rank that leaves with an exit code
+  // other than 0 makes mpirun and the survivors hang.
+  words = {places.mpirun,
+           "--with-ft",
+           "ulfm",
+           "--prtemca",
+           "state_base_recoverable",
+           "1",
+           "--prtemca",
+           "state_base_notify_errors",
+           "1"};
+  const std::string& recommended = shape.several_hosts ? places.several_hosts : places.one_host;
+  words.insert(words.end(), {"--tune", options.tune.empty() ? recommended : options.tune});
+  words.insert(words.end(), {"-np", fmt::format("{}", shape.ranks)});
+  if (!shape.hosts.empty()) {
+    words.insert(words.end(), {"--host", shape.hosts});
+  } else if (!options.hosts.empty()) {
+    words.insert(words.end(), {"--host", options.hosts});
+  } else if (!options.hostfile.empty()) {
+    words.insert(words.end(), {"--hostfile", options.hostfile});
+  }
+  for (const std::string& name : shape.forwarded) words.insert(words.end(), {"-x", name});
+  words.insert(words.end(), {places.program, "train", options.config});
+  words.insert(words.end(), shape.overrides.begin(), shape.overrides.end());
+  return line;
+}
+
+std::string shell_line(const CommandLine& line) {
+  std::string text;
+  for (const auto& [name, value] : line.variables) text += fmt::format("{}={} ", name, quoted(value));
+  for (std::size_t i = 0; i < line.arguments.size(); ++i)
+    text += (i == 0 ? "" : " ") + quoted(line.arguments[i]);
+  return text;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,39 @@
+#include "runtime/launch/stop_request.h"
+
+#include <algorithm>
+#include <csignal>
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t one_wish_ns = 1'000'000'000;
+
+// What ending everything by force takes, kept back from the notice.
+std::int64_t time_to_kill_ms(std::int64_t notice_ms) {
+  return std::min<std::int64_t>(2'000, notice_ms / 5);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SignalWatcher>> StopRequest::watch() {
+  return SignalWatcher::watch({SIGTERM, SIGINT, SIGHUP, SIGUSR2});
+}
+
+void StopRequest::poll() {
+  while (const int signal = signals_->poll()) {
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (!requested()) {
+      requested_ns_ = now_ns;
+    } else if ((signal == SIGTERM || signal == SIGINT) && now_ns - requested_ns_ > one_wish_ns) {
+      said_twice_ = true;
+    }
+  }
+}
+
+bool StopRequest::is_over() const {
+  if (!requested()) return false;
+  const std::int64_t patience_ms = notice_ms_ - time_to_kill_ms(notice_ms_);
+  return said_twice_ || env_->monotonic_ns() - requested_ns_ > patience_ms * 1'000'000;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,35 @@
+// The wish to stop, as signals bring it: the first asks for a save, and from then on the notice runs.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/core/env.h"
+#include "runtime/core/signals.h"
+
+namespace holdfast {
+
+class StopRequest {
+ public:
+  // Every process is to be gone `notice_ms` after the first signal.
+  StopRequest(Env& env, SignalWatcher& signals, std::int64_t notice_ms)
+      : env_(&env), signals_(&signals), notice_ms_(notice_ms) {}
+  // The signals of `launch`: what a scheduler, a terminal or a person sends.
+  static Result<std::unique_ptr<SignalWatcher>> watch();
+
+  // Looks for signals that have come.
+  void poll();
+  bool requested() const { return requested_ns_ >= 0; }
+  // Nothing is waited for any longer: the notice is over, or somebody said it twice (SIGTERM or SIGINT, a
+  // second after the first: what sends several signals at once means one wish).
+  bool is_over() const;
+  std::int64_t notice_ms() const { return notice_ms_; }
+
+ private:
+  Env* env_;
+  SignalWatcher* signals_;
+  std::int64_t notice_ms_;
+  std::int64_t requested_ns_ = -1;
+  bool said_twice_ = false;
+};
+
+}  // namespace holdfast

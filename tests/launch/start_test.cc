@@ -1,0 +1,108 @@
+// What the launcher learns about a start: from its ranks' own words, its processes, its log and its hosts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "runtime/core/processes.h"
+#include "runtime/launch/host_probe.h"
+#include "runtime/launch/run_processes.h"
+#include "runtime/launch/run_progress.h"
+#include "runtime/train/launch_record.h"
+#include "tests/launch/variables_env.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
+  const TemporaryDirectory directory;
+  VariablesEnv env({{launch_variable, directory.path()}});
+  EXPECT_EQ(launched_start(env), directory.path().substr(directory.path().rfind('/') + 1));
+  EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty());
+  tell_launcher_ready(env, 12);
+  tell_launcher_ready(env, 3);
+  tell_launcher_end(env, 3, ExitCode::saved, SIGTERM);
+  const std::vector<LaunchedRank> ranks = read_launched_ranks(env, directory.path());
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].rank, 3);
+  EXPECT_EQ(ranks[0].end, ExitCode::saved);
+  EXPECT_EQ(ranks[0].signal, SIGTERM);
+  EXPECT_EQ(ranks[1].rank, 12);
+  EXPECT_EQ(ranks[1].end, std::nullopt);
+  EXPECT_EQ(ranks[1].host, env.host_name());
+  EXPECT_EQ(ranks[1].process, getpid());
+  EXPECT_EQ(ranks[1].started_ticks, env.processes().facts(getpid())->started_ticks);
+}
+
+TEST(LaunchRecord, NothingIsToldWithoutALauncher) {
+  VariablesEnv env(std::map<std::string, std::string>{});
+  EXPECT_EQ(launched_start(env), "");
+  tell_launcher_ready(env, 0);
+  tell_launcher_end(env, 0, ExitCode::done);
+  EXPECT_TRUE(read_launched_ranks(env, "/no/such/directory").empty());
+}
+
+TEST(LaunchRecord, ATornOrForeignFileIsNoRank) {
+  const TemporaryDirectory directory;
+  VariablesEnv env({{launch_variable, directory.path()}});
+  ASSERT_TRUE(env.replace_text(directory / "rank-00000", "{\"host\":\"a\",\"proc").ok());
+  ASSERT_TRUE(env.replace_text(directory / "rank-00001", "{\"host\":7,\"process\":\"x\"}\n").ok());
+  ASSERT_TRUE(env.replace_text(directory / "rank-many", "{}\n").ok());
+  ASSERT_TRUE(env.replace_text(directory / "notes", "{\"process\":1}\n").ok());
+  EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty());
+}
+
+TEST(RunProgress, TheNewestStepOfTheLog) {
+  const TemporaryDirectory directory;
+  const RunPaths paths{directory.path()};
+  EXPECT_EQ(newest_step(posix_env(), paths), 0u);
+  std::string log = "{\"event\":\"start\"}\n";
+  ASSERT_TRUE(posix_env().replace_text(paths.events(), log).ok());
+  EXPECT_EQ(newest_step(posix_env(), paths), 0u);
+  for (int step = 1; step <= 3000; ++step) log += fmt::format("{{\"event\":\"step\",\"step\":{}}}\n", step);
+  log += "{\"event\":\"checkpoint\",\"step\":9}\n{\"event\":\"step\",\"st";
+  ASSERT_TRUE(posix_env().replace_text(paths.events(), log).ok());
+  EXPECT_EQ(newest_step(posix_env(), paths), 3000u);
+}
+
+std::unique_ptr<Process> sleeper(const std::string& start) {
+  Result<std::unique_ptr<Process>> process =
+      posix_env().processes().start({.arguments = {"sleep", "60"}, .variables = {{launch_variable, start}}});
+  EXPECT_TRUE(process.ok());
+  return std::move(process).value();
+}
+
+TEST(RunProcesses, EndsThoseOfTheStartAndNoOther) {
+  const std::unique_ptr<Process> one = sleeper("/run/launch/one");
+  const std::unique_ptr<Process> other = sleeper("/run/launch/one-more");
+  EXPECT_EQ(processes_of_start(posix_env(), "/run/launch/one").size(), 1u);
+  EXPECT_TRUE(processes_of_start(posix_env(), "/run/launch").empty());
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  EXPECT_TRUE(end_processes_of_start(posix_env(), "/run/launch/one", 300));
+  EXPECT_GE(posix_env().monotonic_ns() - begin_ns, 300'000'000) << "it had a chance to go by itself";
+  EXPECT_TRUE(one->wait_ended(0));
+  EXPECT_TRUE(one->end()->killed);
+  EXPECT_FALSE(other->wait_ended(0));
+  EXPECT_TRUE(end_processes_of_start(posix_env(), "/run/launch/one-more", 0));
+  EXPECT_TRUE(other->end()->killed);
+}
+
+TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
+  const TemporaryDirectory directory;
+  const std::string agent = directory / "agent";
+  ASSERT_TRUE(posix_env().replace_text(agent, "#!/bin/sh\n[ \"$1 $2 $3\" = '-x there true' ]\n").ok());
+  ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
+  VariablesEnv env({{"PRTE_MCA_plm_ssh_agent", agent + " -x : rsh"}});
+  const std::vector<LaunchHost> hosts = {{.name = "there"}, {.name = "gone"}, {.name = env.host_name()}};
+  EXPECT_THAT(probe_hosts(env, hosts), ElementsAre(true, false, true));
+  VariablesEnv without(std::map<std::string, std::string>{{"PRTE_MCA_plm_ssh_agent", "/no/such/agent"}});
+  EXPECT_THAT(probe_hosts(without, hosts), ElementsAre(false, false, true));
+}
+
+}  // namespace
+}  // namespace holdfast

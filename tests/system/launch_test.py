@@ -1,0 +1,329 @@
+"""holdfast launch: a run ends with the bits of the run that was never disturbed, whatever happens to mpirun and the ranks;
+a stop saves within the notice at every moment; and nothing stays behind."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+from pathlib import Path
+
+import harness
+
+RANKS = 4
+NOTICE_S = 20
+OPTIONS = ["--checkpoint.ram_every_steps=2"]
+NOBODY = 65534
+
+
+def launch_words(run, *overrides, ranks=RANKS, config=None, options=()):
+    return [str(harness.PROGRAM), "launch", "-np", str(ranks), f"--notice={NOTICE_S}", *options, str(config or run.scene.config),
+            f"--run.directory={run.directory}", *run.overrides, *overrides]
+
+
+def mpirun_of(run):
+    """Its pid; None when there is none."""
+    found = [pid for pid in run.processes() if harness.executable_of(pid) in ("mpirun", "prterun")]
+    return found[0] if found else None
+
+
+def can_unshare_pids():
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return shutil.which("unshare") and subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+# Stands for ssh: every host is a host name of its own on this machine; one with a file down-NAME beside it does not answer.
+AGENT = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+host=$1
+shift
+[[ -e ${0%/*}/down-$host ]] && exit 255
+exec unshare --uts /bin/bash -c "hostname $host; $*"
+"""
+HOSTS = "--host=node-a:2,node-b:2"
+
+
+def can_unshare_host_names():
+    words = ["unshare", "--uts", "hostname", "elsewhere"]
+    return shutil.which("unshare") and subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+class LaunchTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene()
+        cls.addClassCleanup(cls.scene.close)
+        # The launcher itself is to care for what Open MPI leaves.
+        del cls.scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        agent = cls.scene.directory / "agent"
+        agent.write_text(AGENT)
+        agent.chmod(0o755)
+        cls.scene.environment["PRTE_MCA_plm_ssh_agent"] = str(agent)
+        cls.reference = harness.reference_digest(cls.scene, OPTIONS)
+
+    def launch(self, *overrides, name=None, faults="", **more):
+        run = self.scene.run(name or self.id().rsplit(".", 1)[1], OPTIONS)
+        return run.start_command(launch_words(run, *overrides, **more), faults)
+
+    def expect_end(self, start, code, timeout_s=harness.HANG_S):
+        output = start.expect_exit(code, timeout_s)
+        harness.expect_no_processes(start.run)
+        launch_directory = start.run.directory / "launch"
+        self.assertEqual([path.name for path in launch_directory.glob("*")], ["lock"])
+        return output
+
+    def expect_finished(self, start, restarts):
+        """The bits of the reference; nothing is left; the log tells of so many restarts."""
+        run = start.run
+        output = self.expect_end(start, 0)
+        self.assertEqual(run.digest(), self.reference, output)
+        self.assertEqual(run.status()["state"], "finished")
+        self.assertEqual(len(run.events("fault")), restarts, output)
+        self.assertEqual([event["level"] for event in run.events("recovery")], [2] * restarts, output)
+        self.assertEqual(output.count("starting again"), restarts, output)
+        harness.expect_no_snapshots(run)
+        self.expect_no_scratch(run.status()["start"])
+        return output
+
+    def expect_no_scratch(self, name):
+        """Of one start: where Open MPI had its files."""
+        self.assertFalse(Path(f"/dev/shm/holdfast-launch-{name}").exists())
+
+    # What it starts
+
+    def test_dry_run(self):
+        environment = {"PATH": os.environ["PATH"], "HOME": "/home/someone"}
+        words = [str(harness.PROGRAM), "launch", "-np", "3", "--dry-run", "run.toml", "--run.seed=7"]
+        config = harness.ROOT / "configs/quickstart.toml"
+        words[words.index("run.toml")] = str(config)
+        done = subprocess.run(words, env=environment, cwd=self.scene.directory, capture_output=True, text=True, check=True)
+        prefix = ""
+        if harness.MPI.is_symlink() and not os.path.isabs(os.readlink(harness.MPI)):
+            prefix = f"OPAL_PREFIX={harness.MPI.parent / os.readlink(harness.MPI)} "
+        self.assertEqual(done.stdout, (
+            f"OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 {prefix}"
+            "PRTE_MCA_hwloc_default_binding_policy=none PRTE_MCA_rmaps_default_mapping_policy=slot:OVERSUBSCRIBE "
+            f"{harness.MPI}/bin/mpirun --with-ft ulfm --prtemca state_base_recoverable 1 --prtemca state_base_notify_errors 1 "
+            f"--tune {harness.ROOT}/configs/mpi/one_host.conf -np 3 {harness.PROGRAM} train {config} --run.seed=7\n"))
+        self.assertEqual(done.stderr, "")
+        self.assertFalse((self.scene.directory / "runs").exists(), "a dry run makes nothing")
+
+    def test_undisturbed(self):
+        start = self.launch()
+        self.expect_finished(start, restarts=0)
+        again = start.run.start_command(launch_words(start.run))
+        self.assertIn("is finished", self.expect_end(again, 0))
+
+    # What ends a start
+
+    def test_mpirun_killed(self):
+        start = self.launch()
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        killed = start.run.status()["start"]
+        self.assertTrue(os.listdir(f"/dev/shm/holdfast-launch-{killed}"), "Open MPI has its files elsewhere")
+        harness.kill(mpirun_of(start.run), signal.SIGKILL)
+        self.assertIn("mpirun was killed by signal 9; starting again", self.expect_finished(start, restarts=1))
+        self.expect_no_scratch(killed)
+
+    def test_ranks_killed(self):
+        """All at once: stopped first, so that none sees another one die."""
+        start = self.launch()
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        ranks = [start.rank_pid(rank) for rank in range(RANKS)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in ranks:
+                harness.kill(pid, number)
+        self.assertIn(f"all {RANKS} ranks died; starting again", self.expect_finished(start, restarts=1))
+
+    def test_mpirun_stopped(self):
+        """In the middle of a run that goes on for longer than one waits for it."""
+        start = self.launch(faults="step.begin@30:0=sleep:3500,step.begin@31:0=sleep:3500")
+        self.assertTrue(start.wait_for_step(28), start.tail())
+        harness.kill(mpirun_of(start.run), signal.SIGSTOP)
+        self.assertIn("mpirun was stopped for 5 s; starting again", self.expect_finished(start, restarts=1))
+
+    def test_finished_while_mpirun_hangs(self):
+        start = self.launch()
+        self.assertTrue(start.wait_for_step(harness.STEPS - 10), start.tail())
+        harness.kill(mpirun_of(start.run), signal.SIGSTOP)
+        self.expect_finished(start, restarts=0)
+
+    def test_launcher_killed(self):
+        """It leaves nobody; the next one goes on."""
+        start = self.launch()
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        start.process.kill()
+        start.wait()
+        harness.expect_no_processes(start.run)
+        again = start.run.start_command(launch_words(start.run))
+        self.assertEqual(again.wait(), 0, again.tail())
+        self.assertEqual(start.run.digest(), self.reference)
+
+    # What a restart does not mend
+
+    def test_bad_config(self):
+        output = self.launch("--training.stepz=3").expect_exit(2)
+        self.assertEqual(output.count("unknown key training.stepz"), 1, output)
+        self.assertFalse((self.scene.directory / "test_bad_config").exists(), "nothing is made")
+
+    def test_bad_data(self):
+        """Only the ranks find out."""
+        output = self.expect_end(self.launch("--data.sources=[{path = \"missing.txt\", format = \"text\"}]"), 4)
+        self.assertEqual(output.count("missing.txt does not exist"), 1, output)
+        self.assertNotIn("starting again", output)
+
+    def test_same_fault_again_and_again(self):
+        start = self.launch("--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=1000", ranks=1,
+                            faults="step.begin@12=segv")
+        output = self.expect_end(start, 76)
+        self.assertRegex(output, r"3 starts in a row ended behind step 11 in the same way \(rank 0 \(host \S+\) died\)")
+        self.assertEqual(output.count("starting again"), 2, output)
+
+    # Stops
+
+    def test_stopped_at_any_moment(self):
+        """At the start, while the ranks join, while they train; by every signal that asks for it."""
+        moments = [(0.0, signal.SIGTERM), (0.02, signal.SIGTERM), (0.08, signal.SIGINT), (0.2, signal.SIGTERM), (0.5, signal.SIGHUP),
+                   (0.9, signal.SIGUSR2), (1.4, signal.SIGTERM)]
+        run = self.scene.run("stopped", [*OPTIONS, "--training.steps=100000"])
+        for delay_s, number in moments:
+            with self.subTest(delay_s=delay_s, signal=number):
+                start = run.start_command(launch_words(run))
+                harness.wait_until(lambda: signals_are_watched(start.pid), 5, lambda: False, "no signal mask", start.tail)
+                time.sleep(delay_s)
+                begun = time.monotonic()
+                start.signal(number)
+                output = self.expect_end(start, 75)
+                self.assertLess(time.monotonic() - begun, NOTICE_S)
+                if "before it began" not in output:
+                    self.assertEqual(run.status()["state"], "saved", output)
+                self.assertNotIn("starting again", output)
+
+    def test_stop_and_go_on(self):
+        start = self.launch()
+        self.assertTrue(start.wait_for_step(11), start.tail())
+        start.signal(signal.SIGTERM)
+        self.expect_end(start, 75)
+        self.assertEqual(start.run.status()["state"], "saved")
+        again = start.run.start_command(launch_words(start.run))
+        self.expect_finished(again, restarts=0)
+
+    def test_notice_too_short_to_save(self):
+        """A rank that hangs: everything is ended in time, and the next start goes on."""
+        start = self.launch(faults="step.begin@20:1=sleep:60000")
+        self.assertTrue(start.wait_for_step(18), start.tail())
+        time.sleep(0.3)
+        start.signal(signal.SIGTERM)
+        time.sleep(1.2)
+        begun = time.monotonic()
+        start.signal(signal.SIGTERM)  # the second one: now
+        output = self.expect_end(start, 75)
+        self.assertLess(time.monotonic() - begun, 5)
+        self.assertIn("stopped on request before it could save", output)
+        again = start.run.start_command(launch_words(start.run))
+        self.expect_finished(again, restarts=0)
+
+    # Where it runs
+
+    def lose_host(self, start, host):
+        """Its daemon dies, and with it the ranks; from now on it does not answer."""
+        down = self.scene.directory / f"down-{host}"
+        down.touch()
+        self.addCleanup(down.unlink, missing_ok=True)
+        for pid in processes_on(host):
+            harness.kill(pid, signal.SIGKILL)
+        return down
+
+    @unittest.skipUnless(can_unshare_host_names(), "the system gives no namespace for another host name")
+    def test_lost_host(self):
+        """The run shrinks to the hosts that are left."""
+        start = self.launch(options=[HOSTS])
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        hosts = [json.loads(path.read_text())["host"] for path in sorted((start.run.directory / "launch").glob("*/rank-*"))]
+        self.assertEqual(hosts, ["node-a", "node-a", "node-b", "node-b"])
+        self.lose_host(start, "node-b")
+        output = self.expect_finished(start, restarts=1)
+        self.assertIn("host node-b does not answer: it is left out", output)
+        event = start.run.events("recovery")[-1]
+        self.assertEqual((event["ranks_before"], event["ranks_after"]), (4, 2))
+
+    @unittest.skipUnless(can_unshare_host_names(), "the system gives no namespace for another host name")
+    def test_lost_host_comes_back(self):
+        """The run may not shrink, so it waits. A stop reaches ranks that this host cannot signal."""
+        start = self.launch("--elastic.min_data_parallel=4", "--parallel.data=4", options=[HOSTS])
+        self.assertTrue(start.wait_for_step(8), start.tail())
+        down = self.lose_host(start, "node-a")
+        harness.wait_until(lambda: "waiting for more" in start.output(), 30, lambda: not start.alive(), "no word", start.tail)
+        down.unlink()
+        self.assertTrue(start.wait_for_step(30), start.tail())
+        start.signal(signal.SIGTERM)
+        self.assertIn("host node-a answers again", self.expect_end(start, 75))
+        self.assertEqual(start.run.status()["state"], "saved")
+        again = start.run.start_command(launch_words(start.run, "--parallel.data=4", options=[HOSTS]))
+        again.expect_exit(0)
+        self.assertEqual(start.run.digest(), self.reference)
+
+    @unittest.skipUnless(can_unshare_pids(), "the system gives no process namespace")
+    def test_process_1(self):
+        run = self.scene.run("process-1", OPTIONS)
+        words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *launch_words(run)]
+        start = run.start_command(words)
+        self.assertTrue(start.wait_for_step(12), start.tail())
+        launchers = [pid for pid in run.processes() if Path(f"/proc/{pid}/status").read_text().find("NSpid:\t%d\t1\n" % pid) > 0]
+        self.assertEqual(len(launchers), 1, "the launcher is process 1 of its namespace")
+        harness.kill(launchers[0], signal.SIGTERM)
+        self.expect_end(start, 75)
+        self.expect_finished(run.start_command(words), restarts=0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "it is run by another user than root already")
+    def test_not_as_root(self):
+        with harness.Scene() as scene:
+            if not usable_by(NOBODY, harness.PROGRAM) or not usable_by(NOBODY, harness.MPI / "bin/mpirun"):
+                self.skipTest("another user cannot run the program where it lies")
+            for path in (scene.directory, scene.text, scene.config, scene.shared_memory):
+                os.chown(path, NOBODY, NOBODY)
+            run = scene.run("user", OPTIONS)
+            words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *launch_words(run)]
+            start = run.start_command(words)
+            self.assertTrue(start.wait_for_step(12), start.tail())
+            harness.kill(mpirun_of(run), signal.SIGKILL)
+            start.expect_exit(0)
+            self.assertEqual(len(run.events("recovery")), 1)
+            harness.expect_no_processes(run)
+
+
+def processes_on(host):
+    """Pids of the host's processes: those that share its host name, and with it a namespace."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            inside = Path(f"/proc/{entry}/ns/uts").readlink() != Path("/proc/self/ns/uts").readlink()
+            words = ["nsenter", "-t", entry, "--uts", "hostname"]
+            if inside and subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() == host:
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def usable_by(user, program):
+    words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "test", "-x", str(program)]
+    return subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def signals_are_watched(pid):
+    """Whether the process has begun to care for its signals; before, they end it like any other program."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    blocked = int(status.split("SigBlk:\t")[1].split()[0], 16)
+    return bool(blocked >> (signal.SIGTERM - 1) & 1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
