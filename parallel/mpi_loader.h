@@ -10,6 +10,7 @@
 #include <string>
 
 #include "parallel/communicator.h"
+#include "parallel/membership.h"
 #include "runtime/core/env.h"
 
 namespace holdfast {
@@ -23,10 +24,12 @@ struct MpiFacts {
 class MpiSession {
  public:
   virtual ~MpiSession() = default;
-  virtual Communicator& world() = 0;
+  virtual Communicator& world() = 0;  // of the newest epoch
+  // For Membership; null where this MPI cannot go on without a rank that died.
+  virtual ShrinkingWorld* shrinking_world() = 0;
   virtual MpiFacts facts() const = 0;
-  // Leaves MPI together with all other ranks. After a communication error it is not called: MPI_Finalize
-  // would wait for the dead, and the destructor never calls it.
+  // Leaves MPI together with all other ranks that are left. With a world that is abandoned it is not called:
+  // MPI_Finalize would wait for the dead, and the destructor never calls it.
   virtual Result<void> finish(std::int64_t timeout_ms) = 0;
   // Ends the process after a communication error. mpirun may end all others as soon as one rank exits with a
   // code other than 0; so rank 0, which writes the run's last record, goes first, and the others give it a

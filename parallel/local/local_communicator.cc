@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -32,10 +33,10 @@ struct Channel {
 };
 
 struct Hub {
-  explicit Hub(int ranks)
-      : size(ranks),
-        channels(
-            std::make_unique<Channel[]>(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks))) {
+  explicit Hub(std::vector<int> ranks)
+      : size(static_cast<int>(ranks.size())),
+        names(std::move(ranks)),
+        channels(std::make_unique<Channel[]>(names.size() * names.size())) {
     for (int source = 0; source < size; ++source) {
       for (int target = 0; target < size; ++target) {
         channel(source, target).sends.reserve(256);
@@ -49,6 +50,7 @@ struct Hub {
   }
 
   int size;
+  std::vector<int> names;  // of the ranks, in sentences
   std::unique_ptr<Channel[]> channels;
 };
 
@@ -87,6 +89,7 @@ class LocalCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
+  int global_rank(int rank) const override { return hub_->names[static_cast<std::size_t>(rank)]; }
 
   Result<Request> send(std::span<const std::byte> source, int peer, int tag) override {
     HF_TRY(const Request request, new_request(peer, tag));
@@ -136,7 +139,7 @@ class LocalCommunicator final : public Communicator {
                     "rank {} lost rank {} (message tag {}): its process or thread ended; its own output says "
                     "why; start the run "
                     "again",
-                    rank_, slot.peer, slot.tag);
+                    name(), global_rank(slot.peer), slot.tag);
       case State::length_differs:
         break;
     }
@@ -144,7 +147,7 @@ class LocalCommunicator final : public Communicator {
     return fail(ExitCode::communication,
                 "ranks {} and {} disagree on the length of a message (tag {}): they run different programs "
                 "or configs",
-                rank_, slot.peer, slot.tag);
+                name(), global_rank(slot.peer), slot.tag);
   }
 
   Result<void> check_peers() override {
@@ -159,7 +162,7 @@ class LocalCommunicator final : public Communicator {
       return fail(ExitCode::communication,
                   "rank {} lost rank {}: its process or thread ended; its own output says why; start the run "
                   "again",
-                  rank_, peer);
+                  name(), global_rank(peer));
     }
     return {};
   }
@@ -186,9 +189,10 @@ class LocalCommunicator final : public Communicator {
   }
 
  private:
+  int name() const { return global_rank(rank_); }
   Error gone() const {
     return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
-                rank_);
+                name());
   }
 
   Result<Request> new_request(int peer, int tag) {
@@ -216,9 +220,15 @@ class LocalCommunicator final : public Communicator {
 
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size) {
   HF_CHECK(size >= 1);
-  const auto hub = std::make_shared<Hub>(size);
+  std::vector<int> names(static_cast<std::size_t>(size));
+  std::iota(names.begin(), names.end(), 0);
+  return make_local_communicators(names);
+}
+
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::vector<int>& names) {
+  const auto hub = std::make_shared<Hub>(names);
   std::vector<std::unique_ptr<Communicator>> ends;
-  for (int rank = 0; rank < size; ++rank) ends.push_back(std::make_unique<LocalCommunicator>(hub, rank));
+  for (int rank = 0; rank < hub->size; ++rank) ends.push_back(std::make_unique<LocalCommunicator>(hub, rank));
   return ends;
 }
 

@@ -12,6 +12,8 @@ namespace holdfast {
 
 // `size` connected ends; each is used by one thread.
 std::vector<std::unique_ptr<Communicator>> make_local_communicators(int size);
+// One for each of `names`, which are what sentences call the ranks (Communicator::global_rank).
+std::vector<std::unique_ptr<Communicator>> make_local_communicators(const std::vector<int>& names);
 
 // Runs body(communicator) on `size` threads and joins them; returns the first error by rank.
 Result<void> run_local_ranks(int size, const std::function<Result<void>(Communicator&)>& body);

@@ -3,8 +3,11 @@
 #include <mpi-ext.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <utility>
+
+#include "parallel/collectives.h"
 
 namespace holdfast {
 namespace {
@@ -47,12 +50,29 @@ int first_failed(MPI_Comm) {
 }
 #endif
 
+// Of the ranks of the communicator, by rank.
+std::vector<int> ranks_in_world(MPI_Comm communicator, int size) {
+  std::vector<int> own(static_cast<std::size_t>(size)), launched(own.size());
+  std::iota(own.begin(), own.end(), 0);
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  MPI_Comm_group(communicator, &group);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  MPI_Group_translate_ranks(group, size, own.data(), world, launched.data());
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return launched;
+}
+
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(MPI_Comm communicator, bool fault_tolerant)
-    : communicator_(communicator), fault_tolerant_(fault_tolerant), slots_(2 * request_count_max) {
+MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant)
+    : env_(&env),
+      communicator_(communicator),
+      fault_tolerant_(fault_tolerant),
+      slots_(2 * request_count_max) {
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
+  launched_ranks_ = ranks_in_world(communicator_, size_);
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
 }
 
@@ -126,16 +146,17 @@ Result<void> MpiCommunicator::check_peers() {
   MPI_Error_class(code, &error_class);
   if (is_revoked(error_class)) {
     return fail(ExitCode::communication,
-                "rank {} ends because another rank ended the group: its own output says why", rank_);
+                "rank {} ends because another rank ended the group: its own output says why",
+                global_rank(rank_));
   }
   return fail(ExitCode::communication,
               "rank {} lost {}: its process or host died; its own output says why; start the run again",
-              rank_, lost < 0 ? "a rank" : fmt::format("rank {}", lost));
+              global_rank(rank_), lost < 0 ? "a rank" : fmt::format("rank {}", global_rank(lost)));
 }
 
 Error MpiCommunicator::left() const {
   return fail(ExitCode::communication, "rank {} has left its group after an error: start the run again",
-              rank_);
+              global_rank(rank_));
 }
 
 void MpiCommunicator::abandon() {
@@ -149,7 +170,39 @@ void MpiCommunicator::close() {
 }
 
 void MpiCommunicator::give_up() {
+  if (std::exchange(abandoned_, true) || !fault_tolerant_) return;
+  revoke(communicator_);
+  drained_ = drain();
+}
+
+void MpiCommunicator::revoke_only() {
+  const std::lock_guard guard(mutex_);
   if (!std::exchange(abandoned_, true) && fault_tolerant_) revoke(communicator_);
+}
+
+// A few more rounds at the end: what a peer had sent before it died is taken out of the shared memory while
+// the requests that it was for are still known.
+bool MpiCommunicator::drain() {
+  constexpr int further_rounds = 8;
+  Rest pause(*env_, drain_timeout_ms);
+  for (int round = 0; round < further_rounds;) {
+    bool pending = false;
+    for (Slot& slot : slots_) {
+      if (slot.request == MPI_REQUEST_NULL) continue;
+      int complete = 0;
+      // How it ends does not matter.
+      static_cast<void>(MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE));
+      pending = pending || slot.request != MPI_REQUEST_NULL;
+    }
+    int found = 0;  // moves MPI on where nothing is pending
+    static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE));
+    if (!pending) {
+      ++round;
+    } else if (!pause.rest()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool MpiCommunicator::abandoned() {
@@ -158,6 +211,7 @@ bool MpiCommunicator::abandoned() {
 }
 
 Error MpiCommunicator::error_of(int code, const Slot& slot) {
+  const int peer = global_rank(slot.peer);
   give_up();
   int error_class = MPI_ERR_OTHER;
   MPI_Error_class(code, &error_class);
@@ -166,25 +220,26 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
     return fail(ExitCode::communication,
                 "rank {} lost rank {} while {} it (message tag {}): its process or host died; its own output "
                 "says why; start the run again",
-                rank_, slot.peer, doing, slot.tag);
+                global_rank(rank_), peer, doing, slot.tag);
   }
   if (is_revoked(error_class)) {
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group (while {} rank {}, message tag {}): its "
                 "own output says why",
-                rank_, doing, slot.peer, slot.tag);
+                global_rank(rank_), doing, peer, slot.tag);
   }
   if (error_class == MPI_ERR_TRUNCATE) {
     return fail(ExitCode::communication,
                 "ranks {} and {} disagree on the length of a message (tag {}): they run different programs "
                 "or configs",
-                rank_, slot.peer, slot.tag);
+                global_rank(rank_), peer, slot.tag);
   }
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  return fail(ExitCode::communication, "MPI failed on rank {} while {} rank {} (message tag {}): {}", rank_,
-              doing, slot.peer, slot.tag, std::string_view(text, static_cast<std::size_t>(length)));
+  return fail(ExitCode::communication, "MPI failed on rank {} while {} rank {} (message tag {}): {}",
+              global_rank(rank_), doing, peer, slot.tag,
+              std::string_view(text, static_cast<std::size_t>(length)));
 }
 
 }  // namespace holdfast

@@ -1,5 +1,9 @@
 // The Communicator over MPI point-to-point calls. Every call is non-blocking and made under one mutex, which
 // is what MPI_THREAD_SERIALIZED asks for.
+//
+// With fault tolerance MPI goes on after an error, in the communicator of the next epoch. So whoever gives up
+// sees all requests to their end first: revoked, one that no peer has answered ends at once, one that is
+// under way ends when the peer, who hears of the revocation, moves it on or dies.
 #pragma once
 
 #include <mpi.h>
@@ -8,6 +12,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "runtime/core/env.h"
 
 namespace holdfast {
 
@@ -16,16 +21,28 @@ class MpiCommunicator final : public Communicator {
   // MPI counts are int: a longer message travels as several, in order.
   static constexpr std::size_t part_bytes_max = std::size_t{256} << 20;
 
-  // MPI_ERRORS_RETURN is set on `communicator`. With fault tolerance an error on one rank becomes one on all
-  // (MPIX_Comm_revoke), so that nobody waits for a rank that waits for nobody.
-  MpiCommunicator(MPI_Comm communicator, bool fault_tolerant);
+  // How long requests may take to end after an error.
+  static constexpr std::int64_t drain_timeout_ms = 5'000;
+
+  // MPI_ERRORS_RETURN is set on `communicator`, whose ranks are in the order of the launched ones. With fault
+  // tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a rank
+  // that waits for nobody.
+  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  // In MPI_COMM_WORLD.
+  int global_rank(int rank) const override { return launched_ranks_[static_cast<std::size_t>(rank)]; }
+  MPI_Comm handle() const { return communicator_; }
   Result<Request> send(std::span<const std::byte> source, int peer, int tag) override;
   Result<Request> receive(std::span<std::byte> target, int peer, int tag) override;
   Result<bool> test(Request request) override;
   Result<void> check_peers() override;
   void abandon() override;
+  // Whether all requests of an abandoned one have ended. If not, MPI must not be called any more: a peer that
+  // hangs could write into memory that was given back.
+  bool drained() const { return drained_; }
+  // As abandon(), for a process that ends now: no request is seen to its end.
+  void revoke_only();
   void close();  // MPI is about to be finalised: every later call is an error
   bool abandoned() override;
 
@@ -41,13 +58,16 @@ class MpiCommunicator final : public Communicator {
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
   Error error_of(int code, const Slot& slot);
-  void give_up();  // with the mutex held. MPI is not called after it, so it moves no more bytes.
+  void give_up();  // with the mutex held. No request of this communicator moves a byte after it.
+  bool drain();
 
   std::mutex mutex_;
+  Env* env_;
   MPI_Comm communicator_;
   bool fault_tolerant_;
   int rank_ = 0, size_ = 0;
-  bool abandoned_ = false;
+  std::vector<int> launched_ranks_;
+  bool abandoned_ = false, drained_ = false;
   std::vector<Slot> slots_;
   std::vector<Request> free_;
 };

@@ -12,7 +12,7 @@
 
 #include "parallel/launcher.h"
 #include "parallel/mpi/deadline.h"
-#include "parallel/mpi/mpi_communicator.h"
+#include "parallel/mpi/mpi_world.h"
 
 namespace holdfast {
 namespace {
@@ -41,13 +41,14 @@ std::string mpi_text(int code) {
 class Session final : public MpiSession {
  public:
   Session(Env& env, MpiFacts facts)
-      : env_(&env), facts_(std::move(facts)), world_(MPI_COMM_WORLD, facts_.fault_tolerant) {}
+      : env_(&env), facts_(std::move(facts)), world_(env, facts_.fault_tolerant) {}
 
   // Never finalises: a session that goes without finish() saw an error, and MPI_Finalize could wait for the
   // dead.
   ~Session() override = default;
 
-  Communicator& world() override { return world_; }
+  Communicator& world() override { return world_.current(); }
+  ShrinkingWorld* shrinking_world() override { return facts_.fault_tolerant ? &world_ : nullptr; }
   MpiFacts facts() const override { return facts_; }
 
   Result<void> finish(std::int64_t timeout_ms) override {
@@ -55,8 +56,8 @@ class Session final : public MpiSession {
         timeout_ms,
         fmt::format("rank {} of {} (host {}): leaving MPI took longer than {} ms: another rank never "
                     "came to its end; this process ends itself",
-                    world_.rank(), world_.size(), env_->host_name(), timeout_ms));
-    world_.close();
+                    launched_rank(*env_), launched_ranks(*env_), env_->host_name(), timeout_ms));
+    world_.current().close();
     if (const int code = MPI_Finalize(); code != MPI_SUCCESS) {
       return fail(ExitCode::communication, "leaving MPI failed: {}", mpi_text(code));
     }
@@ -64,16 +65,16 @@ class Session final : public MpiSession {
   }
 
   [[noreturn]] void leave_after_error(ExitCode code) override {
-    world_.abandon();
+    world_.current().revoke_only();
     std::fflush(nullptr);
-    if (world_.rank() != 0) env_->sleep_us(1'000'000);
+    if (world_.current().rank() != 0) env_->sleep_us(1'000'000);
     _exit(static_cast<int>(code));  // no destructors: kernels may still run on a thread of their own
   }
 
  private:
   Env* env_;
   MpiFacts facts_;
-  MpiCommunicator world_;
+  MpiWorld world_;
 };
 
 // Before MPI reads the environment, and before this process has threads of MPI's.

@@ -6,6 +6,8 @@
 //   contract_main watch        the same while the others exchange nothing and only look
 //   contract_main absent       rank 1 ends before it joins: all others end at the deadline, with a sentence
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
+//   contract_main recover      one after another dies while large messages are under way, the others go on in
+//                              the next epoch; the last one leaves MPI
 //
 // Exit code 0: as expected on this rank.
 #include <gtest/gtest.h>
@@ -19,6 +21,7 @@
 #include "../parallel/lane_reduction_harness.h"
 #include "parallel/host_exchange.h"
 #include "parallel/launcher.h"
+#include "parallel/membership.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/mpi/mpi_session.h"
 
@@ -96,6 +99,57 @@ Result<void> watch_until_a_death(Communicator& world) {
   return {};
 }
 
+// 1 MiB from everyone to everyone, again and again, until somebody is missed. What arrives is what was sent
+// in this epoch.
+Result<void> talk_until_a_death(Membership& membership, int victim, int rounds) {
+  constexpr std::size_t words = (1 << 20) / sizeof(std::uint64_t);
+  Communicator& group = membership.communicator();
+  const auto peers = static_cast<std::size_t>(group.size());
+  const auto value = [&](int round, int sender) {
+    return (membership.view().epoch << 40) + (static_cast<std::uint64_t>(round) << 8) +
+           static_cast<std::uint64_t>(sender);
+  };
+  std::vector<std::vector<std::uint64_t>> received(peers);
+  for (int round = 0;; ++round) {
+    const bool dies = round == rounds && group.global_rank(group.rank()) == victim;
+    std::vector<std::uint64_t> mine(words, value(round, group.rank()));
+    std::vector<Communicator::Request> requests;
+    std::vector<int> of;
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (peer == group.rank()) continue;
+      std::vector<std::uint64_t>& target = received[static_cast<std::size_t>(peer)];
+      target.assign(words, 0);
+      HF_TRY(const auto receiving, group.receive(std::as_writable_bytes(std::span(target)), peer, 5));
+      HF_TRY(const auto sending, group.send(std::as_bytes(std::span(mine)), peer, 5));
+      requests.insert(requests.end(), {receiving, sending});
+      of.insert(of.end(), {peer, peer});
+    }
+    if (dies) posix_env().kill_self();
+    HF_TRY_VOID(waiter().wait(group, requests, "a large message", of));
+    for (const int peer : of) {
+      const std::vector<std::uint64_t>& target = received[static_cast<std::size_t>(peer)];
+      EXPECT_EQ(target, std::vector<std::uint64_t>(words, value(round, peer))) << "from " << peer;
+    }
+  }
+}
+
+// Ranks die until one is left; every epoch works as the first did.
+Result<void> recover_until_alone(MpiSession& session) {
+  HF_TRY(const std::unique_ptr<Membership> membership,
+         Membership::begin(posix_env(), *session.shrinking_world(), timeout_ms));
+  const int launched = session.world().size();
+  for (int victim = launched - 1; victim > 0; --victim) {
+    const int rounds = 2 + victim;
+    EXPECT_FALSE(talk_until_a_death(*membership, victim, rounds).ok());
+    HF_TRY_VOID(membership->recover(timeout_ms, "somebody is gone"));
+    EXPECT_EQ(membership->view().members.size(), static_cast<std::size_t>(victim));
+    EXPECT_EQ(membership->communicator().size(), victim);
+    HF_TRY_VOID(test::check_collectives(membership->communicator(), waiter()));
+  }
+  std::printf("survived: alone in epoch %d\n", static_cast<int>(membership->view().epoch));
+  return session.finish(timeout_ms);
+}
+
 // A rank sees the death itself, or that another one saw it first.
 int survive(Communicator& world, Result<void> (*until_a_death)(Communicator&) = reduce_until_a_death) {
   const Result<void> outcome = until_a_death(world);
@@ -126,8 +180,13 @@ int run(std::string_view mode) {
     survive(world);
     (*session)->leave_after_error(ExitCode::communication);
   }
-  Result<void> outcome = check_contract(**session);
-  if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
+  Result<void> outcome;
+  if (mode == "recover") {
+    outcome = recover_until_alone(**session);
+  } else {
+    outcome = check_contract(**session);
+    if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
+  }
   if (!outcome.ok()) {
     std::fprintf(stderr, "FAILED: %s\n", outcome.error().message.c_str());
     _exit(1);

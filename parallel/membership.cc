@@ -1,0 +1,186 @@
+#include "parallel/membership.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "parallel/quorum.h"
+#include "runtime/core/processes.h"
+
+namespace holdfast {
+namespace {
+
+// "rank pid ticks host", one a line; a host's name has no blanks.
+std::string line_of(const Member& member) {
+  return fmt::format("{} {} {} {}\n", member.launched_rank, member.process_id, member.started_ticks,
+                     member.host.empty() ? "?" : member.host);
+}
+
+std::istream& operator>>(std::istream& stream, Member& member) {
+  return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host;
+}
+
+// What a rank says of itself, in the first exchange of an epoch.
+struct Introduction {
+  std::uint64_t epoch = 0;  // that it believes to be in
+  Member self;
+  MembershipView newest;  // that it has agreed on
+};
+
+std::string to_text(const Introduction& said) {
+  std::string text = fmt::format("{}\n{}{}\n", said.epoch, line_of(said.self), said.newest.epoch);
+  for (const Member& member : said.newest.members) text += line_of(member);
+  return text;
+}
+
+Introduction introduction_of(const std::string& text) {
+  std::istringstream stream(text);
+  Introduction said;
+  stream >> said.epoch >> said.self >> said.newest.epoch;
+  for (Member member; stream >> member;) said.newest.members.push_back(member);
+  return said;
+}
+
+std::vector<int> ranks_of(const std::vector<Member>& members) {
+  std::vector<int> ranks;
+  for (const Member& member : members) ranks.push_back(member.launched_rank);
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now) {
+  std::vector<Member> lost = before.members;
+  std::erase_if(lost, [&](const Member& member) {
+    return std::ranges::find(now.members, member.launched_rank, &Member::launched_rank) != now.members.end();
+  });
+  return lost;
+}
+
+std::string name_members(const std::vector<Member>& members) {
+  constexpr std::size_t named_max = 8;
+  std::string text = members.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < std::min(members.size(), named_max); ++i) {
+    text += fmt::format("{}{} (host {})", i == 0 ? " " : ", ", members[i].launched_rank, members[i].host);
+  }
+  if (members.size() > named_max) text += fmt::format(" and {} more", members.size() - named_max);
+  return text;
+}
+
+Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& world,
+                                                      std::int64_t timeout_ms, DeathProof proof) {
+  std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof)));
+  MembershipView newest;
+  HF_TRY(membership->view_, membership->introduce({env, timeout_ms}, newest));
+  for (const Member& member : membership->view_.members) {
+    const std::optional<ProcessFacts> facts = env.processes().facts(member.process_id);
+    const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
+    const bool another = member.process_id != env.process_id();  // a test's ranks may be threads of one
+    if (member.host == env.host_name() && same && another)
+      membership->in_sight_.push_back(member.launched_rank);
+  }
+  return membership;
+}
+
+std::vector<std::string> Membership::hosts() const {
+  std::vector<std::string> hosts;
+  for (const Member& member : view_.members) hosts.push_back(member.host);
+  return hosts;
+}
+
+Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why) {
+  const std::int64_t deadline_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
+  const auto left_ms = [&] { return (deadline_ns - env_->monotonic_ns()) / 1'000'000; };
+  while (left_ms() > 0) {
+    HF_TRY_VOID(world_->shrink(left_ms(), why));
+    ++epoch_;
+    const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()));
+    MembershipView newest;
+    Result<MembershipView> now = introduce(waiter, newest);
+    Result<void> outcome = outcome_of(now);
+    if (outcome.ok()) outcome = check_quorum(waiter, newest, *now);
+    if (outcome.ok()) view_ = std::move(now).value();
+    if (outcome.ok() || !communicator().abandoned()) return outcome;
+  }
+  communicator().abandon();
+  return fail(ExitCode::communication,
+              "rank {} and the ranks that are left did not come together within {} ms: one of them hangs or "
+              "is out of reach; start the run again",
+              communicator().global_rank(communicator().rank()), timeout_ms);
+}
+
+// `newest`: of those that the members have agreed on before.
+Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
+  Communicator& group = communicator();
+  const std::int64_t process = env_->process_id();
+  const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+  const Introduction mine{.epoch = epoch_,
+                          .self = {.launched_rank = group.global_rank(group.rank()),
+                                   .process_id = process,
+                                   .started_ticks = facts.has_value() ? facts->started_ticks : 0,
+                                   .host = env_->host_name()},
+                          .newest = view_};
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, to_text(mine)));
+  MembershipView now{.epoch = epoch_, .members = {}};
+  for (const std::string& text : texts) {
+    Introduction said = introduction_of(text);
+    if (said.epoch != epoch_) {
+      group.abandon();
+      return fail(ExitCode::communication,
+                  "rank {} is in epoch {} of the run and rank {} in epoch {}: they have not seen the same "
+                  "deaths; start the run again",
+                  mine.self.launched_rank, epoch_, said.self.launched_rank, said.epoch);
+    }
+    now.members.push_back(said.self);
+    if (newest.members.empty() || said.newest.epoch > newest.epoch) newest = std::move(said.newest);
+  }
+  return now;
+}
+
+// What one member knows to be dead is so for all.
+Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
+                                      const MembershipView& now) {
+  const std::vector<Member> missing = members_lost(before, now);
+  std::string mine;
+  for (const int rank : proven_dead(missing)) mine += fmt::format("{} ", rank);
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator(), waiter, mine));
+  QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
+  for (const std::string& text : texts) {
+    std::istringstream stream(text);
+    for (int rank = 0; stream >> rank;) facts.dead.push_back(rank);
+  }
+  std::ranges::sort(facts.dead);
+  facts.dead.erase(std::ranges::unique(facts.dead).begin(), facts.dead.end());
+  if (has_quorum(facts)) return {};
+  return fail(ExitCode::communication,
+              "{} of {} ranks are left, and nothing proves that {} died: they may be cut off and go on by "
+              "themselves, and a run must not go on twice. Repair the network, then start the run again",
+              facts.left.size(), facts.before.size(), name_members(missing));
+}
+
+// A process closes its connections a moment before it is gone.
+std::vector<int> Membership::proven_dead(const std::vector<Member>& missing) {
+  constexpr std::int64_t patience_ns = 2'000'000'000, look_again_us = 500;
+  const std::int64_t begin_ns = env_->monotonic_ns();
+  std::vector<int> dead;
+  for (const Member& member : missing) {
+    const bool in_sight = std::ranges::find(in_sight_, member.launched_rank) != in_sight_.end();
+    bool proven = is_proven_dead(member);
+    while (in_sight && !proven && env_->monotonic_ns() - begin_ns < patience_ns) {
+      env_->sleep_us(look_again_us);
+      proven = is_proven_dead(member);
+    }
+    if (proven) dead.push_back(member.launched_rank);
+  }
+  return dead;
+}
+
+bool Membership::is_proven_dead(const Member& member) {
+  if (proof_ && proof_(member)) return true;
+  if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return false;
+  const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
+  constexpr char ended = 'Z', ending = 'X';
+  return !facts.has_value() || facts->started_ticks != member.started_ticks || facts->state == ended ||
+         facts->state == ending;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,94 @@
+// Membership: which of the launched ranks make up the run now, and how those that are left go on together.
+//
+//   if (membership.communicator().abandoned()) {      // a peer is gone, or another rank said so
+//     HF_TRY_VOID(membership.recover(timeout_ms, why));  // everyone that is left, each when it notices
+//     Communicator& next = membership.communicator();  // another object; the one before stays abandoned
+//   }
+//
+// Epochs count the communicators: 0 is that of all launched ranks, and every recovery begins the next. Each
+// has a communicator of its own that is never used again, so no frame of one can be taken for one of another;
+// its first exchange says which epoch everybody believes it to be.
+//
+// Threads: that of the communicator. Errors: ExitCode::communication.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/collectives.h"
+#include "parallel/communicator.h"
+#include "runtime/core/env.h"
+
+namespace holdfast {
+
+// What a message layer does for it: parallel/mpi over ULFM, parallel/local for ranks that are threads.
+class ShrinkingWorld {
+ public:
+  virtual ~ShrinkingWorld() = default;
+  // Of all launched ranks at first. Communicator::global_rank() is the launched rank. Every communicator
+  // lives as long as this object.
+  virtual Communicator& current() = 0;
+  // Abandons current() and makes one of whoever is left; everyone that is left calls it. When it returns
+  // nobody writes any more into memory that was given to the one before. A rank that dies meanwhile is either
+  // left out or in the new one, whose use then fails. Blocks; where it cannot return an error at its deadline
+  // it ends the process with ExitCode::communication, after the sentence `why` that tells what came before.
+  virtual Result<void> shrink(std::int64_t timeout_ms, const std::string& why) = 0;
+};
+
+struct Member {
+  int launched_rank = 0;
+  std::int64_t process_id = 0;
+  std::int64_t started_ticks = 0;  // ProcessFacts; 0: not known
+  std::string host;
+};
+
+struct MembershipView {
+  std::uint64_t epoch = 0;
+  std::vector<Member> members;  // by rank of the epoch's communicator; ascending launched ranks
+};
+
+class Membership {
+ public:
+  // Whether a member that does not answer is known to be dead, beyond doubt.
+  using DeathProof = std::function<bool(const Member&)>;
+
+  // All launched ranks together. `world` outlives it. `proof`: beside what the members of a host see for
+  // themselves, that a process is gone.
+  static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
+                                                   DeathProof proof = {});
+
+  const MembershipView& view() const { return view_; }
+  Communicator& communicator() { return world_->current(); }
+  std::vector<std::string> hosts() const;  // by rank
+
+  // Leaves the ranks behind that do not answer any more: revoke, drain, shrink, and a first exchange in which
+  // all get the same view or the same error: too few are left to know that they are the run (quorum.h). That
+  // one leaves a communicator that works; every other error leaves none. A rank that dies meanwhile is left
+  // behind, too.
+  Result<void> recover(std::int64_t timeout_ms, const std::string& why);
+
+ private:
+  Membership(Env& env, ShrinkingWorld& world, DeathProof proof)
+      : env_(&env), world_(&world), proof_(std::move(proof)) {}
+  Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
+  Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
+  std::vector<int> proven_dead(const std::vector<Member>& missing);
+  bool is_proven_dead(const Member& member);
+
+  Env* env_;
+  ShrinkingWorld* world_;
+  DeathProof proof_;
+  std::uint64_t epoch_ = 0;
+  MembershipView view_;        // the newest that was agreed on
+  std::vector<int> in_sight_;  // launched ranks whose processes this one can see
+};
+
+// Those of `before` that are not in `now`.
+std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now);
+// "rank 2 (host a)" or "ranks 1 (a), 3 (b)".
+std::string name_members(const std::vector<Member>& members);
+
+}  // namespace holdfast

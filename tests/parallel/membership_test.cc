@@ -1,0 +1,171 @@
+// Ranks that are threads and die: what the others agree on.
+#include "parallel/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "communicator_contract.h"
+#include "parallel/local/local_world.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::int64_t timeout_ms = 60'000;
+
+Waiter patient() {
+  return {posix_env(), timeout_ms};
+}
+
+std::vector<int> launched_ranks(const MembershipView& view) {
+  std::vector<int> ranks;
+  for (const Member& member : view.members) ranks.push_back(member.launched_rank);
+  return ranks;
+}
+
+bool certainly_dead(const Member&) {
+  return true;
+}
+
+using Body = std::function<void(int rank, Membership& membership)>;
+
+// body() on every rank; a rank dies when its body returns.
+void run_ranks(int ranks, const Membership::DeathProof& proof, const Body& body) {
+  LocalWorld world(ranks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<ShrinkingWorld> mine = world.join(rank);
+      Result<std::unique_ptr<Membership>> membership =
+          Membership::begin(posix_env(), *mine, timeout_ms, proof);
+      ASSERT_TRUE(membership.ok()) << membership.error().message;
+      body(rank, **membership);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Until somebody is missed.
+Result<void> exchange_until_a_death(Membership& membership) {
+  while (true) {
+    std::vector<std::int64_t> one = {1};
+    HF_TRY_VOID(all_reduce_sum(membership.communicator(), patient(), one));
+  }
+}
+
+TEST(Membership, TheFirstEpochIsAllOfThem) {
+  run_ranks(3, {}, [](int rank, Membership& membership) {
+    EXPECT_EQ(membership.view().epoch, 0U);
+    EXPECT_THAT(launched_ranks(membership.view()), ElementsAre(0, 1, 2));
+    EXPECT_EQ(membership.view().members[0].host, posix_env().host_name());
+    EXPECT_EQ(membership.view().members[0].process_id, posix_env().process_id());
+    EXPECT_EQ(membership.communicator().rank(), rank);
+  });
+}
+
+TEST(Membership, WhoIsLeftGoesOnUnderItsLaunchedRank) {
+  run_ranks(4, certainly_dead, [](int rank, Membership& membership) {
+    if (rank == 1) return;
+    const Result<void> fault = exchange_until_a_death(membership);
+    EXPECT_FALSE(fault.ok());
+    Communicator& before = membership.communicator();
+    HF_EXPECT_OK(membership.recover(timeout_ms, "somebody is gone"));
+    EXPECT_TRUE(before.abandoned());
+    EXPECT_EQ(membership.view().epoch, 1U);
+    EXPECT_THAT(launched_ranks(membership.view()), ElementsAre(0, 2, 3));
+    Communicator& now = membership.communicator();
+    EXPECT_EQ(now.global_rank(now.rank()), rank);
+    HF_EXPECT_OK(test::check_messages(now, patient()));
+    HF_EXPECT_OK(test::check_collectives(now, patient()));
+  });
+}
+
+// Down to the last one, one after another and two at once.
+TEST(Membership, EveryDeathBeginsAnEpoch) {
+  run_ranks(5, certainly_dead, [](int rank, Membership& membership) {
+    const std::vector<std::vector<int>> dying = {{0}, {2, 4}, {3}};
+    std::vector<int> left = {0, 1, 2, 3, 4};
+    for (const std::vector<int>& dead : dying) {
+      // All have entered the epoch before somebody leaves it.
+      HF_EXPECT_OK(barrier(membership.communicator(), patient()));
+      if (std::ranges::find(dead, rank) != dead.end()) return;
+      for (const int each : dead) std::erase(left, each);
+      while (launched_ranks(membership.view()) != left) {
+        EXPECT_FALSE(exchange_until_a_death(membership).ok());
+        HF_EXPECT_OK(membership.recover(timeout_ms, "somebody is gone"));
+      }
+    }
+    EXPECT_THAT(launched_ranks(membership.view()), ElementsAre(1));
+    EXPECT_EQ(membership.communicator().size(), 1);
+  });
+}
+
+// A rank dies when it is missed itself: while the others come together, or right behind it.
+TEST(Membership, ADeathDuringRecoveryIsRecoveredToo) {
+  for (const bool takes_part : {false, true}) {
+    run_ranks(4, certainly_dead, [takes_part](int rank, Membership& membership) {
+      if (rank == 3) return;
+      EXPECT_FALSE(exchange_until_a_death(membership).ok());
+      if (rank == 0) {
+        if (takes_part) static_cast<void>(membership.recover(timeout_ms, "somebody is gone"));
+        return;
+      }
+      while (membership.view().members.size() > 2) {
+        HF_EXPECT_OK(membership.recover(timeout_ms, "somebody is gone"));
+        if (membership.view().members.size() == 2) break;
+        EXPECT_FALSE(exchange_until_a_death(membership).ok());
+      }
+      EXPECT_THAT(launched_ranks(membership.view()), ElementsAre(1, 2));
+      HF_EXPECT_OK(barrier(membership.communicator(), patient()));
+    });
+  }
+}
+
+TEST(Membership, WhoCannotProveADeathMustBeTheMajority) {
+  run_ranks(4, {}, [](int rank, Membership& membership) {
+    if (rank == 0 || rank == 1) return;
+    Result<void> outcome;
+    while (outcome.ok() && membership.view().members.size() > 2) {
+      EXPECT_FALSE(exchange_until_a_death(membership).ok());
+      outcome = membership.recover(timeout_ms, "somebody is gone");
+    }
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    EXPECT_THAT(outcome.error().message, HasSubstr("nothing proves that rank"));
+    EXPECT_FALSE(membership.communicator().abandoned()) << "they end together";
+    HF_EXPECT_OK(barrier(membership.communicator(), patient()));
+  });
+}
+
+TEST(Membership, WhoNeverComesIsADeadlineMissed) {
+  run_ranks(3, certainly_dead, [](int rank, Membership& membership) {
+    if (rank == 2) return;
+    EXPECT_FALSE(exchange_until_a_death(membership).ok());
+    if (rank == 1) {  // hangs
+      posix_env().sleep_us(300'000);
+      return;
+    }
+    const Result<void> outcome = membership.recover(100, "somebody is gone");
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    EXPECT_TRUE(membership.communicator().abandoned());
+  });
+}
+
+TEST(Membership, NamesWhoIsLost) {
+  const MembershipView before{.epoch = 0,
+                              .members = {{.launched_rank = 0, .host = "a"},
+                                          {.launched_rank = 1, .host = "a"},
+                                          {.launched_rank = 2, .host = "b"}}};
+  const MembershipView now{.epoch = 1, .members = {{.launched_rank = 1, .host = "a"}}};
+  EXPECT_EQ(name_members(members_lost(before, now)), "ranks 0 (host a), 2 (host b)");
+  EXPECT_EQ(name_members(members_lost(now, MembershipView{})), "rank 1 (host a)");
+}
+
+}  // namespace
+}  // namespace holdfast
