@@ -40,6 +40,8 @@ struct ShardWriteOptions {
   bool takes_digests = false;  // of every chunk: what lets the next checkpoint refer to this one
   // Called on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
   std::function<void(std::uint64_t bytes)> pace = {};
+  // Asked after every chunk: true ends the writing with an error, because nobody needs the file any more.
+  std::function<bool()> cancelled = {};
 };
 
 // Checksums are taken from the source memory, or what `read` gives for it when it is not empty. Without

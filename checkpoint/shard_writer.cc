@@ -113,6 +113,9 @@ Result<void> ShardWriter::write_piece(const StatePiece& piece, const ReadState& 
            write_chunk(piece.spec, done / chunk_bytes, read ? read(part) : part, /*stays=*/!read));
     indexed.chunks.push_back(chunk);
     if (options_->pace) options_->pace(part.size());
+    if (options_->cancelled && options_->cancelled()) {
+      return fail(ExitCode::checkpoint, "the shard was given up on the way");
+    }
   }
   index_.pieces.push_back(std::move(indexed));
   return {};

@@ -95,7 +95,8 @@ Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, 
     if (fields.empty()) continue;
     const auto code = static_cast<ExitCode>(std::stoi(fields[0]));
     if (alike) return Error{code, fields[2]};
-    return fail(code, "rank {} ({}): {}", rank, fields[1], fields[2]);
+    return fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(rank)), fields[1],
+                fields[2]);
   }
   return {};
 }

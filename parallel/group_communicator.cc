@@ -1,6 +1,7 @@
 #include "parallel/group_communicator.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "parallel/host_exchange.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr int tags_of_a_group = 1 << 13;
 static_assert(tag_exchange + HostExchange::tag_count <= tags_of_a_group);
+static_assert(static_cast<int>(TagGroup::tensor) < static_cast<int>(TagGroup::seats) &&
+              std::has_single_bit(static_cast<unsigned>(TagGroup::seats)));
 
 Axis axis_of(TagGroup group) {
   switch (group) {
@@ -23,6 +26,7 @@ Axis axis_of(TagGroup group) {
     case TagGroup::tied_weights:
       return Axis::pipeline;
     case TagGroup::tensor:
+    case TagGroup::seats:
       break;
   }
   return Axis::tensor;

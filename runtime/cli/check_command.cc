@@ -189,7 +189,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   const auto degree = [](std::int64_t given) { return static_cast<int>(std::max<std::int64_t>(1, given)); };
   const int ranks =
       degree(config.parallel.data) * degree(config.parallel.pipeline) * degree(config.parallel.tensor);
-  HF_TRY_VOID(resolve_with_data(config, ranks, *data));
+  HF_TRY_VOID(resolve_with_data(config, ranks + static_cast<int>(config.elastic.spares), *data));
   wish.config.device = config.device;
   print_run(env, config);
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));

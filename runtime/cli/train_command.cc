@@ -4,6 +4,7 @@
 
 #include "parallel/launcher.h"
 #include "parallel/local/local_communicator.h"
+#include "parallel/membership.h"
 #include "parallel/mpi_loader.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/build_facts.h"
@@ -26,6 +27,7 @@ constexpr const char* usage =
     "Trains the model that RUN.toml describes. Alone it is one rank; under mpirun every process is one "
     "rank:\n"
     "  mpirun -np 4 holdfast train RUN.toml\n"
+    "A rank that dies is healed in place where MPI has ULFM switched on (tools/mpirun): the others go on.\n"
     "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
     "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
     "to mpirun:\n"
@@ -57,6 +59,7 @@ class SignalStop final : public StopSource {
 struct Group {
   std::unique_ptr<MpiSession> mpi;
   std::unique_ptr<Communicator> alone;
+  std::unique_ptr<Membership> membership;  // null: a death ends the run
   Communicator& communicator() { return mpi ? mpi->world() : *alone; }
 };
 
@@ -74,6 +77,9 @@ Result<Group> join_group(Env& env) {
                "and the "
                "next start resumes it from the newest checkpoint (tools/mpirun switches it on)\n",
                group.mpi->facts().library);
+  }
+  if (ShrinkingWorld* world = group.mpi->shrinking_world(); world != nullptr && world->current().size() > 1) {
+    HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms));
   }
   return group;
 }
@@ -129,7 +135,8 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .build = program_digest(env),
                                 .ranks_on_host = launched_ranks_on_host(env),
                                 .rank_on_host = launched_rank_on_host(env),
-                                .started_ns = started_ns});
+                                .started_ns = started_ns,
+                                .membership = group.membership.get()});
   return leave(env, group, end, stop.signal());
 }
 

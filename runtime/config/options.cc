@@ -177,6 +177,12 @@ std::vector<Option> elastic_options() {
               "Fewest copies of the model with which a run that loses ranks goes on; `holdfast plan` says "
               "what memory "
               "that takes"),
+      integer("elastic.spares", HF_FIELD(elastic.spares), "ranks", {0, 65536}, kSafe,
+              "Ranks, of those that are started, that compute nothing and wait to take the place of one that "
+              "dies"),
+      duration("elastic.recovery_timeout", HF_FIELD(elastic.recovery_timeout_ms), {100, kDay_ms}, kSafe,
+               "Longest time that the ranks which are left may take to come together after a death; past it "
+               "the run ends, to be started again"),
   };
 }
 

@@ -11,7 +11,9 @@ namespace holdfast {
 AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer)
     : worker_(&worker), store_(&store), writer_(writer), first_(worker.communicator().rank() == 0) {}
 
+// What is still under way then nobody will vote for.
 AsyncSaver::~AsyncSaver() {
+  cancelled_ = true;
   saves_.clear();
   publish_.wait();
   cleanup_.wait();
@@ -71,6 +73,7 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   HF_TRY_VOID(env.make_directories(directory));
   ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
   options.pace = [&](std::uint64_t) { HF_FAULT_POINT(faults, "save.mid_shard"); };
+  options.cancelled = [this] { return cancelled_.load(); };
   Result<ShardFile> shard =
       write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
                        state.step, state.run_id, save.snapshot->pieces(), {}, options);

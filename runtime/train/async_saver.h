@@ -47,7 +47,7 @@ class AsyncSaver {
  public:
   // The worker and the store outlive it. `writer`: StartPoint::writer.
   AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer);
-  // Waits for its threads. Snapshots in shared memory stay.
+  // Gives up what is being drained, and waits for its threads. Snapshots in shared memory stay.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
@@ -98,6 +98,7 @@ class AsyncSaver {
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
   const Snapshot* confirmed_ = nullptr;  // in shared memory
   bool older_removed_ = false;
+  std::atomic<bool> cancelled_ = false;
   std::mutex disk_;                          // of threads that drain
   std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
   std::unique_ptr<Save> publishing_;

@@ -143,13 +143,7 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
   }
   HF_TRY_VOID(resolve_config(config, data.vocabulary_needed()));
-  return check_layout(config, ranks);
-}
-
-Result<Mesh> join_mesh(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
-  HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(inputs.communicator, waiter, inputs.env.host_name()));
-  return mesh_of(config, hosts);
+  return check_layout(config, ranks, config.elastic.spares);
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {

@@ -9,7 +9,6 @@
 
 #include "kernels/device.h"
 #include "parallel/collectives.h"
-#include "parallel/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/train/evaluation.h"
@@ -43,11 +42,8 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
                                                 const Config& config, const DataSet& training);
 
-// resolve_config() with what the data says about the vocabulary, and check_layout().
+// resolve_config() with what the data says about the vocabulary, and check_layout(). `ranks`: with spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
-
-// Every rank tells its host; all learn who sits where. Of a config that check_layout() has passed.
-Result<Mesh> join_mesh(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);

@@ -1,5 +1,6 @@
 #include "runtime/train/progress.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/core/units.h"
@@ -84,6 +85,7 @@ Result<void> Progress::stepped(const StepOutcome& outcome, const Digest& data_di
   line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
   line.field("data_digest", hex_text(data_digest).view());
   HF_TRY_VOID(log_.write(line));
+  if (recovery_.has_value()) HF_TRY_VOID(recovered());
   const auto step = static_cast<std::int64_t>(outcome.step);
   const bool shown =
       step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
@@ -133,6 +135,32 @@ Result<void> Progress::uploaded(const UploadReport& report) {
   }
   return log_.write(
       line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
+}
+
+Result<void> Progress::recovering(const RecoveryRecord& record) {
+  recovery_ = record;
+  resumed_ns_ = env_->monotonic_ns();
+  say(fmt::format("recovery: {}", sentence_of(record)));
+  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  line.field("step", record.step_before).field("what", "rank").field("lost", record.lost);
+  return log_.write(line.field("noticed_us", record.noticed_us).field("reason", record.noticed));
+}
+
+Result<void> Progress::recovered() {
+  const RecoveryRecord& record = *recovery_;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  constexpr int in_place = 1;  // DESIGN, section 7
+  EventLine& line = log_.line().begin("recovery", env_->wall_time_us());
+  line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
+  line.field("ranks_after", record.ranks_after).field("seats_before", record.seats_before);
+  line.field("seats_after", record.seats_after).field("spares", record.spares_after);
+  line.field("lost_steps", record.step_before - std::min(record.step_before, record.resumed_step));
+  line.field("resumed_from_step", record.resumed_step).field("resumed_from", record.resumed_from);
+  line.field("faults", record.faults).field("duration_ms", milliseconds(now_ns - record.noticed_ns));
+  line.field("shrink_ms", milliseconds(record.shrink_ns)).field("plan_ms", milliseconds(record.plan_ns));
+  line.field("load_ms", milliseconds(record.load_ns)).field("replay_ms", milliseconds(now_ns - resumed_ns_));
+  recovery_.reset();
+  return log_.write(line);
 }
 
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,

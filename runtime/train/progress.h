@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/core/events.h"
+#include "runtime/train/recover.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/step.h"
@@ -43,6 +45,9 @@ class Progress {
   // Told on stderr and as a fault; training goes on.
   Result<void> save_failed(const SaveReport& report);
   Result<void> uploaded(const UploadReport& report);
+  // Ranks are gone and the others about to go on: a fault, told to people, too. The recovery itself is told
+  // with the first step that is made after it, because it is over then.
+  Result<void> recovering(const RecoveryRecord& record);
   // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
                         const ParameterGatherCounts& parameters, const AxisTraffic& traffic);
@@ -51,11 +56,14 @@ class Progress {
 
  private:
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
+  Result<void> recovered();
 
   Env* env_;
   Setup setup_;
   bool speaks_;
   EventLog log_;
+  std::optional<RecoveryRecord> recovery_;  // until its first step is made
+  std::int64_t resumed_ns_ = 0;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
   std::int64_t steps_seen_ = 0;  // by this process
 };

@@ -1,16 +1,19 @@
 #include "runtime/train/rank_layout.h"
 
+#include <algorithm>
+
 #include "parallel/pipeline/stage_split.h"
 
 namespace holdfast {
 namespace {
 
-Layout layout_of(const Config& config, int ranks) {
+Layout layout_of(const Config& config, int ranks, std::int64_t spares = 0) {
   const ParallelConfig& parallel = config.parallel;
   return {.ranks = ranks,
           .data = parallel.data,
           .pipeline = parallel.pipeline,
           .tensor = parallel.tensor,
+          .spares = spares,
           .schedule = schedule_kind_of(parallel.pipeline_schedule).value(),
           .chunks = parallel.pipeline_chunks};
 }
@@ -29,9 +32,10 @@ LayoutFacts layout_facts(const Config& config) {
 
 }  // namespace
 
-Result<void> check_layout(const Config& config, int ranks) {
+Result<void> check_layout(const Config& config, int ranks, std::int64_t spares) {
   std::string sentences;
-  for (const LayoutProblem& problem : layout_problems(layout_of(config, ranks), layout_facts(config))) {
+  for (const LayoutProblem& problem :
+       layout_problems(layout_of(config, ranks, spares), layout_facts(config))) {
     if (!sentences.empty()) sentences += "\n";
     sentences += problem.sentence;
   }
@@ -53,7 +57,14 @@ Mesh mesh_of(const Config& config, int ranks) {
 }
 
 Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank) {
-  return Mesh::placed(mesh_shape(layout_of(config, static_cast<int>(host_of_rank.size()))), host_of_rank);
+  const auto ranks = static_cast<int>(host_of_rank.size());
+  return Mesh::placed(mesh_shape(layout_of(config, ranks, config.elastic.spares)), host_of_rank);
+}
+
+SeatingWish seating_wish(const Config& config, int launched_ranks) {
+  const MeshShape shape = mesh_shape(layout_of(config, launched_ranks, config.elastic.spares));
+  const auto least = static_cast<int>(std::min<std::int64_t>(config.elastic.min_data_parallel, shape.data));
+  return {.data_most = shape.data, .data_least = least, .pipeline = shape.pipeline, .tensor = shape.tensor};
 }
 
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {

@@ -10,20 +10,25 @@
 #include "parallel/layout.h"
 #include "parallel/mesh.h"
 #include "parallel/pipeline/schedule.h"
+#include "parallel/seating.h"
 #include "runtime/config/config.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast {
 
-// Whether so many ranks can run it; ExitCode::config with every rule that is broken (parallel/layout.h). The
-// other functions are asked about layouts that can.
-Result<void> check_layout(const Config& config, int ranks);
-// Who sits where, of ranks that are all on one host.
+// Whether so many ranks, some of them spares, can run it; ExitCode::config with every rule that is broken
+// (parallel/layout.h). The other functions are asked about layouts that can.
+Result<void> check_layout(const Config& config, int ranks, std::int64_t spares = 0);
+// Who sits where, of ranks that all compute and are all on one host.
 Mesh mesh_of(const Config& config, int ranks);
-// The same of ranks whose hosts have these names: Mesh::placed(), so every tensor group is inside a host.
+// The same of ranks with elastic.spares among them whose hosts have these names: Mesh::placed(), so every
+// tensor group is inside a host.
 // Where a rank sits decides what it computes and holds, never a bit of the run. ExitCode::config when the
 // hosts have no room for the tensor groups.
 Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank);
+
+// What a run that was started with so many ranks wants of those that are there, however many are left.
+SeatingWish seating_wish(const Config& config, int launched_ranks);
 
 // The parts of the model that a stage computes, by chunk. Layers are shared out by what they and the head
 // cost; the embedding, which copies, counts as nothing.

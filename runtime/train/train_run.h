@@ -1,5 +1,6 @@
 // A training run on one rank, from config to exit code: join, start point, worker, loop, end. All ranks of a
-// run call train_run() together and all get the same exit code, unless a peer is gone.
+// run call train_run() together and all get the same exit code, unless a peer is gone. With a Membership the
+// run goes on without a rank that dies (recover.h); then all that are left get the same exit code.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 
 #include "kernels/nccl_library.h"
 #include "parallel/communicator.h"
+#include "parallel/membership.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
 #include "runtime/core/fault_point.h"
@@ -37,6 +39,8 @@ struct TrainInputs {
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
   // Where NCCL comes from if it is wanted; empty: from the CUDA module.
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
+  // Whose communicator the one above is; it outlives the run. Null: a death ends the run.
+  Membership* membership = nullptr;
 };
 
 struct RunEnd {
@@ -45,8 +49,9 @@ struct RunEnd {
 };
 
 // Never returns early on one rank alone: errors that one rank meets are agreed on before all return. The
-// exception is a lost peer: then communicator.abandoned() is true, and the process should leave without
-// further messages.
+// exception is a lost peer without whom the run cannot go on: then the communicator (with a membership, its
+// newest) is abandoned, and the process should leave without further messages. A rank whose own device or
+// system fails it while the others could go on never returns: it dies by SIGKILL.
 RunEnd train_run(const TrainInputs& inputs);
 
 }  // namespace holdfast

@@ -295,7 +295,7 @@ void Worker::start_loader() {
                                    state_.data_cursor, spec_.vocabulary, config().data.prefetch_microbatches);
   if (!config().data.ledger || !counts_samples()) return;
   const RunPaths paths{config().run.directory};
-  ledger_ = std::make_unique<Ledger>(env(), paths.ledger(communicator().rank()));
+  ledger_ = std::make_unique<Ledger>(env(), paths.ledger(communicator().global_rank(communicator().rank())));
 }
 
 Result<void> Worker::publish_parameters() {

@@ -853,14 +853,15 @@ class Errors(unittest.TestCase):
         self.expect(self.start([MPIRUN, "-np", "2", "sh", "-c", command, PROGRAM, str(self.folder)], self.folder))
 
     def test_rank_lost(self):
-        self.expect(self.mpirun(2, "train", "run.toml", environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2",
+                                environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
 
     def test_rank_hangs_in_pipeline(self):
-        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s",
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
     def test_rank_hangs_in_layer(self):
-        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s",
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
     def test_without_ulfm(self):

@@ -1,5 +1,8 @@
 """kill -9 at random moments and at every named fault point: nothing saved is lost, nothing is left behind, and the run
-that is started again ends with the bits of the run that was never disturbed."""
+that is started again ends with the bits of the run that was never disturbed.
+
+Here the whole run ends (mpirun without fault tolerance, or all ranks die) and another start goes on. recovery_test.py has
+the deaths of some ranks, which the others survive."""
 import concurrent.futures
 import shutil
 import unittest
@@ -51,10 +54,10 @@ class KillTest(unittest.TestCase):
         source = self.scene.directory / f"reference/checkpoints/step-{RESUME_STEP:08d}"
         shutil.copytree(source, run.directory / "checkpoints" / source.name)
         if point == "load.before_snapshot":  # there must be one that is newer than the checkpoint
-            run.start(2, faults="step.begin@4:0=kill").wait(kills.SETTLE_S)
+            run.start(2, "plain", faults="step.begin@4:0=kill").wait(kills.SETTLE_S)
         layouts = (kills.Layout(2), kills.Layout(2, stages=2), kills.Layout(2, tensor=2))  # in turn
         layout = layouts[self.points.index(point) % len(layouts)]
-        start = run.start(2, overrides=layout.options(), faults=f"{point}@{hit}:{rank}=kill")
+        start = run.start(2, "plain", layout.options(), f"{point}@{hit}:{rank}=kill")
         code = start.wait(kills.SETTLE_S)
         self.assertNotEqual(code, 0, f"the fault point was never passed\n{start.tail()}")
         kills.check_after_kill(run, RESUME_STEP)

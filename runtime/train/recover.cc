@@ -1,0 +1,114 @@
+#include "runtime/train/recover.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "checkpoint/candidates.h"
+#include "parallel/agreement.h"
+#include "runtime/train/join.h"
+
+namespace holdfast {
+namespace {
+
+// By (generation, step), of the manifests alone; none: {0, 0}.
+SnapshotStep newest_checkpoint(Env& env, const std::string& run_directory) {
+  const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(env, run_directory);
+  if (!candidates.ok()) return {};
+  for (const CheckpointCandidate& candidate : *candidates) {
+    if (!candidate.manifest.ok()) continue;
+    return {.writer = 0, .generation = candidate.manifest->generation, .step = candidate.step};
+  }
+  return {};
+}
+
+// A run that was started afresh goes on from what it has saved since.
+Config as_resumed(const Config& config) {
+  Config resumed = config;
+  if (resumed.run.resume == "never") resumed.run.resume = "auto";
+  return resumed;
+}
+
+Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
+                               const Result<StartPoint>& chosen) {
+  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(chosen), inputs.env.host_name()));
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
+  return start_from_text(texts.front());
+}
+
+}  // namespace
+
+Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
+  enum Opened : int { no, yes, not_known };
+  const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
+  const std::string text = fmt::format("{} {} {} {} {}", mine.joined ? 1 : 0, static_cast<int>(opened),
+                                       mine.step, mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id);
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
+  Standing all{.joined = true};
+  bool some_did_not = false;
+  for (const std::string& each : texts) {
+    std::istringstream stream(each);
+    Standing one;
+    int said = not_known;
+    stream >> one.joined >> said >> one.step >> one.gemm_peak >> one.run_id;
+    all.joined = all.joined && one.joined;
+    some_did_not = some_did_not || said == no;
+    all.step = std::max(all.step, one.step);
+    all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
+    if (all.run_id.empty() && one.run_id != "-") all.run_id = one.run_id;
+  }
+  // Spares alone have seen others begin.
+  if (all.joined) all.log_opened = !some_did_not;
+  return all;
+}
+
+Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
+                                       const std::string& run_id) {
+  StartPoint start;
+  if (world.communicator.rank() == 0) {
+    const SnapshotStep newest = newest_checkpoint(world.env, config.run.directory);
+    const Result<std::string> recorded = world.env.read_text(RunPaths{config.run.directory}.run_id());
+    // A snapshot of the same step is as good, and at hand.
+    start = {.generation = newest.generation,
+             .step = newest.step > 0 ? newest.step - 1 : 0,
+             .run_id = run_id.empty() && recorded.ok() ? *recorded : run_id,
+             .writer = world.env.random_u64()};
+  }
+  HF_TRY(start, from_rank_0(world, waiter, start));
+  HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
+  if (start.snapshot.has_value()) return start;
+  return join_checkpoint_of_run(world, waiter, config, run_id);
+}
+
+Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
+                                          const Config& config, const std::string& run_id) {
+  Result<StartPoint> chosen = StartPoint{};
+  if (inputs.communicator.rank() == 0) {
+    chosen = choose_start(inputs.env, as_resumed(config));
+    if (chosen.ok()) {
+      StartPoint start = *chosen;
+      if (!run_id.empty()) start.run_id = run_id;
+      start.writer = inputs.env.random_u64();
+      chosen = start;
+    }
+  }
+  return from_rank_0(inputs, waiter, chosen);
+}
+
+std::string sentence_of(const RecoveryRecord& record) {
+  const std::string place = record.resumed_from == "ram"    ? "in RAM"
+                            : record.resumed_from == "disk" ? "on disk"
+                                                            : "which is the start";
+  const std::string spares = record.spares_after == 0 ? ""
+                                                      : fmt::format(" and {} spare{}", record.spares_after,
+                                                                    record.spares_after == 1 ? "" : "s");
+  const std::uint64_t again = record.step_before - std::min(record.step_before, record.resumed_step);
+  // All may be there again: one stood still for longer than the others wait.
+  const std::string fault = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
+  return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
+                     record.step_before + 1, record.seats_after, record.seats_before, spares,
+                     record.resumed_step, place,
+                     again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s"));
+}
+
+}  // namespace holdfast

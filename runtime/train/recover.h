@@ -1,0 +1,64 @@
+// Recovery: what the ranks that are left of a run do between a death and the next step, in place: their
+// processes go on. TrainRun (train_run.cc) goes through it in this order:
+//
+//   Membership::recover    the ranks that are left, in a communicator of their own     parallel/membership.h
+//   join_standing          what each of them knows of the run
+//   plan_seating           who computes what now                                       parallel/seating.h
+//   join_recovery_point    the newest step that exists whole, in RAM or on disk
+//   Worker::create, restore_snapshot or restore_checkpoint, Trainer: as at a start
+//
+// What does not change with the ranks is kept: config, data, device, the rate of a large matrix product. A
+// fault on the way begins it again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "parallel/membership.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+
+// Of one death or several, until a step was made without the dead.
+struct RecoveryRecord {
+  std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
+  std::int64_t noticed_us = 0;    // the same by its wall clock
+  std::string noticed = {};       // how: its sentence
+  MembershipView before = {};     // of the ranks that trained last
+  std::uint64_t step_before = 0;  // that the run had come to
+  int faults = 0;                 // recoveries that were begun
+  // By part; of those that ended before a further fault, too.
+  std::int64_t shrink_ns = 0;  // to come together
+  std::int64_t plan_ns = 0;    // seats, the run directory, and where to go on from
+  std::int64_t load_ns = 0;    // memory, kernels and state
+  // What came of it.
+  int seats_before = 0, seats_after = 0, spares_after = 0, ranks_after = 0;
+  std::string lost = {};  // which ranks
+  std::uint64_t resumed_step = 0;
+  std::string resumed_from = {};  // "ram", "disk" or "start"
+};
+
+// How far a rank had come; merged: what holds for all.
+struct Standing {
+  bool joined = false;                  // the config is agreed on, the data is open, the device is made
+  std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
+  std::uint64_t step = 0;               // the furthest
+  double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
+  std::string run_id = {};              // empty: not yet known to anybody
+};
+Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);
+
+// A snapshot that is not older than the newest checkpoint; else what a start would find on the disk, with
+// every byte verified. `world`: all ranks that are left, because any host may hold parts of a snapshot.
+Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
+                                       const std::string& run_id);
+// The second of the two, where the first turned out not to be sound.
+Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
+                                          const Config& config, const std::string& run_id);
+
+// "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM".
+std::string sentence_of(const RecoveryRecord& record);
+
+}  // namespace holdfast

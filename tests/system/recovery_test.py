@@ -1,0 +1,189 @@
+"""A rank that dies is healed in place: the same mpirun, the survivors' processes go on, and the run ends with the bits of the
+run that nothing disturbed. In layouts with copies, pipelines and tensor groups, with snapshots in RAM and without, one
+death, two at once, one after another, one during recovery, rank 0 too, at random times and at every fault point of a step.
+
+HOLDFAST_RECOVERY_SEEDS: how many random kills (tools/test --long sets more).
+"""
+import dataclasses
+import os
+import random
+import signal
+import statistics
+import time
+import unittest
+
+import harness
+
+SEEDS = int(os.environ.get("HOLDFAST_RECOVERY_SEEDS") or 6)
+STEPS = 30
+SETTLE_S = 40
+RAM = {"every step": ["--checkpoint.ram_every_steps=1"], "every 3": ["--checkpoint.ram_every_steps=3"], "disk": []}
+TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
+STEP_POINTS = ["step.begin", "step.before_backward", "step.before_reduce", "step.before_vote", "step.after_vote",
+               "step.before_gather", "step.end"]
+RECOVERY_POINTS = ["recover.begin", "recover.after_shrink", "recover.before_load", "recover.before_resume"]
+
+
+@dataclasses.dataclass
+class Layout:
+    ranks: int
+    pipeline: int = 1
+    tensor: int = 1
+    spares: int = 0
+
+    def options(self):
+        return [f"--parallel.pipeline={self.pipeline}", f"--parallel.tensor={self.tensor}", f"--elastic.spares={self.spares}"]
+
+    def deaths_max(self):
+        return self.ranks - self.pipeline * self.tensor
+
+
+LAYOUTS = [Layout(2), Layout(3), Layout(4), Layout(4, pipeline=2), Layout(4, tensor=2), Layout(3, spares=1),
+           Layout(5, pipeline=2, spares=1)]
+
+
+class RecoveryTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(steps=STEPS)
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
+        cls.times_ms = []  # from the kill to the next step that is made
+        cls.addClassCleanup(cls.tell_times)
+
+    @classmethod
+    def tell_times(cls):
+        if cls.times_ms:
+            print(f"\nfrom a kill to the next step: median {statistics.median(cls.times_ms):.0f} ms, "
+                  f"longest {max(cls.times_ms):.0f} ms, of {len(cls.times_ms)}")
+
+    def start(self, name, layout, ram, faults=""):
+        self.run_ = self.scene.run(name, TENSOR_LANES)
+        start = self.run_.start(layout.ranks, "ft", [*layout.options(), *RAM[ram]], faults)
+        self.assertTrue(start.wait_for_step(1), start.tail())
+        pids = set(start.ranks())
+        self.assertLessEqual(len(pids), layout.ranks)
+        return start, pids
+
+    def check_end(self, start, deaths, resumed=True):
+        """The run that goes on has all its steps, the right bits, and nothing left behind."""
+        start.expect_exit(0, SETTLE_S)
+        run = self.run_
+        self.assertEqual(run.digest(), self.reference, start.tail())
+        self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual(len(run.events("start")), 1, "nobody was started again")
+        self.assertEqual(run.status()["state"], "finished")
+        if deaths:
+            recoveries = run.events("recovery")
+            self.assertGreaterEqual(len(recoveries), 1, start.tail())
+            self.assertLessEqual(len(recoveries), deaths)
+            self.assertTrue(all(event["level"] == 1 for event in recoveries))
+            first, last = recoveries[0], recoveries[-1]
+            self.assertEqual(first["ranks_before"] - last["ranks_after"], deaths)
+            self.assertTrue(run.events("fault"))
+        harness.expect_no_processes(run)
+        harness.expect_no_snapshots(run)
+
+    def kill(self, start, victims):
+        """By rank. The others are the same processes some steps later."""
+        pids = {rank: start.rank_pid(rank) for rank in victims}
+        before = set(start.ranks())
+        killed_us = time.time() * 1e6
+        for pid in pids.values():
+            harness.kill(pid, signal.SIGKILL)
+        recovered = harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(),
+                                       "nobody recovered", start.tail)
+        self.assertTrue(recovered, start.tail())
+        if start.alive() and len(start.ranks()) > 0:
+            self.assertLessEqual(set(start.ranks()), before - set(pids.values()))
+        last = self.run_.events("recovery")[-1]
+        self.times_ms.append((last["time_us"] - killed_us) / 1e3)
+        return last
+
+    def test_random_kills(self):
+        for seed in range(1, SEEDS + 1):
+            generator = random.Random(seed)
+            layout = LAYOUTS[(seed - 1) % len(LAYOUTS)]
+            ram = list(RAM)[(seed - 1) % len(RAM)]
+            with self.subTest(seed=seed, layout=layout, ram=ram):
+                start, _ = self.start(f"seed-{seed}", layout, ram)
+                self.assertTrue(start.wait_for_step(generator.randint(2, STEPS - 10)), start.tail())
+                time.sleep(generator.uniform(0, 0.03))
+                deaths = generator.randint(1, min(2, layout.deaths_max()))
+                victims = generator.sample(range(layout.ranks), deaths)
+                self.kill(start, victims)
+                self.check_end(start, deaths)
+
+    def test_rank_0(self):
+        """Who holds the run directory and writes the log: another rank takes over."""
+        start, _ = self.start("rank-0", Layout(3), "every step")
+        self.assertTrue(start.wait_for_step(8), start.tail())
+        last = self.kill(start, [0])
+        self.assertEqual((last["ranks_before"], last["ranks_after"], last["seats_after"]), (3, 2, 2))
+        self.assertLessEqual(last["lost_steps"], 1, last)
+        self.assertEqual(last["resumed_from"], "ram")
+        self.check_end(start, 1)
+
+    def test_every_fault_point_of_a_step(self):
+        """One after another dies in one run, until one is left."""
+        points = [(point, rank) for rank in (0, 1) for point in STEP_POINTS]
+        ram = list(RAM)
+        for index in range(0, len(points), 3):
+            deaths = points[index:index + 3]
+            # A rank dies at most once: the launched ranks 3, 2, 1, 0 in turn, of which 0 comes first every other time.
+            order = [0, 3, 2] if index % 2 else [3, 2, 1]
+            faults = [f"{point}@{6 + 7 * i}:{order[i]}=kill" for i, (point, _) in enumerate(deaths)]
+            with self.subTest(faults=faults):
+                start, pids = self.start(f"points-{index}", Layout(4), ram[index % len(ram)], ",".join(faults))
+                self.check_end(start, len(deaths))
+                self.assertTrue(pids)
+
+    def test_a_death_during_recovery(self):
+        for index, point in enumerate(RECOVERY_POINTS):
+            layout = [Layout(4), Layout(4, spares=1), Layout(3), Layout(4, spares=2)][index]
+            victim = [2, 0, 1, 1][index]
+            with self.subTest(point=point, layout=layout):
+                dead = layout.ranks - 1 - layout.spares
+                faults = f"step.before_vote@7:{dead}=kill,{point}:{victim if victim != dead else 0}=kill"
+                start, _ = self.start(point, layout, "every step", faults)
+                self.check_end(start, 2)
+
+    def test_a_spare_takes_the_seat(self):
+        start, pids = self.start("spare", Layout(3, spares=1), "every step")
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        self.assertEqual(len(pids), 3)
+        last = self.kill(start, [1])
+        self.assertEqual((last["seats_before"], last["seats_after"], last["spares"]), (2, 2, 0))
+        self.check_end(start, 1)
+
+    def test_a_spare_that_dies_costs_nothing(self):
+        """Nobody misses it before the end."""
+        start, _ = self.start("dead-spare", Layout(3, spares=1), "every step")
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        harness.kill(start.rank_pid(2), signal.SIGKILL)
+        self.check_end(start, 0)
+
+    def test_a_spare_that_died_takes_no_seat(self):
+        start, _ = self.start("no-spare", Layout(4, spares=1), "every step")
+        self.assertTrue(start.wait_for_step(3), start.tail())
+        harness.kill(start.rank_pid(3), signal.SIGKILL)
+        last = self.kill(start, [1])
+        self.assertEqual((last["ranks_before"], last["ranks_after"], last["seats_after"]), (4, 2, 2))
+        self.check_end(start, 2)
+
+    def test_too_few_left(self):
+        """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""
+        start, _ = self.start("half", Layout(2, pipeline=2), "every step")
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        harness.kill(start.rank_pid(0), signal.SIGKILL)
+        output = start.expect_exit(76, SETTLE_S)
+        self.assertIn("1 rank is left, which is not enough for 1 copy of the model", output)
+        self.assertEqual((self.run_.status()["state"], self.run_.status()["exit_code"]), ("failed", 76))
+        harness.expect_no_processes(self.run_)
+        self.run_.start(2).expect_exit(0)
+        self.assertEqual(self.run_.digest(), self.reference)
+        harness.expect_no_snapshots(self.run_)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
