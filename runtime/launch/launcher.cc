@@ -187,15 +187,17 @@ LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
   if (std::ranges::all_of(hosts_, &LaunchHost::answers)) return shape;
   shape.ranks = ranks;
   shape.hosts = list_of_hosts_left(hosts_, ranks);
-  const std::int64_t data = ranks / ranks_per_copy(config_);
-  if (config_.parallel.data <= data) return shape;
-  // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
-  // one.
   const auto replace = [&](const std::string& key, std::int64_t value) {
     const std::string option = fmt::format("--{}=", key);
     std::erase_if(shape.overrides, [&](const std::string& word) { return word.starts_with(option); });
     shape.overrides.push_back(fmt::format("{}{}", option, value));
   };
+  // Where there are too few ranks none waits for a seat.
+  if (config_.elastic.spares > 0) replace("elastic.spares", 0);
+  const std::int64_t data = ranks / ranks_per_copy(config_);
+  if (config_.parallel.data <= data) return shape;
+  // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
+  // one.
   replace("parallel.data", data);
   replace("parallel.lanes", lanes_of_run());
   return shape;
