@@ -109,8 +109,13 @@ void Reader::assign_choice(const TomlValue& value) {
 }
 
 void Reader::assign_integer(const TomlValue& value) {
+  if (option_.or_auto && value.kind == Kind::text && value.text == "auto") {
+    field<std::int64_t>() = auto_value;
+    return;
+  }
   const std::optional<std::int64_t> found = whole(value);
-  if (!found) return wrong_type(value, option_.key, "an integer");
+  if (!found)
+    return wrong_type(value, option_.key, option_.or_auto ? "an integer or \"auto\"" : "an integer");
   if (!in_range(value, static_cast<double>(*found), fmt::format("{:.0f}", option_.minimum),
                 fmt::format("{:.0f}", option_.maximum), fmt::format("{}", *found))) {
     return;

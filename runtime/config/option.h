@@ -26,6 +26,8 @@ using SourceList = std::vector<SourceConfig>;
 
 enum class OptionType : std::uint8_t { text, choice, integer, real, boolean, duration, sources };
 
+inline constexpr std::int64_t auto_value = CheckpointConfig::interval_auto;
+
 struct Option {
   std::string_view key;  // "training.steps"
   OptionType type;
@@ -35,6 +37,7 @@ struct Option {
   bool required = false;
   double minimum = 0, maximum = 0;        // integer, real, duration (ms); inclusive
   std::vector<std::string_view> choices;  // choice
+  bool or_auto = false;  // integer: "auto" is a value too, and the field then holds auto_value
   // The field inside a Config; exactly the pointer type of `type` (text/choice: std::string,
   // integer/duration: std::int64_t (run.seed: std::uint64_t), real: double, boolean: bool, sources:
   // SourceList).

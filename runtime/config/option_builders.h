@@ -59,6 +59,15 @@ Option integer(std::string_view key, Access access, std::string_view unit, Range
   return option;
 }
 
+// An integer that is not negative, or "auto".
+template <typename Access>
+Option integer_or_auto(std::string_view key, Access access, std::string_view unit, Range range,
+                       ResumeEffect effect, std::string_view help) {
+  Option option = integer(key, access, unit, range, effect, help);
+  option.or_auto = true;
+  return option;
+}
+
 template <typename Access>
 Option real(std::string_view key, Access access, std::string_view unit, Range range, ResumeEffect effect,
             std::string_view help) {

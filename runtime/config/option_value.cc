@@ -56,6 +56,7 @@ std::string value_text(const Option& option, const Config& config) {
       return toml_quote(field_of<std::string>(option, config));
     case OptionType::integer:
       // run.seed is unsigned and never above what a signed integer holds, so both read the same.
+      if (option.or_auto && field_of<std::int64_t>(option, config) == auto_value) return toml_quote("auto");
       return fmt::format("{}", field_of<std::int64_t>(option, config));
     case OptionType::real:
       return toml_real(field_of<double>(option, config));
@@ -80,7 +81,7 @@ std::string type_text(const Option& option) {
     case OptionType::choice:
       return fmt::format("one of {}", fmt::join(option.choices, ", "));
     case OptionType::integer:
-      return "integer";
+      return option.or_auto ? "integer or auto" : "integer";
     case OptionType::real:
       return "number";
     case OptionType::boolean:

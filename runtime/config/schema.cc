@@ -50,6 +50,11 @@ Json option_schema(const Option& option) {
     case OptionType::integer:
       schema["type"] = "integer";
       schema["default"] = *static_cast<std::int64_t*>(field);
+      if (option.or_auto) {  // "pattern" is about strings alone, the limits about numbers
+        schema["type"] = {"integer", "string"};
+        schema["pattern"] = "^auto$";
+        if (schema["default"] == auto_value) schema["default"] = "auto";
+      }
       break;
     case OptionType::real:
       schema["type"] = "number";

@@ -37,8 +37,13 @@ Snapshot* AsyncSaver::free_snapshot() {
   return nullptr;
 }
 
-Result<void> AsyncSaver::begin(bool to_disk) {
-  if (!to_disk && free_snapshot() == nullptr) return {};
+bool AsyncSaver::is_saving() const {
+  return publishing_ != nullptr ||
+         std::ranges::any_of(saves_, [](const std::unique_ptr<Save>& save) { return save->to_disk; });
+}
+
+Result<bool> AsyncSaver::begin(bool to_disk) {
+  if (!to_disk && free_snapshot() == nullptr) return false;
   auto save = std::make_unique<Save>();
   save->report.step = worker_->state().step;
   save->begin_ns = worker_->env().monotonic_ns();
@@ -48,7 +53,7 @@ Result<void> AsyncSaver::begin(bool to_disk) {
   save->report.stall_ns = worker_->env().monotonic_ns() - save->begin_ns;
   save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
   saves_.push_back(std::move(save));
-  return {};
+  return true;
 }
 
 // In the background, as drain() is.
@@ -81,9 +86,9 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   return shard;
 }
 
-SaveVotes AsyncSaver::vote() {
+SaveVotes AsyncSaver::vote(const SaveDue& due) {
   SaveVotes votes;
-  if (!saves_.empty() && !saves_.back()->confirmed) {
+  if (is_copying()) {
     Save& newest = *saves_.back();
     const std::int64_t begin_ns = worker_->env().monotonic_ns();
     const HostSpan wait(&worker_->spans(), {.kind = SpanKind::wait_snapshot});
@@ -94,6 +99,10 @@ SaveVotes AsyncSaver::vote() {
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
   if (publishing_ && first_ && publish_.finished())
     (publish_.result().ok() ? votes.published : votes.unpublished) = 1;
+  if (first_) {
+    votes.to_disk = due.to_disk ? 1 : 0;
+    votes.to_ram = due.to_ram ? 1 : 0;
+  }
   return votes;
 }
 
@@ -107,7 +116,7 @@ Result<void> AsyncSaver::advance(const SaveVotes& sums) {
 
 // Every rank has voted, and none before its copy was whole.
 void AsyncSaver::confirm_newest() {
-  if (saves_.empty() || saves_.back()->confirmed) return;
+  if (!is_copying()) return;
   Save& newest = *saves_.back();
   newest.confirmed = true;
   if (memory_->outlives_process()) {
@@ -178,7 +187,7 @@ void AsyncSaver::report(Save& save, const Result<void>& outcome) {
 Result<void> AsyncSaver::complete_round() {
   for (const std::unique_ptr<Save>& save : saves_) save->job.wait();
   publish_.wait();
-  SaveVotes::Words words = vote().words();
+  SaveVotes::Words words = vote({}).words();
   HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));
   return advance(SaveVotes::of(words));
 }

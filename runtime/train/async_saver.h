@@ -1,6 +1,6 @@
 // AsyncSaver: checkpoints and RAM snapshots that are made while training goes on.
 //
-//   HF_TRY_VOID(saver.begin(to_disk));         // after a step, where one is due
+//   HF_TRY(const bool begun, saver.begin(to_disk));  // after a step, where one is due
 //   run_step(worker, {.saver = &saver});       // no update before the copy is whole; the vote carries vote()
 //   HF_TRY_VOID(saver.advance(outcome.saves));
 //   for (const SaveReport& report : saver.take_reports()) tell(report);
@@ -57,13 +57,19 @@ class AsyncSaver {
   Result<void> prepare();
   // After prepare(): why snapshots are not in shared memory though they should be; else empty.
   const std::string& complaint() const { return memory_->complaint(); }
-  // The state after the step that was just made is copied, and saved if `to_disk`.
-  Result<void> begin(bool to_disk);
-  // Waits for the copy of the state that the coming update would overwrite.
-  SaveVotes vote();
+  // Whether snapshots outlive the process.
+  bool has_ram_tier() const { return memory_->outlives_process(); }
+  // The state after the step that was just made is copied, and saved if `to_disk`. False: a RAM snapshot was
+  // left out.
+  Result<bool> begin(bool to_disk);
+  // Waits for the copy of the state that the coming update would overwrite. `due`: after the coming step.
+  SaveVotes vote(const SaveDue& due);
   Result<void> advance(const SaveVotes& sums);
   // Until nothing is under way.
   Result<void> finish();
+  // A snapshot that is not confirmed yet; a save that is not yet visible, or given up. Equal on all ranks.
+  bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
+  bool is_saving() const;
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
 
  private:

@@ -1,6 +1,7 @@
 #include "runtime/train/progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "runtime/core/units.h"
@@ -108,6 +109,28 @@ Result<void> Progress::saved(const SaveReport& report, const std::string& direct
   line.field("duration_ms", milliseconds(report.duration_ns));
   line.field("stall_ms", milliseconds(report.stall_ns)).field("drain_ms", milliseconds(report.drain_ns));
   line.field("publish_ms", milliseconds(report.publish_ns));
+  return log_.write(line);
+}
+
+Result<void> Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
+  if (!speaks_) return {};
+  const SaveTimes& times = choice.times;
+  std::string why =
+      fmt::format("one costs {:.3g} s, a step takes {:.3g} s", times.cost_seconds, times.step_seconds);
+  if (choice.to_disk) {
+    why += fmt::format(", a failure is expected every {} ({})",
+                       format_duration(std::llround(choice.mtbf_seconds) * 1000),
+                       choice.mtbf_stated ? "checkpoint.mtbf" : "from the run's history");
+  }
+  say(fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
+                  choice.every_steps, why));
+  EventLine& line = log_.line().begin("interval", env_->wall_time_us());
+  line.field("step", step).field("tier", choice.to_disk ? "disk" : "ram");
+  line.field("every_steps", choice.every_steps).field("cost_ms", times.cost_seconds * 1e3);
+  line.field("step_ms", times.step_seconds * 1e3);
+  if (choice.to_disk) {
+    line.field("durable_ms", times.durable_seconds * 1e3).field("mtbf_ms", choice.mtbf_seconds * 1e3);
+  }
   return log_.write(line);
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/core/events.h"
 #include "runtime/train/recover.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/save_cadence.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/step.h"
 #include "runtime/train/uploader.h"
@@ -42,6 +43,8 @@ class Progress {
   Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   Result<void> saved(const SaveReport& report, const std::string& directory);
+  // How often is saved from this step on, and why.
+  Result<void> chose_interval(std::uint64_t step, const IntervalChoice& choice);
   // Told on stderr and as a fault; training goes on.
   Result<void> save_failed(const SaveReport& report);
   Result<void> uploaded(const UploadReport& report);

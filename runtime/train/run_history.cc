@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/core/units.h"
 
@@ -66,6 +67,8 @@ class Reader {
     const std::string name = text_of(event, "event");
     last_step_ = count_of(event, "step", last_step_);
     if (name == "start") read_start(event);
+    if (name == "finish") ended_well_ = text_of(event, "state") != "failed";
+    if (name == "recovery") ++history_.failures;
     count_time(event);
     if (name == "step") {
       read_step(event);
@@ -90,6 +93,7 @@ class Reader {
   void read_start(const Json& event) {
     last_step_ = count_of(event, "resumed_from_step", 0);
     last_time_us_ = 0;
+    if (!std::exchange(ended_well_, false)) ++history_.failures;
     steps_.erase(steps_.upper_bound(last_step_), steps_.end());
     held_out_.erase(held_out_.upper_bound(last_step_), held_out_.end());
     if (const std::string run_id = text_of(event, "run"); !run_id.empty()) history_.run_id = run_id;
@@ -120,6 +124,7 @@ class Reader {
   std::map<std::uint64_t, double> held_out_;
   std::uint64_t last_step_ = 0;
   std::int64_t last_time_us_ = 0;
+  bool ended_well_ = true;  // the start before this one, if there was one
 };
 
 }  // namespace

@@ -39,6 +39,7 @@ struct RunHistory {
   std::uint64_t planned_steps = 0;
   std::uint64_t tokens = 0;     // at the last step
   std::int64_t running_us = 0;  // from each start to its last event, added up
+  std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries
   std::vector<StepRecord>
       steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise

@@ -8,6 +8,12 @@
 
 namespace holdfast {
 
+// What is to be saved when a step is made.
+struct SaveDue {
+  bool to_disk = false;
+  bool to_ram = false;
+};
+
 // How a rank's saves stand, as words that the vote of a step adds up over all ranks.
 struct SaveVotes {
   // Of the oldest save that is being written: the shard of this rank is on the disk, or it cannot be.
@@ -16,11 +22,19 @@ struct SaveVotes {
   // Of the oldest that all ranks have on the disk; rank 0 alone: it is visible now, or it cannot be.
   std::int64_t published = 0;
   std::int64_t unpublished = 0;
+  // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
+  std::int64_t to_disk = 0;
+  std::int64_t to_ram = 0;
 
-  using Words = std::array<std::int64_t, 4>;
-  Words words() const { return {durable, failed, published, unpublished}; }
+  using Words = std::array<std::int64_t, 6>;
+  Words words() const { return {durable, failed, published, unpublished, to_disk, to_ram}; }
   static SaveVotes of(const Words& words) {
-    return {.durable = words[0], .failed = words[1], .published = words[2], .unpublished = words[3]};
+    return {.durable = words[0],
+            .failed = words[1],
+            .published = words[2],
+            .unpublished = words[3],
+            .to_disk = words[4],
+            .to_ram = words[5]};
   }
 };
 

@@ -8,7 +8,7 @@ namespace holdfast {
 Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer) {
   SnapshotMemory memory;
   const Communicator& communicator = worker.communicator();
-  if (worker.config().checkpoint.ram_every_steps > 0) {
+  if (worker.config().checkpoint.ram_every_steps != 0) {
     const Result<void> agreed = agree_on_outcome(
         worker.communicator(), worker.waiter(), memory.make_shared(worker, writer), worker.env().host_name());
     if (agreed.ok()) return memory;

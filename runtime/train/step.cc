@@ -141,7 +141,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
-  if (request.saver != nullptr) ballot.saves = request.saver->vote();
+  if (request.saver != nullptr) ballot.saves = request.saver->vote(request.due);
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));

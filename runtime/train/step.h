@@ -23,6 +23,7 @@ struct StepRequest {
   bool stop = false;     // this rank was asked to save and stop; the vote carries it to all
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
+  SaveDue due = {};             // by this rank's count; rank 0's is what the vote carries
 };
 
 // Equal on all ranks.

@@ -5,14 +5,11 @@
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/agreement.h"
+#include "runtime/train/run_history.h"
 #include "runtime/train/save.h"
 
 namespace holdfast {
 namespace {
-
-bool due(std::int64_t every_steps, std::uint64_t step) {
-  return every_steps > 0 && step % static_cast<std::uint64_t>(every_steps) == 0;
-}
 
 // A step, with the processor time that the thread of the host takes for all of it: what running a step costs
 // beside what the device computes.
@@ -70,10 +67,7 @@ Result<ExitCode> Trainer::run_steps() {
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
-  if (saver_) {
-    HF_TRY_VOID(saver_->prepare());
-    if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
-  }
+  HF_TRY_VOID(prepare_saves());
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
@@ -81,13 +75,33 @@ Result<ExitCode> Trainer::run_steps() {
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
-    } else if (const bool to_disk = due(config.checkpoint.every_steps, outcome.step);
-               to_disk || due(config.checkpoint.ram_every_steps, outcome.step)) {
+    } else if (const bool to_disk = outcome.saves.to_disk > 0; to_disk || outcome.saves.to_ram > 0) {
       HF_TRY_VOID(begin_save(to_disk));
     }
     if (stopping) return end(ExitCode::saved);
   }
   return end(ExitCode::done);
+}
+
+Result<void> Trainer::prepare_saves() {
+  if (!saver_) return {};
+  HF_TRY_VOID(saver_->prepare());
+  if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
+  CheckpointConfig config = parts_.worker.config().checkpoint;
+  if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
+  cadence_.emplace(config, failures_so_far());
+  return {};
+}
+
+// A log that cannot be read is no reason not to train: it counts as that of a run without failures.
+FailureHistory Trainer::failures_so_far() const {
+  const Config& config = parts_.worker.config();
+  const bool wanted = config.checkpoint.every_steps == CheckpointConfig::interval_auto &&
+                      config.checkpoint.mtbf_ms == 0 && parts_.worker.communicator().rank() == 0;
+  if (!wanted) return {};
+  const Result<RunHistory> history = read_history(parts_.worker.env(), {config.run.directory});
+  if (!history.ok()) return {};
+  return {.failures = history->failures, .running_seconds = static_cast<double>(history->running_us) / 1e6};
 }
 
 // The last log lines have no vote after them, so they are agreed on here.
@@ -115,7 +129,8 @@ void Trainer::keep(const Result<void>& result) {
 bool Trainer::evaluation_due(std::uint64_t step) const {
   const Config& config = parts_.worker.config();
   if (!parts_.held_out) return false;
-  return due(config.evaluation.every_steps, step) ||
+  const auto every_steps = static_cast<std::uint64_t>(config.evaluation.every_steps);
+  return (every_steps > 0 && step % every_steps == 0) ||
          step == static_cast<std::uint64_t>(config.training.steps);
 }
 
@@ -135,9 +150,12 @@ Result<StepOutcome> Trainer::step() {
   const bool stop = parts_.stop.stop_requested() || time_is_up();
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   const std::int64_t begin_ns = env.monotonic_ns();
+  const bool is_copying = saver_ && saver_->is_copying(), is_saving = saver_ && saver_->is_saving();
+  const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(parts_.worker, {.stop = stop, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr});
+    return run_step(parts_.worker,
+                    {.stop = stop, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr, .due = due});
   }());
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
@@ -145,6 +163,13 @@ Result<StepOutcome> Trainer::step() {
   keep(parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns));
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
   report_saves();
+  if (cadence_) {
+    cadence_->stepped({.duration_ns = env.monotonic_ns() - begin_ns,
+                       .beside_snapshot = is_copying,
+                       .beside_save = is_saving});
+    if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
+      keep(parts_.progress.chose_interval(outcome.step, *choice));
+  }
   return outcome;
 }
 
@@ -166,7 +191,10 @@ void Trainer::note_save(std::int64_t duration_ns) {
 
 Result<void> Trainer::begin_save(bool to_disk) {
   const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
-  HF_TRY_VOID(saver_->begin(to_disk));
+  Env& env = parts_.worker.env();
+  const std::int64_t begin_ns = env.monotonic_ns();
+  HF_TRY(const bool begun, saver_->begin(to_disk));
+  if (begun) cadence_->began(parts_.worker.state().step, to_disk, env.monotonic_ns() - begin_ns);
   report_saves();
   return {};
 }
@@ -175,6 +203,7 @@ void Trainer::report_saves() {
   report_uploads();
   if (!saver_) return;
   for (const SaveReport& report : saver_->take_reports()) {
+    cadence_->ended(report);
     if (report.outcome.ok()) {
       note_save(report.drain_ns + report.publish_ns);
       saved(report);

@@ -8,6 +8,7 @@
 #include "runtime/train/async_saver.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/progress.h"
+#include "runtime/train/save_cadence.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/train_run.h"
 #include "runtime/train/uploader.h"
@@ -41,6 +42,8 @@ class Trainer {
   // The state after this step: now, or while the next steps are made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
+  Result<void> prepare_saves();
+  FailureHistory failures_so_far() const;
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);
@@ -53,7 +56,8 @@ class Trainer {
 
   Parts parts_;
   TraceRecording trace_;
-  std::optional<AsyncSaver> saver_;  // none: nothing is saved before the end
+  std::optional<AsyncSaver> saver_;     // none: nothing is saved before the end
+  std::optional<SaveCadence> cadence_;  // there when the saver is prepared
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved

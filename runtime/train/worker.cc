@@ -19,7 +19,8 @@ namespace {
 // Else it saves at its end only, or where it is asked to stop: then the state itself is written.
 bool saves_while_training(const Config& config) {
   const auto comes_before_end = [&](std::int64_t every_steps) {
-    return every_steps > 0 && every_steps < config.training.steps;
+    return every_steps == CheckpointConfig::interval_auto ||
+           (every_steps > 0 && every_steps < config.training.steps);
   };
   return comes_before_end(config.checkpoint.every_steps) ||
          comes_before_end(config.checkpoint.ram_every_steps);
@@ -156,7 +157,7 @@ Result<void> Worker::agree_it_fits() {
 }
 
 std::uint64_t Worker::shared_snapshot_bytes() const {
-  return config().checkpoint.ram_every_steps > 0 ? SnapshotMemory::shared_slots * snapshot_bytes_ : 0;
+  return config().checkpoint.ram_every_steps != 0 ? SnapshotMemory::shared_slots * snapshot_bytes_ : 0;
 }
 
 Result<void> Worker::allocate() {
@@ -230,14 +231,14 @@ void Worker::reserve_snapshot() {
   }
   constexpr std::uint64_t other_manifest_bytes = 64 << 10;
   snapshot_bytes_ = SnapshotSlot::bytes_for(pieces, 2 * dump_config(config()).size() + other_manifest_bytes);
-  if (config().checkpoint.ram_every_steps > 0) return;
+  if (config().checkpoint.ram_every_steps != 0) return;
   snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
                                  snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);
 }
 
 // The part of the arena's slot that is aligned as snapshots are.
 std::span<std::byte> Worker::bound_snapshot() const {
-  if (snapshot_bytes_ == 0 || config().checkpoint.ram_every_steps > 0) return {};
+  if (snapshot_bytes_ == 0 || config().checkpoint.ram_every_steps != 0) return {};
   const std::span<std::byte> room = arena_.bytes(snapshot_slot_);
   const std::uint64_t over = reinterpret_cast<std::uintptr_t>(room.data()) % SnapshotSlot::alignment_bytes;
   return room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, snapshot_bytes_);

@@ -70,6 +70,19 @@ TEST(DumpConfig, ResolvedPresetLoadsBack) {
   EXPECT_EQ(dump_config(loaded->config), dump_config(config));
 }
 
+TEST(DumpConfig, IntervalsThatFollowFromMeasurementsLoadBack) {
+  const auto loaded = load(std::string(kCompleteText) + "[checkpoint]\nevery_steps = \"auto\"\n",
+                           {{"checkpoint.ram_every_steps", "auto"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  const std::string text = dump_config(loaded->config);
+  EXPECT_THAT(text, testing::HasSubstr("\nevery_steps = \"auto\"\n"));
+  EXPECT_THAT(text, testing::HasSubstr("\nram_every_steps = \"auto\"\n"));
+  const auto again = load(text, {});
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(again->config.checkpoint.every_steps, CheckpointConfig::interval_auto);
+  EXPECT_EQ(again->config.checkpoint.ram_every_steps, CheckpointConfig::interval_auto);
+}
+
 TEST(DumpConfig, OriginsAreComments) {
   const auto loaded = load(kCompleteText, {{"threads", "2"}});
   ASSERT_TRUE(loaded.ok());
@@ -144,8 +157,13 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
       section,
       testing::StartsWith(
           "checkpoint\n"
-          "  --checkpoint.every_steps=  integer (steps), 0 to 1000000000000, default 0; on resume: safe\n"
-          "      Save this often; 0 = only at the end and when asked to stop\n"
+          "  --checkpoint.every_steps=  integer or auto (steps), 0 to 1000000000000, default 0; on resume: "
+          "safe\n"
+          "      Save this often; auto = as often as loses least time to saves and to failures, from what a "
+          "save is measured to cost (Young, Daly); 0 = only at the end and when asked to stop\n"
+          "  --checkpoint.mtbf=  duration, 0s to 3650d, default \"0s\"; on resume: safe\n"
+          "      Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
+          "run's history has it, beginning with a day\n"
           "  --checkpoint.keep=  integer (checkpoints), 1 to 1000000, default 3; on resume: safe\n"
           "      Newest checkpoints that are kept; older ones are removed after a newer one is whole\n"));
   EXPECT_THAT(section, testing::Not(testing::HasSubstr("--evaluation.")));

@@ -104,6 +104,7 @@ TEST(Loader, CommandLineTakesTomlSyntaxAndBareWords) {
   overrides.push_back({"parallel.timeout", "30"});
   overrides.push_back({"device", "cpu"});
   overrides.push_back({"data.ledger", "true"});
+  overrides.push_back({"checkpoint.every_steps", "auto"});
   const auto result = load("", overrides);
   ASSERT_TRUE(result.ok()) << result.error().message;
   EXPECT_EQ(result->config.run.initialize_from, "123");
@@ -113,6 +114,7 @@ TEST(Loader, CommandLineTakesTomlSyntaxAndBareWords) {
   EXPECT_EQ(result->config.parallel.timeout_ms, 30'000);
   EXPECT_EQ(result->config.device, "cpu");
   EXPECT_TRUE(result->config.data.ledger);
+  EXPECT_EQ(result->config.checkpoint.every_steps, CheckpointConfig::interval_auto);
 }
 
 struct BadText {
@@ -141,6 +143,12 @@ TEST(Loader, EveryBadValueHasItsPlaceAndSentence) {
       {"[training.steps]\na = 1\n", "run.toml:1:1  error  training.steps must be an integer, got a table"},
       {"[training]\nsteps = 1979-05-27\n",
        "run.toml:2:9  error  training.steps must be an integer, got a date"},
+      {"[checkpoint]\nevery_steps = \"often\"\n",
+       "run.toml:2:15  error  checkpoint.every_steps must be an integer or \"auto\", got string \"often\""},
+      {"[checkpoint]\nram_every_steps = -1\n",
+       "run.toml:2:19  error  checkpoint.ram_every_steps must be >= 0, got -1"},
+      {"[log]\nevery_steps = \"auto\"\n",
+       "run.toml:2:15  error  log.every_steps must be an integer, got string \"auto\""},
       {"[training]\nsteps = 0\n", "run.toml:2:9  error  training.steps must be >= 1, got 0"},
       {"threads = 5000\n", "run.toml:1:11  error  threads must be <= 4096, got 5000"},
       {"[optimizer]\nbeta1 = true\n", "run.toml:2:9  error  optimizer.beta1 must be a number, got true"},

@@ -98,6 +98,33 @@ TEST_F(AsyncSaverTest, NoSaveIsLeftOutBecauseTheDiskIsSlow) {
   for (int step = 2; step <= steps; step += 2) EXPECT_TRUE(is_there("slower", step)) << step;
 }
 
+// When saves are made follows from clocks, and differs from run to run; what the run learns does not. Rank
+// 0's clock counts for all.
+TEST_F(AsyncSaverTest, IntervalsThatFollowFromMeasurementsChangeNoBit) {
+  const std::string end = reference();
+  const std::vector<std::string> faults = {"", "save.before_shard:1=sleep:20",
+                                           "snapshot.mid_copy@2:0=sleep:30"};
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    SCOPED_TRACE(faults[i]);
+    Launch launch{.run = fmt::format("auto-{}", i), .ranks = 3, .faults = faults[i]};
+    launch.overrides = {"checkpoint.every_steps=auto", "checkpoint.ram_every_steps=auto",
+                        "checkpoint.mtbf=0.01", "checkpoint.keep=100"};
+    const RunEnd run_end = train(launch);
+    ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
+    EXPECT_EQ(digest(launch.run), end);
+    const std::vector<nlohmann::json> saved = events(launch.run, "checkpoint");
+    ASSERT_GE(saved.size(), 2u) << "one on trial, one at the end";
+    // Two steps of a process are slow and two are measured; then a snapshot is tried beside step 6, and step
+    // 7 is one without.
+    EXPECT_EQ(saved[0]["step"].get<int>(), 8);
+    const std::vector<nlohmann::json> intervals = events(launch.run, "interval");
+    ASSERT_GE(intervals.size(), 1u);
+    EXPECT_EQ(intervals[0]["tier"].get<std::string>(), "ram");
+    EXPECT_EQ(intervals[0]["step"].get<int>(), 7);
+    EXPECT_GE(intervals[0]["every_steps"].get<int>(), 1);
+  }
+}
+
 TEST_F(AsyncSaverTest, ASlowCopyHoldsTheUpdateUp) {
   const std::string end = reference(), middle = reference(10);
   const Launch launch{.run = "slow-copy",

@@ -24,7 +24,7 @@ class RamResumeTest : public TrainingTest {
   void train_until_line(Launch launch, std::uint64_t lines) {
     FaultyEnv machine(posix_env());
     machine.inject({.operation = Operation::append_line, .at = lines + 1, .for_ever = true});
-    launch.overrides.emplace_back("checkpoint.ram_every_steps=2");
+    launch.overrides.insert(launch.overrides.begin(), "checkpoint.ram_every_steps=2");
     runs_.push_back(launch.run);
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch, machine);
@@ -33,7 +33,7 @@ class RamResumeTest : public TrainingTest {
   }
   // To its end; how it says that it has resumed.
   std::string resume(Launch launch) {
-    launch.overrides.emplace_back("checkpoint.ram_every_steps=2");
+    launch.overrides.insert(launch.overrides.begin(), "checkpoint.ram_every_steps=2");
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch);
     told_ = testing::internal::GetCapturedStderr();
@@ -76,6 +76,14 @@ TEST_F(RamResumeTest, NeedsNoCheckpoint) {
   train_until_line({.run = "early", .ranks = 2}, 5);
   EXPECT_EQ(resume({.run = "early", .ranks = 2}), "ram 4");
   EXPECT_EQ(digest("early"), end);
+}
+
+TEST_F(RamResumeTest, GoesOnFromASnapshotThatWasDueByMeasurement) {
+  const std::string end = reference();
+  const std::vector<std::string> automatic = {"checkpoint.ram_every_steps=auto"};
+  train_until_line({.run = "measured", .ranks = 2, .overrides = automatic}, 9);
+  EXPECT_THAT(resume({.run = "measured", .ranks = 1, .overrides = automatic}), testing::StartsWith("ram "));
+  EXPECT_EQ(digest("measured"), end);
 }
 
 TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {

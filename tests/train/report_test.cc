@@ -101,6 +101,20 @@ TEST(RunHistory, TakesTheLastOfAStepThatWasComputedAgain) {
   EXPECT_EQ(history.events[2].step, 20u);
 }
 
+TEST(RunHistory, CountsStartsThatDiedOrFailed) {
+  const auto failures = [](const std::string& lines) { return parse_history(lines).failures; };
+  const std::string start = "{\"event\":\"start\"}\n", recovery = "{\"event\":\"recovery\",\"step\":3}\n";
+  const auto finish = [](const char* state) {
+    return fmt::format("{{\"event\":\"finish\",\"state\":\"{}\"}}\n", state);
+  };
+  EXPECT_EQ(failures(start), 0) << "it may still be running";
+  EXPECT_EQ(failures(start + finish("saved") + start), 0);
+  EXPECT_EQ(failures(start + finish("finished") + start), 0);
+  EXPECT_EQ(failures(start + start + finish("failed") + start), 2);
+  EXPECT_EQ(failures(start + finish("saved") + start + start), 1);
+  EXPECT_EQ(failures(start + recovery + recovery + finish("saved") + start), 2);
+}
+
 TEST(RunHistory, ShowsUnitsForPeople) {
   const RunHistory history = parse_history(
       "{\"event\":\"finish\",\"step\":4,\"data_bytes_sent\":1610612736,\"gradient_exposed_ms\":1.25,\"exit_"

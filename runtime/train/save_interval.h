@@ -1,0 +1,34 @@
+// How many steps apart saves are best, from what was measured. Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace holdfast {
+
+// Of training between two saves: so long that what saves cost and what failures undo is least together.
+// `cost_seconds`: how much longer training takes for one save. J. T. Daly, "A higher order estimate of the
+// optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006), equation 37,
+// whose first term is Young's (1974); never longer than the mean time between failures.
+double best_interval_seconds(double cost_seconds, double mtbf_seconds);
+
+struct SaveTimes {
+  double step_seconds = 0.0;     // of a step beside which nothing is saved
+  double cost_seconds = 0.0;     // of a save: how much longer training takes
+  double durable_seconds = 0.0;  // of a save: from its begin until it can be loaded
+};
+// Checkpoints on the disk. None is due before the one before is durable.
+std::int64_t steps_between_saves(const SaveTimes& times, double mtbf_seconds);
+// RAM snapshots: the fewest that leave their cost at or below a half percent of the time.
+inline constexpr double snapshot_share = 0.005;
+std::int64_t steps_between_snapshots(const SaveTimes& times);
+
+// What is known of a run's failures: those so far, and for how long it has been running.
+struct FailureHistory {
+  std::int64_t failures = 0;
+  double running_seconds = 0.0;
+};
+// A day is assumed before anything is known, with the weight of a quarter of a failure: it fades with the
+// first failures, and with time that has gone by without one.
+double measured_mtbf_seconds(const FailureHistory& history);
+
+}  // namespace holdfast

@@ -1,0 +1,179 @@
+// How often saves are due: the formula against the model that it is the optimum of, and the cadence of runs
+// whose steps and saves take what a table says.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "runtime/train/save_cadence.h"
+
+namespace holdfast {
+namespace {
+
+// Daly's model (his equation 20) of the time that a run of one second of work takes, without restarts:
+// failures come at random, and undo what was done since the last save.
+double expected_seconds(double interval, double cost, double mtbf) {
+  return mtbf * std::expm1((interval + cost) / mtbf) / interval;
+}
+
+TEST(SaveInterval, NoOtherIntervalLosesLessTime) {
+  for (const double mtbf : {60.0, 3600.0, 86400.0, 1e7}) {
+    for (const double share : {1e-7, 1e-5, 1e-3, 1e-2, 1e-1, 0.5}) {
+      const double cost = share * mtbf;
+      const double best = best_interval_seconds(cost, mtbf);
+      double least = expected_seconds(best, cost, mtbf);
+      for (double other = best / 20; other < best * 20; other *= 1.01)
+        least = std::min(least, expected_seconds(other, cost, mtbf));
+      EXPECT_LT(expected_seconds(best, cost, mtbf), least * 1.001) << cost << " of " << mtbf;
+    }
+  }
+}
+
+TEST(SaveInterval, IsYoungsWhereSavesAreCheapAndNeverLongerThanTheTimeBetweenFailures) {
+  EXPECT_NEAR(best_interval_seconds(1.0, 86400.0), std::sqrt(2.0 * 86400.0), 1.0);
+  EXPECT_NEAR(best_interval_seconds(0.01, 1e6), std::sqrt(2.0 * 0.01 * 1e6), 0.1);
+  EXPECT_DOUBLE_EQ(best_interval_seconds(300.0, 100.0), 100.0);
+  EXPECT_DOUBLE_EQ(best_interval_seconds(200.0, 100.0), 100.0);
+}
+
+TEST(SaveInterval, CountsStepsAndWaitsForTheDisk) {
+  EXPECT_EQ(steps_between_saves({.step_seconds = 2.5, .cost_seconds = 1.0}, 86400.0), 167);
+  EXPECT_EQ(steps_between_saves({.step_seconds = 2.5, .cost_seconds = 0.0, .durable_seconds = 9.0}, 86400.0),
+            4);
+  EXPECT_EQ(steps_between_saves({.step_seconds = 1000.0, .cost_seconds = 1.0}, 86400.0), 1);
+}
+
+TEST(SaveInterval, SnapshotsCostAtMostAHalfPercent) {
+  EXPECT_EQ(steps_between_snapshots({.step_seconds = 1.0, .cost_seconds = 0.1}), 20);
+  EXPECT_EQ(steps_between_snapshots({.step_seconds = 1.0, .cost_seconds = 0.101}), 21);
+  EXPECT_EQ(steps_between_snapshots({.step_seconds = 1.0, .cost_seconds = 0.004}), 1);
+  EXPECT_EQ(steps_between_snapshots({.step_seconds = 1.0, .cost_seconds = 0.0}), 1);
+}
+
+TEST(SaveInterval, FailuresAreMeasured) {
+  EXPECT_DOUBLE_EQ(measured_mtbf_seconds({}), 86400.0) << "a day is assumed";
+  EXPECT_GT(measured_mtbf_seconds({.failures = 0, .running_seconds = 86400.0}), 4 * 86400.0);
+  EXPECT_GT(measured_mtbf_seconds({.failures = 1, .running_seconds = 60.0}), 3600.0) << "one says little";
+  EXPECT_NEAR(measured_mtbf_seconds({.failures = 100, .running_seconds = 360'000.0}), 3600.0, 300.0);
+}
+
+CheckpointConfig config_of(std::int64_t every_steps, std::int64_t ram_every_steps,
+                           std::int64_t mtbf_seconds = 0) {
+  CheckpointConfig config;
+  config.every_steps = every_steps;
+  config.ram_every_steps = ram_every_steps;
+  config.mtbf_ms = mtbf_seconds * 1000;
+  return config;
+}
+constexpr std::int64_t automatic = CheckpointConfig::interval_auto;
+
+// A run in virtual time.
+struct SimulatedRun {
+  CheckpointConfig config;
+  double step_seconds = 1.0;
+  double snapshot_seconds = 0.0;  // a snapshot makes the step after it longer by so much
+  double save_seconds = 0.0;      // a save all of the steps beside it together
+  std::int64_t save_steps = 3;    // that it takes to the disk
+  FailureHistory history = {};
+
+  struct Outcome {
+    std::vector<std::uint64_t> snapshots, saves;
+    std::vector<IntervalChoice> choices;
+  };
+  Outcome run(std::uint64_t steps) const {
+    SaveCadence cadence(config, history);
+    Outcome outcome;
+    bool copying = false;
+    std::int64_t saving = 0;  // steps that are left of it
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+      const SaveDue due = cadence.due(step);
+      double duration = step <= 2 ? 10 * step_seconds : step_seconds;
+      if (step % 7 == 0) duration *= 1.5;  // something else runs on the machine
+      if (copying) duration += snapshot_seconds;
+      if (saving > 0) duration += save_seconds / static_cast<double>(save_steps);
+      const bool was_saving = saving > 0;
+      if (was_saving && --saving == 0) {
+        SaveReport report;
+        report.duration_ns = to_ns(static_cast<double>(save_steps) * step_seconds);
+        cadence.ended(report);
+      }
+      cadence.stepped(
+          {.duration_ns = to_ns(duration), .beside_snapshot = copying, .beside_save = was_saving});
+      copying = false;
+      while (const std::optional<IntervalChoice> choice = cadence.take_choice())
+        outcome.choices.push_back(*choice);
+      if (!due.to_disk && !due.to_ram) continue;
+      EXPECT_FALSE(due.to_disk && saving > 0) << "step " << step << " would wait for the disk";
+      (due.to_disk ? outcome.saves : outcome.snapshots).push_back(step);
+      copying = true;
+      if (due.to_disk) saving = save_steps;
+      cadence.began(step, due.to_disk, 0);
+    }
+    return outcome;
+  }
+  static std::int64_t to_ns(double seconds) { return std::llround(seconds * 1e9); }
+};
+
+TEST(SaveCadence, FixedIntervalsAreKept) {
+  const auto outcome = SimulatedRun{.config = config_of(10, 4)}.run(25);
+  EXPECT_EQ(outcome.saves, (std::vector<std::uint64_t>{10, 20}));
+  EXPECT_EQ(outcome.snapshots, (std::vector<std::uint64_t>{4, 8, 12, 16, 24}));
+  EXPECT_TRUE(outcome.choices.empty());
+  EXPECT_TRUE((SimulatedRun{}.run(25).saves.empty()));
+}
+
+TEST(SaveCadence, SnapshotsTakeAHalfPercentOfTheTime) {
+  for (const double cost : {0.02, 0.1, 0.5}) {
+    const auto outcome = SimulatedRun{.config = config_of(0, automatic), .snapshot_seconds = cost}.run(3000);
+    EXPECT_TRUE(outcome.saves.empty());
+    const double share = static_cast<double>(outcome.snapshots.size()) * cost / 3000.0;
+    EXPECT_LE(share, 0.0055) << cost;
+    EXPECT_GE(share, 0.004) << cost << ": more often would do no harm";
+    ASSERT_FALSE(outcome.choices.empty());
+    EXPECT_FALSE(outcome.choices[0].to_disk);
+  }
+}
+
+TEST(SaveCadence, SavesComeAsOftenAsFailuresMakeThemWorth) {
+  struct Case {
+    std::int64_t mtbf_seconds;
+    double save_seconds;
+    std::int64_t save_steps;
+    double expected_steps;
+  };
+  const std::vector<Case> cases = {
+      {86400, 1.0, 3, 415.0},
+      {3600, 0.5, 3, 59.5},
+      {60, 0.5, 20, 20.0},  // more often the disk does not take them
+  };
+  for (const Case& one : cases) {
+    const auto outcome = SimulatedRun{.config = config_of(automatic, automatic, one.mtbf_seconds),
+                                      .snapshot_seconds = 0.05,
+                                      .save_seconds = one.save_seconds,
+                                      .save_steps = one.save_steps}
+                             .run(4000);
+    const double between = 4000.0 / static_cast<double>(outcome.saves.size());
+    EXPECT_NEAR(between / one.expected_steps, 1.0, 0.2) << one.mtbf_seconds;
+    ASSERT_GE(outcome.choices.size(), 2u);
+    EXPECT_FALSE(outcome.choices[0].to_disk) << "a snapshot is tried first";
+    EXPECT_TRUE(outcome.choices[1].to_disk);
+    EXPECT_TRUE(outcome.choices[1].mtbf_stated);
+    EXPECT_LT(outcome.saves[0], 12u) << "the first save measures";
+  }
+}
+
+TEST(SaveCadence, TheHistoryCountsWhereNothingIsStated) {
+  const CheckpointConfig config = config_of(automatic, 0);
+  const auto calm = SimulatedRun{.config = config, .save_seconds = 1.0}.run(3000);
+  const auto stormy =
+      SimulatedRun{
+          .config = config, .save_seconds = 1.0, .history = {.failures = 50, .running_seconds = 36'000.0}}
+          .run(3000);
+  EXPECT_GT(stormy.saves.size(), 5 * calm.saves.size());
+  ASSERT_FALSE(stormy.choices.empty());
+  EXPECT_FALSE(stormy.choices[0].mtbf_stated);
+  EXPECT_NEAR(stormy.choices[0].mtbf_seconds, 1146.0, 30.0);
+}
+
+}  // namespace
+}  // namespace holdfast
