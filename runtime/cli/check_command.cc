@@ -8,6 +8,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/machine_facts.h"
+#include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/activations.h"
@@ -19,6 +20,7 @@
 #include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/resume.h"
+#include "runtime/train/snapshot_memory.h"
 
 namespace holdfast {
 namespace {
@@ -128,6 +130,22 @@ std::string device_of_run(Env& env, const Config& config) {
                      cuda->devices.size(), text_of(cuda->devices.front()));
 }
 
+// Whether RAM snapshots outlive the run's processes on this host, if all its ranks are here; what is left of
+// them without is a copy in ordinary memory, for saves to disk.
+std::string ram_tier(Env& env, std::uint64_t state_bytes) {
+  constexpr const char* off = "no: the run goes on without them; ";
+  if (const std::string removal = shared_memory_removal(env); !removal.empty()) return off + removal;
+  const Result<std::uint64_t> free_bytes = env.free_bytes(shared_memory_directory);
+  if (!free_bytes.ok()) return off + free_bytes.error().message;
+  const std::uint64_t needed = SnapshotMemory::shared_slots * state_bytes;
+  const std::string room =
+      fmt::format("{} of {} with all ranks on one host, {} free here", format_bytes(needed),
+                  shared_memory_directory, format_bytes(*free_bytes));
+  if (needed <= *free_bytes) return room;
+  return fmt::format("{}{}; make it larger (mount -o remount,size=..., or --shm-size of a container)", off,
+                     room);
+}
+
 void print_run(Env& env, const Config& config) {
   const ModelSpec spec = make_model_spec(config);
   const TrainingConfig& training = config.training;
@@ -143,7 +161,9 @@ void print_run(Env& env, const Config& config) {
              config.parallel.lanes, replica, config.parallel.lanes * replica);
   fmt::print("  device       {}\n", device_of_run(env, config));
   fmt::print("  activations  {}\n", activation_memory(config, spec));
-  fmt::print("  checkpoint   {}\n", format_bytes(parameter_count(spec) * 3 * sizeof(float)));
+  const std::uint64_t state_bytes = parameter_count(spec) * 3 * sizeof(float);
+  fmt::print("  checkpoint   {}\n", format_bytes(state_bytes));
+  if (config.checkpoint.ram_every_steps != 0) fmt::print("  RAM snapshot {}\n", ram_tier(env, state_bytes));
 }
 
 Result<std::shared_ptr<DataSet>> check_data(Env& env, const Config& config) {

@@ -7,6 +7,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
 #include "runtime/plan/layout_search.h"
@@ -125,6 +126,10 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
     machine.host_bytes = available_memory_bytes(env);
   } else if (const Result<CudaPresence> cuda = find_cuda(env); cuda.ok()) {
     machine.rank_bytes = cuda->devices.front().memory_bytes;
+  }
+  if (const Result<std::uint64_t> free_bytes = env.free_bytes(shared_memory_directory);
+      stated.memory_gib <= 0.0 && free_bytes.ok()) {
+    machine.shared_bytes = *free_bytes;
   }
   HF_TRY(place.prices, prices_of(env, config, ranks, stated));
   machine.prices = place.prices.get();

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/core/posix_io_engine.h"
+#include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
@@ -49,10 +50,13 @@ Result<void> try_shared_memory(Env& env) {
 
 MachineFact shared_memory_fact(Env& env) {
   const Result<void> usable = try_shared_memory(env);
-  if (!usable.ok()) return {"/dev/shm", false, usable.error().message};
-  const Result<std::uint64_t> free_bytes = env.free_bytes("/dev/shm");
-  if (!free_bytes.ok()) return {"/dev/shm", false, free_bytes.error().message};
-  return {"/dev/shm", true, fmt::format("writable, {} free", format_bytes(*free_bytes))};
+  if (!usable.ok()) return {shared_memory_directory, false, usable.error().message};
+  const Result<std::uint64_t> free_bytes = env.free_bytes(shared_memory_directory);
+  if (!free_bytes.ok()) return {shared_memory_directory, false, free_bytes.error().message};
+  std::string detail = fmt::format("writable, {} free", format_bytes(*free_bytes));
+  if (const std::string removal = shared_memory_removal(env); !removal.empty())
+    detail += "; no RAM snapshots: " + removal;
+  return {shared_memory_directory, true, std::move(detail)};
 }
 
 }  // namespace

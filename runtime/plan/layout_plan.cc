@@ -111,6 +111,7 @@ Result<PlannedSeat> plan_seat(Env& env, const Config& config, const Mesh& mesh, 
                             .place_bytes = {memory.total_bytes(MemoryPlace::device),
                                             memory.total_bytes(MemoryPlace::host_visible)},
                             .kernel_bytes = device.workspace_bytes(),
+                            .shared_bytes = worker->shared_snapshot_bytes(),
                             .traffic = step_traffic(config, mesh, rank)}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
     seat.plan.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
@@ -177,7 +178,7 @@ std::optional<std::uint64_t> PlannedMachine::bytes_for_rank(int ranks) const {
 }
 
 std::uint64_t SeatPlan::needed_bytes(const PlannedMachine& machine) const {
-  return place_bytes[0] + (machine.host_sees_memory ? place_bytes[1] : 0) + kernel_bytes;
+  return place_bytes[0] + (machine.host_sees_memory ? place_bytes[1] + shared_bytes : 0) + kernel_bytes;
 }
 
 const SeatPlan& LayoutPlan::largest(const PlannedMachine& machine) const {
@@ -188,6 +189,24 @@ const SeatPlan& LayoutPlan::largest(const PlannedMachine& machine) const {
 bool LayoutPlan::fits(const PlannedMachine& machine) const {
   const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(shape.seats());
   return !bytes.has_value() || largest(machine).needed_bytes(machine) <= *bytes;
+}
+
+// Replicas that were not planned count as the largest that was; of a tensor group all as the first, which
+// also has what only one of them saves.
+std::uint64_t LayoutPlan::shared_bytes() const {
+  std::uint64_t bytes = 0;
+  for (int stage = 0; stage < shape.pipeline; ++stage) {
+    std::uint64_t planned = 0, largest = 0;
+    int replicas = 0;
+    for (const SeatPlan& seat : seats) {
+      if (seat.seat.pipeline != stage) continue;
+      planned += seat.shared_bytes;
+      largest = std::max(largest, seat.shared_bytes);
+      ++replicas;
+    }
+    bytes += planned + largest * static_cast<std::uint64_t>(shape.data - replicas);
+  }
+  return bytes * static_cast<std::uint64_t>(shape.tensor);
 }
 
 std::uint64_t LayoutPlan::tokens_per_step() const {

@@ -27,6 +27,8 @@ struct PlannedMachine {
   bool with_nccl = false;
   // Memory for one rank, or for all ranks of one host together; neither: nobody knows.
   std::optional<std::uint64_t> rank_bytes = {}, host_bytes = {};
+  // Shared memory that is free, of all ranks of one host together; none: nobody knows.
+  std::optional<std::uint64_t> shared_bytes = {};
   // Ranks that compute at the same time on the processors that they share; 0: each has its own.
   int ranks_at_once = 0;
   const OpPrices* prices = nullptr;                  // null: no time is estimated
@@ -47,6 +49,7 @@ struct SeatPlan {
   std::array<std::uint64_t, memory_class_count> class_bytes = {};  // as the run's MemoryPlan has them
   std::array<std::uint64_t, 2> place_bytes = {};                   // by MemoryPlace
   std::uint64_t kernel_bytes = 0;  // workspace of the device; 0 if nobody knows
+  std::uint64_t shared_bytes = 0;  // its RAM snapshots, in the shared memory of its host
   StepTraffic traffic;
   // In the memory that bytes_for_rank() is about.
   std::uint64_t needed_bytes(const PlannedMachine& machine) const;
@@ -74,6 +77,7 @@ struct LayoutPlan {
 
   const SeatPlan& largest(const PlannedMachine& machine) const;
   bool fits(const PlannedMachine& machine) const;  // true if nobody knows
+  std::uint64_t shared_bytes() const;              // of all ranks; of more than 16 replicas an upper bound
   std::uint64_t tokens_per_step() const;
 };
 

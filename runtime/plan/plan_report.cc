@@ -99,12 +99,15 @@ std::string memory_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   std::vector<std::string> header = {"memory of a rank"};
   for (std::size_t i = 0; i < memory_class_count; ++i)
     header.emplace_back(name_of(static_cast<MemoryClass>(i)));
+  const bool has_snapshots = plan.shared_bytes() > 0;
+  if (has_snapshots) header.emplace_back("RAM snapshots");
   header.insert(header.end(), {"kernels", "total"});
   TextTable table(std::move(header), 1);
   for (const SeatPlan* seat : largest_of_stages(plan, machine)) {
     const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*seat);
     std::vector<std::string> row = {name};
     for (const std::uint64_t bytes : seat->class_bytes) row.push_back(format_bytes(bytes));
+    if (has_snapshots) row.push_back(format_bytes(seat->shared_bytes));
     row.push_back(machine.make_kernels ? format_bytes(seat->kernel_bytes) : "?");
     row.push_back(format_bytes(seat->needed_bytes(machine)));
     table.add(std::move(row));
@@ -122,6 +125,19 @@ std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
                          ? ""
                          : fmt::format(" ({} on this machine / {} ranks)", format_bytes(*machine.host_bytes),
                                        plan.shape.seats()));
+}
+
+// Of the shared memory, in which RAM snapshots outlive their process.
+std::string shared_text(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::uint64_t needed = plan.shared_bytes();
+  if (needed == 0) return {};
+  std::string text =
+      fmt::format("RAM snapshots: {} of /dev/shm where all ranks are on one host", format_bytes(needed));
+  if (!machine.shared_bytes.has_value()) return text + "\n";
+  text += fmt::format(", {} free here\n", format_bytes(*machine.shared_bytes));
+  if (needed > *machine.shared_bytes)
+    text += "  DO NOT FIT: the run would go on without them; make /dev/shm larger\n";
+  return text;
 }
 
 struct TrafficRow {
@@ -221,6 +237,7 @@ Json seat_json(const SeatPlan& seat, const PlannedMachine& machine) {
           {"parts", parts_text(seat)},
           {"memory_bytes", seat.needed_bytes(machine)},
           {"class_bytes", classes},
+          {"shared_memory_bytes", seat.shared_bytes},
           {"kernel_bytes", machine.make_kernels ? Json(seat.kernel_bytes) : Json()},
           {"traffic",
            {{"data", traffic_json(seat.traffic.data())},
@@ -247,6 +264,9 @@ Json layout_json(const LayoutPlan& plan, const PlannedMachine& machine) {
           {"lanes_on_a_rank", plan.waves},
           {"bubble_share", plan.bubble_share},
           {"memory_bytes", plan.largest(machine).needed_bytes(machine)},
+          {"shared_memory_bytes", plan.shared_bytes()},
+          {"available_shared_memory_bytes",
+           machine.shared_bytes.has_value() ? Json(*machine.shared_bytes) : Json()},
           {"available_bytes", room.has_value() ? Json(*room) : Json()},
           {"fits", room.has_value() ? Json(plan.fits(machine)) : Json()},
           {"time", time_json(plan)}};
@@ -259,6 +279,7 @@ std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
   std::string text = fmt::format("{} rank{}: {}\n", layout.shape.seats(),
                                  layout.shape.seats() == 1 ? "" : "s", shape_text(layout));
   text += facts_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
+  text += shared_text(layout, machine);
   if (layout.shape.seats() > 1) text += "\n" + traffic_text(layout);
   text += "\n" + time_text(layout, machine);
   if (!plan.smaller.empty()) text += "\n" + smaller_text(plan, machine);

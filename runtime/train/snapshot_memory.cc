@@ -2,6 +2,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/agreement.h"
+#include "runtime/core/shared_memory_facts.h"
 
 namespace holdfast {
 
@@ -34,6 +35,8 @@ Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writ
 }
 
 Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
+  if (const std::string removal = shared_memory_removal(worker.env()); !removal.empty())
+    return fail(ExitCode::does_not_fit, "{}", removal);
   for (int slot = 0; slot < shared_slots; ++slot) {
     const std::string name =
         snapshot_name(digest_of(worker.state().run_id), writer, worker.communicator().rank(), slot);

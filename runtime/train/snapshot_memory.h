@@ -1,6 +1,7 @@
 // Memory for the snapshots of a rank. With checkpoint.ram_every_steps it is three slots in shared memory,
 // which outlive the process: one is confirmed, one is filled, one is drained to disk. Else, and where some
-// host has no room for them, it is one slot of ordinary memory.
+// host has no room for them or would remove them at logout (runtime/core/shared_memory_facts.h), it is one
+// slot of ordinary memory.
 #pragma once
 
 #include <cstdint>

@@ -66,6 +66,32 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
   });
 }
 
+// Three slots for each rank, in the memory that the ranks share.
+TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
+  Config config = small_config();
+  config.checkpoint.ram_every_steps = CheckpointConfig::interval_auto;
+  WorkerRig rig(config, 2);
+  const LayoutPlan plan = planned(rig.config(), 2, {});
+  std::array<std::uint64_t, 2> running{};
+  rig.run([&](Worker& worker) -> Result<void> {
+    running[static_cast<std::size_t>(worker.communicator().rank())] = worker.shared_snapshot_bytes();
+    return {};
+  });
+  EXPECT_GT(running[0] + running[1], 3 * 3 * sizeof(float) * parameter_count(make_model_spec(rig.config())));
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plan.seats[rank].shared_bytes, running[rank]);
+  EXPECT_EQ(plan.shared_bytes(), running[0] + running[1]);
+  EXPECT_EQ(plan.seats[0].needed_bytes({}),
+            plan.seats[0].place_bytes[0] + plan.seats[0].place_bytes[1] + running[0]);
+  const auto told = [&](std::uint64_t free_bytes) {
+    return plan_text({.layout = plan, .smaller = {}}, {.shared_bytes = free_bytes});
+  };
+  EXPECT_EQ(told(1ULL << 40).find("DO NOT FIT"), std::string::npos);
+  EXPECT_NE(told(1ULL << 40).find("RAM snapshots: "), std::string::npos);
+  EXPECT_NE(told(plan.shared_bytes() - 1).find("DO NOT FIT"), std::string::npos);
+  config.checkpoint.ram_every_steps = 0;
+  EXPECT_EQ(planned(resolved(config), 2, {}).shared_bytes(), 0U);
+}
+
 // Products of forward and backward are counted by the op, those of attention's backward five times of which
 // one is recomputed; the model's own count knows matmuls and attention once.
 TEST(LayoutPlan, ProductsOfAStepTakeTheTimeOfTheirFlops) {

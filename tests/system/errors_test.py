@@ -570,16 +570,20 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
         self.assertIn(f"host {os.uname().nodename} pid {first.pid}", outcome.stdout)
 
-    def on_small_disk(self, script):
-        """Runs it with 1 MiB mounted at disk/, which goes with the namespace."""
-        (self.folder / "disk").mkdir()
+    def in_namespace(self, mounting, script, as_root=True):
+        """Runs it with mounts of its own, which go with the namespace."""
         if shutil.which("unshare") is None:
-            self.skipTest("there is no unshare to mount a small disk with")
-        outcome = self.start(["unshare", "--mount", "--map-root-user", "sh", "-c",
-                              "mount -t tmpfs -o size=1m tmpfs disk || exit 99\n" + script], self.folder)
+            self.skipTest("there is no unshare to mount anything with")
+        outcome = self.start(["unshare", "--mount", *(["--map-root-user"] if as_root else []), "sh", "-c",
+                              f"{{ {mounting}; }} || exit 99\n{script}"], self.folder)
         if outcome.returncode == 99 or outcome.stdout.startswith("unshare:"):
-            self.skipTest(f"a small disk cannot be mounted here: {outcome.stdout.strip()}")
+            self.skipTest(f"nothing can be mounted here: {outcome.stdout.strip()}")
         return outcome
+
+    def on_small_disk(self, script):
+        """Runs it with 1 MiB mounted at disk/."""
+        (self.folder / "disk").mkdir()
+        return self.in_namespace("mount -t tmpfs -o size=1m tmpfs disk", script)
 
     def test_save_failed(self):
         # The disk is full at the first save and has room again, while the run sleeps, for those behind step 20.
@@ -643,6 +647,44 @@ class Errors(unittest.TestCase):
     def test_checkpoint_of_the_future(self):
         rewrite_manifest(newest(self.saved_run()), holdfast_manifest=3)
         self.expect(self.train("--training.steps=6"))
+
+    def test_shard_of_the_future(self):
+        shard = newest(self.saved_run()) / "shard-00000.hfs"
+        content = bytearray(shard.read_bytes())
+        content[8:12] = struct.pack("<I", 3)
+        content[4092:4096] = struct.pack("<I", crc32c(content[:4092]))
+        shard.write_bytes(content)
+        self.expect(self.train("--training.steps=6"))
+
+    def test_no_ram_snapshots(self):
+        def in_little_memory(*words):
+            return self.in_namespace("mount -t tmpfs -o size=128k tmpfs /dev/shm",
+                                     f"'{PROGRAM}' {' '.join(words)} --checkpoint.ram_every_steps=1")
+        self.expect(in_little_memory("train", "run.toml"))
+        self.assertRegex(in_little_memory("check", "run.toml").stdout,
+                         r"RAM snapshot no: the run goes on without them; .* of /dev/shm .*, 128.00 KiB free here; make it larger")
+
+    def test_ram_snapshots_go_at_logout(self):
+        if os.getuid() != 0:
+            self.skipTest("only root can be another user, who has a session")
+        user = 54321
+        self.folder.chmod(0o777)
+        outcome = self.in_namespace(f"mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/users && touch /run/systemd/users/{user}",
+                                    f"setpriv --reuid={user} --clear-groups '{PROGRAM}' check run.toml --checkpoint.ram_every_steps=1",
+                                    as_root=False)
+        if outcome.returncode in (126, 127):
+            self.skipTest(f"the other user cannot run the program: {outcome.stdout.strip()}")
+        self.expect(outcome)
+
+    def test_ram_snapshot_damaged(self):
+        # Killed in its fourth step, a run leaves its snapshots and nothing else. The second byte of tensors in each is changed.
+        train = f"'{PROGRAM}' train run.toml --checkpoint.every_steps=0 --checkpoint.ram_every_steps=1"
+        outcome = self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
+            HOLDFAST_FAULTS=step.begin@4=kill {train} >log 2>&1; [ $? = 137 ] || {{ cat log; exit 98; }}
+            for slot in /dev/shm/holdfast-*; do printf x | dd of="$slot" bs=1 seek=4097 conv=notrunc status=none; done
+            {train}; code=$?; ls /dev/shm; exit $code""")
+        self.expect(outcome)
+        self.assertNotIn("\nholdfast-", outcome.stdout, "snapshots are left behind")
 
     def test_all_checkpoints_damaged(self):
         run = self.saved_run()

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/shared_memory_facts.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -9,6 +10,10 @@ namespace {
 
 class RamResumeTest : public TrainingTest {
  protected:
+  void SetUp() override {
+    if (const std::string removal = shared_memory_removal(posix_env()); !removal.empty())
+      GTEST_SKIP() << removal;
+  }
   ~RamResumeTest() override {
     for (const std::string& run : runs_)
       static_cast<void>(remove_snapshots(posix_env(), digest_of_run(run)).ok());
