@@ -169,8 +169,9 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   return {};
 }
 
-void CheckpointStore::set_in_use(std::optional<std::uint64_t> step) {
-  step_in_use_ = step.value_or(no_step);
+void CheckpointStore::set_in_use(std::vector<std::uint64_t> steps) {
+  const std::scoped_lock lock(mutex_);
+  steps_in_use_ = std::move(steps);
 }
 
 void CheckpointStore::keep_for_good(std::int64_t every_steps) {
@@ -178,9 +179,11 @@ void CheckpointStore::keep_for_good(std::int64_t every_steps) {
   good_every_steps_ = static_cast<std::uint64_t>(every_steps);
 }
 
-bool CheckpointStore::stays(const CheckpointCandidate& candidate) const {
+bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
   if (!candidate.manifest.ok()) return false;
-  return candidate.step == step_in_use_ || (good_every_steps_ > 0 && candidate.step % good_every_steps_ == 0);
+  if (good_every_steps_ > 0 && candidate.step % good_every_steps_ == 0) return true;
+  const std::scoped_lock lock(mutex_);
+  return std::ranges::find(steps_in_use_, candidate.step) != steps_in_use_.end();
 }
 
 Result<void> CheckpointStore::retain(std::int64_t keep) {

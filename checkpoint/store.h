@@ -10,8 +10,8 @@
 //   rank 0   publish(manifest); retain(keep)
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,21 +55,21 @@ class CheckpointStore {
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
-  // Of any thread: the checkpoint of this step is being read, so retain() leaves it; none: nothing is.
-  void set_in_use(std::optional<std::uint64_t> step);
+  // Of any thread: the checkpoints of these steps are being read, or will be, so retain() leaves them.
+  void set_in_use(std::vector<std::uint64_t> steps);
 
  private:
   Result<void> publish_pending(Manifest manifest);
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
-  bool stays(const CheckpointCandidate& candidate) const;
+  bool stays(const CheckpointCandidate& candidate);
   Result<void> remove_checkpoint(const std::string& directory);
   Env* env_;
   FaultPoints* faults_;
   std::string run_directory_;
   std::uint64_t writer_;
   std::uint64_t good_every_steps_ = 0;
-  static constexpr std::uint64_t no_step = ~std::uint64_t{0};
-  std::atomic<std::uint64_t> step_in_use_ = no_step;
+  std::mutex mutex_;  // of what follows
+  std::vector<std::uint64_t> steps_in_use_;
 };
 
 // A verified manifest and its opened shards.

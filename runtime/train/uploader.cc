@@ -40,13 +40,22 @@ Uploader::~Uploader() {
 void Uploader::offer(std::uint64_t step) {
   const std::scoped_lock lock(mutex_);
   next_ = step;
-  if (!uploading_) store_->set_in_use(step);
+  mark_in_use();
   changed_.notify_all();
+}
+
+// What is being uploaded, and what waits for its turn.
+void Uploader::mark_in_use() {
+  std::vector<std::uint64_t> steps;
+  for (const std::optional<std::uint64_t>& step : {uploading_, next_}) {
+    if (step.has_value()) steps.push_back(*step);
+  }
+  store_->set_in_use(std::move(steps));
 }
 
 bool Uploader::busy() {
   const std::scoped_lock lock(mutex_);
-  return uploading_ || next_.has_value();
+  return uploading_.has_value() || next_.has_value();
 }
 
 void Uploader::cancel() {
@@ -73,13 +82,13 @@ void Uploader::work() {
       reports_.push_back({.step = step, .outcome = fail(ExitCode::checkpoint, "the run ends")});
       return;
     }
-    uploading_ = true;
-    store_->set_in_use(step);
+    uploading_ = step;
+    mark_in_use();
     lock.unlock();
     UploadReport report = upload(step);
     lock.lock();
-    uploading_ = false;
-    store_->set_in_use(next_);
+    uploading_.reset();
+    mark_in_use();
     reports_.push_back(std::move(report));
   }
 }

@@ -3,7 +3,7 @@
 // waits for its turn. A command that fails is tried again, less and less soon, and then given up for this
 // checkpoint; the checkpoint stays where it is.
 //
-// Threads: one owner; the store is only told which checkpoint is in use. Errors are in the reports.
+// Threads: one owner; the store is only told which checkpoints are in use. Errors are in the reports.
 #pragma once
 
 #include <atomic>
@@ -54,6 +54,7 @@ class Uploader {
 
  private:
   void work();
+  void mark_in_use();
   UploadReport upload(std::uint64_t step);
   // False when it was cancelled.
   bool rest(std::int64_t milliseconds);
@@ -64,8 +65,7 @@ class Uploader {
   std::atomic<bool> cancelled_ = false;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  std::optional<std::uint64_t> next_;
-  bool uploading_ = false;
+  std::optional<std::uint64_t> next_, uploading_;
   std::vector<UploadReport> reports_;
   std::jthread thread_;  // the last member: it uses the others
 };

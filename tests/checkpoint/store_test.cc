@@ -212,14 +212,14 @@ TEST_F(StoreTest, RetentionKeepsTheNewest) {
   EXPECT_TRUE(fs::is_empty(run() + "/.pending"));
 }
 
-TEST_F(StoreTest, RetentionLeavesThoseForGoodAndTheOneInUse) {
+TEST_F(StoreTest, RetentionLeavesThoseForGoodAndThoseInUse) {
   store.keep_for_good(3);
-  store.set_in_use(2);
+  store.set_in_use({2, 4});
   for (std::uint64_t step = 1; step <= 8; ++step) save_step(step);
   HF_ASSERT_OK(store.retain(2));
-  EXPECT_THAT(visible(), ElementsAre("step-00000002", "step-00000003", "step-00000006", "step-00000007",
-                                     "step-00000008"));
-  store.set_in_use(std::nullopt);
+  EXPECT_THAT(visible(), ElementsAre("step-00000002", "step-00000003", "step-00000004", "step-00000006",
+                                     "step-00000007", "step-00000008"));
+  store.set_in_use({});
   HF_ASSERT_OK(store.retain(2));
   EXPECT_THAT(visible(), ElementsAre("step-00000003", "step-00000006", "step-00000007", "step-00000008"));
 }

@@ -79,6 +79,31 @@ TEST_F(UploaderTest, OnlyTheNewestWaitsWhileOneIsUnderWay) {
   EXPECT_EQ(reports[1].step, 40U);
 }
 
+TEST_F(UploaderTest, WhatWaitsForItsTurnIsNotRemoved) {
+  for (const std::uint64_t step : {10U, 20U, 30U, 40U}) {
+    Manifest manifest;
+    manifest.run_id = "r";
+    manifest.step = step;
+    ASSERT_TRUE(store_.begin_save(step).ok());
+    ASSERT_TRUE(store_.publish(manifest).ok());
+  }
+  Uploader uploader(env_, store_, settings());
+  uploader.offer(10);
+  env_.wait_for(1);
+  uploader.offer(20);
+  ASSERT_TRUE(store_.retain(1).ok());
+  const auto is_there = [&](std::uint64_t step) {
+    return posix_env().status(store_.checkpoint_directory(step))->exists;
+  };
+  EXPECT_TRUE(is_there(10) && is_there(20) && is_there(40));
+  EXPECT_FALSE(is_there(30));
+  env_.let_end(0);
+  env_.let_end(0);
+  EXPECT_EQ(wait_until_idle(uploader).size(), 2U);
+  ASSERT_TRUE(store_.retain(1).ok());
+  EXPECT_FALSE(is_there(10) || is_there(20));
+}
+
 TEST_F(UploaderTest, AFailureIsTriedAgainAndThenGivenUp) {
   Uploader uploader(env_, store_, settings());
   uploader.offer(10);
