@@ -25,6 +25,8 @@ namespace holdfast {
 struct StatePiece {
   ShardSpec spec;
   std::span<const std::byte> bytes;
+  // The CRC32C of its chunks (chunk_bytes each), where somebody has taken them already; else empty.
+  std::span<const std::uint32_t> chunk_crc32c = {};
 };
 
 // Host memory with the content of a part of a piece, no longer than a chunk; valid until the next call.
@@ -44,9 +46,10 @@ struct ShardWriteOptions {
   std::function<bool()> cancelled = {};
 };
 
-// Checksums are taken from the source memory, or what `read` gives for it when it is not empty. Without
-// `read` the memory must stay as it is until this returns, and what of it lies at multiples of 4 KiB is
-// written from where it is. The file is created exclusively, preallocated, written through an IoQueue as a
+// Checksums are taken from the source memory, or what `read` gives for it when it is not empty; those that a
+// piece has are used as they are, so what has happened to its bytes since is found by whoever reads them.
+// Without `read` the memory must stay as it is until this returns, and what of it lies at multiples of 4 KiB
+// is written from where it is. The file is created exclusively, preallocated, written through an IoQueue as a
 // stream of large aligned writes, past the page cache where that can be, and fsynced; its name is `name`
 // inside `directory`. On error the partial file is removed if possible.
 //

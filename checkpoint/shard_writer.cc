@@ -63,8 +63,8 @@ class ShardWriter {
   Result<ShardFile> finish(std::uint64_t step);
 
  private:
-  Result<StoredChunk> write_chunk(const ShardSpec& spec, std::uint64_t number, std::span<const std::byte> raw,
-                                  bool stays);
+  Result<StoredChunk> write_chunk(const StatePiece& piece, std::uint64_t number,
+                                  std::span<const std::byte> raw, bool stays);
   bool refer(const ShardSpec& spec, std::uint64_t number, StoredChunk& chunk);
   Result<void> store(const ShardSpec& spec, std::span<const std::byte> raw, bool stays, StoredChunk& chunk);
 
@@ -110,7 +110,7 @@ Result<void> ShardWriter::write_piece(const StatePiece& piece, const ReadState& 
         piece.bytes.subspan(done, std::min<std::uint64_t>(chunk_bytes, piece.bytes.size() - done));
     // What `read` hands out is gone with its next call; the piece itself stays until the file is written.
     HF_TRY(const StoredChunk chunk,
-           write_chunk(piece.spec, done / chunk_bytes, read ? read(part) : part, /*stays=*/!read));
+           write_chunk(piece, done / chunk_bytes, read ? read(part) : part, /*stays=*/!read));
     indexed.chunks.push_back(chunk);
     if (options_->pace) options_->pace(part.size());
     if (options_->cancelled && options_->cancelled()) {
@@ -122,14 +122,15 @@ Result<void> ShardWriter::write_piece(const StatePiece& piece, const ReadState& 
 }
 
 // The checksum is taken before anything is done with the chunk: what goes wrong after that is found.
-Result<StoredChunk> ShardWriter::write_chunk(const ShardSpec& spec, std::uint64_t number,
+Result<StoredChunk> ShardWriter::write_chunk(const StatePiece& piece, std::uint64_t number,
                                              std::span<const std::byte> raw, bool stays) {
-  StoredChunk chunk{.raw_bytes = static_cast<std::uint32_t>(raw.size()), .raw_crc32c = crc32c(raw)};
+  StoredChunk chunk{.raw_bytes = static_cast<std::uint32_t>(raw.size()),
+                    .raw_crc32c = piece.chunk_crc32c.empty() ? crc32c(raw) : piece.chunk_crc32c[number]};
   if (options_->takes_digests) {
     chunk.digest = digest_of(raw);
-    if (refer(spec, number, chunk)) return chunk;
+    if (refer(piece.spec, number, chunk)) return chunk;
   }
-  HF_TRY_VOID(store(spec, raw, stays, chunk));
+  HF_TRY_VOID(store(piece.spec, raw, stays, chunk));
   return chunk;
 }
 

@@ -4,8 +4,13 @@
 #include <atomic>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/shard_format.h"
 #include "runtime/core/crc32c.h"
 
 namespace holdfast {
@@ -68,6 +73,35 @@ std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
   return bytes;
 }
 
+std::uint32_t checksum_of(const StatePiece& piece) {
+  std::uint32_t crc = 0;
+  for (std::size_t chunk = 0; chunk < piece.chunk_crc32c.size(); ++chunk) {
+    const std::uint64_t begin = chunk * shard_format::chunk_bytes;
+    crc = crc32c_joined(crc, piece.chunk_crc32c[chunk],
+                        std::min(shard_format::chunk_bytes, piece.bytes.size() - begin));
+  }
+  return crc;
+}
+
+// The copy is read much later, if ever, by whoever writes it to the disk: it leaves the caches to those who
+// compute. `target` is a multiple of 16, unless the bite is short.
+void copy_past_cache(std::byte* target, std::span<const std::byte> source) {
+  std::size_t done = 0;
+#if defined(__SSE2__)
+  if (reinterpret_cast<std::uintptr_t>(target) % sizeof(__m128i) == 0) {
+    constexpr std::size_t line_bytes = 4 * sizeof(__m128i);
+    for (; done + line_bytes <= source.size(); done += line_bytes) {
+      for (std::size_t i = 0; i < line_bytes; i += sizeof(__m128i)) {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(target + done + i),
+                         _mm_loadu_si128(reinterpret_cast<const __m128i*>(source.data() + done + i)));
+      }
+    }
+    _mm_sfence();
+  }
+#endif
+  std::memcpy(target + done, source.data() + done, source.size() - done);
+}
+
 Error damaged(const std::string& place, std::string_view what) {
   return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is passed over", place, what);
 }
@@ -108,12 +142,13 @@ std::uint64_t SnapshotSlot::bytes_for(std::span<const ShardSpec> pieces, std::ui
 }
 
 SnapshotSlot::SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces)
-    : memory_(memory), specs_text_(text_of_specs(pieces)), crc32c_(pieces.size()) {
+    : memory_(memory), specs_text_(text_of_specs(pieces)) {
   HF_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes == 0);
   HF_CHECK(page_bytes + data_bytes(pieces) <= memory.size());
   std::uint64_t offset = page_bytes;
   for (const ShardSpec& piece : pieces) {
-    pieces_.push_back({piece, memory.subspan(offset, piece.byte_count())});
+    chunk_crc32c_.emplace_back(shard_format::chunk_count(piece.byte_count()));
+    pieces_.push_back({piece, memory.subspan(offset, piece.byte_count()), chunk_crc32c_.back()});
     offset += padded(piece.byte_count());
   }
   index_offset_ = offset;
@@ -124,24 +159,30 @@ void SnapshotSlot::begin() {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // not sealed before anything else changes
 }
 
-// In bites that stay in the cache between the copy and the checksum.
+// In bites that stay in the cache between the checksum, which waits for memory less than a copy does, and the
+// copy.
 void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part) {
-  constexpr std::size_t bite_bytes = 128 << 10;
+  constexpr std::uint64_t bite_bytes = 128 << 10;
+  static_assert(chunk_bytes == shard_format::chunk_bytes && chunk_bytes % bite_bytes == 0);
   const std::span<const std::byte> room = pieces_[piece].bytes;
   HF_CHECK(offset <= room.size() && part.size() <= room.size() - offset);
-  std::byte* const target = memory_.data() + (room.data() - memory_.data()) + offset;
-  std::uint32_t crc = offset == 0 ? 0 : crc32c_[piece];
-  for (std::size_t done = 0; done < part.size(); done += bite_bytes) {
-    const std::span<const std::byte> bite = part.subspan(done, std::min(bite_bytes, part.size() - done));
-    std::memcpy(target + done, bite.data(), bite.size());
-    crc = crc32c(bite, crc);
+  std::byte* const target = memory_.data() + (room.data() - memory_.data());
+  for (std::uint64_t done = 0; done < part.size();) {
+    const std::uint64_t at = offset + done, in_chunk = at % chunk_bytes;
+    const std::span<const std::byte> bite =
+        part.subspan(done, std::min({bite_bytes, part.size() - done, chunk_bytes - in_chunk}));
+    std::uint32_t& crc = chunk_crc32c_[piece][at / chunk_bytes];
+    crc = crc32c(bite, in_chunk == 0 ? 0 : crc);
+    copy_past_cache(target + at, bite);
+    done += bite.size();
   }
-  crc32c_[piece] = crc;
 }
 
 void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest) {
-  const std::string index =
-      fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump(), specs_text_, Json(crc32c_).dump());
+  std::vector<std::uint32_t> piece_crc32c;
+  for (const StatePiece& piece : pieces_) piece_crc32c.push_back(checksum_of(piece));
+  const std::string index = fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump(), specs_text_,
+                                        Json(piece_crc32c).dump());
   HF_CHECK(index.size() <= memory_.size() - index_offset_, "a manifest is longer than was planned");
   std::memcpy(memory_.data() + index_offset_, index.data(), index.size());
   SlotHeader header = {.magic = slot_magic,

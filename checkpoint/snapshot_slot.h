@@ -36,22 +36,25 @@ struct SnapshotIdentity {
 class SnapshotSlot {
  public:
   static constexpr std::uint64_t alignment_bytes = 4096;
+  static constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;  // of a piece; those of a shard file
   // Of memory for these pieces beside a manifest of at most so many bytes.
   static std::uint64_t bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max);
   // `memory` has bytes_for() bytes from an address that is a multiple of 4,096, and outlives this object.
   SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces);
 
-  // Then every piece is copied once, front to back, by one thread, and seal() says what it is.
+  // Then every piece is copied once, and seal() says what it is. Of one chunk the parts come front to back;
+  // several threads may copy, each other chunks.
   void begin();
   void copy(std::size_t piece, std::uint64_t offset, std::span<const std::byte> part);
   void seal(const SnapshotIdentity& identity, const Manifest& manifest);
+  // With their checksums, when they are copied.
   const std::vector<StatePiece>& pieces() const { return pieces_; }
 
  private:
   std::span<std::byte> memory_;
   std::string specs_text_;  // of the index
   std::vector<StatePiece> pieces_;
-  std::vector<std::uint32_t> crc32c_;  // by piece
+  std::vector<std::vector<std::uint32_t>> chunk_crc32c_;  // by piece and chunk
   std::uint64_t index_offset_ = 0;
 };
 

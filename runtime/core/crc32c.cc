@@ -45,14 +45,6 @@ std::uint32_t update_by_table(std::uint32_t crc, const std::byte* bytes, std::si
   return crc;
 }
 
-#if defined(__x86_64__)
-
-// The instruction has a latency of three and a throughput of one, so three streams are kept in flight and
-// joined by shifting a crc over the bytes behind it (multiplication by x^(8 length) modulo the polynomial).
-// Source: M. Adler, crc32c.c.
-constexpr std::size_t long_bytes = 8192;
-constexpr std::size_t short_bytes = 256;
-
 // a(x) * b(x) modulo the polynomial, reflected: the top bit is x^0.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
@@ -62,6 +54,14 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   }
   return product;
 }
+
+#if defined(__x86_64__)
+
+// The instruction has a latency of three and a throughput of one, so three streams are kept in flight and
+// joined by shifting a crc over the bytes behind it (multiplication by x^(8 length) modulo the polynomial).
+// Source: M. Adler, crc32c.c.
+constexpr std::size_t long_bytes = 8192;
+constexpr std::size_t short_bytes = 256;
 
 // x^(8 * bytes); `bytes` is a power of two.
 constexpr std::uint32_t zeros_operator(std::size_t bytes) {
@@ -136,6 +136,16 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t seed) {
   if (__builtin_cpu_supports("sse4.2")) return ~update_by_instruction(~seed, bytes.data(), bytes.size());
 #endif
   return detail::crc32c_by_table(bytes, seed);
+}
+
+// The first crc is that of its bytes with so many zeros behind them: multiplied by x^8 once for each.
+std::uint32_t crc32c_joined(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
+  std::uint32_t power = 1u << 23;  // x^8, then its square, and so on
+  for (std::uint64_t bytes = second_bytes; bytes != 0; bytes >>= 1) {
+    if ((bytes & 1) != 0) first = multiply(power, first);
+    power = multiply(power, power);
+  }
+  return first ^ second;
 }
 
 }  // namespace holdfast

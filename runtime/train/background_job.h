@@ -12,8 +12,10 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/result.h"
 
@@ -55,6 +57,22 @@ class BackgroundJob {
   std::optional<Result<T>> result_;
   std::atomic<bool> finished_ = false;
   std::jthread thread_;  // the last member: it uses the others until it is joined
+};
+
+// Threads that do the same work as the one that made them, until the end of the scope. Where the system
+// refuses one there are fewer: work that is shared out as it is done needs none of them.
+class BackgroundHelpers {
+ public:
+  BackgroundHelpers(int count, const std::function<void()>& work) {
+    try {
+      for (int i = 0; i < count; ++i) threads_.emplace_back(work);
+    } catch (const std::system_error&) {
+      // The others do it.
+    }
+  }
+
+ private:
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace holdfast

@@ -1,7 +1,9 @@
 #include "runtime/train/snapshot.h"
 
 #include <algorithm>
+#include <atomic>
 
+#include "runtime/train/background_job.h"
 #include "runtime/train/checkpoint_parts.h"
 
 namespace holdfast {
@@ -17,7 +19,16 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 
 Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer)
     : worker_(&worker), slot_(memory, specs_of(saved_state(worker))) {
-  for (const StatePiece& piece : saved_state(worker)) sources_.push_back(piece.bytes);
+  const std::vector<StatePiece> pieces = saved_state(worker);
+  const std::uint64_t most_bytes =
+      worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : HostAccess::buffer_bytes;
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    const std::span<const std::byte> bytes = pieces[piece].bytes;
+    for (std::uint64_t offset = 0; offset < bytes.size(); offset += most_bytes) {
+      const std::uint64_t part_bytes = std::min(most_bytes, bytes.size() - offset);
+      parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
+    }
+  }
   identity_.run = digest_of(worker.state().run_id);
   identity_.host = digest_of(worker.env().host_name());
   identity_.writer = writer;
@@ -32,28 +43,35 @@ Result<void> Snapshot::begin() {
   manifest_ = make_manifest(*worker_, state_, {});
   slot_.begin();
   if (worker_->device().host_sees_memory()) return {};
-  copy();
+  copy_from_device();
   return worker_->device_outcome();
 }
 
 void Snapshot::complete() {
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
-  if (worker_->device().host_sees_memory()) copy();
+  if (worker_->device().host_sees_memory()) copy_from_host();
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
   slot_.seal(identity_, manifest_);
   HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");
 }
 
-void Snapshot::copy() {
-  const bool direct = worker_->device().host_sees_memory();
-  for (std::size_t i = 0; i < sources_.size(); ++i) {
-    if (i == sources_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
-    for (std::size_t done = 0; done < sources_[i].size(); done += HostAccess::buffer_bytes) {
-      const auto part = sources_[i].subspan(
-          done, std::min<std::size_t>(HostAccess::buffer_bytes, sources_[i].size() - done));
-      slot_.copy(i, done, direct ? part : worker_->host_access().to_read(part));
-    }
+void Snapshot::copy_from_device() {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+    slot_.copy(parts_[i].piece, parts_[i].offset, worker_->host_access().to_read(parts_[i].source));
   }
+}
+
+void Snapshot::copy_from_host() {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < parts_.size(); i = next++) {
+      if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+      slot_.copy(parts_[i].piece, parts_[i].offset, parts_[i].source);
+    }
+  };
+  const BackgroundHelpers helpers(worker_->host_threads() - 1, work);
+  work();
 }
 
 }  // namespace holdfast

@@ -1,6 +1,8 @@
 // Snapshot: a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it is
-// between two updates. On a device whose memory the host sees, a thread in the background copies it while the
-// next forward and backward run; the next update waits for it. Any other device copies at once.
+// between two updates. On a device whose memory the host sees, threads in the background copy it while the
+// next forward and backward run; the next update waits for them. As many as compute: one alone would take its
+// time from one of the threads that compute, and the others would wait for that one. Any other device copies
+// at once.
 //
 //   snapshot.begin();        // after an update
 //   snapshot.complete();     // in the background; before the next update
@@ -28,15 +30,22 @@ class Snapshot {
   void complete();
 
   const RunState& state() const { return state_; }
+  const Manifest& manifest() const { return manifest_; }  // of that state, without shards
   // What complete() has made.
   const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
  private:
-  void copy();
+  void copy_from_device();
+  void copy_from_host();
 
   Worker* worker_;
   SnapshotIdentity identity_;
-  std::vector<std::span<const std::byte>> sources_;  // of the pieces
+  struct Part {
+    std::size_t piece = 0;
+    std::uint64_t offset = 0;
+    std::span<const std::byte> source;
+  };
+  std::vector<Part> parts_;  // of the state, as they are copied
   SnapshotSlot slot_;
   RunState state_;
   Manifest manifest_;

@@ -117,6 +117,34 @@ TEST_F(ShardFileTest, AlignedMemoryIsWrittenFromWhereItIs) {
   }
 }
 
+// Whoever copied the state took its checksums: what happens to the copy before it is written is found.
+TEST_F(ShardFileTest, ChecksumsThatAreThereAreUsed) {
+  const std::vector<StateTensor> state = {
+      make_tensor("t", "weight", DType::fp32, {5 * shard_format::chunk_bytes / 8 + 100}, 1)};
+  for (const Compression compression : {Compression::none, Compression::always}) {
+    std::vector<StatePiece> pieces = pieces_of(state, 0, 1);
+    std::vector<std::byte> copy(pieces[0].bytes.begin(), pieces[0].bytes.end());
+    std::vector<std::uint32_t> checksums;
+    for (std::size_t begin = 0; begin < copy.size(); begin += shard_format::chunk_bytes)
+      checksums.push_back(crc32c(std::span(copy).subspan(
+          begin, std::min<std::size_t>(shard_format::chunk_bytes, copy.size() - begin))));
+    pieces[0].bytes = copy;
+    pieces[0].chunk_crc32c = checksums;
+    for (const bool changed : {false, true}) {
+      if (changed) copy[shard_format::chunk_bytes + 7] ^= std::byte{1};
+      const Result<ShardFile> shard = write_shard_file(posix_env(), directory.path(), "shard-00000.hfs", step,
+                                                       run_id, pieces, {}, {.compression = compression});
+      HF_ASSERT_OK(shard);
+      const Result<ShardReader> reader = open(shard.value());
+      HF_ASSERT_OK(reader);
+      ChunkScratch scratch;
+      for (std::size_t chunk = 0; chunk < checksums.size(); ++chunk)
+        EXPECT_EQ(reader.value().read_chunk(0, chunk, scratch).ok(), !changed || chunk != 1) << chunk;
+      std::filesystem::remove(path());
+    }
+  }
+}
+
 TEST_F(ShardFileTest, ThePaceIsAskedAfterEveryChunk) {
   const std::vector<StateTensor> state = mixed_state(1);
   std::uint64_t bytes = 0, calls = 0;

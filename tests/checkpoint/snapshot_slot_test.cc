@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/crc32c.h"
 #include "runtime/core/memory_plan.h"
 #include "tests/support/faulty_env.h"
 
@@ -91,6 +93,43 @@ TEST_F(SnapshotSlotTest, GivesBackWhatWasCopied) {
     EXPECT_EQ(reader->manifest().step, step);
     EXPECT_EQ(reader->manifest().config, "x = \"y\"\n");
     EXPECT_TRUE(read_all().ok());
+  }
+}
+
+// Chunks in any order, by several threads; of any alignment, which the copy makes no use of where it cannot.
+TEST(SnapshotSlot, ThreadsShareTheChunksOut) {
+  const std::vector<ShardSpec> specs = {
+      {.tensor = "a", .kind = "weight", .global_shape = {3'300'001}, .first_block = 0, .block_count = 806}};
+  std::vector<std::byte> values(specs[0].byte_count() + 1);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
+  const std::uint64_t bytes = SnapshotSlot::bytes_for(specs, 1000);
+  const OwnedMemory memory = host_memory(MemoryPlace::host_visible, bytes).value();
+  SnapshotSlot slot({memory.get(), bytes}, specs);
+  for (const std::size_t shift : {0u, 1u}) {
+    const std::span<const std::byte> state = std::span(values).subspan(shift, specs[0].byte_count());
+    slot.begin();
+    {
+      std::vector<std::jthread> threads;
+      for (const std::size_t odd : {1u, 0u}) {
+        threads.emplace_back([&slot, state, odd] {
+          for (std::size_t at = odd * SnapshotSlot::chunk_bytes; at < state.size();
+               at += 2 * SnapshotSlot::chunk_bytes) {
+            slot.copy(0, at,
+                      state.subspan(at, std::min<std::size_t>(SnapshotSlot::chunk_bytes, state.size() - at)));
+          }
+        });
+      }
+    }
+    slot.seal(identity_at(7), manifest_at(7));
+    Result<SnapshotReader> reader = SnapshotReader::open({memory.get(), bytes}, "slot");
+    ASSERT_TRUE(reader.ok());
+    const Result<std::span<const std::byte>> piece = reader->piece(0);
+    ASSERT_TRUE(piece.ok()) << piece.error().message;
+    EXPECT_TRUE(std::ranges::equal(*piece, state));
+    const StatePiece& copied = slot.pieces()[0];
+    ASSERT_EQ(copied.chunk_crc32c.size(), 13u);
+    EXPECT_EQ(copied.chunk_crc32c[1],
+              crc32c(state.subspan(SnapshotSlot::chunk_bytes, SnapshotSlot::chunk_bytes)));
   }
 }
 

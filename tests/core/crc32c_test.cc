@@ -51,6 +51,15 @@ TEST(Crc32c, SeedContinues) {
   }
 }
 
+TEST(Crc32c, PartsAreJoined) {
+  const std::vector<std::byte> bytes = random_bytes(30'001);
+  const std::span<const std::byte> all(bytes);
+  for (const std::size_t first : {0u, 1u, 255u, 768u, 24576u, 30'000u, 30'001u}) {
+    const std::span<const std::byte> rest = all.subspan(first);
+    EXPECT_EQ(crc32c_joined(crc32c(all.first(first)), crc32c(rest), rest.size()), crc32c(all)) << first;
+  }
+}
+
 TEST(Crc32c, EveryFlippedBitIsSeen) {
   std::vector<std::byte> bytes = random_bytes(1000);
   const std::uint32_t good = crc32c(bytes);
