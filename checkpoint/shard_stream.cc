@@ -27,7 +27,13 @@ ShardStream::ShardStream(Env& env, File& file, Measured measured, std::unique_pt
       buffers_{AlignedBuffer(buffer_bytes), AlignedBuffer(buffer_bytes), AlignedBuffer(buffer_bytes),
                AlignedBuffer(buffer_bytes)},
       queue_(std::move(queue)) {
-  for (std::size_t i = 0; i < buffer_count; ++i) free_buffers_.push_back(i);
+  std::array<std::span<std::byte>, buffer_count> memory;
+  for (std::size_t i = 0; i < buffer_count; ++i) {
+    memory[i] = buffers_[i].bytes();
+    free_buffers_.push_back(i);
+  }
+  // Where the system refuses, its pages are looked up for every write.
+  static_cast<void>(queue_->register_buffers(memory));
   for (std::size_t i = 0; i < depth; ++i) free_writes_.push_back(i);
 }
 

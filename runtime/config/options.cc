@@ -235,10 +235,11 @@ std::vector<Option> interval_options() {
            "none"),
       duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
                "An upload that takes longer is killed, and has failed"),
-      choice("checkpoint.compression", HF_FIELD(checkpoint.compression), {"automatic", "none", "always"},
-             kSafe,
-             "Whether the writer compresses what compresses; automatic = where that takes less time than the "
-             "disk needs for the bytes it saves. What is read back is the same"),
+      choice(
+          "checkpoint.compression", HF_FIELD(checkpoint.compression), {"automatic", "none", "always"}, kSafe,
+          "Whether the writer compresses what compresses; automatic = where that takes less time than the "
+          "disk needs for the bytes it saves, but not beside training on the same processors. What is read "
+          "back is the same"),
       boolean(
           "checkpoint.delta", HF_FIELD(checkpoint.delta), kSafe,
           "Do not write again what is in the checkpoint before: a link to its file stands in the new one. "

@@ -152,8 +152,8 @@ class Env {
   // it is for a thread that has nothing else to do.
   virtual Result<CommandEnd> run_command(const Command& command) = 0;
   virtual int processor_count() = 0;  // processors this process may run on (affinity and cgroup quota)
-  // The calling thread has processors and disks only when nobody else wants them; a hint, for the rest of its
-  // life.
+  // The calling thread gives way to others, for processors and for disks, but is not starved by them; a hint,
+  // for the rest of its life.
   virtual void lower_thread_priority() = 0;
   virtual Processes& processes() = 0;  // others of this host (runtime/core/processes.h)
 

@@ -290,12 +290,12 @@ class PosixEnv final : public Env {
   // Linux gives every thread a nice value and an I/O class of its own. Both calls may be refused, which
   // changes no result.
   void lower_thread_priority() override {
-    constexpr int lowest_nice = 19;
+    constexpr int tenth_of_a_share = 10;  // the nice value of a thread that gets that of what others get
     constexpr int io_who_process = 1;
-    constexpr int io_class_idle = 3 << 13;
+    constexpr int io_class_best_effort = 2 << 13, io_lowest_level = 7;
     const auto thread = static_cast<id_t>(syscall(SYS_gettid));
-    setpriority(PRIO_PROCESS, thread, lowest_nice);
-    syscall(SYS_ioprio_set, io_who_process, 0, io_class_idle);
+    setpriority(PRIO_PROCESS, thread, tenth_of_a_share);
+    syscall(SYS_ioprio_set, io_who_process, 0, io_class_best_effort | io_lowest_level);
   }
 
   Processes& processes() override { return posix_processes(); }

@@ -58,15 +58,35 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
 
 // In the background, as drain() is.
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
+  Env& env = worker_->env();
+  const std::int64_t copy_begin_ns = env.monotonic_ns();
   if (save.begun.ok()) save.snapshot->complete();
+  save.copy_ns = env.monotonic_ns() - copy_begin_ns;
   save.copied = true;
   save.copied.notify_one();
   if (!save.begun.ok() || !save.to_disk) return save.begun.ok() ? Result(ShardFile{}) : save.begun.error();
+  env.lower_thread_priority();
   const std::lock_guard one_at_a_time(disk_);
-  const std::int64_t begin_ns = worker_->env().monotonic_ns();
+  const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
   Result<ShardFile> shard = drain(save);
-  save.drain_ns = worker_->env().monotonic_ns() - begin_ns;
+  save.drain_ns = env.monotonic_ns() - begin_ns;
+  if (shard.ok() && is_alone()) {
+    Manifest manifest = save.snapshot->manifest();
+    manifest.shards = {*shard};
+    save.published = publish(save, manifest);
+  }
+  save.processor_ns = env.thread_processor_ns() - processor_begin_ns;
   return shard;
+}
+
+// On rank 0; how long it took.
+Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
+  Env& env = worker_->env();
+  const std::int64_t begin_ns = env.monotonic_ns();
+  HF_TRY_VOID(store_->publish(manifest));
+  save.durable_ns = env.monotonic_ns() - save.begin_ns;
+  retain_or_complain(*store_, worker_->config().checkpoint.keep);
+  return env.monotonic_ns() - begin_ns;
 }
 
 Result<ShardFile> AsyncSaver::drain(Save& save) {
@@ -77,6 +97,9 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   HF_FAULT_POINT(faults, "save.before_shard");
   HF_TRY_VOID(env.make_directories(directory));
   ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
+  // Where the processors train, what they compress they do not compute.
+  if (worker_->device().host_sees_memory() && options.compression == Compression::automatic)
+    options.compression = Compression::none;
   options.pace = [&](std::uint64_t) { HF_FAULT_POINT(faults, "save.mid_shard"); };
   options.cancelled = [this] { return cancelled_.load(); };
   Result<ShardFile> shard =
@@ -134,17 +157,21 @@ Result<void> AsyncSaver::begin_publishing() {
   saves_.pop_front();
   const std::int64_t begin_ns = worker_->env().monotonic_ns();
   const Result<ShardFile> shard = save->job.take();
+  if (save->published.has_value()) {
+    save->report.bytes = shard->bytes;
+    report(*save, outcome_of(*save->published));
+    return {};
+  }
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(), to_text(*shard)));
-  save->report.drain_ns = save->drain_ns;
   save->report.bytes = bytes_of_shards(texts);
   if (first_) {
-    publish_.start(
-        [this, manifest = make_manifest(*worker_, save->snapshot->state(), texts)]() -> Result<std::int64_t> {
-          const std::int64_t publish_begin_ns = worker_->env().monotonic_ns();
-          HF_TRY_VOID(publish_and_retain(*store_, manifest, worker_->config().checkpoint.keep));
-          return worker_->env().monotonic_ns() - publish_begin_ns;
-        });
+    Manifest manifest = save->snapshot->manifest();
+    for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
+    publish_.start([this, published = save.get(), manifest = std::move(manifest)] {
+      worker_->env().lower_thread_priority();
+      return publish(*published, manifest);
+    });
   }
   save->report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
   publishing_ = std::move(save);
@@ -155,9 +182,8 @@ void AsyncSaver::end_publishing(bool published) {
   Result<void> outcome;
   if (!published) outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
   if (first_) {
-    const Result<std::int64_t> publish_ns = publish_.take();
-    outcome = outcome_of(publish_ns);
-    if (publish_ns.ok()) publishing_->report.publish_ns = *publish_ns;
+    publishing_->published = publish_.take();
+    outcome = outcome_of(*publishing_->published);
   }
   report(*publishing_, outcome);
   publishing_.reset();
@@ -172,13 +198,18 @@ Result<void> AsyncSaver::give_up() {
   HF_CHECK(!outcome.ok());
   if (outcome.error().code == ExitCode::communication) return outcome;
   if (first_) static_cast<void>(store_->abandon_save(save->report.step).ok());
-  save->report.drain_ns = save->drain_ns;
   report(*save, outcome);
   return {};
 }
 
+// Of one that none of its threads works on any more.
 void AsyncSaver::report(Save& save, const Result<void>& outcome) {
   save.report.outcome = outcome;
+  save.report.copy_ns = save.copy_ns;
+  save.report.drain_ns = save.drain_ns;
+  save.report.processor_ns = save.processor_ns;
+  save.report.durable_ns = save.durable_ns;
+  if (save.published.has_value() && save.published->ok()) save.report.publish_ns = **save.published;
   save.report.duration_ns = worker_->env().monotonic_ns() - save.begin_ns;
   reports_.push_back(std::move(save.report));
 }

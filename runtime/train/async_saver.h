@@ -12,12 +12,15 @@
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
 //   vote     ranks say so in the vote of some later step; then rank 0 learns what the shards are
 //   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
-//            so
+//            so. One rank alone publishes what it has drained, and asks nobody
 // A RAM snapshot ends with the first. One save is drained at a time, and the one before may be published
 // meanwhile. A slot is free when it is neither waiting for the disk nor, in shared memory, the newest
 // confirmed one. Where none is, a RAM snapshot is left out, and a save waits for the disk: a run has the
 // checkpoints it was asked for, and whoever wants to wait less saves less often. A save that fails is
 // reported and given up; nothing visible has changed, and the next one that is due is another try.
+//
+// From the copy's end on its threads give way to those that train (Env::lower_thread_priority). Whoever waits
+// for them computes nothing meanwhile, so they have what they need then.
 //
 // Threads: one, that of the training loop. Its own never use the communicator. Ranks call the same functions
 // in the same order; what they do next follows from the votes alone. Errors: communication only, but for
@@ -80,21 +83,24 @@ class AsyncSaver {
     Snapshot* snapshot = nullptr;
     Result<void> begun;
     bool confirmed = false;
-    // Written by its thread.
+    // Written by its threads.
     std::atomic<bool> copied = false;
-    std::int64_t drain_ns = 0;
-    BackgroundJob<ShardFile> job = {};  // of no file, if not to_disk
+    std::int64_t copy_ns = 0, drain_ns = 0, processor_ns = 0, durable_ns = 0;
+    std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
+    BackgroundJob<ShardFile> job = {};                   // of no file, if not to_disk
   };
 
   Snapshot* free_snapshot();
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
+  Result<std::int64_t> publish(Save& save, const Manifest& manifest);
   void confirm_newest();
   Result<void> complete_round();
   Result<void> begin_publishing();
   void end_publishing(bool published);
   Result<void> give_up();
   void report(Save& save, const Result<void>& outcome);
+  bool is_alone() const { return worker_->communicator().size() == 1; }
 
   Worker* worker_;
   CheckpointStore* store_;

@@ -43,10 +43,14 @@ Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<
   return manifest;
 }
 
-Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep) {
-  HF_TRY_VOID(store.publish(manifest));
+void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
   if (const Result<void> retained = store.retain(keep); !retained.ok())
     fmt::print(stderr, "holdfast: an old checkpoint stays: {}\n", retained.error().message);
+}
+
+Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep) {
+  HF_TRY_VOID(store.publish(manifest));
+  retain_or_complain(store, keep);
   return {};
 }
 

@@ -22,8 +22,10 @@ std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
 // Of the shards of all ranks, which hold `state`.
 Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts);
 
-// On rank 0: makes the checkpoint visible, then removes what is older than the newest `keep`. What could not
-// be removed is told on stderr and tried again after the next one.
+// On rank 0: removes what is older than the newest `keep`. What could not be removed is told on stderr and
+// tried again after the next one.
+void retain_or_complain(CheckpointStore& store, std::int64_t keep);
+// Makes the checkpoint visible first.
 Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep);
 
 // For agreements of ranks that read or write files: one may find them in memory and another on a disk far

@@ -107,8 +107,10 @@ Result<void> Progress::saved(const SaveReport& report, const std::string& direct
   EventLine& line = log_.line().begin("checkpoint", env_->wall_time_us());
   line.field("step", report.step).field("directory", directory).field("bytes", report.bytes);
   line.field("duration_ms", milliseconds(report.duration_ns));
-  line.field("stall_ms", milliseconds(report.stall_ns)).field("drain_ms", milliseconds(report.drain_ns));
-  line.field("publish_ms", milliseconds(report.publish_ns));
+  line.field("stall_ms", milliseconds(report.stall_ns)).field("copy_ms", milliseconds(report.copy_ns));
+  line.field("drain_ms", milliseconds(report.drain_ns)).field("publish_ms", milliseconds(report.publish_ns));
+  line.field("processor_ms", milliseconds(report.processor_ns));
+  line.field("durable_ms", milliseconds(report.durable_ns));
   return log_.write(line);
 }
 

@@ -41,12 +41,15 @@ struct SaveVotes {
 // How a save ended; equal on all ranks but for the times, which are this rank's.
 struct SaveReport {
   std::uint64_t step = 0;
-  Result<void> outcome;          // on other ranks than 0 without the reason that it could not be published
-  std::uint64_t bytes = 0;       // of all shards
-  std::int64_t stall_ns = 0;     // that the training loop waited for it
-  std::int64_t drain_ns = 0;     // of writing this rank's shard
-  std::int64_t publish_ns = 0;   // on rank 0: of making it visible and removing what is too old
-  std::int64_t duration_ns = 0;  // from its begin until all ranks knew that it is visible
+  Result<void> outcome;           // on other ranks than 0 without the reason that it could not be published
+  std::uint64_t bytes = 0;        // of all shards
+  std::int64_t stall_ns = 0;      // that the training loop waited for it
+  std::int64_t copy_ns = 0;       // of copying the state, beside the training
+  std::int64_t drain_ns = 0;      // of writing this rank's shard
+  std::int64_t processor_ns = 0;  // that the thread of these had of a processor, from the copy's end on
+  std::int64_t publish_ns = 0;    // on rank 0: of making it visible and removing what is too old
+  std::int64_t durable_ns = 0;    // on rank 0: from its begin until it was visible, and so durable
+  std::int64_t duration_ns = 0;   // from its begin until all ranks knew that
 };
 
 }  // namespace holdfast

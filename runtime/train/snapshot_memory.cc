@@ -1,12 +1,36 @@
 #include "runtime/train/snapshot_memory.h"
 
+#include <algorithm>
+#include <atomic>
+
 #include "checkpoint/ram_tier.h"
 #include "parallel/agreement.h"
 #include "runtime/core/shared_memory_facts.h"
+#include "runtime/train/background_job.h"
 
 namespace holdfast {
 
 Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer) {
+  HF_TRY(SnapshotMemory memory, reserve(worker, writer));
+  for (const std::span<std::byte> slot : memory.slots_) touch(slot, worker.host_threads());
+  return memory;
+}
+
+// The system finds the pages of memory when it is written for the first time: not beside a step.
+void SnapshotMemory::touch(std::span<std::byte> slot, int threads) {
+  constexpr std::size_t page_bytes = 4096, part_bytes = std::size_t{16} << 20;
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t begin = 0; (begin = next.fetch_add(part_bytes)) < slot.size();) {
+      const std::span<std::byte> part = slot.subspan(begin, std::min(part_bytes, slot.size() - begin));
+      for (std::size_t at = 0; at < part.size(); at += page_bytes) part[at] = std::byte{0};
+    }
+  };
+  const BackgroundHelpers helpers(threads - 1, work);
+  work();
+}
+
+Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t writer) {
   SnapshotMemory memory;
   const Communicator& communicator = worker.communicator();
   if (worker.config().checkpoint.ram_every_steps != 0) {

@@ -27,6 +27,8 @@ class SnapshotMemory {
   const std::string& complaint() const { return complaint_; }
 
  private:
+  static Result<SnapshotMemory> reserve(Worker& worker, std::uint64_t writer);
+  static void touch(std::span<std::byte> slot, int threads);
   Result<void> make_shared(Worker& worker, std::uint64_t writer);
 
   std::vector<std::unique_ptr<SharedMemory>> shared_;

@@ -253,7 +253,7 @@ Result<void> Trainer::save() {
          .bytes = bytes,
          .stall_ns = duration_ns,
          .drain_ns = duration_ns,
-         .publish_ns = 0,
+         .durable_ns = duration_ns,
          .duration_ns = duration_ns});
   return {};
 }

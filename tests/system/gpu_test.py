@@ -83,7 +83,9 @@ class GpuTest(unittest.TestCase):
                 self.assertEqual(digests[1], digests[0])
 
                 killed = self.run_of("killed", "cuda", precision, SIZE.resumed_steps)
-                killed.start(1, faults=f"step.after_vote@{SIZE.killed_in_step}=kill").expect_exit(-9, SIZE.patience_s)
+                # Long enough for the checkpoint before that step to be written.
+                faults = f"step.begin@{SIZE.killed_in_step}=sleep:3000,step.after_vote@{SIZE.killed_in_step}=kill"
+                killed.start(1, faults=faults).expect_exit(-9, SIZE.patience_s)
                 self.assertLess(killed.newest_step(), SIZE.killed_in_step - 1)
                 output = killed.start(1).expect_exit(0, SIZE.patience_s)
                 self.assertIn("resuming from", output)

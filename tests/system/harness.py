@@ -258,6 +258,11 @@ class Start:
         return wait_until(lambda: self.run.last_step() >= step, timeout_s, lambda: not self.alive(),
                           f"step {step} was not reached", self.tail)
 
+    def wait_for_checkpoint(self, step, timeout_s=HANG_S):
+        """Until one of this step or a later one is visible, which is some steps later. False: the start ended before."""
+        return wait_until(lambda: self.run.newest_step() >= step, timeout_s, lambda: not self.alive(),
+                          f"no checkpoint of step {step} or a later one is visible", self.tail)
+
     def kill_all(self):
         for pid in self.run.processes():
             kill(pid, signal.SIGKILL)

@@ -204,7 +204,7 @@ class MpirunTest(unittest.TestCase):
             with self.subTest(launcher=launcher, ranks=ranks, victim=victim):
                 run = self.scene.run(f"killed-{launcher}-{ranks}-{victim}", ENDLESS)
                 start = run.start(ranks, launcher)
-                self.assertTrue(start.wait_for_step(7), start.tail())
+                self.assertTrue(start.wait_for_step(7) and start.wait_for_checkpoint(5), start.tail())
                 others = set(start.ranks()) - {start.rank_pid(victim)}
                 harness.kill(start.rank_pid(victim), signal.SIGKILL)
                 if launcher == "plain":

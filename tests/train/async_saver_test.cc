@@ -179,6 +179,31 @@ TEST_F(AsyncSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
   }
 }
 
+// It makes its checkpoints visible without asking anybody: long before the step ends in which it does.
+TEST_F(AsyncSaverTest, OneRankAlonePublishesWhatItHasDrained) {
+  const std::string end = reference();
+  ASSERT_EQ(train({.run = "alone",
+                   .overrides = {"checkpoint.every_steps=5"},
+                   .faults = "step.before_vote@6=sleep:1000"})
+                .code,
+            ExitCode::done);
+  EXPECT_EQ(digest("alone"), end);
+  const std::vector<nlohmann::json> saved = events("alone", "checkpoint");
+  ASSERT_EQ(saved.size(), 4u);
+  EXPECT_GT(saved[0]["duration_ms"].get<double>(), 1000.0);
+  EXPECT_LT(saved[0]["durable_ms"].get<double>(), 1000.0);
+
+  FaultyEnv machine(posix_env());
+  machine.inject(
+      {.operation = Operation::rename, .path_contains = "checkpoints/step-00000010", .reason = EIO});
+  testing::internal::CaptureStderr();
+  ASSERT_EQ(train({.run = "failing", .overrides = {"checkpoint.every_steps=5"}}, machine).code,
+            ExitCode::done);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("step 10 could not be saved: "));
+  EXPECT_EQ(digest("failing"), end);
+  for (const int step : {5, 10, 15, 20}) EXPECT_EQ(is_there("failing", step), step != 10) << step;
+}
+
 TEST_F(AsyncSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   FaultyEnv machine(posix_env());
   machine.inject(

@@ -4,7 +4,8 @@
 In every round the same run trains once without saving and once with a save every few steps, one after the other. Compared is
 the time from one step that is followed by a save to another such step: with saving there are `--saves` whole saves in it, their
 stalls and everything that happens behind the steps. Per save: `stall` is how long the training loop waited for it, `durable`
-when everybody knew that it is on the disk, from its beginning. With --peer, PyTorch trains the same model and saves it by
+when it was visible with all its bytes synced, from its beginning. Of ours also: how long the copy, the drain and publishing took, and what
+the thread of these two had of a processor. With --peer, PyTorch trains the same model and saves it by
 torch.distributed.checkpoint.async_save into the same file system, in the same rounds (tools/bench_peers/torch_saving.py).
 """
 import dataclasses
@@ -23,6 +24,7 @@ sys.path.insert(0, str(PEERS))
 sys.dont_write_bytecode = True
 from cases import CASES  # noqa: E402
 
+PARTS = ("copy_ms", "drain_ms", "publish_ms", "processor_ms")
 BY_NAME = {case.name: case for case in CASES if case.preset}
 
 
@@ -50,7 +52,9 @@ def train(folder, config, options, saving):
     result = {"step_ms": window_of(step_times_us, options)}
     if saving:
         result["stall_ms"] = [save["stall_ms"] for save in saves]
-        result["durable_ms"] = [save["duration_ms"] for save in saves]
+        result["durable_ms"] = [save["durable_ms"] for save in saves]
+        for part in PARTS:
+            result[part] = [save[part] for save in saves]
         result["bytes"] = max(save["bytes"] for save in saves)
     return result
 
@@ -117,6 +121,9 @@ def main():
           "| MB |")
     print("|---|---|---|---|---|---|---|")
     figures = {name: summarise(name, measured) for name, measured in rounds.items()}
+    for part in PARTS:
+        values = [value for _, saving in rounds["holdfast"] for value in saving[part]]
+        print(f"{part.removesuffix('_ms')} {median(values):.0f} ms ({min(values):.0f} to {max(values):.0f})")
     if options.peer:
         ours, its = figures.values()
         print(f"{its['stall_ms'] / max(ours['stall_ms'], 0.001):.1f} times less stall, durable "
