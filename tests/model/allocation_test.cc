@@ -8,10 +8,9 @@
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
-#include <new>
 
 #include "tests/support/model_rig.h"
+#include "tests/support/replaced_new.h"
 
 namespace {
 
@@ -24,45 +23,19 @@ std::array<std::atomic<std::size_t>, op_count + 1> largest_bytes_of_op;
 std::atomic<int> allocations_of_launcher;
 thread_local bool is_launcher = false;
 
-void* counted(void* memory, std::size_t bytes) {
-  if (!counting) return memory;
+}  // namespace
+
+void holdfast::test::note_allocation(std::size_t bytes) noexcept {
+  if (!counting) return;
   if (is_launcher) {
     ++allocations_of_launcher;
-    return memory;
+    return;
   }
   ++allocations_of_op[running_op];
   std::atomic<std::size_t>& largest = largest_bytes_of_op[running_op];
   std::size_t seen = largest;
   while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
   }
-  return memory;
-}
-
-}  // namespace
-
-// Not inlined, so that the compiler does not see free() of what new made.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  void* memory = counted(std::malloc(bytes == 0 ? 1 : bytes), bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  const auto unit = static_cast<std::size_t>(alignment);
-  void* memory = counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit), bytes);
-  if (memory == nullptr) std::abort();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
 }
 
 namespace holdfast::test {

@@ -7,17 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <cstdlib>
-#include <new>
 
 #include "runtime/train/progress.h"
+#include "tests/support/replaced_new.h"
 #include "tests/support/worker_rig.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool counts_allocations = false;  // sanitizers bring their own operator new
-#else
-constexpr bool counts_allocations = true;
-#endif
 
 namespace {
 
@@ -32,38 +25,13 @@ void raise_to(std::atomic<std::size_t>& largest, std::size_t bytes) {
   }
 }
 
-[[maybe_unused]] void* counted(void* memory, std::size_t bytes) {
-  if (memory == nullptr) std::abort();
-  if (!counting) return memory;
-  if (!in_matmul) ++allocations;
-  raise_to(in_matmul ? largest_bytes_in_matmul : largest_bytes, bytes);
-  return memory;
-}
-
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Not inlined, so that the compiler does not see free() of what new made.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  return counted(std::malloc(bytes == 0 ? 1 : bytes), bytes);
+void holdfast::test::note_allocation(std::size_t bytes) noexcept {
+  if (!counting) return;
+  if (!in_matmul) ++allocations;
+  raise_to(in_matmul ? largest_bytes_in_matmul : largest_bytes, bytes);
 }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  const auto unit = static_cast<std::size_t>(alignment);
-  return counted(std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit), bytes);
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
-#endif
 
 namespace holdfast::test {
 namespace {
@@ -96,7 +64,7 @@ Result<void> whole_step(Worker& worker, Progress& progress) {
 class StepAllocationTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(StepAllocationTest, AStepAllocatesNothing) {
-  if (!counts_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
+  if (!notes_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
   constexpr int ranks = 2, warm_up_steps = 5, counted_steps = 5;
   WorkerRig rig(small_config(GetParam()), ranks);
   std::barrier gate(ranks);
@@ -140,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, StepAllocationTest, testing::Values("fp32", 
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(AllocationCounter, SeesAnAllocation) {
-  if (!counts_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
+  if (!notes_allocations) GTEST_SKIP() << "sanitizers bring their own operator new";
   allocations = 0;
   in_matmul = false;
   counting = true;
