@@ -10,28 +10,15 @@ OpClock::~OpClock() {
     cudaEventDestroy(timing.begin);
     cudaEventDestroy(timing.end);
   }
-  for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
-}
-
-cudaEvent_t OpClock::record(Context& context) {
-  cudaEvent_t event = nullptr;
-  if (spare_events_.empty()) {
-    context.note(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreate");
-  } else {
-    event = spare_events_.back();
-    spare_events_.pop_back();
-  }
-  context.note(cudaEventRecord(event, context.stream()), "cudaEventRecord");
-  return event;
 }
 
 void OpClock::begin(Context& context) {
-  begin_ = record(context);
+  begin_ = events_.record(context);
 }
 
 void OpClock::end(Context& context, OpId id, const void* arguments, std::size_t bytes) {
-  Timing& timing =
-      timings_.emplace_back(Timing{.begin = begin_, .end = record(context), .id = id, .arguments = {}});
+  Timing& timing = timings_.emplace_back(
+      Timing{.begin = begin_, .end = events_.record(context), .id = id, .arguments = {}});
   std::memcpy(timing.arguments.data(), arguments, bytes);
 }
 
@@ -41,8 +28,8 @@ void OpClock::tell() {
     float milliseconds = 0.0F;
     if (cudaEventElapsedTime(&milliseconds, timing.begin, timing.end) != cudaSuccess) return;
     told_(timing.id, timing.arguments.data(), std::llround(static_cast<double>(milliseconds) * 1e6));
-    spare_events_.push_back(timing.begin);
-    spare_events_.push_back(timing.end);
+    events_.give_back(timing.begin);
+    events_.give_back(timing.end);
     timings_.pop_front();
   }
 }

@@ -8,9 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/event_pool.h"
 #include "kernels/cuda_loader.h"
 
 namespace holdfast::cuda {
@@ -34,12 +34,11 @@ class OpClock {
     OpId id;
     alignas(16) std::array<std::byte, op_bytes_max> arguments;
   };
-  cudaEvent_t record(Context& context);
 
   TimedOp told_;
+  EventPool events_;
   cudaEvent_t begin_ = nullptr;  // of the op that is being launched
   std::deque<Timing> timings_;   // not told yet, in order
-  std::vector<cudaEvent_t> spare_events_;
 };
 
 }  // namespace holdfast::cuda

@@ -8,9 +8,9 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/event_pool.h"
 #include "runtime/core/span_recorder.h"
 
 namespace holdfast::cuda {
@@ -33,13 +33,12 @@ class StampClock {
     cudaEvent_t event;
     Stamp* target;
   };
-  cudaEvent_t record(Context& context);
 
+  EventPool events_;
   cudaEvent_t last_ = nullptr;  // told at last, or the first
   double last_ns_ = 0.0;        // its time on the host's clock, counted from origin_ns_
   std::int64_t origin_ns_ = 0;
   std::deque<Pending> pending_;  // in order
-  std::vector<cudaEvent_t> spare_events_;
 };
 
 }  // namespace holdfast::cuda
