@@ -41,11 +41,10 @@ Result<double> copy_rate(Env& env, Device& device) {
 }
 
 Result<double> best_product_rate(Env& env, Device& device, DType dtype) {
+  constexpr std::int64_t round_ns = 20'000'000;
+  HF_TRY(GemmPeak peak, GemmPeak::make(env, device, dtype));
   double best = 0.0;
-  for (int round = 0; round < rounds; ++round) {
-    HF_TRY(const double rate, measure_gemm_peak(env, device, dtype));
-    best = std::max(best, rate);
-  }
+  for (int round = 0; round < rounds; ++round) best = std::max(best, peak.rate(round_ns));
   HF_TRY_VOID(device.status());
   return best;
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/host_access.h"
@@ -9,13 +10,12 @@
 
 namespace holdfast {
 
-namespace {
-
 // n x n x n in the memory of the device.
-class SquareProduct {
+class GemmPeak::SquareProduct {
  public:
-  static Result<SquareProduct> make(Device& device, DType dtype, std::int64_t n) {
-    SquareProduct product(device);
+  static Result<std::unique_ptr<SquareProduct>> make(Device& device, DType dtype, std::int64_t n) {
+    std::unique_ptr<SquareProduct> made(new SquareProduct(device));
+    SquareProduct& product = *made;
     const std::uint64_t bytes = static_cast<std::uint64_t>(n * n) * bytes_of(dtype);
     MemoryPlan plan;
     const std::array<MemoryPlan::Slot, 3> slots = {plan.reserve("a", MemoryClass::workspace, bytes),
@@ -37,7 +37,19 @@ class SquareProduct {
                    .transpose_b = true,
                    .dtype = dtype,
                    .dtype_c = dtype};
-    return product;
+    return made;
+  }
+
+  // Processors of a host are near their rate at this size. A GPU is as large as it takes until starting a
+  // product costs nothing beside it; an emulated one stays small.
+  static Result<std::unique_ptr<SquareProduct>> make_large(Env& env, Device& device, DType dtype) {
+    constexpr std::int64_t host_n = 768, smallest_n = 64, largest_n = 8192, long_ns = 400'000;
+    if (device.host_sees_memory()) return make(device, dtype, host_n);
+    for (std::int64_t n = smallest_n;; n *= 2) {
+      HF_TRY(std::unique_ptr<SquareProduct> product, make(device, dtype, n));
+      product->run_ns(env);  // makes what it needs
+      if (n == largest_n || product->run_ns(env) > long_ns) return product;
+    }
   }
 
   std::int64_t run_ns(Env& env, int products = 1) {
@@ -59,36 +71,31 @@ class SquareProduct {
   Matmul op_;
 };
 
-// Processors of a host are near their rate at this size. A GPU is as large as it takes until starting a
-// product costs nothing beside it; an emulated one stays small.
-Result<SquareProduct> large_product(Env& env, Device& device, DType dtype) {
-  constexpr std::int64_t host_n = 768, smallest_n = 64, largest_n = 8192, long_ns = 400'000;
-  if (device.host_sees_memory()) return SquareProduct::make(device, dtype, host_n);
-  for (std::int64_t n = smallest_n;; n *= 2) {
-    HF_TRY(SquareProduct product, SquareProduct::make(device, dtype, n));
-    product.run_ns(env);  // makes what it needs
-    if (n == largest_n || product.run_ns(env) > long_ns) return product;
-  }
+Result<GemmPeak> GemmPeak::make(Env& env, Device& device, DType dtype) {
+  HF_TRY(std::unique_ptr<SquareProduct> product, SquareProduct::make_large(env, device, dtype));
+  const std::int64_t first_ns = product->run_ns(env);
+  // On a GPU several behind one another: the time between two waits is not the product's.
+  return GemmPeak(env, std::move(product), first_ns, device.host_sees_memory() ? 1 : 8);
 }
 
-}  // namespace
+GemmPeak::GemmPeak(Env& env, std::unique_ptr<SquareProduct> product, std::int64_t first_ns,
+                   int products_at_once)
+    : env_(&env), product_(std::move(product)), first_ns_(first_ns), products_at_once_(products_at_once) {}
+GemmPeak::GemmPeak(GemmPeak&&) noexcept = default;
+GemmPeak::~GemmPeak() = default;
 
-Result<double> measure_gemm_peak(Env& env, Device& device, DType dtype) {
-  constexpr std::int64_t duration_ns = 20'000'000;
-  HF_TRY(SquareProduct product, large_product(env, device, dtype));
-  const std::int64_t warm_up_ns = product.run_ns(env);                      // makes the primitive
-  if (warm_up_ns > 10 * duration_ns) return product.rate(1.0, warm_up_ns);  // the reference
-  // On a GPU several behind one another: the time between two waits is not the product's.
-  const int products = device.host_sees_memory() ? 1 : 8;
-  const std::int64_t begin_ns = env.monotonic_ns();
+double GemmPeak::rate(std::int64_t duration_ns) {
+  constexpr std::int64_t slow_ns = 200'000'000;
+  if (first_ns_ > slow_ns) return product_->rate(1.0, first_ns_);  // the reference
+  const std::int64_t begin_ns = env_->monotonic_ns();
   std::int64_t elapsed_ns = 0;
   double count = 0.0;
   while (elapsed_ns < duration_ns) {
-    product.run_ns(env, products);
-    count += products;
-    elapsed_ns = env.monotonic_ns() - begin_ns;
+    product_->run_ns(*env_, products_at_once_);
+    count += products_at_once_;
+    elapsed_ns = env_->monotonic_ns() - begin_ns;
   }
-  return product.rate(count, elapsed_ns);
+  return product_->rate(count, elapsed_ns);
 }
 
 }  // namespace holdfast
