@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "runtime/bench/table.h"
@@ -89,6 +90,15 @@ std::string sizes_text(const Inspected& inspected) {
   return text;
 }
 
+// Of older checkpoints, of which this one uses chunks; the same bytes on the disk as theirs.
+std::map<std::string, std::uint64_t> base_files(const Checkpoint& checkpoint) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const ShardReader& shard : checkpoint.shards()) {
+    for (const BaseFile& base : shard.bases()) bytes[base.name] = base.bytes;
+  }
+  return bytes;
+}
+
 void print_history(const std::vector<CheckpointCandidate>& history) {
   TextTable table({"step", "generation", "files", "bytes"}, 0);
   for (const CheckpointCandidate& candidate : history) {
@@ -144,6 +154,8 @@ void print_text(const Inspected& inspected, bool all) {
   TextTable files({"file", "pieces", "bytes"}, 1);
   for (const ShardFile& shard : manifest.shards)
     files.add({shard.name, std::to_string(shard.piece_count), format_bytes(shard.bytes)});
+  for (const auto& [name, bytes] : base_files(inspected.checkpoint))
+    files.add({name, "in part", format_bytes(bytes)});
   fmt::print("\n{}", files.text());
 }
 
@@ -178,9 +190,12 @@ Json to_json(const Inspected& inspected) {
             {"tensor_bytes", inspected.contents.tensor_bytes},
             {"file_bytes", inspected.contents.file_bytes},
             {"files", Json::array()},
+            {"base_files", Json::array()},
             {"tensors", Json::array()}};
   for (const ShardFile& shard : manifest.shards)
     json["files"].push_back({{"name", shard.name}, {"bytes", shard.bytes}, {"pieces", shard.piece_count}});
+  for (const auto& [name, bytes] : base_files(inspected.checkpoint))
+    json["base_files"].push_back({{"name", name}, {"bytes", bytes}});
   for (const StoredTensor& tensor : inspected.contents.tensors) {
     json["tensors"].push_back({{"name", tensor.name},
                                {"shape", tensor.shape},
