@@ -70,9 +70,9 @@ TEST_F(EmulatedGpu, AnyNumberOfRanksInBf16WithATiedHead) {
 // Activations and gradients go through pinned buffers, whose copies stand in the queue of an asynchronous
 // device.
 TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {
-  const std::vector<std::string> what = {"model.head=tied", "training.microbatches_per_lane=3",
-                                         "training.steps=3", "training.sequence_length=8",
-                                         "evaluation.every_steps=1"};
+  const std::vector<std::string> what = {
+      "model.head=tied",  "training.microbatches_per_lane=3", "parallel.lanes=2",
+      "training.steps=2", "training.sequence_length=8",       "evaluation.every_steps=1"};
   expect_done({.run = "one", .overrides = what});
   const std::vector<std::vector<std::string>> layouts = {
       {"parallel.pipeline=2"},
@@ -91,10 +91,14 @@ TEST_F(EmulatedGpu, PipelinesGiveTheSameBits) {
 
 // Rows and parts of sums go through pinned buffers in the middle of a forward.
 TEST_F(EmulatedGpu, SlicesGiveTheSameBitsOnAnyRanks) {
-  const std::vector<std::string> what = {
-      "model.kv_heads=4",           "parallel.tensor_lanes=4",          "training.steps=2",
-      "training.sequence_length=8", "training.microbatches_per_lane=2", "evaluation.every_steps=1",
-      "training.cuda_graphs=true"};
+  const std::vector<std::string> what = {"model.kv_heads=4",
+                                         "parallel.tensor_lanes=4",
+                                         "training.steps=2",
+                                         "training.sequence_length=8",
+                                         "training.microbatches_per_lane=2",
+                                         "evaluation.every_steps=1",
+                                         "training.cuda_graphs=true",
+                                         "parallel.lanes=2"};
   expect_done({.run = "one", .overrides = what});
   struct Layout {
     int data, stages;
@@ -112,8 +116,9 @@ TEST_F(EmulatedGpu, SlicesGiveTheSameBitsOnAnyRanks) {
 // With other ranks all microbatches of a lane but the last, alone all of them.
 TEST_F(EmulatedGpu, GraphsOfMicrobatchesGiveTheSameBits) {
   const std::vector<std::string> what = {
-      "model.style=gpt2", "model.kv_heads=4",           "training.microbatches_per_lane=3",
-      "training.steps=3", "training.sequence_length=8", "training.recompute=full"};
+      "model.style=gpt2",       "model.kv_heads=4", "training.microbatches_per_lane=3",
+      "parallel.lanes=2",       "training.steps=2", "training.sequence_length=8",
+      "training.recompute=full"};
   std::vector<std::string> graphs = what;
   graphs.emplace_back("training.cuda_graphs=true");
   expect_done({.run = "plain", .overrides = what});

@@ -14,7 +14,10 @@ class PipelineTest : public SameBitsTest {
                   .ranks = ranks,
                   .overrides = {fmt::format("parallel.pipeline={}", stages)}};
     launch.overrides.insert(launch.overrides.end(), how.begin(), how.end());
-    expect_same_bits(launch, what);
+    std::vector<std::string> brief = {"training.steps=8", "optimizer.warmup_steps=3",
+                                      "evaluation.every_steps=4"};
+    brief.insert(brief.end(), what.begin(), what.end());
+    expect_same_bits(launch, brief);
   }
   static std::vector<std::string> with(std::vector<std::string> how, const std::string& more) {
     how.push_back(more);

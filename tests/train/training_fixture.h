@@ -124,7 +124,7 @@ class SameBitsTest : public TrainingTest {
       const RunEnd alone = train(reference);
       ASSERT_EQ(alone.code, ExitCode::done) << alone.message;
       reference_digest_ = digest("reference");
-      ASSERT_TRUE(reference_digest_.starts_with("step 20\n")) << reference_digest_;
+      ASSERT_TRUE(reference_digest_.starts_with("step ")) << reference_digest_;
     }
     Launch other = launch;
     other.overrides.insert(other.overrides.end(), what.begin(), what.end());
