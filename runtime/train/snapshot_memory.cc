@@ -42,7 +42,9 @@ Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t wri
     for (int slot = 0; slot < shared_slots; ++slot) {
       const std::string name =
           snapshot_name(digest_of(worker.state().run_id), writer, communicator.rank(), slot);
-      HF_TRY_VOID(worker.env().remove_shared_memory(name));
+      // What cannot be removed now is found by the name, and goes with the run's others.
+      if (const Result<void> removed = worker.env().remove_shared_memory(name); !removed.ok())
+        memory.complaint_ += "; " + removed.error().message;
     }
     memory.shared_.clear();
     memory.slots_.clear();

@@ -93,7 +93,16 @@ class FaultyEnv final : public ForwardingEnv {
   }
   std::uint64_t failure_count() const {
     const std::lock_guard guard(mutex_);
-    return failures_;
+    return failed_.size();
+  }
+  // What failed, in order.
+  struct FailedCall {
+    Operation operation;
+    std::string path;
+  };
+  std::vector<FailedCall> failed_calls() const {
+    const std::lock_guard guard(mutex_);
+    return failed_;
   }
 
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
@@ -304,7 +313,7 @@ class FaultyEnv final : public ForwardingEnv {
       const bool hit = armed.seen == fault.at || (fault.for_ever && armed.seen > fault.at);
       if (hit && !result.has_value()) result = fault;
     }
-    if (result.has_value()) ++failures_;
+    if (result.has_value()) failed_.push_back({operation, path});
     return result;
   }
 
@@ -319,7 +328,7 @@ class FaultyEnv final : public ForwardingEnv {
   std::string host_name_;  // empty: the inner one's
   mutable std::mutex mutex_;
   std::array<std::uint64_t, operation_count> counts_{};
-  std::uint64_t failures_ = 0;
+  std::vector<FailedCall> failed_;
   std::vector<Armed> faults_;
 };
 

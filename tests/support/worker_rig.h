@@ -21,8 +21,10 @@ namespace holdfast::test {
 
 class WorkerRig {
  public:
-  // `config` is resolved here, for `ranks`. Its data is a made-up text, its run directory an empty one.
-  WorkerRig(Config config, int ranks) : config_(std::move(config)), ranks_(ranks) {
+  // `config` is resolved here, for `ranks`. Its data is a made-up text, its run directory an empty one. The
+  // workers use `env`.
+  WorkerRig(Config config, int ranks, Env& env = posix_env())
+      : env_(env), config_(std::move(config)), ranks_(ranks) {
     std::string text;
     for (int i = 0; text.size() < 200'000; ++i) text += fmt::format("line {} says {:x};\n", i, i * 7919);
     config_.run.directory = directory_.path();
@@ -49,7 +51,7 @@ class WorkerRig {
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
       const std::unique_ptr<Device> device = make_device();
       const std::unique_ptr<NcclLibrary> nccl = make_nccl ? make_nccl() : nullptr;
-      HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = posix_env(),
+      HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = env_,
                                                                    .faults = faults,
                                                                    .communicator = communicator,
                                                                    .device = *device,
@@ -68,6 +70,7 @@ class WorkerRig {
   }
 
  private:
+  Env& env_;
   TemporaryDirectory directory_;
   Config config_;
   int ranks_;

@@ -37,10 +37,10 @@ class RamResumeTest : public TrainingTest {
     ASSERT_NE(end.code, ExitCode::done);
   }
   // To its end; how it says that it has resumed.
-  std::string resume(Launch launch) {
+  std::string resume(Launch launch, Env& machine = posix_env()) {
     launch.overrides.insert(launch.overrides.begin(), "checkpoint.ram_every_steps=2");
     testing::internal::CaptureStderr();
-    const RunEnd end = train(launch);
+    const RunEnd end = train(launch, machine);
     told_ = testing::internal::GetCapturedStderr();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
     std::string resumed = "not";
@@ -139,6 +139,30 @@ TEST_F(RamResumeTest, EveryHostHasWhatItsRanksNeed) {
   swapped.hosts = {"b", "a"};
   EXPECT_EQ(resume(swapped), "disk 5");
   EXPECT_EQ(digest("swapped"), end);
+}
+
+// Slots that cannot be opened, from every call on and one alone, are slots that are not there.
+TEST_F(RamResumeTest, EveryFailingCallIsPassedOver) {
+  const std::vector<std::string> brief = {"training.steps=10", "optimizer.warmup_steps=2",
+                                          "checkpoint.every_steps=3", "evaluation.every_steps=0"};
+  ASSERT_EQ(train({.run = "reference", .overrides = brief}).code, ExitCode::done);
+  const std::string end = digest("reference");
+  for (const bool for_ever : {false, true}) {
+    std::uint64_t failures = 1;
+    for (std::uint64_t at = 1; failures > 0; ++at) {
+      SCOPED_TRACE(fmt::format("call {}{}", at, for_ever ? " and all behind it" : ""));
+      const std::string run = fmt::format("failing-{}-{}", for_ever, at);
+      train_until_line({.run = run, .ranks = 2, .overrides = brief}, 6);  // in step 5 or 6
+      FaultyEnv machine(posix_env());
+      machine.inject(
+          {.operation = Operation::open_shared_memory, .at = at, .for_ever = for_ever, .reason = EACCES});
+      EXPECT_THAT(resume({.run = run, .ranks = 2, .overrides = brief}, machine),
+                  testing::AnyOf("ram 4", "ram 6", "disk 3", "disk 6"));
+      EXPECT_EQ(digest(run), end);
+      failures = machine.failure_count();
+      ASSERT_LT(at, 100U);
+    }
+  }
 }
 
 TEST_F(RamResumeTest, NoRoomInSharedMemoryIsToldAndTheRunGoesOn) {
