@@ -32,8 +32,11 @@ Config all_changed() {
   config.training = {1'000'000'000'000, 128, 2, 3, "bf16", "full", true};
   config.parallel = {5, 1, 3, 1, 2, 3, "interleaved", 90'500, "host"};
   config.elastic.min_data_parallel = 2;
+  config.elastic.spares = 1;
+  config.elastic.recovery_timeout_ms = 31'000;
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
-  config.checkpoint = {11, 4, 5, "cp \"$HOLDFAST_CHECKPOINT\" there", 1000, "always", true, 6, "threads"};
+  config.checkpoint = {
+      11, 4, 5, "cp \"$HOLDFAST_CHECKPOINT\" there", 1000, "always", true, 6, "on", 3'600'000, "threads"};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
