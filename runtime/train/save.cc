@@ -1,5 +1,6 @@
 #include "runtime/train/save.h"
 
+#include <algorithm>
 #include <map>
 #include <thread>
 
@@ -28,6 +29,18 @@ Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) 
 std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {
   std::erase_if(pieces, [&](const OwnedState& piece) { return piece.spec.kind != kind; });
   return pieces;
+}
+
+// Of a snapshot that is not sound some may have been read; a start from weights alone expects zeros.
+Result<void> clear_moments(Worker& worker) {
+  const auto clear = [](std::span<const OwnedState>,
+                        std::span<const std::span<std::byte>> targets) -> Result<void> {
+    for (const std::span<std::byte> target : targets) std::ranges::fill(target, std::byte{0});
+    return {};
+  };
+  for (const char* kind : {"moment1", "moment2"})
+    HF_TRY_VOID(write_state(worker.host_access(), of_kind(worker.optimizer().state(), kind), clear));
+  return {};
 }
 
 // Rank 0 alone publishes and reads the result back.
@@ -134,7 +147,9 @@ Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_di
 Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
   HF_FAULT_POINT(worker.faults(), "load.before_snapshot");
   const Result<RunState> state = read_snapshot(worker, step, run_id);
-  HF_TRY_VOID(agree(worker, outcome_of(state)));
+  const Result<void> outcome = agree(worker, outcome_of(state));
+  if (!outcome.ok() && !worker.communicator().abandoned()) HF_TRY_VOID(clear_moments(worker));
+  HF_TRY_VOID(outcome);
   worker.state() = *state;
   return worker.publish_parameters();
 }

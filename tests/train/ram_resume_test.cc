@@ -105,6 +105,21 @@ TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
   EXPECT_EQ(digest("damaged"), end);
 }
 
+// Rank 0 has read its part when rank 1 finds the damage.
+TEST_F(RamResumeTest, ADamagedSnapshotLeavesNothingBehind) {
+  const std::string end = reference();
+  train_until_line({.run = "alone", .ranks = 2}, 9);
+  for (const FoundSnapshot& found : snapshots("alone")) {
+    if (found.identity.rank == 0) continue;
+    const Result<std::unique_ptr<SharedMemory>> memory = posix_env().open_shared_memory(found.name);
+    ASSERT_TRUE(memory.ok());
+    (*memory)->bytes()[5000] ^= std::byte{4};
+  }
+  EXPECT_EQ(resume({.run = "alone", .ranks = 2}), "not") << "there is nothing on the disk";
+  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_EQ(digest("alone"), end);
+}
+
 TEST_F(RamResumeTest, ASnapshotWithAMissingPartIsNoSnapshot) {
   const std::string end = reference();
   train_until_line({.run = "partial", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
