@@ -4,6 +4,8 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <string_view>
+#include <tuple>
 
 namespace holdfast {
 namespace {
@@ -33,6 +35,10 @@ bool is_of_host(Env& env, const SnapshotIdentity& identity) {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot) {
   return fmt::format("{}{:05}-{}", prefix_of(run, writer), rank, slot);
+}
+
+std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot) {
+  return fmt::format("{}{:05}-replica-{}", prefix_of(run, writer), rank, slot);
 }
 
 std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run) {
@@ -69,12 +75,14 @@ Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
 }
 
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
-                                              const SnapshotStep& after) {
+                                              const SnapshotStep& after,
+                                              std::span<const SnapshotStep> passed_over) {
   std::optional<SnapshotStep> newest;
   const auto age = [](const SnapshotStep& step) { return std::pair(step.generation, step.step); };
   for (const SnapshotIdentity& candidate : offers.front()) {
     const SnapshotStep step = {
         .writer = candidate.writer, .generation = candidate.generation, .step = candidate.step};
+    if (std::ranges::find(passed_over, step) != passed_over.end()) continue;
     if (age(step) <= age(after) || (newest.has_value() && age(step) <= age(*newest))) continue;
     std::set<std::uint32_t> ranks;
     for (const std::vector<SnapshotIdentity>& offer : offers) {
@@ -89,39 +97,131 @@ std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<Snap
   return newest;
 }
 
-Result<SnapshotSet> SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& step) {
+SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& step) {
   SnapshotSet set;
   for (const FoundSnapshot& found : list_snapshots(env, run)) {
     const SnapshotIdentity& identity = found.identity;
     if (SnapshotStep{identity.writer, identity.generation, identity.step} != step) continue;
-    HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(found.name));
-    HF_TRY(SnapshotReader reader, SnapshotReader::open(memory->bytes(), found.name));
-    set.memory_.push_back(std::move(memory));
-    set.readers_.push_back(std::move(reader));
-  }
-  if (set.readers_.empty()) {
-    return fail(ExitCode::checkpoint, "host {} has no RAM snapshot of step {}", env.host_name(), step.step);
+    Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(found.name);
+    Result<SnapshotReader> reader = memory.ok() ? SnapshotReader::open((*memory)->bytes(), found.name)
+                                                : Result<SnapshotReader>(memory.error());
+    if (!reader.ok()) {
+      set.note(reader.error());
+      continue;
+    }
+    set.memory_.push_back(std::move(memory).value());
+    set.readers_.push_back(std::move(reader).value());
   }
   return set;
 }
 
-Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
-  std::vector<ShardSpec> existing, specs;
-  std::vector<std::pair<std::size_t, std::size_t>> places;  // of every piece: reader, index inside it
-  for (std::size_t reader = 0; reader < readers_.size(); ++reader) {
-    const std::vector<ShardSpec>& pieces = readers_[reader].pieces();
-    existing.insert(existing.end(), pieces.begin(), pieces.end());
-    for (std::size_t i = 0; i < pieces.size(); ++i) places.emplace_back(reader, i);
+Error SnapshotSet::why_empty(Env& env, const SnapshotStep& step) const {
+  if (!damages_.empty()) return fail(ExitCode::checkpoint, "{}", damages_.front());
+  return fail(ExitCode::checkpoint, "host {} has no RAM snapshot of step {}", env.host_name(), step.step);
+}
+
+void SnapshotSet::note(const Error& damage) {
+  if (std::ranges::find(damages_, damage.message) == damages_.end()) damages_.push_back(damage.message);
+}
+
+std::vector<std::uint32_t> SnapshotSet::ranks() const {
+  std::set<std::uint32_t> ranks;
+  for (const SnapshotReader& reader : readers_) ranks.insert(reader.identity().rank);
+  return {ranks.begin(), ranks.end()};
+}
+
+const std::vector<ShardSpec>& SnapshotSet::pieces_of(std::uint32_t rank) const {
+  const auto found = std::ranges::find_if(
+      readers_, [rank](const SnapshotReader& reader) { return reader.identity().rank == rank; });
+  HF_CHECK(found != readers_.end());
+  return found->pieces();
+}
+
+// A replica has the same pieces.
+Result<std::span<const std::byte>> SnapshotSet::piece(std::uint32_t rank, std::size_t index) {
+  std::optional<Error> damage;
+  for (SnapshotReader& reader : readers_) {
+    if (reader.identity().rank != rank) continue;
+    const Result<std::span<const std::byte>> bytes = reader.piece(index);
+    if (bytes.ok()) return bytes;
+    note(bytes.error());
+    if (!damage.has_value()) damage = bytes.error();
   }
+  HF_CHECK(damage.has_value());
+  return *damage;
+}
+
+std::vector<std::uint32_t> SnapshotSet::drop_damaged(const std::vector<ShardSpec>& wanted) {
+  using Key = std::tuple<std::string_view, std::string_view, std::uint32_t>;
+  const auto key_of = [](const ShardSpec& spec) { return Key(spec.tensor, spec.kind, spec.slice); };
+  std::multimap<Key, const ShardSpec*> wanted_of;
+  for (const ShardSpec& spec : wanted) wanted_of.emplace(key_of(spec), &spec);
+  const auto is_wanted = [&](const ShardSpec& piece) {
+    const auto [begin, end] = wanted_of.equal_range(key_of(piece));
+    return std::any_of(begin, end, [&](const auto& entry) {
+      const ShardSpec& spec = *entry.second;
+      return spec.first_block < piece.first_block + piece.block_count &&
+             piece.first_block < spec.first_block + spec.block_count;
+    });
+  };
+  std::vector<std::uint32_t> dropped;
+  for (const std::uint32_t rank : ranks()) {
+    const std::vector<ShardSpec>& pieces = pieces_of(rank);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (!is_wanted(pieces[i]) || piece(rank, i).ok()) continue;
+      dropped.push_back(rank);
+      break;
+    }
+  }
+  std::erase_if(readers_, [&](const SnapshotReader& reader) {
+    return std::ranges::find(dropped, reader.identity().rank) != dropped.end();
+  });
+  return dropped;
+}
+
+void SnapshotSet::add(const ShardSpec& spec, std::vector<std::byte> bytes) {
+  HF_CHECK(bytes.size() == spec.byte_count());
+  added_.emplace_back(spec, std::move(bytes));
+}
+
+std::vector<SnapshotSet::Place> SnapshotSet::places() const {
+  std::vector<Place> places;
+  for (const std::uint32_t rank : ranks()) {
+    const std::vector<ShardSpec>& pieces = pieces_of(rank);
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      places.push_back({.spec = pieces[i], .rank = rank, .index = i, .added = false});
+  }
+  for (std::size_t i = 0; i < added_.size(); ++i)
+    places.push_back({.spec = added_[i].first, .rank = 0, .index = i, .added = true});
+  return places;
+}
+
+bool SnapshotSet::holds(const std::vector<ShardSpec>& wanted) const {
+  std::vector<ShardSpec> existing;
+  for (const Place& place : places()) existing.push_back(place.spec);
+  return plan_copies(existing, wanted).ok();
+}
+
+Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
+  const std::vector<Place> from = places();
+  std::vector<ShardSpec> existing, specs;
+  for (const Place& place : from) existing.push_back(place.spec);
   for (const Checkpoint::Wanted& each : wanted) specs.push_back(each.spec);
-  HF_TRY(const std::vector<ShardCopy> copies, plan_copies(existing, specs));
-  for (const ShardCopy& copy : copies) {
-    const auto [reader, index] = places[copy.existing_index];
-    HF_TRY(const std::span<const std::byte> piece, readers_[reader].piece(index));
+  const Result<std::vector<ShardCopy>> copies = plan_copies(existing, specs);
+  if (!copies.ok() && !damages_.empty()) return fail(ExitCode::checkpoint, "{}", damages_.front());
+  if (!copies.ok()) return copies.error();
+  for (const ShardCopy& copy : *copies) {
+    const Place& place = from[copy.existing_index];
+    std::span<const std::byte> source;
+    if (place.added) {
+      source = added_[place.index].second;
+    } else {
+      HF_TRY(source, piece(place.rank, place.index));
+    }
     const Checkpoint::Wanted& target = wanted[copy.wanted_index];
     const std::uint64_t element_bytes = bytes_of(target.spec.dtype);
     std::memcpy(target.target.data() + copy.wanted_offset * element_bytes,
-                piece.data() + copy.existing_offset * element_bytes, copy.element_count * element_bytes);
+                source.data() + copy.existing_offset * element_bytes, copy.element_count * element_bytes);
   }
   return {};
 }

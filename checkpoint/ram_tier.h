@@ -1,7 +1,8 @@
 // The RAM snapshots of a run: slots (snapshot_slot.h) in the shared memory of its hosts, one set of them by
 // every start of the run.
 //
-// A name is holdfast-RUN-WRITER-RANK-SLOT: the run's digest, the start that made it, and where. Slots stay
+// A name is holdfast-RUN-WRITER-RANK-SLOT: the run's digest, the start that made it, and where; that of a
+// replica (replica_transfer.h) has "replica-" before the slot, and the rank whose state it is. Slots stay
 // when their process dies; whoever resumes the run finds those of its host by the name, takes a step that is
 // whole, and removes them when they are not needed any more. Nothing here waits for anybody, so what a dead
 // writer left never blocks a start.
@@ -19,12 +20,14 @@
 namespace holdfast {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
+std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 
 struct FoundSnapshot {
   std::string name;
   SnapshotIdentity identity;
 };
-// Those of the run on this host that are sealed; others count for nothing.
+// Those of the run on this host that are sealed, a rank's own before replicas of them; others count for
+// nothing.
 std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run);
 struct SharedSnapshots {
   std::uint64_t count = 0, bytes = 0;
@@ -40,22 +43,55 @@ struct SnapshotStep {
   bool operator==(const SnapshotStep&) const = default;
 };
 // The newest (generation, step) behind `after` that is in RAM whole: the slots that the ranks offer, each
-// those of its host, hold every part of it, and rank 0's host has one of them. Pure.
+// those of its host, hold every part of it, and rank 0's host has one of them. None of `passed_over`, which
+// turned out to be damaged. Pure.
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
-                                              const SnapshotStep& after);
+                                              const SnapshotStep& after,
+                                              std::span<const SnapshotStep> passed_over = {});
 
-// The slots of one step on this host.
+// The slots of one step on this host, and what was added from others. Of a rank whose own one is missing or
+// damaged, the replica counts.
 class SnapshotSet {
  public:
-  // ExitCode::checkpoint when there is none, or one is damaged.
-  static Result<SnapshotSet> open(Env& env, const Digest& run, const SnapshotStep& step);
+  static SnapshotSet open(Env& env, const Digest& run, const SnapshotStep& step);
+  // Whether there is none that is sound; why, for a sentence.
+  bool empty() const { return readers_.empty(); }
+  Error why_empty(Env& env, const SnapshotStep& step) const;
   const Manifest& manifest() const { return readers_.front().manifest(); }
+
+  // The ranks that have a slot here, ascending, and what is in them.
+  std::vector<std::uint32_t> ranks() const;
+  const std::vector<ShardSpec>& pieces_of(std::uint32_t rank) const;
+  // After its checksum was found right, in the slot or a replica. ExitCode::checkpoint: in none.
+  Result<std::span<const std::byte>> piece(std::uint32_t rank, std::size_t index);
+  // Verifies what is wanted of it. The ranks of whose slots a part is damaged, in the replicas too, are in
+  // this set no more, and returned.
+  std::vector<std::uint32_t> drop_damaged(const std::vector<ShardSpec>& wanted);
+  // From another host, verified there.
+  void add(const ShardSpec& spec, std::vector<std::byte> bytes);
+
   // As Checkpoint::read; what it touches is verified first.
   Result<void> read(std::span<const Checkpoint::Wanted> wanted);
+  // Whether all that is wanted is here, as far as the indices say.
+  bool holds(const std::vector<ShardSpec>& wanted) const;
+  // A sentence for each that was found to be damaged.
+  const std::vector<std::string>& damages() const { return damages_; }
 
  private:
+  // A piece of a rank's slot, or one that was added.
+  struct Place {
+    ShardSpec spec;
+    std::uint32_t rank = 0;
+    std::size_t index = 0;
+    bool added = false;
+  };
+  std::vector<Place> places() const;
+  void note(const Error& damage);
+
   std::vector<std::unique_ptr<SharedMemory>> memory_;
-  std::vector<SnapshotReader> readers_;
+  std::vector<SnapshotReader> readers_;  // those of a rank one after another
+  std::vector<std::pair<ShardSpec, std::vector<std::byte>>> added_;
+  std::vector<std::string> damages_;
 };
 
 }  // namespace holdfast

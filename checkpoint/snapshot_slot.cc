@@ -61,12 +61,6 @@ ShardSpec spec_of(const Json& json) {
           .block_count = json[7]};
 }
 
-std::string text_of_specs(std::span<const ShardSpec> pieces) {
-  Json specs = Json::array();
-  for (const ShardSpec& piece : pieces) specs.push_back(to_json(piece));
-  return specs.dump();
-}
-
 std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
   std::uint64_t bytes = 0;
   for (const ShardSpec& piece : pieces) bytes += padded(piece.byte_count());
@@ -106,10 +100,12 @@ Error damaged(const std::string& place, std::string_view what) {
   return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is passed over", place, what);
 }
 
-Result<SlotHeader> read_header(std::span<const std::byte> memory, const std::string& place) {
+// `first_page` is `memory`'s, or will be.
+Result<SlotHeader> read_header(std::span<const std::byte> first_page, std::span<const std::byte> memory,
+                               const std::string& place) {
   if (memory.size() < page_bytes) return damaged(place, "it is too short");
   SlotHeader header;
-  std::memcpy(&header, memory.data(), sizeof(header));
+  std::memcpy(&header, first_page.data(), sizeof(header));
   if (header.magic != slot_magic || header.version != slot_version)
     return damaged(place, "it does not begin as one of this program's");
   if (header.sealed != sealed_mark)
@@ -119,6 +115,18 @@ Result<SlotHeader> read_header(std::span<const std::byte> memory, const std::str
                       header.index_bytes <= memory.size() - header.index_offset;
   if (!inside) return damaged(place, "its index lies outside of it");
   return header;
+}
+
+// Nobody takes the memory for sealed before the rest of it is as it should be.
+void write_header(std::span<std::byte> memory, SlotHeader header) {
+  header.crc32c = checksum_of(header);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::memcpy(memory.data(), &header, sizeof(header));
+}
+
+void clear_header(std::span<std::byte> memory) {
+  std::memset(memory.data(), 0, sizeof(SlotHeader));
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // not sealed before anything else changes
 }
 
 SnapshotIdentity identity_of(const SlotHeader& header) {
@@ -133,16 +141,27 @@ SnapshotIdentity identity_of(const SlotHeader& header) {
 
 }  // namespace
 
+std::string to_text(std::span<const ShardSpec> specs) {
+  Json list = Json::array();
+  for (const ShardSpec& spec : specs) list.push_back(to_json(spec));
+  return list.dump();
+}
+
+std::vector<ShardSpec> specs_from_text(const std::string& text) {
+  std::vector<ShardSpec> specs;
+  for (const Json& spec : Json::parse(text)) specs.push_back(spec_of(spec));
+  return specs;
+}
+
 // The index: the texts of manifest and specs, at most doubled by JSON's escapes, and a number for each piece.
 std::uint64_t SnapshotSlot::bytes_for(std::span<const ShardSpec> pieces, std::uint64_t manifest_bytes_max) {
   constexpr std::uint64_t crc_text_bytes = 11, brackets = 64;
   return page_bytes + data_bytes(pieces) +
-         padded(2 * manifest_bytes_max + text_of_specs(pieces).size() + crc_text_bytes * pieces.size() +
-                brackets);
+         padded(2 * manifest_bytes_max + to_text(pieces).size() + crc_text_bytes * pieces.size() + brackets);
 }
 
 SnapshotSlot::SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardSpec>& pieces)
-    : memory_(memory), specs_text_(text_of_specs(pieces)) {
+    : memory_(memory), specs_text_(to_text(pieces)) {
   HF_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % page_bytes == 0);
   HF_CHECK(page_bytes + data_bytes(pieces) <= memory.size());
   std::uint64_t offset = page_bytes;
@@ -155,8 +174,7 @@ SnapshotSlot::SnapshotSlot(std::span<std::byte> memory, const std::vector<ShardS
 }
 
 void SnapshotSlot::begin() {
-  std::memset(memory_.data(), 0, sizeof(SlotHeader));
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // not sealed before anything else changes
+  clear_header(memory_);
 }
 
 // In bites that stay in the cache between the checksum, which waits for memory less than a copy does, and the
@@ -201,19 +219,46 @@ void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manife
                        .index_bytes = index.size(),
                        .index_crc32c = crc32c(std::as_bytes(std::span(index))),
                        .crc32c = 0};
-  header.crc32c = checksum_of(header);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // and sealed after everything else
-  std::memcpy(memory_.data(), &header, sizeof(header));
+  write_header(memory_, header);
+}
+
+void SnapshotReplica::begin(std::uint64_t sealed_bytes) {
+  HF_CHECK(sealed_bytes > page_bytes && sealed_bytes <= memory_.size());
+  clear_header(memory_);
+  body_ = memory_.subspan(page_bytes, sealed_bytes - page_bytes);
+}
+
+Result<SnapshotIdentity> SnapshotReplica::seal(std::span<const std::byte> first_page, const Digest& host,
+                                               const std::string& place) {
+  const std::span<const std::byte> arrived = memory_.first(page_bytes + body_.size());
+  HF_TRY(SnapshotReader reader, SnapshotReader::open(first_page, arrived, place));
+  for (std::size_t i = 0; i < reader.pieces().size(); ++i) HF_TRY_VOID(outcome_of(reader.piece(i)));
+  HF_TRY(SlotHeader header, read_header(first_page, arrived, place));
+  header.host_high = host.high;
+  header.host_low = host.low;
+  write_header(memory_, header);
+  return identity_of(header);
 }
 
 Result<SnapshotIdentity> SnapshotReader::identify(std::span<const std::byte> memory,
                                                   const std::string& place) {
-  HF_TRY(const SlotHeader header, read_header(memory, place));
+  HF_TRY(const SlotHeader header, read_header(memory, memory, place));
   return identity_of(header);
 }
 
+Result<std::uint64_t> SnapshotReader::sealed_bytes(std::span<const std::byte> memory,
+                                                   const std::string& place) {
+  HF_TRY(const SlotHeader header, read_header(memory, memory, place));
+  return header.index_offset + header.index_bytes;
+}
+
 Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> memory, const std::string& place) {
-  HF_TRY(const SlotHeader header, read_header(memory, place));
+  return open(memory, memory, place);
+}
+
+Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> first_page,
+                                            std::span<const std::byte> memory, const std::string& place) {
+  HF_TRY(const SlotHeader header, read_header(first_page, memory, place));
   SnapshotReader reader;
   reader.place_ = place;
   reader.memory_ = memory.first(header.index_offset);

@@ -6,8 +6,8 @@
 //   index offset  the manifest without shards, the ShardSpecs of the pieces and their CRC32C, as JSON
 //
 // Every byte that a reader uses is under a checksum. A slot is filled from the front and sealed last: one
-// whose writer died on the way is not sealed, and counts for nothing. It never leaves its host, so its
-// numbers are the processor's.
+// whose writer died on the way is not sealed, and counts for nothing. It never leaves the hosts of its run,
+// so its numbers are the processor's.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,10 @@ struct SnapshotIdentity {
   std::uint64_t step = 0;
   std::uint32_t rank = 0, ranks = 0;  // the state is in the slots of so many ranks
 };
+
+// As text: in the index of a slot, and on the way from rank to rank.
+std::string to_text(std::span<const ShardSpec> specs);
+std::vector<ShardSpec> specs_from_text(const std::string& text);  // written by to_text
 
 class SnapshotSlot {
  public:
@@ -58,6 +62,29 @@ class SnapshotSlot {
   std::uint64_t index_offset_ = 0;
 };
 
+// Memory that becomes the replica of a sealed slot of another process: the same bytes, which say that they
+// are of this host.
+//
+//   replica.begin(sealed_bytes);   // of the slot
+//   receive(replica.body());       // what is behind the slot's first page
+//   HF_TRY(identity, replica.seal(first_page, host, place));
+class SnapshotReplica {
+ public:
+  // As for SnapshotSlot.
+  explicit SnapshotReplica(std::span<std::byte> memory) : memory_(memory) {}
+  std::uint64_t capacity_bytes() const { return memory_.size(); }
+  // What it was is no more. `sealed_bytes`: more than a page, at most capacity_bytes().
+  void begin(std::uint64_t sealed_bytes);
+  std::span<std::byte> body() const { return body_; }
+  // `first_page`: that of the slot. Every checksum is verified first: what did not arrive as it was sealed is
+  // ExitCode::checkpoint, and this stays unsealed. `host`: the digest of this host's name.
+  Result<SnapshotIdentity> seal(std::span<const std::byte> first_page, const Digest& host,
+                                const std::string& place);
+
+ private:
+  std::span<std::byte> memory_, body_;
+};
+
 // A sealed slot whose header and index were verified. Threads: one.
 class SnapshotReader {
  public:
@@ -66,6 +93,8 @@ class SnapshotReader {
   static Result<SnapshotReader> open(std::span<const std::byte> memory, const std::string& place);
   // The header alone, with the same errors.
   static Result<SnapshotIdentity> identify(std::span<const std::byte> memory, const std::string& place);
+  // Of a sealed slot: behind so many bytes nothing means anything. The same errors.
+  static Result<std::uint64_t> sealed_bytes(std::span<const std::byte> memory, const std::string& place);
 
   const SnapshotIdentity& identity() const { return identity_; }
   const Manifest& manifest() const { return manifest_; }
@@ -74,6 +103,9 @@ class SnapshotReader {
   Result<std::span<const std::byte>> piece(std::size_t index);
 
  private:
+  friend class SnapshotReplica;
+  static Result<SnapshotReader> open(std::span<const std::byte> first_page, std::span<const std::byte> memory,
+                                     const std::string& place);
   Result<void> parse_index(std::span<const std::byte> index);
   std::string place_;
   std::span<const std::byte> memory_;

@@ -248,6 +248,11 @@ std::vector<Option> interval_options() {
                       kSafe,
                       "Copy the state to shared memory this often, where a restart on the same hosts finds "
                       "it; auto = as often as is measured to cost at most 0.5 % of the time; 0 = never"),
+      choice("checkpoint.replicas", HF_FIELD(checkpoint.replicas), {"auto", "on", "off"}, kSafe,
+             "Whether another data-parallel rank keeps a copy of each snapshot in shared memory, of another "
+             "host where there is one; auto = where data-parallel ranks are on several hosts. Hosts reach "
+             "each other through the default route, or what HOLDFAST_NETWORK names: an interface or an "
+             "address of it"),
       choice("checkpoint.io", HF_FIELD(checkpoint.io), {"auto", "io_uring", "threads"}, kSafe,
              "How checkpoints reach the disk: by io_uring, or by threads with plain reads and writes; auto = "
              "io_uring where the kernel allows it"),

@@ -69,14 +69,41 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
 }  // namespace
 
 const std::vector<std::string_view>& FaultPoints::names() {
-  static const std::vector<std::string_view> list = {
-      "evaluation.begin",     "load.before_read",      "load.before_snapshot", "recover.after_shrink",
-      "recover.before_load",  "recover.before_resume", "recover.begin",        "retain.after_rename",
-      "retain.before_rename", "save.after_rename",     "save.after_shard",     "save.before_manifest",
-      "save.before_rename",   "save.before_shard",     "save.mid_shard",       "snapshot.after_seal",
-      "snapshot.before_copy", "snapshot.before_seal",  "snapshot.mid_copy",    "start.after_join",
-      "start.before_join",    "step.after_vote",       "step.before_backward", "step.before_gather",
-      "step.before_reduce",   "step.before_vote",      "step.begin",           "step.end"};
+  static const std::vector<std::string_view> list = {"evaluation.begin",
+                                                     "load.before_read",
+                                                     "load.before_snapshot",
+                                                     "recover.after_shrink",
+                                                     "recover.before_load",
+                                                     "recover.before_resume",
+                                                     "recover.begin",
+                                                     "replica.after_seal",
+                                                     "replica.after_send",
+                                                     "replica.before_receive",
+                                                     "replica.before_seal",
+                                                     "replica.before_send",
+                                                     "replica.mid_receive",
+                                                     "replica.mid_send",
+                                                     "retain.after_rename",
+                                                     "retain.before_rename",
+                                                     "save.after_rename",
+                                                     "save.after_shard",
+                                                     "save.before_manifest",
+                                                     "save.before_rename",
+                                                     "save.before_shard",
+                                                     "save.mid_shard",
+                                                     "snapshot.after_seal",
+                                                     "snapshot.before_copy",
+                                                     "snapshot.before_seal",
+                                                     "snapshot.mid_copy",
+                                                     "start.after_join",
+                                                     "start.before_join",
+                                                     "step.after_vote",
+                                                     "step.before_backward",
+                                                     "step.before_gather",
+                                                     "step.before_reduce",
+                                                     "step.before_vote",
+                                                     "step.begin",
+                                                     "step.end"};
   return list;
 }
 

@@ -87,6 +87,11 @@ double price_update(const Worker& worker, const OpPrices& prices) {
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
 }
 
+// Where the ranks will be is not known: only replicas that are asked for are planned.
+std::vector<std::string> one_host(const Mesh& mesh) {
+  return std::vector<std::string>(static_cast<std::size_t>(mesh.shape().ranks()));
+}
+
 Result<PlannedSeat> plan_seat(Env& env, const Config& config, const Mesh& mesh, int rank,
                               const PlannedMachine& machine, const OpPrices& prices) {
   FaultPoints faults;
@@ -96,14 +101,16 @@ Result<PlannedSeat> plan_seat(Env& env, const Config& config, const Mesh& mesh, 
     HF_TRY(kernels, machine.make_kernels());
   }
   PlannedDevice device({.host_sees_memory = machine.host_sees_memory, .kernels = kernels.get()});
-  HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.env = env,
-                                                             .faults = faults,
-                                                             .communicator = peers,
-                                                             .device = device,
-                                                             .config = config,
-                                                             .mesh = mesh,
-                                                             .data = nullptr},
-                                                            machine.with_nccl));
+  HF_TRY(const std::unique_ptr<Worker> worker,
+         Worker::plan({.env = env,
+                       .faults = faults,
+                       .communicator = peers,
+                       .device = device,
+                       .config = config,
+                       .mesh = mesh,
+                       .buddies = replica_buddies(config, mesh, one_host(mesh)),
+                       .data = nullptr},
+                      machine.with_nccl));
   HF_TRY_VOID(worker->prepare_kernels());
   const MemoryPlan& memory = worker->memory_plan();
   PlannedSeat seat{.plan = {.seat = worker->seat(),

@@ -14,6 +14,7 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
 // What is still under way then nobody will vote for.
 AsyncSaver::~AsyncSaver() {
   cancelled_ = true;
+  replicas_.reset();  // which waits for nobody, and reads slots
   saves_.clear();
   publish_.wait();
   cleanup_.wait();
@@ -26,15 +27,31 @@ Result<void> AsyncSaver::prepare() {
   HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
   for (const std::span<std::byte> slot : memory_->slots())
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
+  return memory_->outlives_process() ? make_replicas() : Result<void>();
+}
+
+Result<void> AsyncSaver::make_replicas() {
+  if (worker_->buddies().empty()) return {};
+  Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*worker_, writer_);
+  if (replicas.ok()) {
+    replicas_ = std::move(replicas).value();
+  } else if (worker_->communicator().abandoned()) {
+    return replicas.error();
+  } else {
+    replica_complaint_ = replicas.error().message;
+  }
   return {};
 }
 
 Snapshot* AsyncSaver::free_snapshot() {
+  Snapshot* oldest = nullptr;
   for (const std::unique_ptr<Snapshot>& snapshot : snapshots_) {
     const auto uses_it = [&](const std::unique_ptr<Save>& save) { return save->snapshot == snapshot.get(); };
-    if (snapshot.get() != confirmed_ && std::ranges::none_of(saves_, uses_it)) return snapshot.get();
+    if (snapshot.get() == confirmed_ || snapshot.get() == sent_ || std::ranges::any_of(saves_, uses_it))
+      continue;
+    if (oldest == nullptr || snapshot->state().step < oldest->state().step) oldest = snapshot.get();
   }
-  return nullptr;
+  return oldest;
 }
 
 bool AsyncSaver::is_saving() const {
@@ -43,7 +60,7 @@ bool AsyncSaver::is_saving() const {
 }
 
 Result<bool> AsyncSaver::begin(bool to_disk) {
-  if (!to_disk && free_snapshot() == nullptr) return false;
+  if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();
   save->report.step = worker_->state().step;
   save->begin_ns = worker_->env().monotonic_ns();
@@ -126,10 +143,13 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
     votes.to_disk = due.to_disk ? 1 : 0;
     votes.to_ram = due.to_ram ? 1 : 0;
   }
+  if (sent_ != nullptr && replicas_->finished())
+    (replicas_->succeeded() ? votes.replicated : votes.unreplicated) = 1;
   return votes;
 }
 
 Result<void> AsyncSaver::advance(const SaveVotes& sums) {
+  HF_TRY_VOID(end_sending(sums));
   confirm_newest();
   if (sums.published + sums.unpublished > 0) end_publishing(sums.published > 0);
   const bool drained = sums.durable + sums.failed == worker_->communicator().size();
@@ -137,19 +157,50 @@ Result<void> AsyncSaver::advance(const SaveVotes& sums) {
   return sums.failed == 0 ? begin_publishing() : give_up();
 }
 
-// Every rank has voted, and none before its copy was whole.
+// Every rank has voted, and none before its copy was whole. Of replicas that is only the begin.
 void AsyncSaver::confirm_newest() {
   if (!is_copying()) return;
   Save& newest = *saves_.back();
   newest.confirmed = true;
-  if (memory_->outlives_process()) {
-    confirmed_ = newest.snapshot;
-    if (!std::exchange(older_removed_, true)) {
-      cleanup_.start(
-          [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().run_id), writer_); });
-    }
+  if (replicas_ != nullptr) {
+    if (sent_ == nullptr) begin_sending(*newest.snapshot);
+  } else if (memory_->outlives_process()) {
+    confirm(*newest.snapshot);
   }
   if (!newest.to_disk) saves_.pop_back();
+}
+
+void AsyncSaver::confirm(const Snapshot& snapshot) {
+  confirmed_ = &snapshot;
+  if (std::exchange(older_removed_, true)) return;
+  cleanup_.start(
+      [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().run_id), writer_); });
+}
+
+void AsyncSaver::begin_sending(const Snapshot& snapshot) {
+  const auto step_of = [&](const Snapshot& of) {
+    return SnapshotStep{.writer = writer_, .generation = of.state().generation, .step = of.state().step};
+  };
+  sent_ = &snapshot;
+  replicas_->send(step_of(snapshot), snapshot.memory(),
+                  confirmed_ == nullptr ? SnapshotStep{} : step_of(*confirmed_));
+}
+
+// When all ranks have done with it.
+Result<void> AsyncSaver::end_sending(const SaveVotes& sums) {
+  if (sent_ == nullptr || sums.replicated + sums.unreplicated < worker_->communicator().size()) return {};
+  const Snapshot* const snapshot = std::exchange(sent_, nullptr);
+  ReplicaReport report = replicas_->take();
+  if (sums.unreplicated == 0) {
+    confirm(*snapshot);
+  } else {
+    report.outcome = agree_on_outcome(worker_->communicator(), worker_->waiter(), report.outcome,
+                                      worker_->env().host_name());
+    HF_CHECK(!report.outcome.ok());
+    if (worker_->communicator().abandoned()) return report.outcome;
+  }
+  replica_reports_.push_back(std::move(report));
+  return {};
 }
 
 Result<void> AsyncSaver::begin_publishing() {

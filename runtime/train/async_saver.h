@@ -13,11 +13,20 @@
 //   vote     ranks say so in the vote of some later step; then rank 0 learns what the shards are
 //   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
 //            so. One rank alone publishes what it has drained, and asks nobody
-// A RAM snapshot ends with the first. One save is drained at a time, and the one before may be published
-// meanwhile. A slot is free when it is neither waiting for the disk nor, in shared memory, the newest
-// confirmed one. Where none is, a RAM snapshot is left out, and a save waits for the disk: a run has the
-// checkpoints it was asked for, and whoever wants to wait less saves less often. A save that fails is
-// reported and given up; nothing visible has changed, and the next one that is due is another try.
+// A RAM snapshot ends with the first, or, where ranks keep replicas for each other (replicas.h), goes on so:
+//   send     a thread of every rank copies it to the rank's buddy; ranks say so in the vote of some later
+//            step, and when all have, the snapshot is confirmed
+// Confirmed is then what a lost host does not take with it, and nothing else: where a buddy cannot be given
+// its copy, that is told, the snapshot is given up, and the confirmed one stays until a newer one has all its
+// replicas. Slots of given up snapshots are whole all the same, and found by a start on the same hosts. One
+// snapshot is sent at a time: RAM snapshots that are due meanwhile are left out, and saves to the disk go on
+// without being sent.
+//
+// One save is drained at a time, and the one before may be published meanwhile. A slot is free when it is
+// neither waiting for the disk, nor being sent, nor, in shared memory, the newest confirmed one; of those
+// that are, the oldest is taken. Where none is, a RAM snapshot is left out, and a save waits for the disk: a
+// run has the checkpoints it was asked for, and whoever wants to wait less saves less often. A save that
+// fails is reported and given up; nothing visible has changed, and the next one that is due is another try.
 //
 // From the copy's end on its threads give way to those that train (Env::lower_thread_priority). Whoever waits
 // for them computes nothing meanwhile, so they have what they need then.
@@ -39,6 +48,7 @@
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
 #include "runtime/train/background_job.h"
+#include "runtime/train/replicas.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/snapshot.h"
 #include "runtime/train/snapshot_memory.h"
@@ -60,6 +70,8 @@ class AsyncSaver {
   Result<void> prepare();
   // After prepare(): why snapshots are not in shared memory though they should be; else empty.
   const std::string& complaint() const { return memory_->complaint(); }
+  // The same of replicas.
+  const std::string& replica_complaint() const { return replica_complaint_; }
   // Whether snapshots outlive the process.
   bool has_ram_tier() const { return memory_->outlives_process(); }
   // The state after the step that was just made is copied, and saved if `to_disk`. False: a RAM snapshot was
@@ -74,6 +86,7 @@ class AsyncSaver {
   bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
   bool is_saving() const;
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
+  std::vector<ReplicaReport> take_replica_reports() { return std::exchange(replica_reports_, {}); }
 
  private:
   struct Save {
@@ -94,7 +107,11 @@ class AsyncSaver {
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
+  Result<void> make_replicas();
   void confirm_newest();
+  void confirm(const Snapshot& snapshot);
+  void begin_sending(const Snapshot& snapshot);
+  Result<void> end_sending(const SaveVotes& sums);
   Result<void> complete_round();
   Result<void> begin_publishing();
   void end_publishing(bool published);
@@ -109,14 +126,18 @@ class AsyncSaver {
   std::optional<SnapshotMemory> memory_;
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
   const Snapshot* confirmed_ = nullptr;  // in shared memory
+  const Snapshot* sent_ = nullptr;       // to the buddies, at the moment
+  std::string replica_complaint_;
   bool older_removed_ = false;
   std::atomic<bool> cancelled_ = false;
   std::mutex disk_;                          // of threads that drain
   std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
+  std::vector<ReplicaReport> replica_reports_;
   BackgroundJob<std::int64_t> publish_;     // how long it took, in ns
   BackgroundJob<SharedSnapshots> cleanup_;  // of other starts' snapshots
+  std::unique_ptr<Replicas> replicas_;      // null: none
 };
 
 }  // namespace holdfast

@@ -93,18 +93,19 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
   HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
   std::vector<std::vector<SnapshotIdentity>> offers;
   for (const std::string& text : texts) offers.push_back(identities_of(text));
-  start.snapshot =
-      newest_whole_step(offers, {.writer = 0, .generation = start.generation, .step = start.step});
+  const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
+  start.snapshot = newest_whole_step(offers, disk, start.passed_over);
   if (!start.snapshot.has_value()) return {};
-  if (inputs.communicator.rank() == 0) {
-    const Result<SnapshotSet> set = SnapshotSet::open(inputs.env, run, *start.snapshot);
-    if (set.ok()) {
-      start.config = set->manifest().config;
-      start.device = set->manifest().values.at("device");
-    } else {
-      start.notes.push_back(set.error().message);
-      start.snapshot.reset();
+  while (inputs.communicator.rank() == 0 && start.snapshot.has_value()) {
+    const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
+    if (!set.empty()) {
+      start.config = set.manifest().config;
+      start.device = set.manifest().values.at("device");
+      break;
     }
+    start.notes.push_back(set.why_empty(inputs.env, *start.snapshot).message);
+    start.passed_over.push_back(*start.snapshot);
+    start.snapshot = newest_whole_step(offers, disk, start.passed_over);
   }
   HF_TRY(const std::vector<std::string> starts, all_gather_text(inputs.communicator, waiter, to_text(start)));
   start = start_from_text(starts.front());
@@ -144,6 +145,13 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   }
   HF_TRY_VOID(resolve_config(config, data.vocabulary_needed()));
   return check_layout(config, ranks, config.elastic.spares);
+}
+
+Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                      const Mesh& mesh) {
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(inputs.communicator, waiter, inputs.env.host_name()));
+  return replica_buddies(config, mesh, hosts);
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {

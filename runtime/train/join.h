@@ -27,7 +27,8 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
                               std::unique_ptr<FileLock>& lock);
 
 // Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
-// was seen, not yet read.
+// was seen, not yet read; where it turns out to be damaged, it is added to what is passed over, and this is
+// called again.
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start);
 
@@ -44,6 +45,10 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
 
 // resolve_config() with what the data says about the vocabulary, and check_layout(). `ranks`: with spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
+
+// replica_buddies() with the hosts of all ranks.
+Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                      const Mesh& mesh);
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "runtime/core/units.h"
 #include "runtime/train/kernel_choice.h"
@@ -146,6 +147,29 @@ Result<void> Progress::save_failed(const SaveReport& report) {
   EventLine& line = log_.line().begin("fault", env_->wall_time_us());
   line.field("step", report.step).field("what", "save").field("reason", reason);
   return log_.write(line);
+}
+
+Result<void> Progress::replicated(const ReplicaReport& report) {
+  if (!speaks_) return {};
+  const bool failed = !report.outcome.ok();
+  const bool failed_before = std::exchange(replicas_fail_, failed);
+  EventLine& line = log_.line().begin(failed ? "fault" : "snapshot", env_->wall_time_us());
+  line.field("step", report.step);
+  if (failed) {
+    const std::string& reason = report.outcome.error().message;
+    line.field("what", "replica").field("reason", reason);
+    if (!failed_before) {
+      fmt::print(stderr,
+                 "holdfast: the snapshot of step {} has not all its replicas: {}. Training goes on with the "
+                 "last one that has, and the next one that is due is another try\n",
+                 report.step, reason);
+    }
+    return log_.write(line);
+  }
+  if (failed_before)
+    fmt::print(stderr, "holdfast: the snapshot of step {} has all its replicas again\n", report.step);
+  return log_.write(
+      line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
 Result<void> Progress::uploaded(const UploadReport& report) {

@@ -47,6 +47,8 @@ class Progress {
   Result<void> chose_interval(std::uint64_t step, const IntervalChoice& choice);
   // Told on stderr and as a fault; training goes on.
   Result<void> save_failed(const SaveReport& report);
+  // An event for each; on stderr when replicas begin to fail, and when they do no more.
+  Result<void> replicated(const ReplicaReport& report);
   Result<void> uploaded(const UploadReport& report);
   // Ranks are gone and the others about to go on: a fault, told to people, too. The recovery itself is told
   // with the first step that is made after it, because it is over then.
@@ -69,6 +71,7 @@ class Progress {
   std::int64_t resumed_ns_ = 0;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
   std::int64_t steps_seen_ = 0;  // by this process
+  bool replicas_fail_ = false;   // the last one did
 };
 
 }  // namespace holdfast

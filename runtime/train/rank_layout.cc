@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/buddies.h"
 #include "parallel/pipeline/stage_split.h"
 
 namespace holdfast {
@@ -65,6 +66,15 @@ SeatingWish seating_wish(const Config& config, int launched_ranks) {
   const MeshShape shape = mesh_shape(layout_of(config, launched_ranks, config.elastic.spares));
   const auto least = static_cast<int>(std::min<std::int64_t>(config.elastic.min_data_parallel, shape.data));
   return {.data_most = shape.data, .data_least = least, .pipeline = shape.pipeline, .tensor = shape.tensor};
+}
+
+std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
+                                 std::span<const std::string> host_of_rank) {
+  const std::string& replicas = config.checkpoint.replicas;
+  if (config.checkpoint.ram_every_steps == 0 || replicas == "off" || mesh.shape().data == 1) return {};
+  std::vector<int> buddies = buddies_of(mesh, host_of_rank);
+  if (replicas == "auto" && !any_crosses_hosts(buddies, host_of_rank)) return {};
+  return buddies;
 }
 
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {

@@ -30,6 +30,11 @@ Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_
 // What a run that was started with so many ranks wants of those that are there, however many are left.
 SeatingWish seating_wish(const Config& config, int launched_ranks);
 
+// By rank, who keeps the replicas of its RAM snapshots (parallel/buddies.h); empty where nobody does.
+// checkpoint.replicas: "auto" = where some rank's buddy is on another host.
+std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
+                                 std::span<const std::string> host_of_rank);
+
 // The parts of the model that a stage computes, by chunk. Layers are shared out by what they and the head
 // cost; the embedding, which copies, counts as nothing.
 std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage);

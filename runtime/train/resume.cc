@@ -119,9 +119,13 @@ std::string name_of(const StartPoint& start) {
 
 std::string to_text(const StartPoint& start) {
   const SnapshotStep snapshot = start.snapshot.value_or(SnapshotStep{});
+  nlohmann::json passed_over = nlohmann::json::array();
+  for (const SnapshotStep& step : start.passed_over)
+    passed_over.push_back({step.writer, step.generation, step.step});
   return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.run_id,
                                 start.snapshot.has_value(), snapshot.writer, snapshot.generation,
-                                snapshot.step, start.config, start.device, start.notes, start.writer})
+                                snapshot.step, start.config, start.device, start.notes, start.writer,
+                                passed_over})
       .dump();
 }
 
@@ -135,6 +139,8 @@ StartPoint start_from_text(const std::string& text) {
                       .device = json[9],
                       .notes = json[10],
                       .writer = json[11]};
+  for (const nlohmann::json& step : json[12])
+    start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});
   if (json[4]) start.snapshot = {.writer = json[5], .generation = json[6], .step = json[7]};
   return start;
 }

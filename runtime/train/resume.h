@@ -20,10 +20,11 @@ struct StartPoint {
   std::string run_id = {};                 // of the run whose directory it is; empty = not known, a new one
   // Newer than the checkpoint, if it turns out to be sound.
   std::optional<SnapshotStep> snapshot = {};
-  std::string config = {};              // stored with the newest of them, as TOML
-  std::string device = {};              // what it was made on
-  std::vector<std::string> notes = {};  // for the user: damaged checkpoints that were passed over
-  std::uint64_t writer = 0;             // drawn anew by every start: names its unfinished saves
+  std::vector<SnapshotStep> passed_over = {};  // newer ones that did not
+  std::string config = {};                     // stored with the newest of them, as TOML
+  std::string device = {};                     // what it was made on
+  std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were passed over
+  std::uint64_t writer = 0;                    // drawn anew by every start: names its unfinished saves
 };
 
 // Follows run.resume:

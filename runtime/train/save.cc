@@ -12,6 +12,7 @@
 #include "runtime/train/device_state.h"
 #include "runtime/train/inference.h"
 #include "runtime/train/shard_options.h"
+#include "runtime/train/snapshot_exchange.h"
 
 namespace holdfast {
 namespace {
@@ -106,13 +107,20 @@ Result<void> read_owned(Worker& worker, const std::string& directory) {
   return {};
 }
 
-// The RunState, once the owned state is read.
+// All ranks together, also where one has met an error: the RunState, once the owned state is read.
 Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
-  HF_TRY(SnapshotSet set, SnapshotSet::open(worker.env(), digest_of(run_id), step));
-  HF_TRY(const RunState state,
-         checked_state(worker, set.manifest(), fmt::format("the RAM snapshot of step {}", step.step)));
+  const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
+  SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(run_id), step);
+  HF_TRY(const std::string manifest_text, share_manifest(worker, set));
+  HF_TRY_VOID(fetch_missing_parts(worker, set));
+  if (manifest_text.empty()) return set.why_empty(worker.env(), step);
+  HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
+  HF_TRY(const RunState state, checked_state(worker, manifest, place));
   HF_TRY_VOID(read_state(worker.host_access(), worker.optimizer().state(),
                          [&](std::span<const Checkpoint::Wanted> wanted) { return set.read(wanted); }));
+  for (const std::string& damage : set.damages()) {
+    fmt::print(stderr, "holdfast: {}; the replica of its rank's snapshot is sound and is used\n", damage);
+  }
   return state;
 }
 

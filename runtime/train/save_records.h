@@ -22,19 +22,26 @@ struct SaveVotes {
   // Of the oldest that all ranks have on the disk; rank 0 alone: it is visible now, or it cannot be.
   std::int64_t published = 0;
   std::int64_t unpublished = 0;
+  // Of the snapshot that is sent to buddies: this rank's replica is sealed, or it could not be.
+  std::int64_t replicated = 0;
+  std::int64_t unreplicated = 0;
   // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
   std::int64_t to_disk = 0;
   std::int64_t to_ram = 0;
 
-  using Words = std::array<std::int64_t, 6>;
-  Words words() const { return {durable, failed, published, unpublished, to_disk, to_ram}; }
+  using Words = std::array<std::int64_t, 8>;
+  Words words() const {
+    return {durable, failed, published, unpublished, replicated, unreplicated, to_disk, to_ram};
+  }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
             .failed = words[1],
             .published = words[2],
             .unpublished = words[3],
-            .to_disk = words[4],
-            .to_ram = words[5]};
+            .replicated = words[4],
+            .unreplicated = words[5],
+            .to_disk = words[6],
+            .to_ram = words[7]};
   }
 };
 
@@ -50,6 +57,15 @@ struct SaveReport {
   std::int64_t publish_ns = 0;    // on rank 0: of making it visible and removing what is too old
   std::int64_t durable_ns = 0;    // on rank 0: from its begin until it was visible, and so durable
   std::int64_t duration_ns = 0;   // from its begin until all ranks knew that
+};
+
+// How the replicas of a snapshot were made: it is confirmed if the outcome is ok. The outcome is equal on all
+// ranks; bytes and time are this rank's.
+struct ReplicaReport {
+  std::uint64_t step = 0;
+  Result<void> outcome;
+  std::uint64_t bytes = 0;       // sent
+  std::int64_t duration_ns = 0;  // until all ranks knew
 };
 
 }  // namespace holdfast

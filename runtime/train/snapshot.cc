@@ -18,7 +18,7 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 }  // namespace
 
 Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer)
-    : worker_(&worker), slot_(memory, specs_of(saved_state(worker))) {
+    : worker_(&worker), memory_(memory), slot_(memory, specs_of(saved_state(worker))) {
   const std::vector<StatePiece> pieces = saved_state(worker);
   const std::uint64_t most_bytes =
       worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : HostAccess::buffer_bytes;

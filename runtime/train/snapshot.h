@@ -30,7 +30,8 @@ class Snapshot {
   void complete();
 
   const RunState& state() const { return state_; }
-  const Manifest& manifest() const { return manifest_; }  // of that state, without shards
+  const Manifest& manifest() const { return manifest_; }         // of that state, without shards
+  std::span<const std::byte> memory() const { return memory_; }  // the slot, sealed by complete()
   // What complete() has made.
   const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
@@ -46,6 +47,7 @@ class Snapshot {
     std::span<const std::byte> source;
   };
   std::vector<Part> parts_;  // of the state, as they are copied
+  std::span<const std::byte> memory_;
   SnapshotSlot slot_;
   RunState state_;
   Manifest manifest_;

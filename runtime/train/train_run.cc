@@ -283,12 +283,15 @@ void TrainRun::remove_old_snapshots(std::optional<std::uint64_t> kept_writer) {
 
 Result<void> TrainRun::build_worker() {
   HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
+  const Mesh mesh(epoch_->seating().shape);
+  HF_TRY(std::vector<int> buddies, join_buddies(seats(), waiter(), config_, mesh));
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = seats().communicator,
                                                            .device = *device_,
                                                            .config = config_,
-                                                           .mesh = Mesh(epoch_->seating().shape),
+                                                           .mesh = mesh,
+                                                           .buddies = std::move(buddies),
                                                            .data = data_,
                                                            .ranks_on_host = launched_.ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),
@@ -300,10 +303,10 @@ Result<void> TrainRun::build_worker() {
 
 Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = data_->fingerprint();
-  if (start_.snapshot.has_value()) {
+  while (start_.snapshot.has_value()) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) return {};
-    if (recovery_.has_value()) {
+    if (recovery_.has_value() && !start_.snapshot.has_value()) {
       HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, standing_.run_id));
     }
   }
@@ -335,14 +338,16 @@ Result<void> TrainRun::start_afresh() {
   return restore_weights(*worker_, (*found)->checkpoint.directory());
 }
 
-// False: it is not sound, and what was known before it counts.
+// False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (first_) fmt::print("resuming from {}\n", name_of(start_));
   const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (first_) fmt::print(stderr, "holdfast: RAM snapshot passed over: {}\n", restored.error().message);
+  start_.passed_over.push_back(*start_.snapshot);
   start_.snapshot.reset();
+  HF_TRY_VOID(join_snapshot(seats(), waiter(), config_, start_));
   return false;
 }
 

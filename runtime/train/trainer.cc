@@ -87,6 +87,8 @@ Result<void> Trainer::prepare_saves() {
   if (!saver_) return {};
   HF_TRY_VOID(saver_->prepare());
   if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
+  if (!saver_->replica_complaint().empty())
+    parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
   CheckpointConfig config = parts_.worker.config().checkpoint;
   if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
   cadence_.emplace(config, failures_so_far());
@@ -202,6 +204,7 @@ Result<void> Trainer::begin_save(bool to_disk) {
 void Trainer::report_saves() {
   report_uploads();
   if (!saver_) return;
+  for (const ReplicaReport& report : saver_->take_replica_reports()) keep(parts_.progress.replicated(report));
   for (const SaveReport& report : saver_->take_reports()) {
     cadence_->ended(report);
     if (report.outcome.ok()) {

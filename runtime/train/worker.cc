@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/replica_transfer.h"
 #include "checkpoint/snapshot_slot.h"
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
@@ -157,7 +158,22 @@ Result<void> Worker::agree_it_fits() {
 }
 
 std::uint64_t Worker::shared_snapshot_bytes() const {
-  return config().checkpoint.ram_every_steps != 0 ? SnapshotMemory::shared_slots * snapshot_bytes_ : 0;
+  if (config().checkpoint.ram_every_steps == 0) return 0;
+  std::uint64_t bytes = SnapshotMemory::shared_slots * snapshot_bytes_;
+  for (const int rank : kept_ranks()) bytes += ReplicaKeeper::places * snapshot_bytes_of(rank);
+  return bytes;
+}
+
+int Worker::buddy() const {
+  return buddies().empty() ? -1 : buddies()[static_cast<std::size_t>(communicator_.rank())];
+}
+
+std::vector<int> Worker::kept_ranks() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < buddies().size(); ++rank) {
+    if (buddies()[rank] == communicator_.rank()) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
 }
 
 Result<void> Worker::allocate() {
@@ -223,17 +239,25 @@ void Worker::reserve_exchanges() {
 
 // In shared memory it is no part of the arena.
 void Worker::reserve_snapshot() {
+  snapshot_bytes_ = snapshot_bytes_at(seat_.data);
+  if (config().checkpoint.ram_every_steps != 0) return;
+  snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
+                                 snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);
+}
+
+std::uint64_t Worker::snapshot_bytes_of(int rank) const {
+  return snapshot_bytes_at(mesh_.seat_of(rank).data);
+}
+
+std::uint64_t Worker::snapshot_bytes_at(int data_seat) const {
   std::vector<ShardSpec> pieces;
   for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (ShardSpec& piece : buckets_.shard_specs(seat_.data, kind)) {
+    for (ShardSpec& piece : buckets_.shard_specs(data_seat, kind)) {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
   }
   constexpr std::uint64_t other_manifest_bytes = 64 << 10;
-  snapshot_bytes_ = SnapshotSlot::bytes_for(pieces, 2 * dump_config(config()).size() + other_manifest_bytes);
-  if (config().checkpoint.ram_every_steps != 0) return;
-  snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
-                                 snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);
+  return SnapshotSlot::bytes_for(pieces, 2 * dump_config(config()).size() + other_manifest_bytes);
 }
 
 // The part of the arena's slot that is aligned as snapshots are.

@@ -40,6 +40,8 @@ struct WorkerInputs {
   Device& device;
   const Config& config;  // resolved
   Mesh mesh;             // of all ranks
+  // By rank, who keeps the replicas of its RAM snapshots (replica_buddies()); empty: nobody.
+  std::vector<int> buddies = {};
   std::shared_ptr<DataSet> data;
   int ranks_on_host = 1;  // that share its memory
   // Moves the device's memory between the ranks of every axis, on all of them or on none; null: the
@@ -118,8 +120,15 @@ class Worker {
   // goes on.
   std::span<std::byte> snapshot_memory() const { return snapshot_memory_; }
   std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }  // of one such copy; 0 where there is none
-  std::uint64_t shared_snapshot_bytes() const;  // of those in shared memory, beside the memory plan
-  int host_threads() const;                     // for work of the host while the device rests
+  // Of one snapshot of another rank of the data group.
+  std::uint64_t snapshot_bytes_of(int rank) const;
+  // Who keeps replicas of this rank's snapshots, -1 = nobody; and whose this rank keeps.
+  const std::vector<int>& buddies() const { return inputs_.buddies; }
+  int buddy() const;
+  std::vector<int> kept_ranks() const;
+  // Of snapshots and replicas in shared memory, beside the memory plan.
+  std::uint64_t shared_snapshot_bytes() const;
+  int host_threads() const;  // for work of the host while the device rests
   // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
@@ -140,6 +149,7 @@ class Worker {
   void reserve();
   void reserve_exchanges();
   void reserve_snapshot();
+  std::uint64_t snapshot_bytes_at(int data_seat) const;
   std::span<std::byte> bound_snapshot() const;
   std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;

@@ -196,6 +196,11 @@ TEST(NewestWholeStep, IsTheNewestOfWhichNoPartIsMissing) {
       << "12 was not sealed by all";
   EXPECT_EQ(newest({{offered(1, 12, 0, 2), offered(2, 12, 1, 2)}}), 0u) << "of two starts";
   EXPECT_EQ(newest({{}, {offered(1, 11, 0, 1)}}), 0u) << "rank 0 has none, and could not say what it is";
+  EXPECT_EQ(newest({{offered(1, 11, 0, 2), offered(1, 11, 0, 2)}}), 0u) << "a replica is the same part";
+  const std::vector<SnapshotStep> damaged = {{.writer = 1, .generation = 0, .step = 12}};
+  const std::vector<SnapshotIdentity> both = {offered(1, 11, 0, 1), offered(1, 12, 0, 1)};
+  EXPECT_EQ(newest({both}), 12u);
+  EXPECT_EQ(newest_whole_step({{both}}, after, damaged)->step, 11u);
 }
 
 class RamTierTest : public testing::Test {
@@ -221,18 +226,54 @@ class RamTierTest : public testing::Test {
 TEST_F(RamTierTest, FindsWhatIsSealedAndRemovesAll) {
   make(snapshot_name(run_, 1, 0, 0), true);
   make(snapshot_name(run_, 1, 0, 1), false);
+  make(replica_name(run_, 1, 0, 0), true);
   make(snapshot_name(run_, 2, 0, 0), true);
   const std::vector<FoundSnapshot> found = list_snapshots(posix_env(), run_);
-  ASSERT_EQ(found.size(), 2u);
+  ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].name, snapshot_name(run_, 1, 0, 0));
+  EXPECT_EQ(found[1].name, replica_name(run_, 1, 0, 0)) << "behind the rank's own";
   EXPECT_EQ(found[0].identity.step, 7u);
   FaultyEnv elsewhere(posix_env());
   elsewhere.move_to_host("another");
   EXPECT_TRUE(list_snapshots(elsewhere, run_).empty());
-  EXPECT_EQ(remove_snapshots(posix_env(), run_, 2)->count, 2u);
+  EXPECT_EQ(remove_snapshots(posix_env(), run_, 2)->count, 3u);
   EXPECT_EQ(list_snapshots(posix_env(), run_).size(), 1u);
   EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 1u);
   EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 0u);
+}
+
+TEST_F(RamTierTest, AReplicaStandsForADamagedSlot) {
+  const std::string own = snapshot_name(run_, 9, 0, 0), replica = replica_name(run_, 9, 0, 0);
+  make(own, true);
+  make(replica, true);
+  const std::vector<ShardSpec> specs = two_pieces();
+  const auto damage = [](const std::string& name, std::uint64_t at) {
+    posix_env().open_shared_memory(name).value()->bytes()[at] ^= std::byte{1};
+  };
+  const auto read = [&] {
+    SnapshotSet set = SnapshotSet::open(posix_env(), run_, {.writer = 9, .generation = 0, .step = 7});
+    std::vector<std::byte> first(specs[0].byte_count(), std::byte{1}), second(specs[1].byte_count());
+    const std::vector<Checkpoint::Wanted> wanted = {{specs[0], first}, {specs[1], second}};
+    const Result<void> outcome =
+        set.empty() ? Result<void>(fail(ExitCode::checkpoint, "empty")) : set.read(wanted);
+    EXPECT_TRUE(!outcome.ok() || first == std::vector<std::byte>(first.size()));
+    return std::pair(outcome.ok(), set.damages().size());
+  };
+  EXPECT_EQ(read(), std::pair(true, std::size_t{0}));
+  damage(own, 5000);
+  EXPECT_EQ(read(), std::pair(true, std::size_t{1})) << "a piece of the slot";
+  EXPECT_THAT(SnapshotSet::open(posix_env(), run_, {.writer = 9, .step = 7}).drop_damaged(specs),
+              testing::IsEmpty());
+  damage(replica, 5000);
+  EXPECT_EQ(read().first, false) << "the same piece of both";
+  EXPECT_THAT(SnapshotSet::open(posix_env(), run_, {.writer = 9, .step = 7}).drop_damaged(specs),
+              testing::ElementsAre(0));
+  EXPECT_THAT(SnapshotSet::open(posix_env(), run_, {.writer = 9, .step = 7}).drop_damaged({specs[1]}),
+              testing::IsEmpty())
+      << "what is not wanted is not read";
+  damage(replica, 5000);
+  damage(own, 20);
+  EXPECT_EQ(read(), std::pair(true, std::size_t{0})) << "the slot is not even listed";
 }
 
 }  // namespace

@@ -677,8 +677,8 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
 
     def test_ram_snapshot_damaged(self):
-        # Killed in its fourth step, a run leaves its snapshots and nothing else. The second byte of tensors in each is changed.
-        train = f"'{PROGRAM}' train run.toml --checkpoint.every_steps=0 --checkpoint.ram_every_steps=1"
+        # Killed in its fourth step, a run leaves one snapshot and nothing else. The second byte of tensors in it is changed.
+        train = f"'{PROGRAM}' train run.toml --checkpoint.every_steps=0 --checkpoint.ram_every_steps=2"
         outcome = self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
             HOLDFAST_FAULTS=step.begin@4=kill {train} >log 2>&1; [ $? = 137 ] || {{ cat log; exit 98; }}
             for slot in /dev/shm/holdfast-*; do printf x | dd of="$slot" bs=1 seek=4097 conv=notrunc status=none; done
@@ -909,6 +909,10 @@ class Errors(unittest.TestCase):
     def test_without_ulfm(self):
         script = f'. "{ROOT}/tools/lib.sh"; use_mpi_prefix; exec "$mpi/bin/mpirun" --oversubscribe -np 2 "$0" train run.toml'
         self.expect(self.start(["bash", "-c", script, PROGRAM], self.folder))
+
+    def test_no_replicas(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--checkpoint.ram_every_steps=1", "--checkpoint.replicas=on",
+                                environment={"HOLDFAST_NETWORK": "nope0"}))
 
     def test_mpi_not_loaded(self):
         """The program alone, as where neither MPI nor the library for it was ever built."""

@@ -20,7 +20,8 @@ JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the 
 
 TENSOR_LANES = 2
 # Of every start of a run, and of its reference. The steps are short: what counts is where a run dies, and how often.
-RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2", "--training.sequence_length=32",
+RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2",
+               "--checkpoint.replicas=on", "--training.sequence_length=32",
                "--training.microbatch_size=2"]
 
 

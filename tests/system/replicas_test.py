@@ -1,0 +1,104 @@
+"""Snapshots of a killed run whose slots are lost or damaged: the replicas that its ranks kept for each other stand for them,
+and the run that is started again ends with the bits of the run that was never disturbed."""
+import re
+import signal
+import unittest
+from pathlib import Path
+
+import harness
+
+OPTIONS = ["--checkpoint.every_steps=20", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on"]
+LAST_STEP = 35  # before the kill, which comes while the ranks sleep; one checkpoint is on the disk by then
+PIECES = 4096   # where the content of a slot begins
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class ReplicasTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene()
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene)
+
+    def killed(self, name, ranks=2):
+        """A run whose ranks were killed all together; the newest snapshot that was confirmed before."""
+        run = self.scene.run(name, OPTIONS)
+        start = run.start(ranks, faults=f"step.begin@{LAST_STEP + 1}=sleep:3000")
+        self.assertTrue(start.wait_for_step(LAST_STEP), start.tail())
+        for pid in start.ranks():
+            harness.kill(pid, signal.SIGKILL)
+        start.wait()
+        harness.expect_no_processes(run)
+        confirmed = [event["step"] for event in run.events("snapshot")]
+        self.assertTrue(confirmed, start.tail())
+        self.assertEqual(run.events("fault"), [])
+        return run, confirmed[-1]
+
+    def slots(self, run, rank, replicas):
+        """Of one rank in shared memory: its own, or the replicas of them."""
+        known = {path.name.split("-")[1] for path in SHARED_MEMORY.glob("holdfast-*-00000-0")}
+        mine = [name for name in known if self.is_of(name, run)]
+        self.assertEqual(len(mine), 1, mine)
+        part = "-replica-" if replicas else "-"
+        found = sorted(SHARED_MEMORY.glob(f"holdfast-{mine[0]}-*-{rank:05d}{part}[0-9]"))
+        self.assertTrue(found, f"rank {rank} has none")
+        return found
+
+    def is_of(self, digest, run):
+        """The slots name the run by a digest; inside they name its directory."""
+        mark = str(run.directory).encode()
+        return any(mark in path.read_bytes() for path in SHARED_MEMORY.glob(f"holdfast-{digest}-*"))
+
+    def damage(self, path):
+        with open(path, "r+b") as file:
+            file.seek(PIECES + 10)
+            byte = file.read(1)[0]
+            file.seek(PIECES + 10)
+            file.write(bytes([byte ^ 64]))
+
+    def resume(self, run, ranks=2):
+        output = run.start(ranks).expect_exit(0)
+        self.assertEqual(run.digest(), self.reference)
+        harness.expect_no_snapshots(run)
+        start = run.events("start")[-1]
+        return output, start["resumed_from"], start["resumed_from_step"]
+
+    def test_slots_that_are_gone(self):
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks):
+                run, confirmed = self.killed(f"gone-{ranks}", ranks)
+                for path in self.slots(run, 1, replicas=False):
+                    path.unlink()
+                _, where, step = self.resume(run, ranks)
+                self.assertEqual(where, "ram")
+                self.assertGreaterEqual(step, confirmed)
+
+    def test_slots_that_are_damaged(self):
+        run, confirmed = self.killed("damaged")
+        for path in self.slots(run, 0, replicas=False):
+            self.damage(path)
+        output, where, step = self.resume(run)
+        self.assertEqual(where, "ram")
+        self.assertGreaterEqual(step, confirmed)
+        self.assertRegex(output, r"the RAM snapshot holdfast-\S+-00000-\d is damaged: tensor '.*' \(weight\) has a wrong checksum; "
+                                 r"it is passed over; the replica of its rank's snapshot is sound and is used")
+
+    def test_damaged_replicas_leave_the_disk(self):
+        run, _ = self.killed("both")
+        for path in self.slots(run, 1, replicas=False) + self.slots(run, 1, replicas=True):
+            self.damage(path)
+        output, where, step = self.resume(run)
+        self.assertEqual((where, step), ("disk", 20))
+        self.assertRegex(output, r"RAM snapshot passed over: .*has a wrong checksum")
+
+    def test_they_are_removed_with_the_rest(self):
+        run, _ = self.killed("cleaned")
+        replicas = self.slots(run, 0, replicas=True) + self.slots(run, 1, replicas=True)
+        printed = harness.program_output("clean", run.directory)
+        removed = int(re.search(r"(\d+) snapshots removed", printed).group(1))
+        self.assertEqual(removed, 6 + len(replicas), "three slots of each rank, two replicas of each")
+        self.assertEqual([path for path in replicas if path.exists()], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
