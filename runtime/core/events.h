@@ -1,7 +1,7 @@
 // The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report
-// and all metrics derive. Only rank 0 writes. A line is written by one append, so a killed run leaves whole
-// lines, but for the last; readers skip a torn last line, and a writer that continues such a file starts a
-// new line first.
+// and all metrics derive. Rank 0 writes, and the launcher what it did between two starts. A line is written
+// by one append, so lines of both do not mix and a killed run leaves whole lines, but for the last; readers
+// skip a torn last line, and a writer that continues such a file starts a new line first.
 #pragma once
 
 #include <cstdint>
