@@ -77,15 +77,7 @@ struct ParallelConfig {
 struct ElasticConfig {
   std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
   std::int64_t spares = 0;             // ranks that wait for a seat
-  bool grow = true;                    // back to the degree wanted, where ranks come back
   std::int64_t recovery_timeout_ms = 30'000;
-};
-
-struct WatchdogConfig {
-  bool guard = true;              // a process on every host that ends ranks which are past their deadlines
-  double factor = 10.0;           // deadline of a phase / the median of what it took
-  std::int64_t floor_ms = 5'000;  // no deadline is shorter
-  std::int64_t ceiling_ms = 300'000;  // nor longer; that of a phase of which nothing is known yet
 };
 
 struct OptimizerConfig {
@@ -150,7 +142,6 @@ struct Config {
   TrainingConfig training;
   ParallelConfig parallel;
   ElasticConfig elastic;
-  WatchdogConfig watchdog;
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;
