@@ -78,6 +78,15 @@ struct ElasticConfig {
   std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
   std::int64_t spares = 0;             // ranks that wait for a seat
   std::int64_t recovery_timeout_ms = 30'000;
+  std::string grow = "auto";            // back to the copies wanted, with new processes: "auto", "off"
+  std::int64_t grow_after_ms = 10'000;  // since the last fault or attempt
+};
+
+struct WatchdogConfig {
+  bool guard = true;
+  double factor = 3.0;  // a phase's deadline / its median
+  std::int64_t floor_ms = 5'000;
+  std::int64_t ceiling_ms = 600'000;  // also while there is no median yet
 };
 
 struct OptimizerConfig {
@@ -142,6 +151,7 @@ struct Config {
   TrainingConfig training;
   ParallelConfig parallel;
   ElasticConfig elastic;
+  WatchdogConfig watchdog;
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;

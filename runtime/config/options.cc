@@ -183,6 +183,27 @@ std::vector<Option> elastic_options() {
       duration("elastic.recovery_timeout", HF_FIELD(elastic.recovery_timeout_ms), {100, kDay_ms}, kSafe,
                "Longest time that the ranks which are left may take to come together after a death; past it "
                "the run ends, to be started again"),
+      choice(
+          "elastic.grow", HF_FIELD(elastic.grow), {"auto", "off"}, kSafe,
+          "A run that lost ranks: auto = starts new ones between two steps, where MPI can, until it has the "
+          "copies that were wanted; off = goes on with those it has"),
+      duration("elastic.grow_after", HF_FIELD(elastic.grow_after_ms), {0, kDay_ms}, kSafe,
+               "How long after a fault, or after new ranks could not be started, the run tries to grow"),
+  };
+}
+
+std::vector<Option> watchdog_options() {
+  return {
+      boolean("watchdog.guard", HF_FIELD(watchdog.guard), kSafe,
+              "A process on every host looks after its ranks: it ends one that hangs, so that the others can "
+              "go on without it, and writes down what each was at"),
+      real("watchdog.factor", HF_FIELD(watchdog.factor), "", {1.5, 1000}, kSafe,
+           "A rank hangs when what it is at takes so many times as long as it usually does"),
+      duration("watchdog.floor", HF_FIELD(watchdog.floor_ms), {100, kDay_ms}, kSafe,
+               "But never before it took this long"),
+      duration(
+          "watchdog.ceiling", HF_FIELD(watchdog.ceiling_ms), {100, kDay_ms}, kSafe,
+          "And always when it took this long; also the limit for what was not done often enough to know"),
   };
 }
 
@@ -302,9 +323,9 @@ std::vector<Option> trace_options() {
 
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
-  for (auto section :
-       {general_options, run_options, model_options, data_options, training_options, parallel_options,
-        elastic_options, optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
+  for (auto section : {general_options, run_options, model_options, data_options, training_options,
+                       parallel_options, elastic_options, watchdog_options, optimizer_options,
+                       interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

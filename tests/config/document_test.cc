@@ -34,6 +34,9 @@ Config all_changed() {
   config.elastic.min_data_parallel = 2;
   config.elastic.spares = 1;
   config.elastic.recovery_timeout_ms = 31'000;
+  config.elastic.grow = "off";
+  config.elastic.grow_after_ms = 1'500;
+  config.watchdog = {false, 4.5, 600, 61'000};
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
   config.checkpoint = {
       11, 4, 5, "cp \"$HOLDFAST_CHECKPOINT\" there", 1000, "always", true, 6, "on", 3'600'000, "threads"};
@@ -173,7 +176,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_THAT(options_help("checkpoint.keep"), testing::StartsWith("  --checkpoint.keep=  integer"));
   EXPECT_EQ(options_help("nothing"),
             "there is no section nothing; the sections are general, run, model, data, training, parallel, "
-            "elastic, optimizer, "
+            "elastic, watchdog, optimizer, "
             "checkpoint, evaluation, kernels, log, trace\n");
   const std::string all = options_help("");
   for (const Option& option : option_registry()) {

@@ -1,0 +1,127 @@
+// Board: what every rank of one host is at, in shared memory, where the guard of the host and whoever looks
+// into a run can read it, also when the rank hangs or is dead.
+//
+//   HF_TRY(std::unique_ptr<Board> board, Board::open_or_create(env, name, BoardSize{.slots = 8}));
+//   BoardSlot& slot = board->slot(rank_on_host);
+//
+// One process writes a slot, the guard reads it: every word that both touch is an atomic of its own, so a
+// reader sees a mixture of two moments at worst, never half a word. What must be seen together is written
+// between two increments of `version` (odd: being written; read_slot() retries).
+//
+// Layout: a BoardHeader, `slots` x BoardSlot, then `slots` rings of `ring_spans` x Span (span_recorder.h),
+// the flight record of each rank. Fixed-width fields; the header says the version of the layout, and a board
+// of another one is an error.
+//
+// Threads: a slot's words are for the training thread of its rank, those marked (any) for every thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/core/span_recorder.h"
+#include "watchdog/phase.h"
+
+namespace holdfast {
+
+// The shared memory of one start of a run on one host. `start`: what all ranks of the start know before MPI
+// (runtime/train/watch.h).
+std::string board_name(const std::string& start);
+
+inline constexpr std::size_t board_text_bytes = 256;
+
+struct BoardSlot {
+  // Who. `process` 0: free. Set once, by the rank that takes the slot.
+  std::atomic<std::int64_t> process{0};
+  std::atomic<std::int64_t> started_ticks{0};  // ProcessFacts: with the id it names a process for good
+  std::atomic<std::int32_t> launched_rank{-1};
+  std::atomic<std::uint32_t> version{0};
+  // What it is at.
+  std::atomic<std::uint32_t> phase{0};
+  std::atomic<std::uint32_t> left{0};  // 1: it is about to end by itself, whatever its exit code
+  std::atomic<std::uint64_t> step{0};
+  std::atomic<std::uint64_t> epoch{0};       // of the membership
+  std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
+  std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
+  std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
+  // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
+  // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
+  std::atomic<std::int64_t> wait_begun_ns{0};
+  std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any
+  std::atomic<std::uint32_t> wait_number{0};  // of the collective or exchange among those of the communicator
+  std::array<std::atomic<std::uint64_t>, 4> wait_operation{};  // its name, cut to 31 bytes and a 0
+  // What its background threads are at (any): a save that drains. 0: nothing.
+  std::atomic<std::int64_t> drain_begun_ns{0};
+  std::atomic<std::uint64_t> drain_step{0};
+  std::atomic<std::uint64_t> drain_bytes{0};
+  // The flight ring.
+  std::atomic<std::uint64_t> spans_opened{0};
+  std::atomic<std::uint32_t> ring_spans{0};
+};
+
+struct BoardHeader {
+  std::atomic<std::uint64_t> magic{0};
+  std::uint32_t layout = 0, slots = 0, ring_spans = 0, reserved = 0;
+  // The guard of the host; `guard_generation` counts them, and who restarts it wins by raising it.
+  std::atomic<std::int64_t> guard_process{0};
+  std::atomic<std::int64_t> guard_started_ticks{0};
+  std::atomic<std::uint64_t> guard_generation{0};
+  std::atomic<std::int64_t> guard_tick_ns{0};  // its last look
+  std::atomic<std::uint32_t> guard_port{0};    // where guards of other hosts reach it; 0: nowhere
+  // Written once, when the run directory is known; then the guard writes there. `known` goes last.
+  std::array<char, 1024> run_directory{};
+  std::atomic<std::uint32_t> run_directory_known{0};
+  // The guard's newest verdict, for the `fault` event of those that go on; `verdicts` counts them and goes
+  // last.
+  std::atomic<std::int32_t> verdict_rank{-1};
+  std::array<char, board_text_bytes> verdict{};
+  std::atomic<std::uint64_t> verdicts{0};
+};
+
+struct BoardSize {
+  std::uint32_t slots = 1;
+  std::uint32_t ring_spans = 512;
+};
+
+class Board {
+ public:
+  // Whoever comes first makes it; others find it, whatever size they ask for.
+  static Result<std::unique_ptr<Board>> open_or_create(Env& env, const std::string& name,
+                                                       const BoardSize& size);
+  static Result<std::unique_ptr<Board>> open(Env& env, const std::string& name);  // must exist
+
+  BoardHeader& header();
+  std::uint32_t slots() const;
+  BoardSlot& slot(std::uint32_t index);
+  std::span<Span> ring(std::uint32_t index);  // of the slot
+  // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken.
+  Result<std::uint32_t> take_slot(Env& env, int launched_rank);
+
+ private:
+  explicit Board(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  std::unique_ptr<SharedMemory> memory_;
+};
+
+// What one slot says, as plain values of one moment.
+struct SlotView {
+  std::int64_t process = 0, started_ticks = 0;
+  int launched_rank = -1;
+  Phase phase = Phase::start_up;
+  bool left = false;
+  std::uint64_t step = 0, epoch = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, beat_ns = 0;
+  std::int64_t wait_begun_ns = 0;
+  int wait_peer = -1;
+  std::uint32_t wait_number = 0;
+  std::string wait_operation = {};
+  std::int64_t drain_begun_ns = 0;
+  std::uint64_t drain_step = 0, drain_bytes = 0;
+};
+SlotView read_slot(const BoardSlot& slot);
+
+}  // namespace holdfast

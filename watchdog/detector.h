@@ -1,0 +1,40 @@
+// Detector: from what the boards say to a verdict on who hangs. Pure.
+//
+// A rank is over its time when its phase is past the deadline. Most of those only wait for another one: the
+// culprit is a sink of the wait-for graph, a rank over its time that does not wait, or says that it does and
+// has not looked for a while. A rank that waits for others and looks is never it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "watchdog/board.h"
+
+namespace holdfast {
+
+struct WatchedRank {
+  SlotView slot;
+  std::string host;
+  bool own_host = true;  // only such a one can this guard end
+  bool stopped = false;  // state T of /proc
+};
+
+struct HangVerdict {
+  enum class Kind : std::uint8_t {
+    none,
+    culprit,  // `rank` hangs: end it, the others go on
+    no_sink,  // all that are over their time wait for each other, and have for as long again: level 2
+  };
+  Kind kind = Kind::none;
+  std::size_t index = 0;  // of the culprit in `ranks`
+  std::string
+      sentence;  // "rank 2 (host a) hangs: step 9 (forward) for 5.2 s, 31 ms are usual; it is stopped"
+};
+
+// `silent_ns`: a rank that waits looks at least this often. One culprit at a time: the one that is over its
+// time for longest.
+HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns);
+
+}  // namespace holdfast

@@ -1,0 +1,21 @@
+// What a rank is at, as the watchdog tells it apart: each phase has a deadline of its own.
+#pragma once
+
+#include <cstdint>
+
+namespace holdfast {
+
+enum class Phase : std::uint8_t {
+  start_up,    // the program, MPI, config, data, device: until the first step can begin
+  load,        // state from RAM, disk or a peer
+  step,        // from one vote's end to the next
+  evaluation,  // a batch of it
+  save,        // one that training waits for
+  recovery,    // after a death: coming together and planning
+  spare,       // waits for a seat or the end; only its beats count
+  end,         // report and farewell
+  count
+};
+const char* name_of(Phase phase);
+
+}  // namespace holdfast

@@ -1,0 +1,73 @@
+// RankWatch: a rank's own side of the watchdog. It writes on the board of its host what the rank is at, keeps
+// the flight record there, learns how long each phase takes, and sees to it that there is a guard.
+//
+// All of it costs some stores; nothing here waits or allocates after the start, but for the start of another
+// guard when the one there was is gone. Where there is no board (no shared memory, watchdog.guard = false)
+// there is no RankWatch either, so its users hold a pointer that may be null.
+//
+// Threads: the training thread, but for drains() and drained().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/wait_listener.h"
+#include "watchdog/board.h"
+#include "watchdog/deadlines.h"
+
+namespace holdfast {
+
+class RankWatch final : public WaitListener {
+ public:
+  struct Setup {
+    std::string board;        // board_name()
+    std::uint32_t slots = 1;  // ranks of this host, and room for those that come later
+    int launched_rank = 0;
+    std::vector<std::string> guard;  // command line of a guard for this board; empty: none is started
+    DeadlineLimits limits = {};      // until limit() says others
+  };
+  // Takes a slot and starts the guard if there is none.
+  static Result<std::unique_ptr<RankWatch>> begin(Env& env, const Setup& setup);
+  ~RankWatch() override;  // leaves the slot, as a rank that ends by itself
+
+  void limit(const DeadlineLimits& limits);  // when the config is known
+  void run_directory(const std::string& directory);
+  void epoch(std::uint64_t number, double work_times);  // of the membership; Deadlines::rescale(work_times)
+
+  // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
+  void enter(Phase phase, std::uint64_t step);
+  // A phase that may take no longer than this, whatever was learned: of what has a limit of its own.
+  void enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms);
+  // Part of the phase is done (a batch of an evaluation): that took as long as it took, and the deadline
+  // counts anew.
+  void mark();
+
+  void waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
+  void goes_on() override;
+
+  void drains(std::uint64_t step, std::uint64_t bytes);  // any thread
+  void drained();
+
+  std::span<Span> ring();  // for SpanRecorder::record_into
+  void ring_opened(std::uint64_t spans);
+
+  // The guard's newest verdict that was not taken yet; empty: none. "rank 2 (host a) hangs: ..."
+  std::string take_verdict();
+  Board& board();
+
+ private:
+  RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
+  void keep_guard();
+
+  Env* env_;
+  Setup setup_;
+  std::unique_ptr<Board> board_;
+  std::uint32_t slot_;
+  Deadlines deadlines_;
+};
+
+}  // namespace holdfast
