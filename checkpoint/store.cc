@@ -186,10 +186,21 @@ bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
   return std::ranges::find(steps_in_use_, candidate.step) != steps_in_use_.end();
 }
 
+bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const {
+  return candidate.manifest.ok() && encode_manifest(candidate.manifest.value()) == read_to_the_end_ &&
+         Checkpoint::open(*env_, candidate.directory).ok();
+}
+
+// That their files are there and have the right lengths and indices makes them count, but one must be known
+// to the last bit before anything older goes. To read every one would take the disk and a processor from
+// training at every save.
 Result<void> CheckpointStore::retain(std::int64_t keep) {
   HF_CHECK(keep >= 1);
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
   if (std::ssize(candidates) <= keep) return {};
+  const auto stay = std::span(candidates).first(static_cast<std::size_t>(keep));
+  bool one_is_known =
+      std::ranges::any_of(stay, [this](const CheckpointCandidate& one) { return is_known_whole(one); });
   std::int64_t whole = 0;
   for (const CheckpointCandidate& candidate : candidates) {
     if (whole >= keep) {
@@ -198,11 +209,12 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
       continue;
     }
     if (!candidate.manifest.ok()) continue;
-    // The newest whole one must be known to the last bit before anything older goes. For those behind it,
-    // that their files are there and have the right lengths and indices is enough.
-    const bool counts = whole == 0 ? open_verified(*env_, candidate.directory).ok()
-                                   : Checkpoint::open(*env_, candidate.directory).ok();
-    if (counts) ++whole;
+    const bool counts = one_is_known ? Checkpoint::open(*env_, candidate.directory).ok()
+                                     : open_verified(*env_, candidate.directory).ok();
+    if (!counts) continue;
+    ++whole;
+    if (!one_is_known) read_to_the_end_ = encode_manifest(candidate.manifest.value());
+    one_is_known = true;
   }
   return {};
 }

@@ -51,7 +51,8 @@ class CheckpointStore {
   // After a shard could not be written: gives the disk its space back.
   Result<void> abandon_save(std::uint64_t step);
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
-  // file. The newest whole one is read to the last byte before anything older goes.
+  // file. Before anything goes, one of those that stay was read to the last byte by this object: the newest
+  // whole one, and again when that one is about to go.
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
@@ -62,13 +63,15 @@ class CheckpointStore {
   Result<void> publish_pending(Manifest manifest);
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate);
+  bool is_known_whole(const CheckpointCandidate& candidate) const;
   Result<void> remove_checkpoint(const std::string& directory);
   Env* env_;
   FaultPoints* faults_;
   std::string run_directory_;
   std::uint64_t writer_;
   std::uint64_t good_every_steps_ = 0;
-  std::mutex mutex_;  // of what follows
+  std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
+  std::mutex mutex_;             // of what follows
   std::vector<std::uint64_t> steps_in_use_;
 };
 

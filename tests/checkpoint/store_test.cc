@@ -235,6 +235,25 @@ TEST_F(StoreTest, RetentionCountsOnlyWholeOnes) {
   EXPECT_EQ(found_step(run()), 4);
 }
 
+// One that was read stays as good as it was until it goes; then the newest is read.
+TEST_F(StoreTest, RetentionReadsOneOfThoseThatStay) {
+  for (std::uint64_t step = 1; step <= 3; ++step) save_step(step);
+  HF_ASSERT_OK(store.retain(2));  // reads 3
+  save_step(4);
+  damage(4);
+  HF_ASSERT_OK(store.retain(2));
+  EXPECT_THAT(visible(), ElementsAre("step-00000003", "step-00000004"));
+  save_step(5);
+  HF_ASSERT_OK(store.retain(2));  // 3 would go, so 5 is read
+  EXPECT_THAT(visible(), ElementsAre("step-00000004", "step-00000005"));
+  save_step(6);
+  damage(6);
+  save_step(7);
+  damage(7);
+  HF_ASSERT_OK(store.retain(2));  // 5 would go, and nothing newer is whole
+  EXPECT_EQ(found_step(run()), 5);
+}
+
 TEST_F(StoreTest, RetentionNeverRemovesTheLastHope) {
   for (std::uint64_t step = 1; step <= 3; ++step) {
     save_step(step);
