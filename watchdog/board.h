@@ -8,6 +8,9 @@
 // reader sees a mixture of two moments at worst, never half a word. What must be seen together is written
 // between two increments of `version` (odd: being written; read_slot() retries).
 //
+// Whoever looks after the board removes it when nobody is left: it closes it first, and a rank that comes
+// then finds a closed board, which counts for nothing, and makes another one.
+//
 // Layout: a BoardHeader, `slots` x BoardSlot, then `slots` rings of `ring_spans` x Span (span_recorder.h),
 // the flight record of each rank. Fixed-width fields; the header says the version of the layout, and a board
 // of another one is an error.
@@ -21,6 +24,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
@@ -35,8 +39,9 @@ std::string board_name(const std::string& start);
 
 inline constexpr std::size_t board_text_bytes = 256;
 
-struct BoardSlot {
-  // Who. `process` 0: free. Set once, by the rank that takes the slot.
+struct alignas(64) BoardSlot {
+  // Who. `process` 0: free; negative: just being taken by that one. Set once, by the rank that takes the
+  // slot.
   std::atomic<std::int64_t> process{0};
   std::atomic<std::int64_t> started_ticks{0};  // ProcessFacts: with the id it names a process for good
   std::atomic<std::int32_t> launched_rank{-1};
@@ -48,6 +53,7 @@ struct BoardSlot {
   std::atomic<std::uint64_t> epoch{0};       // of the membership
   std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
   std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
+  std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
   std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
   // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
   // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
@@ -73,14 +79,14 @@ struct BoardHeader {
   std::atomic<std::uint64_t> guard_generation{0};
   std::atomic<std::int64_t> guard_tick_ns{0};  // its last look
   std::atomic<std::uint32_t> guard_port{0};    // where guards of other hosts reach it; 0: nowhere
-  // Written once, when the run directory is known; then the guard writes there. `known` goes last.
+  // Written once, when the run directory is known; then the guard writes there. `known`: 0 no, 1 somebody
+  // writes it, 2 yes.
   std::array<char, 1024> run_directory{};
   std::atomic<std::uint32_t> run_directory_known{0};
-  // The guard's newest verdict, for the `fault` event of those that go on; `verdicts` counts them and goes
-  // last.
+  // The guard's newest verdict, for the `fault` event of those that go on: write_verdict(), read_verdict().
   std::atomic<std::int32_t> verdict_rank{-1};
-  std::array<char, board_text_bytes> verdict{};
-  std::atomic<std::uint64_t> verdicts{0};
+  std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> verdict{};
+  std::atomic<std::uint64_t> verdict_version{0};  // odd: being written
 };
 
 struct BoardSize {
@@ -93,17 +99,25 @@ class Board {
   // Whoever comes first makes it; others find it, whatever size they ask for.
   static Result<std::unique_ptr<Board>> open_or_create(Env& env, const std::string& name,
                                                        const BoardSize& size);
-  static Result<std::unique_ptr<Board>> open(Env& env, const std::string& name);  // must exist
+  // Error: it is not there, or closed, or no board of this program.
+  static Result<std::unique_ptr<Board>> open(Env& env, const std::string& name);
 
   BoardHeader& header();
   std::uint32_t slots() const;
   BoardSlot& slot(std::uint32_t index);
   std::span<Span> ring(std::uint32_t index);  // of the slot
-  // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken.
+  // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken, or
+  // the board is closed.
   Result<std::uint32_t> take_slot(Env& env, int launched_rank);
+
+  bool closed();
+  // Ends the board unless a process of its slots lives, the caller apart; whether it did. Then its name is
+  // removed.
+  bool close(Env& env, const std::string& name);
 
  private:
   explicit Board(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  static Result<std::unique_ptr<Board>> create(Env& env, const std::string& name, const BoardSize& size);
   std::unique_ptr<SharedMemory> memory_;
 };
 
@@ -114,7 +128,7 @@ struct SlotView {
   Phase phase = Phase::start_up;
   bool left = false;
   std::uint64_t step = 0, epoch = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, beat_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, beat_ns = 0;
   std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;
@@ -123,5 +137,22 @@ struct SlotView {
   std::uint64_t drain_step = 0, drain_bytes = 0;
 };
 SlotView read_slot(const BoardSlot& slot);
+// Whether the process of the slot lives, and is the one that took it.
+bool lives(Env& env, const SlotView& slot);
+
+// Words of a text, cut to what fits with a 0 at its end.
+void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text);
+std::string load_text(std::span<const std::atomic<std::uint64_t>> words);
+
+struct BoardVerdict {
+  std::uint64_t number = 0;  // they count from 1; 0: there was none so far
+  int rank = -1;             // launched; -1: all of the host
+  std::string sentence = {};
+};
+void write_verdict(BoardHeader& header, int rank, std::string_view sentence);
+BoardVerdict read_verdict(const BoardHeader& header);
+
+void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
+std::string read_run_directory(const BoardHeader& header);                    // empty: not known
 
 }  // namespace holdfast

@@ -1,6 +1,7 @@
 // What a rank is at, as the watchdog tells it apart: each phase has a deadline of its own.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace holdfast {

@@ -61,13 +61,29 @@ class RankWatch final : public WaitListener {
 
  private:
   RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
-  void keep_guard();
+  void begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns);
+  std::int64_t deadline_of(Phase phase) const;
+  void learn(std::int64_t now_ns);
+  void keep_guard(std::int64_t now_ns);
+  void start_guard(std::int64_t now_ns);
+  BoardSlot& slot() { return board_->slot(slot_); }
 
   Env* env_;
   Setup setup_;
   std::unique_ptr<Board> board_;
   std::uint32_t slot_;
   Deadlines deadlines_;
+  Phase phase_ = Phase::start_up;
+  std::int64_t begun_ns_ = 0;
+  std::int64_t fixed_ns_ = 0;  // deadline of this phase that was not learned; 0: none
+  // Of the wait that is on the board; 0: none.
+  std::int64_t wait_since_ns_ = 0;
+  Awaited awaited_ = {};
+  std::uint64_t verdicts_taken_ = 0;
+  // The guard: when to look next, and what there was at the last look.
+  std::int64_t next_look_ns_ = 0;
+  std::int64_t restart_gap_ns_, guard_started_ns_ = 0;
+  std::uint64_t seen_generation_ = 0;
 };
 
 }  // namespace holdfast

@@ -1,0 +1,224 @@
+#include "watchdog/board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "runtime/core/processes.h"
+#include "tests/watchdog/watch_env.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+class BoardTest : public testing::Test {
+ protected:
+  std::unique_ptr<Board> made(std::uint32_t slots = 3) {
+    return Board::open_or_create(env, env.board, {.slots = slots, .ring_spans = 16}).value();
+  }
+  WatchEnv env;
+};
+
+TEST_F(BoardTest, IsMadeByTheFirstAndFoundByOthers) {
+  EXPECT_FALSE(Board::open(env, env.board).ok());
+  const std::unique_ptr<Board> first = made(3);
+  const std::unique_ptr<Board> second = made(7);
+  EXPECT_EQ(first->slots(), 3u);
+  EXPECT_EQ(second->slots(), 3u);
+  first->slot(2).step = 41;
+  EXPECT_EQ(second->slot(2).step, 41u);
+  first->ring(1)[15].bytes = 9;
+  EXPECT_EQ(second->ring(1)[15].bytes, 9u);
+  EXPECT_EQ(first->ring(0).size(), 16u);
+  EXPECT_EQ(first->slot(0).launched_rank, -1);
+}
+
+TEST_F(BoardTest, ManyAtOnceMakeOne) {
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> found{0};
+    {
+      std::vector<std::jthread> all;
+      for (int each = 0; each < 4; ++each) {
+        all.emplace_back([&] {
+          WatchEnv own;
+          const auto board = Board::open_or_create(own, env.board, {.slots = 4, .ring_spans = 4});
+          if (board.ok()) found += static_cast<int>((*board)->slot(0).step.fetch_add(1) + 1);
+        });
+      }
+    }
+    EXPECT_EQ(found, 1 + 2 + 3 + 4);
+    ASSERT_TRUE(env.remove_shared_memory(env.board).ok());
+  }
+}
+
+TEST_F(BoardTest, OneThatWasNeverFinishedIsReplaced) {
+  const auto torn = env.create_shared_memory(env.board, 100'000).value();  // no magic: its maker died
+  const std::unique_ptr<Board> board = made();
+  EXPECT_EQ(board->slots(), 3u);
+  EXPECT_TRUE(Board::open(env, env.board).ok());
+}
+
+TEST_F(BoardTest, WhatIsNoBoardIsRefused) {
+  const std::unique_ptr<Board> board = made();
+  BoardHeader& header = board->header();
+  header.layout = 99;
+  EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("has layout 99"));
+  header.layout = 1;
+  for (const std::uint32_t slots : {0u, 4u, 1'000'000u, ~0u}) {
+    header.slots = slots;
+    EXPECT_FALSE(Board::open(env, env.board).ok()) << slots;
+  }
+  header.slots = 3;
+  header.ring_spans = ~0u;
+  EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("damaged"));
+  header.ring_spans = 16;
+  EXPECT_TRUE(Board::open(env, env.board).ok());
+  ASSERT_TRUE(env.remove_shared_memory(env.board).ok());
+  const auto small = env.create_shared_memory(env.board, 8).value();
+  EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("too short"));
+}
+
+TEST_F(BoardTest, ASlotIsFreeAgainWhenItsProcessHasEnded) {
+  const std::unique_ptr<Board> board = made(2);
+  const std::unique_ptr<Process> sleeper = env.processes().start({.arguments = {"sleep", "1000"}}).value();
+  env.own_id = sleeper->id();
+  EXPECT_EQ(board->take_slot(env, 5).value(), 0u);
+  env.own_id = getpid();
+  EXPECT_EQ(board->take_slot(env, 6).value(), 1u);
+  EXPECT_THAT(board->take_slot(env, 7).error().message, HasSubstr("all 2 places of the board are taken"));
+  board->slot(0).step = 9;
+  ASSERT_TRUE(sleeper->signal(SIGKILL).ok());
+  ASSERT_TRUE(sleeper->wait_ended(10'000));
+  EXPECT_EQ(board->take_slot(env, 8).value(), 0u) << "also before it is reaped";
+  EXPECT_EQ(read_slot(board->slot(0)).step, 0u);
+  EXPECT_EQ(read_slot(board->slot(0)).launched_rank, 8);
+  EXPECT_TRUE(sleeper->end().has_value());
+}
+
+TEST_F(BoardTest, ANumberThatIsAnotherProcessNowIsNoOwner) {
+  const std::unique_ptr<Board> board = made(1);
+  board->slot(0).process = 1;  // lives, but did not begin then
+  board->slot(0).started_ticks = 123'456'789'000;
+  EXPECT_FALSE(lives(env, read_slot(board->slot(0))));
+  EXPECT_TRUE(board->take_slot(env, 0).ok());
+  EXPECT_TRUE(lives(env, read_slot(board->slot(0))));
+}
+
+TEST_F(BoardTest, ASlotThatIsBeingTakenIsLeftToWhoTakesIt) {
+  const std::unique_ptr<Board> board = made(1);
+  board->slot(0).process = -getpid();
+  EXPECT_EQ(read_slot(board->slot(0)).process, 0);
+  EXPECT_FALSE(board->take_slot(env, 0).ok());
+  const std::unique_ptr<Process> dead = env.processes().start({.arguments = {"true"}}).value();
+  ASSERT_TRUE(dead->wait_ended(10'000));
+  ASSERT_TRUE(dead->end().has_value());
+  board->slot(0).process = -dead->id();
+  EXPECT_TRUE(board->take_slot(env, 0).ok());
+}
+
+TEST_F(BoardTest, ClosesWhenNobodyIsLeft) {
+  const std::unique_ptr<Board> board = made(2);
+  const std::unique_ptr<Process> sleeper = env.processes().start({.arguments = {"sleep", "1000"}}).value();
+  env.own_id = sleeper->id();
+  ASSERT_TRUE(board->take_slot(env, 0).ok());
+  env.own_id = getpid();
+  EXPECT_FALSE(board->close(env, env.board));
+  EXPECT_FALSE(board->closed());
+  ASSERT_TRUE(sleeper->signal(SIGKILL).ok());
+  ASSERT_TRUE(sleeper->wait_ended(10'000));
+  EXPECT_TRUE(sleeper->end().has_value());
+  const std::unique_ptr<Board> seen_before = made();
+  EXPECT_TRUE(board->close(env, env.board));
+  EXPECT_FALSE(seen_before->close(env, env.board)) << "once";
+  EXPECT_THAT(seen_before->take_slot(env, 1).error().message, HasSubstr("closed"));
+  EXPECT_EQ(read_slot(seen_before->slot(0)).process, 0);
+  const std::unique_ptr<Board> next = made();
+  EXPECT_TRUE(next->take_slot(env, 1).ok());
+}
+
+TEST_F(BoardTest, AReaderSeesWordsOfOneMoment) {
+  const std::unique_ptr<Board> board = made(1);
+  BoardSlot& slot = board->slot(0);
+  std::atomic<bool> over{false};
+  std::jthread writer([&] {
+    for (std::uint64_t value = 1; !over; ++value) {
+      slot.version.fetch_add(1);
+      slot.step = value;
+      slot.begun_ns = static_cast<std::int64_t>(value);
+      slot.wait_number = static_cast<std::uint32_t>(value);
+      slot.version.fetch_add(1);
+      if (value % 8 == 0) std::this_thread::yield();
+    }
+  });
+  for (int look = 0; look < 20'000; ++look) {
+    const SlotView view = read_slot(slot);
+    ASSERT_EQ(view.step, static_cast<std::uint64_t>(view.begun_ns));
+    ASSERT_EQ(view.step % (std::uint64_t{1} << 32), view.wait_number);
+  }
+  over = true;
+}
+
+TEST_F(BoardTest, AWriterThatStoppedInTheMiddleIsReadAllTheSame) {
+  const std::unique_ptr<Board> board = made(1);
+  board->slot(0).version = 7;
+  board->slot(0).step = 12;
+  EXPECT_EQ(read_slot(board->slot(0)).step, 12u);
+}
+
+TEST_F(BoardTest, DamagedWordsAreNoTrouble) {
+  const std::unique_ptr<Board> board = made(1);
+  BoardSlot& slot = board->slot(0);
+  std::memset(static_cast<void*>(&slot), 0xff, sizeof(slot));
+  const SlotView view = read_slot(slot);
+  EXPECT_EQ(view.phase, Phase::start_up);
+  EXPECT_EQ(view.process, 0);
+  EXPECT_EQ(view.wait_operation, std::string(32, '\xff'));
+}
+
+TEST_F(BoardTest, TextsAreCutToWhatFits) {
+  const std::unique_ptr<Board> board = made(1);
+  store_text(board->slot(0).wait_operation, "an all-reduce");
+  EXPECT_EQ(read_slot(board->slot(0)).wait_operation, "an all-reduce");
+  store_text(board->slot(0).wait_operation, std::string(40, 'x'));
+  EXPECT_EQ(read_slot(board->slot(0)).wait_operation, std::string(31, 'x'));
+  store_text(board->slot(0).wait_operation, "");
+  EXPECT_EQ(read_slot(board->slot(0)).wait_operation, "");
+}
+
+TEST_F(BoardTest, VerdictsCount) {
+  const std::unique_ptr<Board> board = made(1);
+  EXPECT_EQ(read_verdict(board->header()).number, 0u);
+  write_verdict(board->header(), 3, "rank 3 hangs");
+  write_verdict(board->header(), 1, "rank 1 hangs" + std::string(400, '!'));
+  const BoardVerdict verdict = read_verdict(board->header());
+  EXPECT_EQ(verdict.number, 2u);
+  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.sentence.size(), board_text_bytes - 1);
+  board->header().verdict_version = 5;  // its writer died in the middle
+  EXPECT_EQ(read_verdict(board->header()).number, 0u);
+  write_verdict(board->header(), 2, "rank 2 hangs");
+  EXPECT_EQ(read_verdict(board->header()).number, 3u);
+}
+
+TEST_F(BoardTest, TheFirstRunDirectoryStays) {
+  const std::unique_ptr<Board> board = made(1);
+  EXPECT_EQ(read_run_directory(board->header()), "");
+  write_run_directory(board->header(), std::string(1'024, 'x'));
+  EXPECT_EQ(read_run_directory(board->header()), "");
+  write_run_directory(board->header(), "/runs/a");
+  write_run_directory(board->header(), "/runs/longer");
+  EXPECT_EQ(read_run_directory(board->header()), "/runs/a");
+}
+
+TEST(BoardName, IsOneOfTheStart) {
+  EXPECT_EQ(board_name("a"), board_name("a"));
+  EXPECT_NE(board_name("a"), board_name("b"));
+  EXPECT_EQ(board_name("with / in it").find('/'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,282 @@
+#include "watchdog/rank_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "runtime/core/processes.h"
+#include "tests/watchdog/watch_env.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t ms = 1'000'000;
+constexpr std::int64_t soon_ms = 10'000;
+
+class RankWatchTest : public testing::Test {
+ protected:
+  ~RankWatchTest() override { end_guard(); }
+  std::unique_ptr<RankWatch> begin(int rank = 0) {
+    return RankWatch::begin(env, {.board = env.board,
+                                  .slots = 4,
+                                  .launched_rank = rank,
+                                  .guard = guard,
+                                  .limits = {.factor = 3, .floor_ns = 50 * ms, .ceiling_ns = 1'000 * ms}})
+        .value();
+  }
+  SlotView view(std::uint32_t slot = 0) { return read_slot(Board::open(env, env.board).value()->slot(slot)); }
+  BoardHeader& header() {
+    if (board == nullptr) board = Board::open(env, env.board).value();
+    return board->header();
+  }
+  std::unique_ptr<Process> guard_process() {
+    const std::int64_t id = header().guard_process;
+    return id > 0 ? env.processes().find(id).value() : nullptr;
+  }
+  void end_guard() {
+    if (guard.empty()) return;
+    const std::unique_ptr<Process> process = guard_process();
+    if (process == nullptr) return;
+    EXPECT_TRUE(process->signal(SIGKILL).ok());
+    EXPECT_TRUE(process->wait_ended(soon_ms));
+  }
+  // The training thread goes on for so long, in phases that are short.
+  void train(RankWatch& watch, std::int64_t duration_ms, std::uint64_t step = 1) {
+    for (std::int64_t passed_ms = 0; passed_ms < duration_ms; passed_ms += 10) {
+      env.now_ns += 10 * ms;
+      watch.enter(Phase::step, step);
+    }
+  }
+
+  WatchEnv env;
+  std::vector<std::string> guard;
+  std::unique_ptr<Board> board;
+};
+
+TEST_F(RankWatchTest, SaysWhatItIsAt) {
+  const auto watch = begin(6);
+  EXPECT_EQ(view().launched_rank, 6);
+  EXPECT_EQ(view().process, getpid());
+  EXPECT_TRUE(lives(env, view()));
+  EXPECT_EQ(view().phase, Phase::start_up);
+  EXPECT_EQ(view().begun_ns, env.now_ns);
+  EXPECT_EQ(view().deadline_ns, 1'000 * ms);
+  env.now_ns += 7 * ms;
+  watch->enter(Phase::step, 12);
+  EXPECT_EQ(view().phase, Phase::step);
+  EXPECT_EQ(view().step, 12u);
+  EXPECT_EQ(view().begun_ns, env.now_ns);
+  EXPECT_EQ(view().beat_ns, env.now_ns);
+  EXPECT_EQ(watch->board().slot(0).version % 2, 0u);
+}
+
+TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
+  const auto watch = begin();
+  watch->enter(Phase::step, 1);
+  for (std::uint64_t step = 2; step <= 6; ++step) {
+    EXPECT_EQ(view().deadline_ns, 1'000 * ms);
+    env.now_ns += 40 * ms;
+    watch->enter(Phase::step, step);
+  }
+  EXPECT_EQ(view().deadline_ns, 120 * ms);
+  EXPECT_EQ(view().usual_ns, 40 * ms);
+  watch->limit({.factor = 10, .floor_ns = 50 * ms, .ceiling_ns = 1'000 * ms});
+  EXPECT_EQ(view().deadline_ns, 400 * ms);
+  watch->epoch(3, 2.0);
+  EXPECT_EQ(view().epoch, 3u);
+  watch->enter(Phase::step, 7);
+  EXPECT_EQ(view().deadline_ns, 800 * ms);
+}
+
+TEST_F(RankWatchTest, APartCountsAnew) {
+  const auto watch = begin();
+  watch->enter(Phase::evaluation, 9);
+  for (int batch = 0; batch < 6; ++batch) {
+    env.now_ns += 30 * ms;
+    watch->mark();
+    EXPECT_EQ(view().begun_ns, env.now_ns);
+    EXPECT_EQ(view().step, 9u);
+  }
+  EXPECT_EQ(view().deadline_ns, 90 * ms);
+}
+
+TEST_F(RankWatchTest, ALimitOfItsOwnStays) {
+  const auto watch = begin();
+  watch->enter(Phase::recovery, 4, 250);
+  EXPECT_EQ(view().deadline_ns, 250 * ms);
+  watch->limit({.factor = 10, .floor_ns = 1, .ceiling_ns = 10});
+  watch->mark();
+  EXPECT_EQ(view().deadline_ns, 250 * ms);
+  watch->enter(Phase::recovery, 4);
+  EXPECT_EQ(view().deadline_ns, 10);
+}
+
+TEST_F(RankWatchTest, ASpareMayWaitButNotBeSilent) {
+  const auto watch = begin();
+  for (int each = 0; each < 9; ++each) {
+    watch->enter(Phase::spare, 0);
+    env.now_ns += 100'000 * ms;
+  }
+  watch->waits(env.now_ns, env.now_ns, {.operation = "the end"});
+  EXPECT_EQ(view().deadline_ns, 50 * ms);
+  EXPECT_EQ(view().usual_ns, 0);
+  EXPECT_EQ(view().beat_ns, env.now_ns);
+}
+
+TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
+  const auto watch = begin();
+  watch->enter(Phase::step, 3);
+  const std::int64_t since_ns = env.now_ns;
+  const Awaited awaited = {.operation = "an all-reduce", .peer = 2, .number = 77};
+  watch->waits(since_ns, env.now_ns, awaited);
+  env.now_ns += 5 * ms;
+  watch->waits(since_ns, env.now_ns, awaited);
+  EXPECT_EQ(view().wait_begun_ns, since_ns);
+  EXPECT_EQ(view().beat_ns, env.now_ns);
+  EXPECT_EQ(view().wait_peer, 2);
+  EXPECT_EQ(view().wait_number, 77u);
+  EXPECT_EQ(view().wait_operation, "an all-reduce");
+  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78});
+  EXPECT_EQ(view().wait_operation, "a vote");
+  env.now_ns += 5 * ms;
+  watch->goes_on();
+  EXPECT_EQ(view().wait_begun_ns, 0);
+  EXPECT_EQ(view().beat_ns, env.now_ns);
+  watch->waits(env.now_ns, env.now_ns, awaited);
+  watch->enter(Phase::save, 3);
+  EXPECT_EQ(view().wait_begun_ns, 0) << "a phase ends what was waited for";
+}
+
+TEST_F(RankWatchTest, SaysWhatDrains) {
+  const auto watch = begin();
+  watch->drains(8, 100);
+  const std::int64_t begun_ns = env.now_ns;
+  env.now_ns += 5 * ms;
+  watch->drains(8, 200);
+  EXPECT_EQ(view().drain_begun_ns, begun_ns);
+  EXPECT_EQ(view().drain_step, 8u);
+  EXPECT_EQ(view().drain_bytes, 200u);
+  watch->drained();
+  EXPECT_EQ(view().drain_begun_ns, 0);
+}
+
+TEST_F(RankWatchTest, LeavesItsSlot) {
+  auto watch = begin(1);
+  EXPECT_FALSE(view().left);
+  watch.reset();
+  EXPECT_TRUE(view().left);
+  watch = begin(2);
+  EXPECT_FALSE(view().left);
+  EXPECT_EQ(view().launched_rank, 2);
+}
+
+TEST_F(RankWatchTest, TakesAVerdictOnce) {
+  const auto early = begin(0);
+  write_verdict(early->board().header(), 1, "rank 1 hangs");
+  const auto late = begin(1);
+  EXPECT_EQ(early->take_verdict(), "rank 1 hangs");
+  EXPECT_EQ(early->take_verdict(), "");
+  EXPECT_EQ(late->take_verdict(), "") << "from before its time";
+  write_verdict(early->board().header(), 2, "rank 2 hangs");
+  EXPECT_EQ(late->take_verdict(), "rank 2 hangs");
+}
+
+TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
+  const auto watch = begin();
+  SpanRecorder recorder(env);
+  recorder.record_into(watch->ring());
+  recorder.begin_step(4);
+  recorder.begin({.kind = SpanKind::wait_vote});
+  watch->ring_opened(recorder.opened());
+  header();
+  EXPECT_EQ(board->slot(0).spans_opened, 1u);
+  EXPECT_EQ(board->slot(0).ring_spans, board->ring(0).size());
+  EXPECT_EQ(board->ring(0)[0].kind, SpanKind::wait_vote);
+  EXPECT_EQ(board->ring(0)[0].step, 4u);
+}
+
+TEST_F(RankWatchTest, StartsAGuardThatIsNobodysChild) {
+  guard = {"sleep", "1000"};
+  const auto watch = begin();
+  const std::optional<ProcessFacts> facts = env.processes().facts(header().guard_process);
+  ASSERT_TRUE(facts.has_value());
+  EXPECT_EQ(facts->started_ticks, header().guard_started_ticks);
+  EXPECT_NE(facts->parent, getpid());
+  EXPECT_EQ(getsid(static_cast<pid_t>(header().guard_process)), header().guard_process);
+  EXPECT_EQ(header().guard_generation, 1u);
+  const auto second = begin(1);
+  train(*watch, 1'000);
+  train(*second, 1'000);
+  EXPECT_EQ(header().guard_generation, 1u);
+}
+
+TEST_F(RankWatchTest, StartsAnotherWhenItIsGone) {
+  guard = {"sleep", "1000"};
+  const auto watch = begin(0), second = begin(1);
+  end_guard();
+  const std::int64_t dead = header().guard_process;
+  for (int each = 0; each < 50; ++each) {
+    train(*watch, 20);
+    train(*second, 20);
+  }
+  EXPECT_EQ(header().guard_generation, 2u) << "one of both";
+  EXPECT_NE(header().guard_process, dead);
+  ASSERT_NE(guard_process(), nullptr);
+  end_guard();
+  const std::int64_t since_ns = env.now_ns;
+  for (int look = 0; look < 100; ++look) {
+    env.now_ns += 10 * ms;
+    watch->waits(since_ns, env.now_ns, {.operation = "an all-reduce"});
+  }
+  EXPECT_EQ(header().guard_generation, 3u) << "also while it waits";
+  ASSERT_NE(guard_process(), nullptr);
+}
+
+TEST_F(RankWatchTest, WakesAGuardThatIsStopped) {
+  guard = {"sleep", "1000"};
+  const auto watch = begin();
+  const std::unique_ptr<Process> process = guard_process();
+  ASSERT_TRUE(process->signal(SIGSTOP).ok());
+  for (int look = 0; look < 1'000 && env.processes().facts(process->id())->state != 'T'; ++look) {
+    posix_env().sleep_us(1'000);
+  }
+  ASSERT_EQ(env.processes().facts(process->id())->state, 'T');
+  train(*watch, 200);
+  for (int look = 0; look < 1'000 && env.processes().facts(process->id())->state == 'T'; ++look) {
+    posix_env().sleep_us(1'000);
+  }
+  EXPECT_NE(env.processes().facts(process->id())->state, 'T');
+  EXPECT_EQ(header().guard_generation, 1u);
+}
+
+TEST_F(RankWatchTest, OneThatDoesNotStayIsStartedEverLessOften) {
+  guard = {"true"};
+  const auto watch = begin();
+  for (int each = 0; each < 600; ++each) {  // a minute
+    posix_env().sleep_us(300);
+    train(*watch, 100);
+  }
+  EXPECT_GE(header().guard_generation, 6u);
+  EXPECT_LE(header().guard_generation, 20u);
+}
+
+TEST_F(RankWatchTest, GoesOnWithoutOne) {
+  guard = {"/no/such/program"};
+  const auto watch = begin();
+  train(*watch, 1'000);
+  EXPECT_EQ(header().guard_process, 0);
+  EXPECT_EQ(view().phase, Phase::step);
+}
+
+TEST_F(RankWatchTest, ComesToANewBoardWhenTheOldOneIsClosed) {
+  {
+    const std::unique_ptr<Board> old =
+        Board::open_or_create(env, env.board, {.slots = 1, .ring_spans = 4}).value();
+    EXPECT_TRUE(old->close(env, env.board));
+  }
+  const auto watch = begin(3);
+  EXPECT_EQ(view().launched_rank, 3);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,277 @@
+#include "watchdog/board.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/processes.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
+constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
+constexpr std::uint32_t layout_version = 1;
+constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
+constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
+constexpr std::int64_t look_us = 1'000;
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+              std::atomic<std::int32_t>::is_always_lock_free);
+static_assert(std::is_standard_layout_v<BoardHeader> && std::is_standard_layout_v<BoardSlot>);
+static_assert(std::is_trivially_destructible_v<BoardHeader> && std::is_trivially_destructible_v<BoardSlot>);
+
+constexpr std::size_t slots_offset = (sizeof(BoardHeader) + 63) / 64 * 64;
+
+std::uint64_t bytes_of(std::uint64_t slots, std::uint64_t ring_spans) {
+  return slots_offset + slots * (sizeof(BoardSlot) + ring_spans * sizeof(Span));
+}
+
+Error no_board(const std::string& name, const std::string& why) {
+  return fail(ExitCode::communication, "the board {}/{} {}", "/dev/shm", name, why);
+}
+
+// A slot whose taker died on the way, or whose process has ended, or is another one under its number.
+bool is_free(Env& env, const BoardSlot& slot, std::int64_t process) {
+  if (process == 0) return true;
+  const std::optional<ProcessFacts> facts = env.processes().facts(process < 0 ? -process : process);
+  if (!facts.has_value() || facts->state == 'Z') return true;
+  return process > 0 && facts->started_ticks != slot.started_ticks.load(std::memory_order_acquire);
+}
+
+void clear(BoardSlot& slot) {
+  slot.phase = slot.left = 0;
+  slot.step = slot.epoch = 0;
+  slot.begun_ns = slot.deadline_ns = slot.usual_ns = slot.beat_ns = 0;
+  slot.wait_begun_ns = 0;
+  slot.wait_peer = -1;
+  slot.wait_number = 0;
+  store_text(slot.wait_operation, "");
+  slot.drain_begun_ns = 0;
+  slot.drain_step = slot.drain_bytes = 0;
+  slot.spans_opened = 0;
+  slot.ring_spans = 0;
+}
+
+SlotView read_once(const BoardSlot& slot) {
+  constexpr auto order = std::memory_order_acquire;
+  SlotView view;
+  view.process = std::max<std::int64_t>(slot.process.load(order), 0);
+  view.started_ticks = slot.started_ticks.load(order);
+  view.launched_rank = slot.launched_rank.load(order);
+  const std::uint32_t phase = slot.phase.load(order);
+  view.phase = phase < static_cast<std::uint32_t>(Phase::count) ? static_cast<Phase>(phase) : Phase::start_up;
+  view.left = slot.left.load(order) != 0;
+  view.step = slot.step.load(order);
+  view.epoch = slot.epoch.load(order);
+  view.begun_ns = slot.begun_ns.load(order);
+  view.deadline_ns = slot.deadline_ns.load(order);
+  view.usual_ns = slot.usual_ns.load(order);
+  view.beat_ns = slot.beat_ns.load(order);
+  view.wait_begun_ns = slot.wait_begun_ns.load(order);
+  view.wait_peer = slot.wait_peer.load(order);
+  view.wait_number = slot.wait_number.load(order);
+  view.wait_operation = load_text(slot.wait_operation);
+  view.drain_begun_ns = slot.drain_begun_ns.load(order);
+  view.drain_step = slot.drain_step.load(order);
+  view.drain_bytes = slot.drain_bytes.load(order);
+  return view;
+}
+
+}  // namespace
+
+std::string board_name(const std::string& start) {
+  return "holdfast-board-" + to_hex(digest_of(start));
+}
+
+Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, const BoardSize& size) {
+  const std::uint32_t slots = std::clamp<std::uint32_t>(size.slots, 1, most_slots);
+  const std::uint32_t ring_spans = std::min(size.ring_spans, most_ring_spans);
+  HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes_of(slots, ring_spans)));
+  auto* header = new (memory->bytes().data()) BoardHeader();
+  header->layout = layout_version;
+  header->slots = slots;
+  header->ring_spans = ring_spans;
+  std::unique_ptr<Board> board(new Board(std::move(memory)));
+  for (std::uint32_t index = 0; index < slots; ++index) new (&board->slot(index)) BoardSlot();
+  header->magic = magic_open;  // last: now others may look
+  return board;
+}
+
+Result<std::unique_ptr<Board>> Board::open(Env& env, const std::string& name) {
+  HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(name));
+  const std::span<std::byte> bytes = memory->bytes();
+  if (bytes.size() < slots_offset) return no_board(name, "is too short to be one");
+  std::unique_ptr<Board> board(new Board(std::move(memory)));
+  const BoardHeader& header = board->header();
+  const std::uint64_t magic = header.magic;
+  if (magic == magic_closed) return no_board(name, "is closed: its ranks have gone");
+  if (magic != magic_open) return no_board(name, "is not made yet, or is something else");
+  if (header.layout != layout_version) {
+    return no_board(name, fmt::format("has layout {}, and this program knows {}: it is another version's",
+                                      header.layout, layout_version));
+  }
+  if (header.slots == 0 || header.slots > most_slots || header.ring_spans > most_ring_spans ||
+      bytes.size() < bytes_of(header.slots, header.ring_spans)) {
+    return no_board(name, "says that it is larger than it is: it is damaged");
+  }
+  return board;
+}
+
+Result<std::unique_ptr<Board>> Board::open_or_create(Env& env, const std::string& name,
+                                                     const BoardSize& size) {
+  const std::int64_t begin_ns = env.monotonic_ns();
+  while (true) {
+    Result<std::unique_ptr<Board>> board = open(env, name);
+    if (board.ok()) return board;
+    board = create(env, name, size);
+    if (board.ok() || board.error().code == ExitCode::does_not_fit) return board;
+    // Another process makes it, or closes it; or has died doing so.
+    if (env.monotonic_ns() - begin_ns > patience_ns) {
+      board = open(env, name);
+      if (board.ok()) return board;
+      HF_TRY_VOID(env.remove_shared_memory(name));
+      return create(env, name, size);
+    }
+    env.sleep_us(look_us);
+  }
+}
+
+BoardHeader& Board::header() {
+  return *std::launder(reinterpret_cast<BoardHeader*>(memory_->bytes().data()));
+}
+
+std::uint32_t Board::slots() const {
+  return const_cast<Board*>(this)->header().slots;
+}
+
+BoardSlot& Board::slot(std::uint32_t index) {
+  HF_CHECK(index < slots());
+  std::byte* const first = memory_->bytes().data() + slots_offset;
+  return *std::launder(reinterpret_cast<BoardSlot*>(first + index * sizeof(BoardSlot)));
+}
+
+std::span<Span> Board::ring(std::uint32_t index) {
+  HF_CHECK(index < slots());
+  const std::size_t spans = header().ring_spans;
+  std::byte* const first = memory_->bytes().data() + slots_offset + slots() * sizeof(BoardSlot);
+  return {reinterpret_cast<Span*>(first) + index * spans, spans};
+}
+
+Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
+  const std::int64_t own = env.process_id();
+  const std::optional<ProcessFacts> facts = env.processes().facts(own);
+  const std::int64_t own_ticks = facts.has_value() ? facts->started_ticks : 0;
+  for (std::uint32_t index = 0; index < slots(); ++index) {
+    BoardSlot& slot = this->slot(index);
+    std::int64_t before = slot.process;
+    const bool own_again = before == own && (slot.left != 0 || slot.launched_rank == launched_rank);
+    if (!own_again && !is_free(env, slot, before)) continue;
+    // Negative until the ticks are right: nobody may judge a mixture of two processes.
+    if (!slot.process.compare_exchange_strong(before, -own)) continue;
+    clear(slot);
+    slot.started_ticks = own_ticks;
+    slot.launched_rank = launched_rank;
+    slot.process = own;
+    // Between this store and this look one of both sees the other: close() closes, then looks at the slots.
+    if (closed()) {
+      slot.process = 0;
+      return fail(ExitCode::communication, "the board is closed: its ranks have gone");
+    }
+    return index;
+  }
+  return fail(ExitCode::communication, "all {} places of the board are taken", slots());
+}
+
+bool Board::closed() {
+  return header().magic != magic_open;
+}
+
+bool Board::close(Env& env, const std::string& name) {
+  std::uint64_t open = magic_open;  // another one closes it, or has
+  if (!header().magic.compare_exchange_strong(open, magic_closed)) return false;
+  for (std::uint32_t index = 0; index < slots(); ++index) {
+    const std::int64_t process = slot(index).process;
+    if (process == env.process_id() || is_free(env, slot(index), process)) continue;
+    header().magic = magic_open;
+    return false;
+  }
+  static_cast<void>(env.remove_shared_memory(name).ok());
+  return true;
+}
+
+SlotView read_slot(const BoardSlot& slot) {
+  // Its writer may have been stopped in the middle, for good.
+  constexpr int tries = 64;
+  SlotView view;
+  for (int left = tries; left > 0; --left) {
+    const std::uint32_t version = slot.version.load(std::memory_order_acquire);
+    view = read_once(slot);
+    if (version % 2 == 0 && slot.version.load(std::memory_order_acquire) == version) break;
+  }
+  return view;
+}
+
+bool lives(Env& env, const SlotView& slot) {
+  if (slot.process <= 0) return false;
+  const std::optional<ProcessFacts> facts = env.processes().facts(slot.process);
+  return facts.has_value() && facts->state != 'Z' && facts->started_ticks == slot.started_ticks;
+}
+
+void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text) {
+  text = text.substr(0, words.size() * 8 - 1);
+  for (std::atomic<std::uint64_t>& word : words) {
+    std::uint64_t bytes = 0;
+    const std::size_t count = std::min<std::size_t>(text.size(), 8);
+    std::memcpy(&bytes, text.data(), count);
+    text.remove_prefix(count);
+    word.store(bytes, std::memory_order_release);
+  }
+}
+
+std::string load_text(std::span<const std::atomic<std::uint64_t>> words) {
+  std::string text;
+  for (const std::atomic<std::uint64_t>& word : words) {
+    const std::uint64_t bytes = word.load(std::memory_order_acquire);
+    text.append(reinterpret_cast<const char*>(&bytes), 8);
+  }
+  text.resize(std::min(text.find('\0'), text.size()));
+  return text;
+}
+
+void write_verdict(BoardHeader& header, int rank, std::string_view sentence) {
+  const std::uint64_t version = header.verdict_version / 2 * 2;  // even, whatever a writer left that died
+  header.verdict_version = version + 1;
+  header.verdict_rank = rank;
+  store_text(header.verdict, sentence);
+  header.verdict_version = version + 2;
+}
+
+BoardVerdict read_verdict(const BoardHeader& header) {
+  constexpr int tries = 64;
+  for (int left = tries; left > 0; --left) {
+    const std::uint64_t version = header.verdict_version;
+    BoardVerdict verdict = {
+        .number = version / 2, .rank = header.verdict_rank, .sentence = load_text(header.verdict)};
+    if (version % 2 == 0 && header.verdict_version == version) return verdict;
+  }
+  return {};
+}
+
+void write_run_directory(BoardHeader& header, const std::string& directory) {
+  std::uint32_t known = 0;
+  if (directory.size() >= header.run_directory.size()) return;  // no file has such a long path
+  if (!header.run_directory_known.compare_exchange_strong(known, 1)) return;
+  std::ranges::copy(directory, header.run_directory.begin());
+  header.run_directory_known = 2;
+}
+
+std::string read_run_directory(const BoardHeader& header) {
+  if (header.run_directory_known != 2) return {};
+  const std::string_view all(header.run_directory.data(), header.run_directory.size());
+  return std::string(all.substr(0, all.find('\0')));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,62 @@
+#include "watchdog/deadlines.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/core/check.h"
+
+namespace holdfast {
+
+Deadlines::Deadlines(const DeadlineLimits& limits) {
+  limit(limits);
+}
+
+void Deadlines::limit(const DeadlineLimits& limits) {
+  limits_ = limits;
+  limits_.ceiling_ns = std::max(limits_.ceiling_ns, limits_.floor_ns);
+}
+
+void Deadlines::took(Phase phase, std::int64_t duration_ns) {
+  HF_CHECK(phase < Phase::count);
+  History& history = histories_[static_cast<std::size_t>(phase)];
+  history.durations_ns[static_cast<std::size_t>(history.next)] = std::max<std::int64_t>(duration_ns, 0);
+  history.next = (history.next + 1) % kept;
+  history.count = std::min(history.count + 1, kept);
+  find_median(history);
+}
+
+void Deadlines::find_median(History& history) {
+  auto sorted = history.durations_ns;
+  const auto middle = sorted.begin() + history.count / 2;
+  std::nth_element(sorted.begin(), middle, sorted.begin() + history.count);
+  history.median_ns = history.count > 0 ? *middle : 0;
+}
+
+std::int64_t Deadlines::usual(Phase phase) const {
+  HF_CHECK(phase < Phase::count);
+  const History& history = histories_[static_cast<std::size_t>(phase)];
+  return history.count < least ? 0 : history.median_ns;
+}
+
+std::int64_t Deadlines::of(Phase phase) const {
+  HF_CHECK(phase < Phase::count);
+  const History& history = histories_[static_cast<std::size_t>(phase)];
+  if (history.count < least) return limits_.ceiling_ns;
+  // Compared before it is an integer again: a large factor may leave their range.
+  const double wanted_ns = limits_.factor * static_cast<double>(history.median_ns);
+  if (wanted_ns >= static_cast<double>(limits_.ceiling_ns)) return limits_.ceiling_ns;
+  return std::max(limits_.floor_ns, static_cast<std::int64_t>(wanted_ns));
+}
+
+void Deadlines::rescale(double times) {
+  HF_CHECK(times > 0 && std::isfinite(times), "{} times the work", times);
+  constexpr double longest_ns = 1e18;
+  for (History& history : histories_) {
+    for (std::int64_t& duration_ns : history.durations_ns) {
+      duration_ns = static_cast<std::int64_t>(std::min(static_cast<double>(duration_ns) * times, longest_ns));
+    }
+    find_median(history);
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,234 @@
+#include "watchdog/rank_watch.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include "runtime/core/processes.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t look_ns = 100'000'000;
+constexpr std::int64_t longest_gap_ns = 10'000'000'000;  // between two starts of a guard that does not stay
+constexpr int tries_to_begin = 20;
+
+// What is stored until the end of the block is seen together. A reader that sees one of the values also sees
+// the odd version, because the stores in between release.
+class Together {
+ public:
+  explicit Together(BoardSlot& slot) : slot_(&slot) {
+    slot.version.store(slot.version.load(std::memory_order_relaxed) | 1U, std::memory_order_release);
+  }
+  ~Together() {
+    slot_->version.store(slot_->version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
+
+ private:
+  BoardSlot* slot_;
+};
+
+template <typename T, typename Value>
+void put(std::atomic<T>& word, Value value) {
+  word.store(static_cast<T>(value), std::memory_order_release);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RankWatch>> RankWatch::begin(Env& env, const Setup& setup) {
+  for (int left = tries_to_begin;; --left) {
+    HF_TRY(std::unique_ptr<Board> board,
+           Board::open_or_create(env, setup.board, BoardSize{.slots = setup.slots}));
+    const Result<std::uint32_t> slot = board->take_slot(env, setup.launched_rank);
+    if (!slot.ok() && left > 0 && board->closed()) continue;  // its guard left at this moment: another one
+    if (!slot.ok()) return slot.error();
+    return std::unique_ptr<RankWatch>(new RankWatch(env, setup, std::move(board), *slot));
+  }
+}
+
+RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot)
+    : env_(&env),
+      setup_(std::move(setup)),
+      board_(std::move(board)),
+      slot_(slot),
+      deadlines_(setup_.limits),
+      verdicts_taken_(read_verdict(board_->header()).number),
+      restart_gap_ns_(look_ns) {
+  const std::int64_t now_ns = env_->monotonic_ns();
+  begin_phase(Phase::start_up, 0, 0, now_ns);
+  keep_guard(now_ns);
+}
+
+RankWatch::~RankWatch() {
+  slot().left = 1;
+}
+
+void RankWatch::limit(const DeadlineLimits& limits) {
+  deadlines_.limit(limits);
+  put(slot().deadline_ns, deadline_of(phase_));
+}
+
+void RankWatch::run_directory(const std::string& directory) {
+  write_run_directory(board_->header(), directory);
+}
+
+void RankWatch::epoch(std::uint64_t number, double work_times) {
+  deadlines_.rescale(work_times);
+  put(slot().epoch, number);
+}
+
+void RankWatch::enter(Phase phase, std::uint64_t step) {
+  const std::int64_t now_ns = env_->monotonic_ns();
+  learn(now_ns);
+  begin_phase(phase, step, 0, now_ns);
+  keep_guard(now_ns);
+}
+
+void RankWatch::enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms) {
+  const std::int64_t now_ns = env_->monotonic_ns();
+  learn(now_ns);
+  begin_phase(phase, step, std::max<std::int64_t>(deadline_ms, 1) * 1'000'000, now_ns);
+  keep_guard(now_ns);
+}
+
+void RankWatch::mark() {
+  const std::int64_t now_ns = env_->monotonic_ns();
+  learn(now_ns);
+  begin_phase(phase_, slot().step.load(std::memory_order_relaxed), fixed_ns_, now_ns);
+  keep_guard(now_ns);
+}
+
+void RankWatch::learn(std::int64_t now_ns) {
+  if (phase_ != Phase::spare) deadlines_.took(phase_, now_ns - begun_ns_);
+}
+
+// A spare waits as long as the others compute. What it may not do is to be silent.
+std::int64_t RankWatch::deadline_of(Phase phase) const {
+  if (fixed_ns_ > 0) return fixed_ns_;
+  return phase == Phase::spare ? deadlines_.limits().floor_ns : deadlines_.of(phase);
+}
+
+void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns) {
+  phase_ = phase;
+  begun_ns_ = now_ns;
+  fixed_ns_ = fixed_ns;
+  wait_since_ns_ = 0;
+  BoardSlot& slot = this->slot();
+  const Together together(slot);
+  put(slot.phase, phase);
+  put(slot.step, step);
+  put(slot.begun_ns, now_ns);
+  put(slot.deadline_ns, deadline_of(phase));
+  put(slot.usual_ns, phase == Phase::spare ? 0 : deadlines_.usual(phase));
+  put(slot.wait_begun_ns, 0);
+  put(slot.beat_ns, now_ns);
+}
+
+void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) {
+  BoardSlot& slot = this->slot();
+  since_ns = std::max<std::int64_t>(since_ns, 1);
+  const bool same = since_ns == wait_since_ns_ && awaited.operation == awaited_.operation &&
+                    awaited.peer == awaited_.peer && awaited.number == awaited_.number;
+  if (same) {
+    put(slot.beat_ns, now_ns);
+  } else {
+    wait_since_ns_ = since_ns;
+    awaited_ = awaited;
+    const Together together(slot);
+    put(slot.wait_begun_ns, since_ns);
+    put(slot.wait_peer, awaited.peer);
+    put(slot.wait_number, awaited.number);
+    store_text(slot.wait_operation, awaited.operation);
+    put(slot.beat_ns, now_ns);
+  }
+  keep_guard(now_ns);
+}
+
+void RankWatch::goes_on() {
+  if (wait_since_ns_ == 0) return;
+  wait_since_ns_ = 0;
+  BoardSlot& slot = this->slot();
+  const Together together(slot);
+  put(slot.wait_begun_ns, 0);
+  put(slot.beat_ns, env_->monotonic_ns());
+}
+
+void RankWatch::drains(std::uint64_t step, std::uint64_t bytes) {
+  BoardSlot& slot = this->slot();
+  put(slot.drain_step, step);
+  put(slot.drain_bytes, bytes);
+  if (slot.drain_begun_ns.load(std::memory_order_relaxed) == 0)
+    put(slot.drain_begun_ns, std::max<std::int64_t>(env_->monotonic_ns(), 1));
+}
+
+void RankWatch::drained() {
+  put(slot().drain_begun_ns, 0);
+}
+
+std::span<Span> RankWatch::ring() {
+  const std::span<Span> spans = board_->ring(slot_);
+  put(slot().ring_spans, spans.size());
+  return spans;
+}
+
+void RankWatch::ring_opened(std::uint64_t spans) {
+  put(slot().spans_opened, spans);
+}
+
+std::string RankWatch::take_verdict() {
+  BoardVerdict verdict = read_verdict(board_->header());
+  if (verdict.number <= verdicts_taken_) return {};
+  verdicts_taken_ = verdict.number;
+  return std::move(verdict.sentence);
+}
+
+Board& RankWatch::board() {
+  return *board_;
+}
+
+// A rank that finds no guard tries to become the one that starts it. Where there was one before, it looks
+// once more first: another rank may be about to start it.
+void RankWatch::keep_guard(std::int64_t now_ns) {
+  if (now_ns < next_look_ns_ || setup_.guard.empty()) return;
+  next_look_ns_ = now_ns + look_ns;
+  BoardHeader& header = board_->header();
+  const std::int64_t process = header.guard_process;
+  const std::optional<ProcessFacts> facts =
+      process > 0 ? env_->processes().facts(process) : std::optional<ProcessFacts>();
+  const bool there = facts.has_value() && facts->state != 'Z' &&
+                     facts->started_ticks == header.guard_started_ticks.load(std::memory_order_acquire);
+  if (there) {
+    if (now_ns - guard_started_ns_ > longest_gap_ns) restart_gap_ns_ = look_ns;
+    // One that somebody stopped guards nobody.
+    if (facts->state == 'T') {
+      Result<std::unique_ptr<Process>> guard = env_->processes().find(process);
+      if (guard.ok() && *guard != nullptr) static_cast<void>((*guard)->signal(SIGCONT).ok());
+    }
+    return;
+  }
+  std::uint64_t generation = header.guard_generation;
+  if (generation != seen_generation_) {
+    seen_generation_ = generation;
+    return;
+  }
+  if (header.guard_generation.compare_exchange_strong(generation, generation + 1)) start_guard(now_ns);
+}
+
+void RankWatch::start_guard(std::int64_t now_ns) {
+  BoardHeader& header = board_->header();
+  seen_generation_ = header.guard_generation;
+  guard_started_ns_ = now_ns;
+  next_look_ns_ = now_ns + restart_gap_ns_;
+  restart_gap_ns_ = std::min(2 * restart_gap_ns_, longest_gap_ns);
+  Result<std::unique_ptr<Process>> guard =
+      env_->processes().start({.arguments = setup_.guard, .own_session = true, .orphan = true});
+  if (!guard.ok() || *guard == nullptr) return;
+  const std::optional<ProcessFacts> facts = env_->processes().facts((*guard)->id());
+  if (!facts.has_value()) return;
+  header.guard_started_ticks = facts->started_ticks;
+  header.guard_process = (*guard)->id();
+}
+
+}  // namespace holdfast
