@@ -44,6 +44,7 @@ bool is_free(Env& env, const BoardSlot& slot, std::int64_t process) {
 void clear(BoardSlot& slot) {
   slot.phase = slot.left = 0;
   slot.step = slot.epoch = 0;
+  slot.members = 0;
   slot.begun_ns = slot.deadline_ns = slot.usual_ns = slot.beat_ns = 0;
   slot.wait_begun_ns = 0;
   slot.wait_peer = -1;
@@ -66,6 +67,7 @@ SlotView read_once(const BoardSlot& slot) {
   view.left = slot.left.load(order) != 0;
   view.step = slot.step.load(order);
   view.epoch = slot.epoch.load(order);
+  view.members = slot.members.load(order);
   view.begun_ns = slot.begun_ns.load(order);
   view.deadline_ns = slot.deadline_ns.load(order);
   view.usual_ns = slot.usual_ns.load(order);
@@ -204,7 +206,7 @@ bool Board::close(Env& env, const std::string& name) {
 
 SlotView read_slot(const BoardSlot& slot) {
   // Its writer may have been stopped in the middle, for good.
-  constexpr int tries = 64;
+  constexpr int tries = 1'000;
   SlotView view;
   for (int left = tries; left > 0; --left) {
     const std::uint32_t version = slot.version.load(std::memory_order_acquire);

@@ -51,6 +51,7 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint32_t> left{0};  // 1: it is about to end by itself, whatever its exit code
   std::atomic<std::uint64_t> step{0};
   std::atomic<std::uint64_t> epoch{0};       // of the membership
+  std::atomic<std::uint32_t> members{0};     // of it, spares too; 0: not known
   std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
   std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
   std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
@@ -128,6 +129,7 @@ struct SlotView {
   Phase phase = Phase::start_up;
   bool left = false;
   std::uint64_t step = 0, epoch = 0;
+  std::uint32_t members = 0;
   std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, beat_ns = 0;
   std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;

@@ -1,8 +1,10 @@
 // Detector: from what the boards say to a verdict on who hangs. Pure.
 //
-// A rank is over its time when its phase is past the deadline. Most of those only wait for another one: the
-// culprit is a sink of the wait-for graph, a rank over its time that does not wait, or says that it does and
-// has not looked for a while. A rank that waits for others and looks is never it.
+// A rank is over its time when its phase is past the deadline; of a spare its silence counts. Most of those
+// only wait for another one: the culprit is a sink of the wait-for graph, a rank over its time that does not
+// wait, or says that it does and has not looked for a while. Also one that is within its time, but stopped or
+// silent in a wait, while others wait for it beyond theirs. A rank that waits for others and looks is never
+// it.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +21,14 @@ struct WatchedRank {
   std::string host;
   bool own_host = true;  // only such a one can this guard end
   bool stopped = false;  // state T of /proc
+  bool ended = false;    // its process has; it counts as seen, and is never the culprit
 };
 
 struct HangVerdict {
   enum class Kind : std::uint8_t {
     none,
     culprit,  // `rank` hangs: end it, the others go on
-    no_sink,  // all that are over their time wait for each other, and have for as long again: level 2
+    no_sink,  // everybody waits for the others and looks, some for as long again as they may: level 2
   };
   Kind kind = Kind::none;
   std::size_t index = 0;  // of the culprit in `ranks`
@@ -34,7 +37,8 @@ struct HangVerdict {
 };
 
 // `silent_ns`: a rank that waits looks at least this often. One culprit at a time: the one that is over its
-// time for longest.
+// time for longest. While some rank of the run is not among `ranks` (SlotView::members), it may be the one
+// that all wait for, so there is no verdict no_sink.
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns);
 
 }  // namespace holdfast

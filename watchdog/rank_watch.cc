@@ -74,8 +74,9 @@ void RankWatch::run_directory(const std::string& directory) {
   write_run_directory(board_->header(), directory);
 }
 
-void RankWatch::epoch(std::uint64_t number, double work_times) {
+void RankWatch::epoch(std::uint64_t number, double work_times, std::uint32_t members) {
   deadlines_.rescale(work_times);
+  put(slot().members, members);
   put(slot().epoch, number);
 }
 
@@ -173,8 +174,8 @@ std::span<Span> RankWatch::ring() {
   return spans;
 }
 
-void RankWatch::ring_opened(std::uint64_t spans) {
-  put(slot().spans_opened, spans);
+std::atomic<std::uint64_t>& RankWatch::ring_count() {
+  return slot().spans_opened;
 }
 
 std::string RankWatch::take_verdict() {

@@ -8,6 +8,7 @@
 // Threads: the training thread, but for drains() and drained().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,8 +28,8 @@ class RankWatch final : public WaitListener {
     std::string board;        // board_name()
     std::uint32_t slots = 1;  // ranks of this host, and room for those that come later
     int launched_rank = 0;
-    std::vector<std::string> guard;  // command line of a guard for this board; empty: none is started
-    DeadlineLimits limits = {};      // until limit() says others
+    std::vector<std::string> guard = {};  // command line of a guard for this board; empty: none is started
+    DeadlineLimits limits = {};           // until limit() says others
   };
   // Takes a slot and starts the guard if there is none.
   static Result<std::unique_ptr<RankWatch>> begin(Env& env, const Setup& setup);
@@ -36,7 +37,8 @@ class RankWatch final : public WaitListener {
 
   void limit(const DeadlineLimits& limits);  // when the config is known
   void run_directory(const std::string& directory);
-  void epoch(std::uint64_t number, double work_times);  // of the membership; Deadlines::rescale(work_times)
+  // Of the membership, with so many members (0: not known); Deadlines::rescale(work_times).
+  void epoch(std::uint64_t number, double work_times, std::uint32_t members = 0);
 
   // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
   void enter(Phase phase, std::uint64_t step);
@@ -52,8 +54,8 @@ class RankWatch final : public WaitListener {
   void drains(std::uint64_t step, std::uint64_t bytes);  // any thread
   void drained();
 
-  std::span<Span> ring();  // for SpanRecorder::record_into
-  void ring_opened(std::uint64_t spans);
+  std::span<Span> ring();                    // for SpanRecorder::record_into
+  std::atomic<std::uint64_t>& ring_count();  // of the spans opened there, for whoever counts them
 
   // The guard's newest verdict that was not taken yet; empty: none. "rank 2 (host a) hangs: ..."
   std::string take_verdict();

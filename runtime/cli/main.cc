@@ -21,7 +21,7 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 17> commands = {{
+constexpr std::array<Command, 19> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"launch", "train under mpirun, and start the run again when something fails",
      holdfast::run_launch_command},
@@ -41,6 +41,9 @@ constexpr std::array<Command, 17> commands = {{
     {"report", "write RUN/report.html from the run's events", holdfast::run_report_command},
     {"timeline", "what every rank computed and waited for in recorded steps, and the pipeline's bubble",
      holdfast::run_timeline_command},
+    {"flight", "what every rank was at when one hung or died, and who was the cause",
+     holdfast::run_flight_command},
+    {"guard", "looks after the ranks of a host; they start it themselves", holdfast::run_guard_command},
     {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
     {"clean", "remove what killed starts of a run left in this host's shared memory",
      holdfast::run_clean_command},

@@ -187,7 +187,7 @@ TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
   recorder.record_into(watch->ring());
   recorder.begin_step(4);
   recorder.begin({.kind = SpanKind::wait_vote});
-  watch->ring_opened(recorder.opened());
+  watch->ring_count() = recorder.opened();
   header();
   EXPECT_EQ(board->slot(0).spans_opened, 1u);
   EXPECT_EQ(board->slot(0).ring_spans, board->ring(0).size());

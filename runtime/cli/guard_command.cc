@@ -1,0 +1,36 @@
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "watchdog/guard.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast guard BOARD\n"
+    "\n"
+    "Looks after the ranks of a run on this host until the last has gone: ends one that hangs, and writes "
+    "what each was\n"
+    "at. The ranks start it themselves (watchdog.guard); there is no need to. BOARD is a name in /dev/shm. "
+    "With SIGUSR1\n"
+    "it writes what the ranks are at now. docs/watchdog.md.\n";
+
+Result<void> guard(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("guard", words, {"BOARD"}, {}));
+  const std::string& board = arguments.positional(0);
+  if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
+    return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm", board);
+  return run_guard(posix_env(), {.board = board});
+}
+
+}  // namespace
+
+int run_guard_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> outcome = guard(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast

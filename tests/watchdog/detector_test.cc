@@ -1,0 +1,203 @@
+#include "watchdog/detector.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace holdfast {
+namespace {
+
+using Kind = HangVerdict::Kind;
+using testing::HasSubstr;
+
+constexpr std::int64_t ms = 1'000'000;
+constexpr std::int64_t now_ns = 1'000'000 * ms, silent_ns = 2'000 * ms;
+
+WatchedRank computes(int rank, std::int64_t for_ms, std::int64_t deadline_ms = 5'000) {
+  WatchedRank one;
+  one.slot.process = 100 + rank;
+  one.slot.launched_rank = rank;
+  one.slot.phase = Phase::step;
+  one.slot.step = 9;
+  one.slot.begun_ns = one.slot.beat_ns = now_ns - for_ms * ms;
+  one.slot.deadline_ns = deadline_ms * ms;
+  one.slot.usual_ns = 31 * ms;
+  one.host = "a";
+  return one;
+}
+
+WatchedRank waits(int rank, std::int64_t for_ms, int peer = -1, std::int64_t looked_before_ms = 3) {
+  WatchedRank one = computes(rank, for_ms);
+  one.slot.wait_begun_ns = one.slot.begun_ns + 10 * ms;
+  one.slot.beat_ns = now_ns - looked_before_ms * ms;
+  one.slot.wait_operation = "an all-reduce";
+  one.slot.wait_number = 77;
+  one.slot.wait_peer = peer;
+  return one;
+}
+
+WatchedRank stopped(WatchedRank one) {
+  one.stopped = true;
+  return one;
+}
+
+HangVerdict verdict_on(const std::vector<WatchedRank>& ranks) {
+  return find_culprit(ranks, now_ns, silent_ns);
+}
+
+TEST(Detector, NobodyIsOverHisTime) {
+  EXPECT_EQ(verdict_on({}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({computes(0, 4'999), waits(1, 4'000), computes(2, 10)}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({stopped(computes(0, 100)), waits(1, 4'000)}).kind, Kind::none);
+}
+
+TEST(Detector, OneThatIsStopped) {
+  const HangVerdict verdict = verdict_on({waits(0, 5'200), waits(1, 5'200), stopped(computes(2, 5'200))});
+  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.index, 2u);
+  EXPECT_EQ(verdict.sentence, "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped");
+}
+
+TEST(Detector, OneThatSpins) {
+  const HangVerdict verdict = verdict_on({waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)});
+  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(verdict.sentence,
+            "rank 1 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it waits for nobody");
+}
+
+TEST(Detector, OneThatIsStuckInAWait) {
+  const HangVerdict verdict = verdict_on({waits(0, 5'300), waits(1, 5'200, 3, 4'100), waits(2, 5'300)});
+  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(
+      verdict.sentence,
+      "rank 1 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it waits for an all-reduce (number 77) "
+      "with rank 3 and has not looked for 4.1 s");
+  const HangVerdict of_stopped = verdict_on({stopped(waits(0, 6'000, -1, 5'500))});
+  EXPECT_EQ(of_stopped.sentence,
+            "rank 0 (host a) hangs: step 9 for 6.0 s, 31 ms are usual; it is stopped; it waits for an "
+            "all-reduce (number 77)");
+}
+
+TEST(Detector, ThoseThatWaitAndLookAreNeverBlamed) {
+  for (std::int64_t over_ms = 5'001; over_ms < 9'000; over_ms += 97) {
+    const HangVerdict verdict =
+        verdict_on({waits(0, over_ms), waits(1, over_ms, 0), computes(2, 4'000), waits(3, over_ms, 2)});
+    EXPECT_EQ(verdict.kind, Kind::none) << over_ms;
+  }
+  for (int guilty = 0; guilty < 4; ++guilty) {
+    std::vector<WatchedRank> ranks;
+    for (int rank = 0; rank < 4; ++rank) {
+      ranks.push_back(rank == guilty ? computes(rank, 5'001) : waits(rank, 50'000, guilty));
+    }
+    EXPECT_EQ(verdict_on(ranks).index, static_cast<std::size_t>(guilty));
+  }
+}
+
+TEST(Detector, OfTwoAtOnceTheOneThatIsOverForLongest) {
+  const HangVerdict verdict = verdict_on({waits(0, 9'000), computes(1, 5'100), computes(2, 5'200)});
+  EXPECT_EQ(verdict.index, 2u);
+  // By its own measure.
+  EXPECT_EQ(verdict_on({computes(0, 9'000, 8'999), computes(1, 5'200)}).index, 1u);
+}
+
+TEST(Detector, AllStoppedAreTakenOneByOne) {
+  std::vector<WatchedRank> ranks = {stopped(waits(0, 5'100)), stopped(computes(1, 5'300)),
+                                    stopped(waits(2, 5'200))};
+  for (const std::size_t expected : {1u, 2u, 0u}) {
+    const HangVerdict verdict = verdict_on(ranks);
+    ASSERT_EQ(verdict.kind, Kind::culprit);
+    EXPECT_EQ(verdict.index, expected);
+    ranks[expected].ended = true;
+  }
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+}
+
+TEST(Detector, WithinItsTimeButStoppedWhileOthersWaitForIt) {
+  EXPECT_EQ(verdict_on({waits(0, 5'100), stopped(computes(1, 100, 600'000))}).index, 1u);
+  EXPECT_EQ(verdict_on({waits(0, 5'100, 1), stopped(computes(1, 100, 600'000))}).kind, Kind::culprit);
+  EXPECT_EQ(verdict_on({waits(0, 5'100, 2), stopped(computes(1, 100, 600'000)), computes(2, 5)}).kind,
+            Kind::none)
+      << "they wait for another one";
+  EXPECT_EQ(verdict_on({waits(0, 4'900, 1), stopped(computes(1, 100, 600'000))}).kind, Kind::none);
+  WatchedRank silent = waits(1, 4'000, 0, 3'000);
+  silent.slot.deadline_ns = 600'000 * ms;
+  EXPECT_EQ(verdict_on({waits(0, 5'100), silent}).index, 1u);
+}
+
+TEST(Detector, ACycleHasNoSink) {
+  EXPECT_EQ(verdict_on({waits(0, 9'900, 1), waits(1, 9'900, 0)}).kind, Kind::none) << "patience first";
+  const HangVerdict verdict = verdict_on({waits(0, 10'100, 1), waits(1, 10'200, 2), waits(2, 10'100, 0)});
+  EXPECT_EQ(verdict.kind, Kind::no_sink);
+  EXPECT_EQ(
+      verdict.sentence,
+      "all ranks wait for each other: rank 0, step 9, for an all-reduce (number 77) with rank 1 for 10.1 "
+      "s; rank 1, step 9, for an all-reduce (number 77) with rank 2 for 10.2 s; and 1 more");
+}
+
+TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
+  EXPECT_EQ(verdict_on({waits(0, 20'000), waits(1, 20'000), computes(2, 300, 600'000)}).kind, Kind::none)
+      << "a rank with more time is at work";
+  std::vector<WatchedRank> ranks = {waits(0, 20'000), waits(1, 20'000)};
+  ranks[0].slot.members = 4;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "two of another host";
+  ranks[0].slot.members = 2;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink);
+}
+
+TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
+  std::vector<WatchedRank> ranks = {waits(0, 5'200), computes(1, 90'000), computes(2, 90'000)};
+  ranks[1].ended = true;
+  ranks[2].slot.left = true;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  ranks[0] = waits(0, 10'001, 1);
+  ranks[0].slot.members = 3;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink) << "who waits for the dead waits in vain";
+}
+
+TEST(Detector, ASpareMayWaitForEver) {
+  WatchedRank spare = waits(3, 90'000'000);
+  spare.slot.phase = Phase::spare;
+  spare.slot.usual_ns = 0;
+  EXPECT_EQ(verdict_on({computes(0, 10), spare}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({waits(0, 10'100, 1), waits(1, 10'100, 0), spare}).kind, Kind::no_sink);
+  spare.slot.wait_begun_ns = 0;
+  spare.slot.begun_ns = now_ns - 90'000 * ms;
+  spare.slot.beat_ns = now_ns - 5'100 * ms;
+  const HangVerdict verdict = verdict_on({computes(0, 10), spare});
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(
+      verdict.sentence,
+      "rank 3 (host a) hangs: spare, step 9 for 90.0 s, 5.0 s are the limit; no sign of life for 5.1 s");
+}
+
+TEST(Detector, PhasesWithALimitOfTheirOwn) {
+  WatchedRank recovers = computes(1, 2'100, 2'000);
+  recovers.slot.phase = Phase::recovery;
+  recovers.slot.usual_ns = 0;
+  const HangVerdict verdict = verdict_on({waits(0, 2'100), recovers});
+  EXPECT_EQ(verdict.sentence,
+            "rank 1 (host a) hangs: recovery, step 9 for 2.1 s, 2.0 s are the limit; it waits for nobody");
+  EXPECT_EQ(verdict_on({computes(0, 1'000'000, 0)}).kind, Kind::none) << "0: no limit";
+}
+
+TEST(Detector, NamesTheRankOfAnotherHost) {
+  WatchedRank distant = stopped(computes(5, 6'000));
+  distant.host = "b";
+  distant.own_host = false;
+  const HangVerdict verdict = verdict_on({waits(0, 6'000), distant});
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_THAT(verdict.sentence, HasSubstr("rank 5 (host b) hangs"));
+}
+
+TEST(Detector, EverySentenceFitsOnTheBoard) {
+  WatchedRank one = waits(1'234, 599'999, 4'321, 599'000);
+  one.host = std::string(64, 'h');
+  one.slot.wait_operation = std::string(31, 'o');
+  one.slot.wait_number = ~0u;
+  one.slot.step = 123'456'789'012;
+  EXPECT_LT(verdict_on({one}).sentence.size(), board_text_bytes + 40);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,26 @@
+// What the flight records of all ranks say together. Pure.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "watchdog/flight_record.h"
+
+namespace holdfast {
+
+struct FlightMerge {
+  // The lowest step and number of an operation of all ranks that some have begun and others have not:
+  // "step 9, all_reduce 77: begun by ranks 0, 1, 3; not by rank 2". Empty: none is in the records.
+  std::string divergence;
+  // Who it was, and why: that died, or hangs by the rules of the guard (detector.h), or is behind. Empty:
+  // nobody stands out.
+  std::string culprit;
+};
+FlightMerge merge_flights(std::span<const FlightRecord> records);
+
+// For a terminal: what each rank was at and waited for, and the merge.
+std::string flight_text(std::span<const FlightRecord> records);
+
+}  // namespace holdfast

@@ -1,0 +1,313 @@
+#include "watchdog/guard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/core/processes.h"
+#include "runtime/core/signals.h"
+#include "watchdog/board.h"
+#include "watchdog/detector.h"
+#include "watchdog/flight_record.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t silent_ns = 2'000'000'000;  // a rank that waits looks every some milliseconds
+constexpr std::size_t most_pending = 256;
+constexpr int ticks_alone = 4;  // before it leaves; a rank may be about to come
+
+struct Watched {
+  std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched
+  std::int64_t id = 0, started_ticks = 0;
+  bool ended = false;
+  std::int64_t anew_ns = 0;  // evidence from before counts no more
+  std::int64_t killed_ns = 0;
+};
+
+class Guard {
+ public:
+  Guard(Env& env, const GuardSettings& settings, std::unique_ptr<Board> board, SignalWatcher& signals)
+      : env_(&env),
+        settings_(settings),
+        board_(std::move(board)),
+        signals_(&signals),
+        host_(env.host_name()),
+        watched_(board_->slots()) {}
+
+  void run() {
+    if (!claim()) return;
+    last_ns_ = env_->monotonic_ns();
+    last_wall_us_ = env_->wall_time_us();
+    look_at_processes();
+    for (int alone = 0; alone < ticks_alone;) {
+      wait();
+      if (!tick()) return;  // another guard has taken over
+      alone = nobody_left() && pending_.empty() ? alone + 1 : 0;
+      if (alone == ticks_alone && !board_->close(*env_, settings_.board)) alone = 0;
+    }
+  }
+
+ private:
+  // Whether this process is the guard of the board now; not when another one is.
+  bool claim() {
+    BoardHeader& header = board_->header();
+    const std::int64_t own = env_->process_id();
+    const std::optional<ProcessFacts> facts = env_->processes().facts(own);
+    std::int64_t before = header.guard_process;
+    while (before != own) {
+      const std::optional<ProcessFacts> other = env_->processes().facts(before);
+      if (before > 0 && other.has_value() && other->state != 'Z' &&
+          other->started_ticks == header.guard_started_ticks)
+        return false;
+      if (header.guard_process.compare_exchange_strong(before, own)) break;
+    }
+    header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
+    return true;
+  }
+
+  // One tick, or until a process ends.
+  void wait() {
+    std::vector<Process*> living;
+    for (const Watched& each : watched_) {
+      if (each.process != nullptr && !each.ended) living.push_back(each.process.get());
+    }
+    if (living.empty()) {
+      env_->sleep_us(1'000 * settings_.tick_ms);
+    } else {
+      env_->processes().wait_any_ended(living, settings_.tick_ms);
+    }
+  }
+
+  bool tick() {
+    BoardHeader& header = board_->header();
+    if (header.guard_process != env_->process_id() && !claim()) return false;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (was_late(now_ns)) begin_anew(now_ns, true);
+    header.guard_tick_ns = now_ns;
+    look_at_processes();
+    while (const int signal = signals_->poll()) {
+      if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
+    }
+    look_at_killed(now_ns);
+    if (anybody_over_time(now_ns)) {
+      judge(now_ns);
+    } else {
+      suspected_ = {};
+    }
+    write_one();
+    return true;
+  }
+
+  // The machine slept, this process was stopped, or had no processor: then the ranks may have had none,
+  // either. The clocks of a suspended machine differ in what they count.
+  bool was_late(std::int64_t now_ns) {
+    const std::int64_t wall_us = env_->wall_time_us();
+    const std::int64_t passed_ms = (now_ns - last_ns_) / 1'000'000;
+    const std::int64_t wall_passed_ms = (wall_us - last_wall_us_) / 1'000;
+    last_ns_ = now_ns;
+    last_wall_us_ = wall_us;
+    const std::int64_t limit_ms = settings_.tick_ms + settings_.late_ms;
+    return passed_ms > limit_ms || wall_passed_ms > limit_ms;
+  }
+
+  // Whoever is stopped has done nothing that would excuse it.
+  void begin_anew(std::int64_t now_ns, bool stopped_ones_too) {
+    for (Watched& each : watched_) {
+      if (stopped_ones_too || state_of(each) != 'T') each.anew_ns = now_ns;
+    }
+    suspected_ = {};
+  }
+
+  char state_of(const Watched& watched) const {
+    if (watched.process == nullptr || watched.ended) return 'X';
+    const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
+    return facts.has_value() ? facts->state : 'X';
+  }
+
+  void look_at_processes() {
+    std::string dead;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      const SlotView slot = read_slot(board_->slot(index));
+      Watched& watched = watched_[index];
+      if (slot.process != watched.id || slot.started_ticks != watched.started_ticks) meet(watched, slot);
+      if (watched.id == 0 || watched.ended) continue;
+      if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
+      watched.ended = true;
+      if (slot.left || watched.killed_ns != 0) continue;
+      dead += fmt::format("{}rank {}", dead.empty() ? "" : ", ", slot.launched_rank);
+    }
+    if (!dead.empty()) take_flight(fmt::format("{} (host {}) died", dead, host_));
+    if (count_ended() != ended_) {  // those that are left have something to do that nobody foresaw
+      ended_ = count_ended();
+      begin_anew(env_->monotonic_ns(), false);
+    }
+  }
+
+  // The handle first: if the facts are still those of the slot, the handle is that process's.
+  void meet(Watched& watched, const SlotView& slot) {
+    watched = {.process = nullptr,
+               .id = slot.process,
+               .started_ticks = slot.started_ticks,
+               .ended = false,
+               .anew_ns = 0,
+               .killed_ns = 0};
+    if (slot.process <= 0) return;
+    Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
+    if (process.ok() && *process != nullptr && lives(*env_, slot)) {
+      watched.process = std::move(process).value();
+    }
+  }
+
+  std::size_t count_ended() const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(watched_, [](const Watched& each) { return each.ended; }));
+  }
+  bool nobody_left() const {
+    return std::ranges::all_of(watched_, [](const Watched& each) { return each.id == 0 || each.ended; });
+  }
+
+  SlotView evidence(std::uint32_t index) {
+    SlotView slot = read_slot(board_->slot(index));
+    slot.begun_ns = std::max(slot.begun_ns, watched_[index].anew_ns);
+    return slot;
+  }
+
+  // Cheap, for the ticks in which there is nothing to see.
+  bool anybody_over_time(std::int64_t now_ns) {
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      if (watched_[index].id == 0 || watched_[index].ended) continue;
+      const SlotView slot = evidence(index);
+      const std::int64_t since_ns =
+          slot.phase == Phase::spare ? std::max(slot.begun_ns, slot.beat_ns) : slot.begun_ns;
+      if (slot.deadline_ns > 0 && now_ns - since_ns > slot.deadline_ns) return true;
+    }
+    return false;
+  }
+
+  void judge(std::int64_t now_ns) {
+    std::vector<WatchedRank> ranks;
+    std::vector<std::uint32_t> slots;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      const Watched& watched = watched_[index];
+      if (watched.id == 0) continue;
+      if (watched.killed_ns != 0 && !watched.ended) return;  // one after the other
+      ranks.push_back({.slot = evidence(index),
+                       .host = host_,
+                       .own_host = true,
+                       .stopped = state_of(watched) == 'T',
+                       .ended = watched.ended});
+      slots.push_back(index);
+    }
+    const HangVerdict verdict = find_culprit(ranks, now_ns, silent_ns);
+    const Suspicion suspicion = {.kind = verdict.kind, .index = verdict.index};
+    const bool again = suspicion == suspected_;  // a single look may have caught a slot between two moments
+    suspected_ = suspicion;
+    if (verdict.kind == HangVerdict::Kind::none || !again) return;
+    if (verdict.kind == HangVerdict::Kind::no_sink) {
+      end_all(verdict.sentence, now_ns);
+    } else if (ranks[verdict.index].own_host) {
+      end_one(slots[verdict.index], verdict.sentence, now_ns);
+    }
+  }
+
+  void end_one(std::uint32_t index, const std::string& sentence, std::int64_t now_ns) {
+    take_flight(sentence);
+    write_verdict(board_->header(), read_slot(board_->slot(index)).launched_rank, sentence);
+    kill(watched_[index], now_ns);
+    say(sentence + "; it is ended");
+  }
+
+  // Level 2: nobody of this host goes on; the launcher starts the run again.
+  void end_all(const std::string& sentence, std::int64_t now_ns) {
+    take_flight(sentence);
+    write_verdict(board_->header(), -1, sentence);
+    for (Watched& each : watched_) {
+      if (each.id != 0 && !each.ended) kill(each, now_ns);
+    }
+    say(sentence + "; all ranks of this host are ended");
+  }
+
+  void kill(Watched& watched, std::int64_t now_ns) {
+    if (watched.killed_ns == 0) watched.killed_ns = now_ns;
+    if (watched.process != nullptr) static_cast<void>(watched.process->signal(SIGKILL).ok());
+  }
+
+  // A process that the system holds, for a device or a dead file system, keeps its peers waiting.
+  void look_at_killed(std::int64_t now_ns) {
+    for (Watched& each : watched_) {
+      if (each.killed_ns == 0 || each.ended) continue;
+      if (now_ns - each.killed_ns < settings_.kill_patience_ms * 1'000'000 || said_that_one_stays_) continue;
+      said_that_one_stays_ = true;
+      end_all(
+          fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it", each.id, host_),
+          now_ns);
+      return;
+    }
+  }
+
+  // One write; whoever read it may have gone, so no exception and no signal.
+  static void say(const std::string& sentence) {
+    std::fputs(fmt::format("holdfast guard: {}\n", sentence).c_str(), stderr);
+  }
+
+  // A copy in memory; the files follow tick by tick. More than the disk takes is left out.
+  void take_flight(const std::string& reason) {
+    const std::int64_t wall_us = env_->wall_time_us();
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      if (watched_[index].id == 0 || pending_.size() >= most_pending) continue;
+      pending_.push_back(take_flight_record(*env_, *board_, index, state_of(watched_[index]), reason));
+      pending_.back().wall_time_us = wall_us;
+    }
+  }
+
+  // One file a tick: a slow disk must not keep the guard from looking.
+  void write_one() {
+    const std::string directory = read_run_directory(board_->header());
+    if (directory.empty()) pending_.clear();  // nobody could find them
+    if (pending_.empty()) return;
+    const Result<void> written = write_flight_record(*env_, directory + "/flight", pending_.front());
+    if (!written.ok() && !said_that_it_cannot_write_) {
+      said_that_it_cannot_write_ = true;
+      say(written.error().message);
+    }
+    pending_.pop_front();
+  }
+
+  struct Suspicion {
+    HangVerdict::Kind kind = HangVerdict::Kind::none;
+    std::size_t index = 0;
+    bool operator==(const Suspicion&) const = default;
+  };
+
+  Env* env_;
+  GuardSettings settings_;
+  std::unique_ptr<Board> board_;
+  SignalWatcher* signals_;
+  std::string host_;
+  std::vector<Watched> watched_;  // by slot
+  std::size_t ended_ = 0;
+  std::deque<FlightRecord> pending_;
+  Suspicion suspected_;
+  std::int64_t last_ns_ = 0, last_wall_us_ = 0;
+  bool said_that_one_stays_ = false, said_that_it_cannot_write_ = false;
+};
+
+}  // namespace
+
+Result<void> run_guard(Env& env, const GuardSettings& settings) {
+  HF_TRY(std::unique_ptr<Board> board, Board::open(env, settings.board));
+  // What ends a terminal or a job's ranks does not end it: it goes with the last of them.
+  HF_TRY(const std::unique_ptr<SignalWatcher> signals,
+         SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGHUP, SIGPIPE}));
+  Guard(env, settings, std::move(board), *signals).run();
+  return {};
+}
+
+}  // namespace holdfast
