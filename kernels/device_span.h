@@ -1,4 +1,5 @@
-// DeviceSpan: when the device begins and ends what is launched in a block.
+// DeviceSpan: when the device begins and ends what is launched in a block; in a flight ring that does without
+// the device's stamps, when the host launched it.
 #pragma once
 
 #include "kernels/device.h"
@@ -9,17 +10,26 @@ namespace holdfast {
 class DeviceSpan {
  public:
   DeviceSpan(SpanRecorder& recorder, Device& device, const Span& about)
-      : device_(&device), span_(recorder.on() ? recorder.open(about) : nullptr) {
-    if (span_ != nullptr) device_->stamp(span_->begin);
+      : recorder_(&recorder),
+        device_(recorder.device_stamps() ? &device : nullptr),
+        span_(recorder.on() ? recorder.open(about) : nullptr) {
+    if (span_ != nullptr && device_ != nullptr) device_->stamp(span_->begin);
+    if (span_ != nullptr && device_ == nullptr) span_->begin = recorder.now();
   }
   ~DeviceSpan() {
-    if (span_ != nullptr) device_->stamp(span_->end);
+    if (span_ == nullptr) return;
+    if (device_ != nullptr) {
+      device_->stamp(span_->end);
+    } else {
+      recorder_->end(span_);
+    }
   }
   DeviceSpan(const DeviceSpan&) = delete;
   DeviceSpan& operator=(const DeviceSpan&) = delete;
 
  private:
-  Device* device_;
+  SpanRecorder* recorder_;
+  Device* device_;  // null: the host's time
   Span* span_;
 };
 

@@ -35,6 +35,10 @@ constexpr std::array<KindFacts, static_cast<std::size_t>(SpanKind::count)> kinds
     {"receive_activation", "activation received", SpanGroup::transfer},
     {"receive_gradient", "gradient received", SpanGroup::transfer},
     {"exchange_bucket", "bucket of the lane reduction", SpanGroup::transfer},
+    {"barrier", "barrier", SpanGroup::transfer},
+    {"broadcast", "broadcast", SpanGroup::transfer},
+    {"all_reduce", "all-reduce", SpanGroup::transfer},
+    {"all_gather", "all-gather", SpanGroup::transfer},
     {"step", "step", SpanGroup::phase},
     {"lane_wave", "wave of lanes", SpanGroup::phase},
     {"evaluation", "evaluation", SpanGroup::phase},
@@ -60,8 +64,16 @@ SpanGroup group_of(SpanKind kind) {
 }
 
 void SpanRecorder::record_into(std::span<Span> memory) {
-  memory_ = memory;
-  opened_ = 0;
+  memory_ = memory.empty() ? ring_ : memory;
+  opened_ = in_flight() ? ring_opened_->load(std::memory_order_relaxed) : 0;
+}
+
+void SpanRecorder::keep_flight(std::span<Span> ring, std::atomic<std::uint64_t>& opened, bool device_stamps) {
+  const bool traces = on() && !in_flight();
+  ring_ = ring;
+  ring_opened_ = &opened;
+  ring_has_device_stamps_ = device_stamps;
+  if (!traces) record_into({});
 }
 
 Span* SpanRecorder::open(const Span& about) {
@@ -70,6 +82,7 @@ Span* SpanRecorder::open(const Span& about) {
   span = about;
   span.step = step_;
   span.begin = span.end = {};
+  if (in_flight()) ring_opened_->store(opened_, std::memory_order_release);
   return &span;
 }
 

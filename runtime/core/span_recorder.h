@@ -9,11 +9,14 @@
 // A span that goes on has end.time_ns 0, so the memory also says what a rank that hangs is at; it may lie
 // where another process reads it. While off a span costs one branch, and never an allocation.
 //
+// With a flight ring it is never off: what no trace is recorded of goes there.
+//
 // Threads: one thread opens spans and reads them; a device may write the stamps of a span that it was given
-// (Device::stamp), which whoever reads has waited for. Whoever opens a span closes it before as many others
-// were opened as the memory holds.
+// (Device::stamp), which whoever reads has waited for. A span whose place was taken by a newer one before it
+// was closed is lost, and leaves the newer one as it is.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -47,6 +50,12 @@ enum class SpanKind : std::uint8_t {
   receive_activation,  // from when the place is free until the bytes are there
   receive_gradient,
   exchange_bucket,  // of the lane reduction, with all ranks of the group at once
+  // Words of control among all ranks of a communicator, in the flight ring alone; `bucket` is the number
+  // among those of the communicator, `peer` the last one that was waited for.
+  barrier,
+  broadcast,
+  all_reduce,
+  all_gather,
   // What the host is at, around all of that.
   step,
   lane_wave,
@@ -89,9 +98,14 @@ class SpanRecorder {
   SpanRecorder(const SpanRecorder&) = delete;
   SpanRecorder& operator=(const SpanRecorder&) = delete;
 
-  // From now on into this memory, which the caller keeps; empty: off.
+  // From now on into this memory, which the caller keeps; empty: into the flight ring, or off without one.
   void record_into(std::span<Span> memory);
+  // Where the spans go that no trace is recorded of, from now on; both outlive the recorder. `opened` counts
+  // them for others. Without `device_stamps` a DeviceSpan says when the host launched what it is of.
+  void keep_flight(std::span<Span> ring, std::atomic<std::uint64_t>& opened, bool device_stamps);
   bool on() const { return !memory_.empty(); }
+  bool in_flight() const { return ring_opened_ != nullptr && memory_.data() == ring_.data(); }
+  bool device_stamps() const { return !in_flight() || ring_has_device_stamps_; }
   void begin_step(std::uint64_t step) { step_ = step; }
 
   // A new span with the rest of `about`; its stamps are 0. Null while off.
@@ -99,18 +113,24 @@ class SpanRecorder {
   Stamp now() const { return {.time_ns = env_->monotonic_ns(), .worked_ns = 0}; }
   // The same, begun now by the host.
   Span* begin(const Span& about);
-  void end(Span* span) const {  // of begin(), null too
-    if (span != nullptr) span->end = now();
+  // Of begin(), null too; nothing happens to one of other memory than the present, or that has ended.
+  void end(Span* span) const {
+    if (is_open(span)) span->end = now();
+  }
+  bool is_open(const Span* span) const {
+    return span >= memory_.data() && span < memory_.data() + memory_.size() && span->end.time_ns == 0;
   }
 
-  std::uint64_t opened() const { return opened_; }  // since record_into()
+  std::uint64_t opened() const { return opened_; }  // since record_into(), or into the ring
   std::uint64_t lost() const { return opened_ - kept(); }
   std::uint64_t kept() const { return opened_ < memory_.size() ? opened_ : memory_.size(); }
   const Span& at(std::uint64_t index) const;  // of kept(), in the order in which they were opened
 
  private:
   Env* env_;
-  std::span<Span> memory_;
+  std::span<Span> memory_, ring_;
+  std::atomic<std::uint64_t>* ring_opened_ = nullptr;
+  bool ring_has_device_stamps_ = true;
   std::uint64_t opened_ = 0;
   std::uint64_t step_ = 0;
 };

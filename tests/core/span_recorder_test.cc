@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <set>
 #include <string>
 
@@ -57,6 +58,42 @@ TEST(SpanRecorder, ASpanThatGoesOnHasNoEnd) {
     EXPECT_EQ(memory[0].end.time_ns, 0);
   }
   EXPECT_GT(memory[0].end.time_ns, 0);
+}
+
+TEST(SpanRecorder, WithoutATraceItWritesTheFlight) {
+  SpanRecorder recorder(posix_env());
+  std::array<Span, 4> ring, trace;
+  std::atomic<std::uint64_t> opened = 0;
+  recorder.keep_flight(ring, opened, false);
+  EXPECT_TRUE(recorder.on() && recorder.in_flight() && !recorder.device_stamps());
+  for (int i = 0; i < 6; ++i) recorder.end(recorder.begin({.kind = SpanKind::forward, .microbatch = i}));
+  EXPECT_EQ(opened, 6u);
+  EXPECT_EQ(ring[1].microbatch, 5);
+  Span* const goes_on = recorder.begin({.kind = SpanKind::save});
+  recorder.record_into(trace);
+  EXPECT_TRUE(recorder.on() && !recorder.in_flight() && recorder.device_stamps());
+  recorder.end(recorder.begin({.kind = SpanKind::backward}));
+  recorder.end(goes_on);
+  EXPECT_EQ(goes_on->end.time_ns, 0) << "it is of the other memory";
+  EXPECT_EQ(opened, 7u);
+  recorder.record_into({});
+  EXPECT_TRUE(recorder.in_flight());
+  recorder.end(recorder.begin({.kind = SpanKind::update}));
+  EXPECT_EQ(opened, 8u);
+  EXPECT_EQ(ring[3].kind, SpanKind::update);
+}
+
+TEST(SpanRecorder, WhosePlaceIsTakenEndsNobodyElse) {
+  SpanRecorder recorder(posix_env());
+  std::array<Span, 2> ring;
+  std::atomic<std::uint64_t> opened = 0;
+  recorder.keep_flight(ring, opened, true);
+  Span* const step = recorder.begin({.kind = SpanKind::step});
+  for (int i = 0; i < 2; ++i) recorder.end(recorder.begin({.kind = SpanKind::wait_vote}));
+  const std::int64_t end_ns = ring[0].end.time_ns;
+  EXPECT_FALSE(recorder.is_open(step));
+  recorder.end(step);
+  EXPECT_EQ(ring[0].end.time_ns, end_ns);
 }
 
 TEST(SpanKind, EveryKindHasANameOfItsOwn) {
