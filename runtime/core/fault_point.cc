@@ -22,7 +22,7 @@ struct Entry {
     return fail(ExitCode::config,
                 "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
                 "action of kill, "
-                "stop, sleep:MILLISECONDS, exit:CODE, abort or segv",
+                "stop, sleep:MILLISECONDS, spin, exit:CODE, abort or segv",
                 position + 1, text, reason);
   }
 };
@@ -55,7 +55,8 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
   std::string_view number;
   const bool has_argument = cut(text, ':', number);
   const bool takes_argument = text == "sleep" || text == "exit";
-  const bool known = takes_argument || text == "kill" || text == "stop" || text == "abort" || text == "segv";
+  const bool known = takes_argument || text == "kill" || text == "stop" || text == "spin" ||
+                     text == "abort" || text == "segv";
   if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
   if (has_argument != takes_argument) {
     return entry.bad(fmt::format("'{}' {}", text, takes_argument ? "needs a number" : "takes no number"));
@@ -69,7 +70,8 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
 }  // namespace
 
 const std::vector<std::string_view>& FaultPoints::names() {
-  static const std::vector<std::string_view> list = {"evaluation.begin",
+  static const std::vector<std::string_view> list = {"data.before_batch",
+                                                     "evaluation.begin",
                                                      "load.before_read",
                                                      "load.before_snapshot",
                                                      "recover.after_shrink",
@@ -149,6 +151,9 @@ void FaultPoints::hit(std::string_view name) {
     if (rule->action == "kill") env_->kill_self();
     if (rule->action == "stop") kill(getpid(), SIGSTOP);
     if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);
+    volatile bool forever = rule->action == "spin";
+    while (forever) {
+    }
     if (rule->action == "exit") std::_Exit(static_cast<int>(rule->argument));
     if (rule->action == "abort") std::abort();
     if (rule->action == "segv") raise(SIGSEGV);

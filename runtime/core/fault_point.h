@@ -6,7 +6,8 @@
 // Armed by a specification, a comma-separated list of `name[@hit][:rank]=action`:
 //   save.before_rename@2=kill        SIGKILL at the second time this process passes
 //   step.after_vote:1=stop           SIGSTOP of rank 1
-//   step.before_backward=sleep:500   sleep 500 ms; `exit:N`, `abort`, `segv` are the other actions
+//   step.before_backward=sleep:500   sleep 500 ms; `spin` (for ever), `exit:N`, `abort`, `segv` are the
+//   others
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
 #pragma once
 

@@ -124,6 +124,7 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
 void LaneRunner::load(StagePosition position) {
   const Result<MicroBatch> batch = [&] {
     const HostSpan wait(&worker_->spans(), span_of(SpanKind::wait_data, position));
+    HF_FAULT_POINT(worker_->faults(), "data.before_batch");
     return worker_->loader().next();
   }();
   if (!batch.ok()) {

@@ -74,6 +74,16 @@ TEST(FaultPoints, SleepHappensOnlyAtItsHit) {
   EXPECT_LT(elapsed_ms(), 30);
 }
 
+TEST(FaultPointsDeathTest, ALivelockDoesNotEnd) {
+  EXPECT_EXIT(
+      {
+        alarm(1);
+        const auto faults = faults_of("step.end=spin");
+        HF_FAULT_POINT(*faults, "step.end");
+      },
+      testing::KilledBySignal(SIGALRM), "");
+}
+
 TEST(FaultPointsDeathTest, UnlistedNameIsABug) {
   const auto faults = faults_of("step.end=kill");
   EXPECT_DEATH(faults->hit("no.such_point"), "fault point 'no.such_point' is not in");
