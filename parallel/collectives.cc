@@ -12,71 +12,108 @@ namespace {
 using Request = Communicator::Request;
 
 constexpr std::int64_t spin_ns = 30'000;
-constexpr std::int64_t yield_ns = 200'000;
 constexpr std::int64_t sleep_us_max = 1000;
 
-// One message and its wait.
-Result<void> send_to(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> source,
-                     int peer, const char* operation) {
-  HF_TRY(const Request request, communicator.send(source, peer, tag_collective));
-  return waiter.wait(communicator, request, operation, peer);
-}
+// This rank's part in one collective: its number, its waits, and its span in the flight ring.
+class Part {
+ public:
+  Part(Communicator& communicator, const Waiter& waiter, const char* name, SpanKind kind)
+      : communicator_(&communicator),
+        waiter_(&waiter),
+        name_(name),
+        number_(communicator.number_collective()),
+        spans_(waiter.spans() != nullptr && waiter.spans()->in_flight() ? waiter.spans() : nullptr) {
+    if (spans_ == nullptr) return;
+    span_ = spans_->begin({.kind = kind, .bucket = static_cast<std::int32_t>(number_)});
+  }
+  ~Part() {
+    if (spans_ != nullptr) spans_->end(span_);
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
 
-Result<void> receive_from(Communicator& communicator, const Waiter& waiter, std::span<std::byte> target,
-                          int peer, const char* operation) {
-  HF_TRY(const Request request, communicator.receive(target, peer, tag_collective));
-  return waiter.wait(communicator, request, operation, peer);
-}
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  // One message and its wait.
+  Result<void> send(std::span<const std::byte> source, int peer) {
+    HF_TRY(const Request request, communicator_->send(source, peer, tag_collective));
+    return wait(request, peer, source.size());
+  }
+  Result<void> receive(std::span<std::byte> target, int peer) {
+    HF_TRY(const Request request, communicator_->receive(target, peer, tag_collective));
+    return wait(request, peer, target.size());
+  }
+
+ private:
+  Result<void> wait(Request request, int peer, std::size_t bytes) {
+    if (span_ != nullptr) {
+      span_->peer = communicator_->global_rank(peer);
+      span_->bytes += bytes;
+    }
+    return waiter_->wait(*communicator_, request, name_, peer, number_);
+  }
+
+  Communicator* communicator_;
+  const Waiter* waiter_;
+  const char* name_;
+  std::uint32_t number_;
+  SpanRecorder* spans_;
+  Span* span_ = nullptr;
+};
 
 // From rank 0 to all.
-Result<void> broadcast_as(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes,
-                          const char* operation) {
-  const int rank = communicator.rank(), size = communicator.size();
+Result<void> broadcast_in(Part& part, std::span<std::byte> bytes) {
+  const int rank = part.rank(), size = part.size();
   int step = 1;
   while (step < size && (rank & step) == 0) step *= 2;
-  if (rank != 0) HF_TRY_VOID(receive_from(communicator, waiter, bytes, rank - step, operation));
+  if (rank != 0) HF_TRY_VOID(part.receive(bytes, rank - step));
   for (step /= 2; step > 0; step /= 2) {
     if (rank + step >= size) continue;
-    HF_TRY_VOID(send_to(communicator, waiter, bytes, rank + step, operation));
+    HF_TRY_VOID(part.send(bytes, rank + step));
   }
   return {};
 }
 
-Result<void> all_reduce_as(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words,
-                           const char* operation) {
-  const int rank = communicator.rank(), size = communicator.size();
+Result<void> all_reduce_in(Part& part, std::span<std::int64_t> words) {
+  const int rank = part.rank(), size = part.size();
   std::array<std::int64_t, 1024> buffer;
   HF_CHECK(words.size() <= buffer.size());
   const std::span<std::int64_t> received(buffer.data(), words.size());
   for (int step = 1; step < size; step *= 2) {
     if ((rank & step) != 0) {
-      HF_TRY_VOID(send_to(communicator, waiter, std::as_bytes(words), rank - step, operation));
+      HF_TRY_VOID(part.send(std::as_bytes(words), rank - step));
       break;
     }
     if (rank + step >= size) continue;
-    HF_TRY_VOID(receive_from(communicator, waiter, std::as_writable_bytes(received), rank + step, operation));
+    HF_TRY_VOID(part.receive(std::as_writable_bytes(received), rank + step));
     for (std::size_t i = 0; i < words.size(); ++i) {  // unsigned, because signed overflow is undefined
       words[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(words[i]) +
                                            static_cast<std::uint64_t>(received[i]));
     }
   }
-  return broadcast_as(communicator, waiter, std::as_writable_bytes(words), operation);
+  return broadcast_in(part, std::as_writable_bytes(words));
 }
 
 }  // namespace
 
-Rest::Rest(Env& env, std::int64_t timeout_ms)
-    : env_(&env), timeout_ns_(timeout_ms * 1'000'000), last_move_ns_(env.monotonic_ns()) {}
+Rest::Rest(Env& env, std::int64_t timeout_ms, WaitListener* listener)
+    : env_(&env),
+      listener_(listener),
+      timeout_ns_(timeout_ms * 1'000'000),
+      last_move_ns_(env.monotonic_ns()) {}
+
+Rest::Rest(const Waiter& waiter) : Rest(waiter.env(), waiter.timeout_ms(), waiter.listener()) {}
 
 void Rest::moved() {
   last_move_ns_ = env_->monotonic_ns();
+  tell_going_on();
 }
 
-bool Rest::rest() {
-  const std::int64_t idle_ns = env_->monotonic_ns() - last_move_ns_;
+bool Rest::rest_at(std::int64_t now_ns) {
+  const std::int64_t idle_ns = now_ns - last_move_ns_;
   if (idle_ns > timeout_ns_) return false;
   if (idle_ns < spin_ns) return true;
-  if (idle_ns < yield_ns) {
+  if (idle_ns < quiet_ns) {
     std::this_thread::yield();
   } else {
     env_->sleep_us(std::min(idle_ns / 16'000, sleep_us_max));
@@ -85,10 +122,10 @@ bool Rest::rest() {
 }
 
 Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> requests,
-                          const char* operation, std::span<const int> peers) const {
+                          const char* operation, std::span<const int> peers, std::uint32_t number) const {
   HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
   std::bitset<Communicator::request_count_max> done;
-  Rest pause(*env_, timeout_ms_);
+  Rest pause(*this);
   std::size_t first = 0;  // everything before it is done
   std::size_t other = 0;  // looks at the rest in turn, so that a failed peer is noticed behind a slow one
   const auto test = [&](std::size_t i) -> Result<bool> {
@@ -97,6 +134,7 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
     done[i] = complete;
     return complete;
   };
+  const auto awaited = [&] { return Awaited{operation, communicator.global_rank(peers[first]), number}; };
   while (true) {
     bool moved = false;
     while (first < requests.size()) {
@@ -110,7 +148,7 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
     HF_TRY(const bool complete, test(other));
     if (moved || complete) {
       pause.moved();
-    } else if (!pause.rest()) {
+    } else if (!pause.rest(awaited)) {
       communicator.abandon();
       return fail(ExitCode::communication,
                   "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "
@@ -121,24 +159,26 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
   }
 }
 
-Result<void> Waiter::wait(Communicator& communicator, Request request, const char* operation,
-                          int peer) const {
-  return wait(communicator, std::span(&request, 1), operation, std::span(&peer, 1));
+Result<void> Waiter::wait(Communicator& communicator, Request request, const char* operation, int peer,
+                          std::uint32_t number) const {
+  return wait(communicator, std::span(&request, 1), operation, std::span(&peer, 1), number);
 }
 
 Result<void> barrier(Communicator& communicator, const Waiter& waiter) {
-  return all_reduce_as(communicator, waiter, {}, "a barrier");
+  Part part(communicator, waiter, "a barrier", SpanKind::barrier);
+  return all_reduce_in(part, {});
 }
 
 Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes) {
-  return broadcast_as(communicator, waiter, bytes, "a broadcast");
+  Part part(communicator, waiter, "a broadcast", SpanKind::broadcast);
+  return broadcast_in(part, bytes);
 }
 
 Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
   constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
   for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
-    const auto part = words.subspan(offset, std::min(words_max, words.size() - offset));
-    HF_TRY_VOID(all_reduce_as(communicator, waiter, part, "an all-reduce"));
+    Part part(communicator, waiter, "an all-reduce", SpanKind::all_reduce);
+    HF_TRY_VOID(all_reduce_in(part, words.subspan(offset, std::min(words_max, words.size() - offset))));
   }
   return {};
 }
@@ -153,18 +193,17 @@ Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::s
   const auto ranks = [&](std::size_t begin, std::size_t count) {
     return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
   };
+  Part part(communicator, waiter, "an all-gather", SpanKind::all_gather);
   if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
   for (std::size_t step = 1; step < size; step *= 2) {
     if ((rank & step) != 0) {
-      HF_TRY_VOID(
-          send_to(communicator, waiter, ranks(rank, step), static_cast<int>(rank - step), "an all-gather"));
+      HF_TRY_VOID(part.send(ranks(rank, step), static_cast<int>(rank - step)));
       break;
     }
     if (rank + step >= size) continue;
-    HF_TRY_VOID(receive_from(communicator, waiter, ranks(rank + step, step), static_cast<int>(rank + step),
-                             "an all-gather"));
+    HF_TRY_VOID(part.receive(ranks(rank + step, step), static_cast<int>(rank + step)));
   }
-  return broadcast_as(communicator, waiter, all, "an all-gather");
+  return broadcast_in(part, all);
 }
 
 Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,

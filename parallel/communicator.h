@@ -42,6 +42,13 @@ class Communicator {
   virtual void abandon() = 0;
   // Whether it was abandoned, by its owner or by an error: this rank cannot talk to its peers any more.
   virtual bool abandoned() = 0;
+
+  // The number of a collective that begins, which is the same on all ranks, as they make the same ones in the
+  // same order.
+  std::uint32_t number_collective() { return ++collectives_; }
+
+ private:
+  std::uint32_t collectives_ = 0;
 };
 
 // Tags: one space for the tree, so that two users of one communicator never meet.

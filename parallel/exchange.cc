@@ -2,6 +2,13 @@
 
 namespace holdfast {
 
+Awaited awaited_of(const Exchange& exchange, const char* operation) {
+  const Exchange::Awaited awaited = exchange.awaited();
+  return {.operation = operation,
+          .peer = awaited.peer < 0 ? -1 : exchange.global_rank(awaited.peer),
+          .number = static_cast<std::uint32_t>(awaited.number)};
+}
+
 Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* operation) {
   const Exchange::Awaited awaited = exchange.awaited();
   exchange.abandon();
@@ -15,12 +22,12 @@ Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* ope
 
 Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
                               const char* operation) {
-  Rest pause(waiter.env(), waiter.timeout_ms());
+  Rest pause(waiter);
   while (exchange.oldest() < end) {
     HF_TRY(const bool moved, exchange.advance());
     if (moved) {
       pause.moved();
-    } else if (!pause.rest()) {
+    } else if (!pause.rest([&] { return awaited_of(exchange, operation); })) {
       return give_up_exchange(exchange, waiter, operation);
     }
   }

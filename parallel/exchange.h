@@ -89,6 +89,9 @@ class Exchange {
 Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
                               const char* operation);
 
+// What a listener of waits is told of an exchange: the operation, and the peer as a rank of the run.
+Awaited awaited_of(const Exchange& exchange, const char* operation);
+
 // For whoever waits himself: after nothing moved for the waiter's timeout, what finish_exchanges() does then.
 Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* operation);
 

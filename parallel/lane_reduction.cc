@@ -44,6 +44,7 @@ struct LaneReduction::State {
   Result<bool> send_ready();
   Result<bool> advance();
   Result<void> poll_until_done();
+  Awaited awaited() const;
   Error timed_out() const;
   bool recording() const { return spans != nullptr && spans->on(); }
   void note_opened(std::size_t bucket, std::uint64_t bytes);
@@ -173,7 +174,7 @@ bool LaneReduction::State::place_is_free(std::size_t bucket) const {
 }
 
 Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
-  Rest pause(waiter.env(), waiter.timeout_ms());
+  Rest pause(waiter);
   while (!place_is_free(bucket)) {
     HF_TRY(bool moved, advance());
     if (background) {
@@ -186,7 +187,7 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
     if (moved) continue;
     if (computing) {
       device->wait(next, poll_interval_us);
-    } else if (!pause.rest()) {
+    } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
   }
@@ -274,7 +275,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     if (recording()) spans->end(wave_span);
     return {};
   }
-  Rest pause(waiter.env(), waiter.timeout_ms());
+  Rest pause(waiter);
   while (true) {
     HF_TRY(const bool moved, advance());
     if (done()) break;
@@ -284,7 +285,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
-    } else if (!pause.rest()) {
+    } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
   }
@@ -292,6 +293,10 @@ Result<void> LaneReduction::State::poll_until_done() {
   in_wave = false;
   if (recording()) spans->end(wave_span);
   return {};
+}
+
+Awaited LaneReduction::State::awaited() const {
+  return awaited_of(*exchange, "the lane reduction");
 }
 
 Error LaneReduction::State::timed_out() const {

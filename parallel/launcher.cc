@@ -4,7 +4,10 @@
 
 #include <charconv>
 #include <initializer_list>
+#include <optional>
 #include <string_view>
+
+#include "runtime/core/processes.h"
 
 namespace holdfast {
 namespace {
@@ -56,6 +59,18 @@ int launched_ranks_on_host(Env& env) {
 
 int launched_rank_on_host(Env& env) {
   return launched_by_mpi(env) ? first_number(env, rank_on_host_names, 0).number : 0;
+}
+
+// Of PMIx the namespace, which counts what one mpirun has started behind an @. Others are told apart by the
+// process on this host that started all of its ranks.
+std::string launched_job(Env& env) {
+  if (!launched_by_mpi(env)) return fmt::format("alone-{}", env.process_id());
+  const std::string job = env.variable("PMIX_NAMESPACE");
+  if (!job.empty()) return job.substr(0, job.rfind('@'));
+  const std::optional<ProcessFacts> self = env.processes().facts(env.process_id());
+  const std::int64_t parent = self.has_value() ? self->parent : 0;
+  const std::optional<ProcessFacts> starter = env.processes().facts(parent);
+  return fmt::format("job-{}-{}", parent, starter.has_value() ? starter->started_ticks : 0);
 }
 
 std::string launched_as(Env& env) {

@@ -14,6 +14,10 @@ int launched_ranks(Env& env);          // ranks of the job, 1 when not launched 
 int launched_ranks_on_host(Env& env);  // of this host
 int launched_rank_on_host(Env& env);   // 0 when not launched by MPI or not said
 
+// What the ranks of one start have in common on this host and those of no other start have, also where they
+// joined it later (MPI_Comm_spawn): "prterun-a-4711". One rank alone has a name of its own.
+std::string launched_job(Env& env);
+
 // For sentences: "rank 2 of 4 (OMPI_COMM_WORLD_SIZE=4)".
 std::string launched_as(Env& env);
 

@@ -67,10 +67,11 @@ std::string name_members(const std::vector<Member>& members) {
 }
 
 Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& world,
-                                                      std::int64_t timeout_ms, DeathProof proof) {
-  std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof)));
+                                                      std::int64_t timeout_ms, DeathProof proof,
+                                                      WaitListener* listener) {
+  std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof), listener));
   MembershipView newest;
-  HF_TRY(membership->view_, membership->introduce({env, timeout_ms}, newest));
+  HF_TRY(membership->view_, membership->introduce({env, timeout_ms, listener}, newest));
   for (const Member& member : membership->view_.members) {
     const std::optional<ProcessFacts> facts = env.processes().facts(member.process_id);
     const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
@@ -93,7 +94,7 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
   while (left_ms() > 0) {
     HF_TRY_VOID(world_->shrink(left_ms(), why));
     ++epoch_;
-    const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()));
+    const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()), listener_);
     MembershipView newest;
     Result<MembershipView> now = introduce(waiter, newest);
     Result<void> outcome = outcome_of(now);

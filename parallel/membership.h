@@ -56,9 +56,9 @@ class Membership {
   using DeathProof = std::function<bool(const Member&)>;
 
   // All launched ranks together. `world` outlives it. `proof`: beside what the members of a host see for
-  // themselves, that a process is gone.
+  // themselves, that a process is gone. `listener`: hears of waits; null: nobody does.
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
-                                                   DeathProof proof = {});
+                                                   DeathProof proof = {}, WaitListener* listener = nullptr);
 
   const MembershipView& view() const { return view_; }
   Communicator& communicator() { return world_->current(); }
@@ -71,8 +71,8 @@ class Membership {
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
  private:
-  Membership(Env& env, ShrinkingWorld& world, DeathProof proof)
-      : env_(&env), world_(&world), proof_(std::move(proof)) {}
+  Membership(Env& env, ShrinkingWorld& world, DeathProof proof, WaitListener* listener)
+      : env_(&env), world_(&world), proof_(std::move(proof)), listener_(listener) {}
   Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
   Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
   std::vector<int> proven_dead(const std::vector<Member>& missing);
@@ -81,6 +81,7 @@ class Membership {
   Env* env_;
   ShrinkingWorld* world_;
   DeathProof proof_;
+  WaitListener* listener_;
   std::uint64_t epoch_ = 0;
   MembershipView view_;        // the newest that was agreed on
   std::vector<int> in_sight_;  // launched ranks whose processes this one can see

@@ -12,6 +12,7 @@
 #include "parallel/communicator.h"
 #include "parallel/membership.h"
 #include "runtime/core/env.h"
+#include "runtime/core/wait_listener.h"
 
 namespace holdfast {
 
@@ -41,7 +42,8 @@ class MpiSession {
 // and the heap; neither throws into the other.
 struct MpiModule {
   MpiFacts (*facts)();
-  Result<std::unique_ptr<MpiSession>> (*start)(Env& env, std::int64_t join_timeout_ms);
+  Result<std::unique_ptr<MpiSession>> (*start)(Env& env, std::int64_t join_timeout_ms,
+                                               WaitListener* listener);
 };
 inline constexpr const char* mpi_module_file = "libholdfast_mpi.so";
 inline constexpr const char* mpi_module_symbol = "holdfast_mpi_module";
@@ -55,7 +57,10 @@ Result<const MpiModule*> load_mpi_module(const std::string& directory);
 // thread ends the process with ExitCode::communication when it passes, after a sentence on stderr that says
 // what was waited for. An error, too, when launcher and library do not belong together, so that each rank
 // would be alone.
-Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms);
+// `listener`: hears of waits in calls that can only block, that one among them, from a thread that is there
+// meanwhile instead of the caller's; null: nobody does. It outlives the session.
+Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms,
+                                              WaitListener* listener = nullptr);
 // Facts without starting MPI (for `holdfast check` and --version); fault_tolerant says what was compiled in.
 Result<MpiFacts> mpi_library_facts();
 

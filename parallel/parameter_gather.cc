@@ -5,6 +5,8 @@
 namespace holdfast {
 namespace {
 
+constexpr const char* gathering = "the gathering of parameters";
+constexpr const char* passing = "the passing of a tied weight";
 constexpr std::int64_t poll_interval_us = 1000;  // while the device computes; MPI moves nothing unpolled
 
 std::size_t index(int value) {
@@ -169,7 +171,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
   if (whole_ < order_.size()) ++counts_.buckets_awaited;
   const Device::Ticket launched = device_->ticket();
   std::int64_t idle_since_ns = -1;
-  Rest pause(waiter_.env(), waiter_.timeout_ms());
+  Rest pause(waiter_);
   while (!done()) {
     const bool computing = !device_->reached(launched);
     if (!computing && idle_since_ns < 0) idle_since_ns = waiter_.env().monotonic_ns();
@@ -182,7 +184,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
     if (moved) continue;
     if (computing) {
       device_->wait(launched, poll_interval_us);
-    } else if (!pause.rest()) {
+    } else if (!pause.rest([this] { return awaited(); })) {
       return give_up();
     }
   }
@@ -190,12 +192,18 @@ Result<void> ParameterGather::wait_until(const Done& done) {
   return {};
 }
 
-Error ParameterGather::give_up() {
+bool ParameterGather::waits_for_tied_alone() const {
   const bool waits_for_tied = tied_state_ != Tied::none && tied_state_ != Tied::whole;
-  const bool waits_for_group = ranks_ > 1 && exchange_->oldest() < first_ + sent_;
-  if (waits_for_tied && !waits_for_group)
-    return give_up_exchange(*tied_, waiter_, "the passing of a tied weight");
-  return give_up_exchange(*exchange_, waiter_, "the gathering of parameters");
+  return waits_for_tied && (ranks_ == 1 || exchange_->oldest() >= first_ + sent_);
+}
+
+Awaited ParameterGather::awaited() const {
+  return waits_for_tied_alone() ? awaited_of(*tied_, passing) : awaited_of(*exchange_, gathering);
+}
+
+Error ParameterGather::give_up() {
+  return waits_for_tied_alone() ? give_up_exchange(*tied_, waiter_, passing)
+                                : give_up_exchange(*exchange_, waiter_, gathering);
 }
 
 }  // namespace holdfast

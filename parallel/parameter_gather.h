@@ -77,6 +77,8 @@ class ParameterGather final : public ParameterGate {
   void note_progress();
   template <typename Done>
   Result<void> wait_until(const Done& done);
+  bool waits_for_tied_alone() const;
+  Awaited awaited() const;
   Error give_up();
 
   const BucketPlan* buckets_;

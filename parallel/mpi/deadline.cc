@@ -2,16 +2,17 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <utility>
 
 namespace holdfast {
 
-Deadline::Deadline(std::int64_t timeout_ms, std::string sentence) {
+Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence)
+    : env_(&env), told_(told) {
   thread_ = std::thread([this, timeout_ms, text = std::move(sentence)] {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] { return done_; })) return;
+    if (wait_for_end(timeout_ms)) return;
     std::fprintf(stderr, "%s\n", text.c_str());
     std::fflush(stderr);
     _exit(static_cast<int>(ExitCode::communication));
@@ -25,6 +26,25 @@ Deadline::~Deadline() {
   }
   changed_.notify_one();
   thread_.join();
+  if (has_told_) told_.listener->goes_on();
+}
+
+// False: the time is over.
+bool Deadline::wait_for_end(std::int64_t timeout_ms) {
+  constexpr std::int64_t between_beats_ns = 20'000'000;
+  const std::int64_t begin_ns = env_->monotonic_ns();
+  const std::int64_t end_ns = begin_ns + timeout_ms * 1'000'000;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    const std::int64_t left_ns = end_ns - env_->monotonic_ns();
+    const std::int64_t slice_ns = told_.listener == nullptr ? left_ns : std::min(left_ns, between_beats_ns);
+    if (changed_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this] { return done_; })) return true;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (now_ns >= end_ns) return false;
+    if (told_.listener == nullptr) continue;
+    told_.listener->waits(begin_ns, now_ns, {.operation = told_.operation});
+    has_told_ = true;
+  }
 }
 
 }  // namespace holdfast

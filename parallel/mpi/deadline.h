@@ -7,7 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/core/wait_listener.h"
 
 namespace holdfast {
 
@@ -16,12 +18,22 @@ namespace holdfast {
 // which the whole run cannot go on: a rank that leaves a run that goes on dies by SIGKILL instead.
 class Deadline {
  public:
-  Deadline(std::int64_t timeout_ms, std::string sentence);
+  struct Told {
+    WaitListener* listener = nullptr;  // null: nobody
+    const char* operation = "";
+  };
+  // Such a call waits for other ranks: `told` hears so from a thread, while the one that made this is in it.
+  Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence);
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
 
  private:
+  bool wait_for_end(std::int64_t timeout_ms);
+
+  Env* env_;
+  Told told_;
+  bool has_told_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

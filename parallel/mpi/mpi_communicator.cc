@@ -65,10 +65,11 @@ std::vector<int> ranks_in_world(MPI_Comm communicator, int size) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant)
+MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener)
     : env_(&env),
       communicator_(communicator),
       fault_tolerant_(fault_tolerant),
+      listener_(listener),
       slots_(2 * request_count_max) {
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
@@ -184,7 +185,8 @@ void MpiCommunicator::revoke_only() {
 // the requests that it was for are still known.
 bool MpiCommunicator::drain() {
   constexpr int further_rounds = 8;
-  Rest pause(*env_, drain_timeout_ms);
+  Rest pause(*env_, drain_timeout_ms, listener_);
+  const auto awaited = [] { return Awaited{.operation = "the end of messages that are under way"}; };
   for (int round = 0; round < further_rounds;) {
     bool pending = false;
     for (Slot& slot : slots_) {
@@ -198,7 +200,7 @@ bool MpiCommunicator::drain() {
     static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE));
     if (!pending) {
       ++round;
-    } else if (!pause.rest()) {
+    } else if (!pause.rest(awaited)) {
       return false;
     }
   }

@@ -13,6 +13,7 @@
 
 #include "parallel/communicator.h"
 #include "runtime/core/env.h"
+#include "runtime/core/wait_listener.h"
 
 namespace holdfast {
 
@@ -27,7 +28,8 @@ class MpiCommunicator final : public Communicator {
   // MPI_ERRORS_RETURN is set on `communicator`, whose ranks are in the order of the launched ones. With fault
   // tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a rank
   // that waits for nobody.
-  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant);
+  // `listener`: hears of the wait for requests to end; null: nobody does.
+  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   // In MPI_COMM_WORLD.
@@ -65,6 +67,7 @@ class MpiCommunicator final : public Communicator {
   Env* env_;
   MPI_Comm communicator_;
   bool fault_tolerant_;
+  WaitListener* listener_;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
   bool abandoned_ = false, drained_ = false;

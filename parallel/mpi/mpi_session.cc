@@ -40,8 +40,11 @@ std::string mpi_text(int code) {
 
 class Session final : public MpiSession {
  public:
-  Session(Env& env, MpiFacts facts)
-      : env_(&env), facts_(std::move(facts)), world_(env, facts_.fault_tolerant) {}
+  Session(Env& env, MpiFacts facts, WaitListener* listener)
+      : env_(&env),
+        facts_(std::move(facts)),
+        listener_(listener),
+        world_(env, facts_.fault_tolerant, listener) {}
 
   // Never finalises: a session that goes without finish() saw an error, and MPI_Finalize could wait for the
   // dead.
@@ -53,7 +56,7 @@ class Session final : public MpiSession {
 
   Result<void> finish(std::int64_t timeout_ms) override {
     const Deadline deadline(
-        timeout_ms,
+        *env_, timeout_ms, {listener_, "MPI's end"},
         fmt::format("rank {} of {} (host {}): leaving MPI took longer than {} ms: another rank never "
                     "came to its end; this process ends itself",
                     launched_rank(*env_), launched_ranks(*env_), env_->host_name(), timeout_ms));
@@ -74,6 +77,7 @@ class Session final : public MpiSession {
  private:
   Env* env_;
   MpiFacts facts_;
+  WaitListener* listener_;
   MpiWorld world_;
 };
 
@@ -108,13 +112,14 @@ MpiFacts facts_of_linked_mpi() {
 #endif
 }
 
-Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms) {
+Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
+                                                      WaitListener* listener) {
   prepare_environment(env);
   int provided = MPI_THREAD_SINGLE;
   int code = MPI_SUCCESS;
   {
     const Deadline deadline(
-        join_timeout_ms,
+        env, join_timeout_ms, {listener, "MPI's start"},
         fmt::format("rank {} (host {}): waited {} ms in MPI_Init for the other ranks of {}: one of them "
                     "failed before it "
                     "joined (its own output says why) or its host is out of reach; this process ends itself",
@@ -141,7 +146,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   MpiFacts facts = facts_of_linked_mpi();
   const std::string switched_on = env.variable("OMPI_MCA_mpi_ft_enable");  // set by mpirun --with-ft ulfm
   facts.fault_tolerant = facts.fault_tolerant && (switched_on == "1" || switched_on == "true");
-  return std::unique_ptr<MpiSession>(std::make_unique<Session>(env, std::move(facts)));
+  return std::unique_ptr<MpiSession>(std::make_unique<Session>(env, std::move(facts), listener));
 }
 
 }  // namespace holdfast

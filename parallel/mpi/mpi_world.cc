@@ -6,8 +6,8 @@
 
 namespace holdfast {
 
-MpiWorld::MpiWorld(Env& env, bool fault_tolerant) : env_(&env) {
-  epochs_.push_back(std::make_unique<MpiCommunicator>(env, MPI_COMM_WORLD, fault_tolerant));
+MpiWorld::MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener) : env_(&env), listener_(listener) {
+  epochs_.push_back(std::make_unique<MpiCommunicator>(env, MPI_COMM_WORLD, fault_tolerant, listener));
 }
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
@@ -20,10 +20,11 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
                 "messages of rank {} to a rank that hangs are still under way: start the run again", rank);
   }
   const Deadline deadline(
-      timeout_ms, fmt::format("holdfast: {}\nholdfast: rank {} then waited {} ms for the other ranks to come "
-                              "together without whom it had lost: one of them hangs or is out of reach; the "
-                              "run ends, start it again",
-                              why, rank, timeout_ms));
+      *env_, timeout_ms, {listener_, "coming together again"},
+      fmt::format("holdfast: {}\nholdfast: rank {} then waited {} ms for the other ranks to come "
+                  "together without whom it had lost: one of them hangs or is out of reach; the "
+                  "run ends, start it again",
+                  why, rank, timeout_ms));
   MPI_Comm next = MPI_COMM_NULL;
   if (MPIX_Comm_shrink(current().handle(), &next) != MPI_SUCCESS || next == MPI_COMM_NULL) {
     return fail(ExitCode::communication,
@@ -31,7 +32,7 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
                 rank);
   }
   MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
-  epochs_.push_back(std::make_unique<MpiCommunicator>(*env_, next, /*fault_tolerant=*/true));
+  epochs_.push_back(std::make_unique<MpiCommunicator>(*env_, next, /*fault_tolerant=*/true, listener_));
   return {};
 }
 #else

@@ -15,12 +15,14 @@ namespace holdfast {
 
 class MpiWorld final : public ShrinkingWorld {
  public:
-  MpiWorld(Env& env, bool fault_tolerant);
+  // `listener`: as in start_mpi().
+  MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
   MpiCommunicator& current() override { return *epochs_.back(); }
   Result<void> shrink(std::int64_t timeout_ms, const std::string& why) override;
 
  private:
   Env* env_;
+  WaitListener* listener_;
   std::vector<std::unique_ptr<MpiCommunicator>> epochs_;
 };
 

@@ -287,7 +287,7 @@ Device::Ticket StageExecutor::next_ticket() {
 
 template <typename Done>
 Result<void> StageExecutor::wait_until(const Done& done, int action) {
-  Rest pause(waiter_.env(), waiter_.timeout_ms());
+  Rest pause(waiter_);
   WaitSpan wait(spans_);
   while (!done()) {
     if (wait.on()) {
@@ -303,11 +303,27 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     if (moved) continue;
     if (computing) {
       device_->wait(next, poll_interval_us);
-    } else if (!pause.rest()) {
+    } else if (!pause.rest([&] { return awaited_message(action); })) {
       return timed_out(action);
     }
   }
   return {};
+}
+
+Awaited StageExecutor::awaited_message(int action) const {
+  const SpanKind kind = awaited(action);
+  const Link* link = nullptr;
+  if (kind == SpanKind::wait_activation) link = &activations_in_;
+  if (kind == SpanKind::wait_gradient) link = &gradients_in_;
+  if (kind == SpanKind::wait_send) {
+    const bool activations_left =
+        activations_out_.exchange == nullptr || activations_out_.finished(activations_out_.opened - 1);
+    link = activations_left ? &gradients_out_ : &activations_out_;
+  }
+  if (link == nullptr || link->exchange == nullptr) return {.operation = title_of(kind)};
+  return {.operation = title_of(kind),
+          .peer = link->exchange->global_rank(1 - link->exchange->rank()),
+          .number = static_cast<std::uint32_t>(link->exchange->oldest())};
 }
 
 // What an action that cannot run waits for, or the end of the run.

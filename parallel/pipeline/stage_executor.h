@@ -138,6 +138,7 @@ class StageExecutor {
   Result<bool> send(Link& outbox);
   Error timed_out(int action);
   SpanKind awaited(int action) const;
+  Awaited awaited_message(int action) const;
   void note_opened(Link& link, SpanKind kind, std::size_t bytes);
   void note_ended();
 

@@ -1,6 +1,8 @@
 #include "parallel/launcher.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <initializer_list>
@@ -18,6 +20,7 @@ constexpr const char* all_names[] = {"OMPI_COMM_WORLD_RANK",
                                      "MPI_LOCALRANKID",
                                      "SLURM_LOCALID",
                                      "PMIX_RANK",
+                                     "PMIX_NAMESPACE",
                                      "PMI_RANK",
                                      "PMI_SIZE",
                                      "MPI_LOCALNRANKS",
@@ -55,6 +58,23 @@ TEST(Launcher, AloneIsOneRank) {
   EXPECT_EQ(launched_ranks(posix_env()), 1);
   EXPECT_EQ(launched_ranks_on_host(posix_env()), 1);
   EXPECT_EQ(launched_rank_on_host(posix_env()), 0);
+}
+
+TEST(Launcher, RanksOfOneStartHaveANameInCommon) {
+  {
+    const Launched first({{"OMPI_COMM_WORLD_SIZE", "2"}, {"PMIX_NAMESPACE", "prterun-a-4711@1"}});
+    EXPECT_EQ(launched_job(posix_env()), "prterun-a-4711");
+  }
+  {
+    const Launched spawned({{"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_NAMESPACE", "prterun-a-4711@2"}});
+    EXPECT_EQ(launched_job(posix_env()), "prterun-a-4711");
+  }
+  {
+    const Launched other({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+    EXPECT_TRUE(launched_job(posix_env()).starts_with(fmt::format("job-{}-", getppid())));
+  }
+  const Launched alone({});
+  EXPECT_EQ(launched_job(posix_env()), fmt::format("alone-{}", getpid()));
 }
 
 // A batch script, which has Slurm's variables, is no rank.

@@ -166,7 +166,8 @@ int run(std::string_view mode) {
   Env& env = posix_env();
   if (!env.die_with_parent().ok()) return 1;
   if (mode == "absent" && env.variable("OMPI_COMM_WORLD_RANK") == "1") return 3;
-  Result<std::unique_ptr<MpiSession>> session = start_mpi_session(env, mode == "absent" ? 2000 : timeout_ms);
+  Result<std::unique_ptr<MpiSession>> session =
+      start_mpi_session(env, mode == "absent" ? 2000 : timeout_ms, nullptr);
   if (!session.ok()) {
     std::fprintf(stderr, "FAILED: %s\n", session.error().message.c_str());
     return 1;
