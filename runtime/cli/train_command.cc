@@ -14,6 +14,7 @@
 #include "runtime/train/exchange_choice.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/train_run.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -63,14 +64,15 @@ struct Group {
   Communicator& communicator() { return mpi ? mpi->world() : *alone; }
 };
 
-Result<Group> join_group(Env& env) {
+// `watch` outlives the group; null: there is none.
+Result<Group> join_group(Env& env, RankWatch* watch) {
   Group group;
   if (!launched_by_mpi(env)) {
     group.alone = std::move(make_local_communicators(1).front());
     return group;
   }
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
-  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms));
+  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
     fmt::print(stderr,
                "holdfast: {} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
@@ -79,12 +81,12 @@ Result<Group> join_group(Env& env) {
                group.mpi->facts().library);
   }
   if (ShrinkingWorld* world = group.mpi->shrinking_world(); world != nullptr && world->current().size() > 1) {
-    HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms));
+    HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms, {}, watch));
   }
   return group;
 }
 
-int leave(Env& env, Group& group, const RunEnd& end, int signal) {
+int leave(Env& env, Group& group, std::unique_ptr<RankWatch> watch, const RunEnd& end, int signal) {
   tell_launcher_end(env, launched_rank(env), end.code, signal);
   const int code = static_cast<int>(end.code);
   // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
@@ -99,7 +101,9 @@ int leave(Env& env, Group& group, const RunEnd& end, int signal) {
   std::fflush(nullptr);
   if (!group.mpi) return code;
   // With a peer gone MPI_Finalize would wait for it.
-  if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) group.mpi->leave_after_error(end.code);
+  if (!peer_gone && group.mpi->finish(finish_timeout_ms).ok()) return code;
+  watch.reset();
+  group.mpi->leave_after_error(end.code);
   return code;
 }
 
@@ -111,15 +115,17 @@ Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words
   return load_config(env, words.front(), overrides);
 }
 
-// Every rank joins before it looks at its input, so that all find out together and one speaks.
+// Every rank joins before it speaks of its input, so that all find out together and one does.
 Result<int> train(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(*watcher);
   tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
-  HF_TRY(Group group, join_group(env));
   Result<LoadedConfig> config = read_config(env, words);
+  std::unique_ptr<RankWatch> watch = begin_watch(env, config, join_timeout_ms);
+  HF_TRY(Group group, join_group(env, watch.get()));
+  enter(watch.get(), Phase::start_up, 0);
   if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
   Result<std::unique_ptr<FaultPoints>> faults =
       FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), group.communicator().rank(), env);
@@ -136,8 +142,9 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .ranks_on_host = launched_ranks_on_host(env),
                                 .rank_on_host = launched_rank_on_host(env),
                                 .started_ns = started_ns,
-                                .membership = group.membership.get()});
-  return leave(env, group, end, stop.signal());
+                                .membership = group.membership.get(),
+                                .watch = watch.get()});
+  return leave(env, group, std::move(watch), end, stop.signal());
 }
 
 }  // namespace

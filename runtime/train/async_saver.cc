@@ -5,6 +5,7 @@
 #include "parallel/agreement.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/shard_options.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 
@@ -117,12 +118,18 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   // Where the processors train, what they compress they do not compute.
   if (worker_->device().host_sees_memory() && options.compression == Compression::automatic)
     options.compression = Compression::none;
-  options.pace = [&](std::uint64_t) { HF_FAULT_POINT(faults, "save.mid_shard"); };
+  RankWatch* const watch = worker_->watch();
+  options.pace = [&](std::uint64_t bytes) {
+    const std::uint64_t drained = save.drained_bytes += bytes;
+    if (watch != nullptr) watch->drains(state.step, drained);
+    HF_FAULT_POINT(faults, "save.mid_shard");
+  };
   options.cancelled = [this] { return cancelled_.load(); };
   Result<ShardFile> shard =
       write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
                        state.step, state.run_id, save.snapshot->pieces(), {}, options);
   HF_FAULT_POINT(faults, "save.after_shard");
+  if (watch != nullptr) watch->drained();
   return shard;
 }
 
@@ -265,10 +272,29 @@ void AsyncSaver::report(Save& save, const Result<void>& outcome) {
   reports_.push_back(std::move(save.report));
 }
 
-// A vote of its own, in which every rank has done what it has under way.
-Result<void> AsyncSaver::complete_round() {
+// A slow disk is not one that hangs: the limit is for a part of it, not for all.
+void AsyncSaver::wait_for_disk() {
+  RankWatch* const watch = worker_->watch();
+  const auto busy = [&] {
+    return (publish_.started() && !publish_.finished()) ||
+           std::ranges::any_of(saves_, [](const auto& save) { return !save->job.finished(); });
+  };
+  constexpr std::int64_t look_again_us = 1000;
+  if (watch != nullptr && busy()) {
+    enter(watch, Phase::save, worker_->state().step, worker_->config().watchdog.ceiling_ms);
+    for (std::uint64_t before = 0; busy(); worker_->env().sleep_us(look_again_us)) {
+      std::uint64_t drained = 0;
+      for (const std::unique_ptr<Save>& save : saves_) drained += save->drained_bytes;
+      if (std::exchange(before, drained) != drained) mark(watch);
+    }
+  }
   for (const std::unique_ptr<Save>& save : saves_) save->job.wait();
   publish_.wait();
+}
+
+// A vote of its own, in which every rank has done what it has under way.
+Result<void> AsyncSaver::complete_round() {
+  wait_for_disk();
   SaveVotes::Words words = vote({}).words();
   HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));
   return advance(SaveVotes::of(words));

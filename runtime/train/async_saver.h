@@ -98,6 +98,7 @@ class AsyncSaver {
     bool confirmed = false;
     // Written by its threads.
     std::atomic<bool> copied = false;
+    std::atomic<std::uint64_t> drained_bytes = 0;
     std::int64_t copy_ns = 0, drain_ns = 0, processor_ns = 0, durable_ns = 0;
     std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
     BackgroundJob<ShardFile> job = {};                   // of no file, if not to_disk
@@ -112,6 +113,7 @@ class AsyncSaver {
   void confirm(const Snapshot& snapshot);
   void begin_sending(const Snapshot& snapshot);
   Result<void> end_sending(const SaveVotes& sums);
+  void wait_for_disk();
   Result<void> complete_round();
   Result<void> begin_publishing();
   void end_publishing(bool published);

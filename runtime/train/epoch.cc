@@ -31,7 +31,8 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
           .rank_on_host = inputs.rank_on_host,
           .started_ns = inputs.started_ns,
           .load_nccl = inputs.load_nccl,
-          .membership = inputs.membership};
+          .membership = inputs.membership,
+          .watch = inputs.watch};
 }
 
 Epoch::Epoch(const TrainInputs& inputs, Seating seating) : world_(inputs), seating_(std::move(seating)) {
@@ -46,12 +47,17 @@ Result<ExitCode> Epoch::wait_for_end(const Waiter& waiter) {
   HF_TRY(const Communicator::Request request,
          world.receive(std::as_writable_bytes(std::span(&message, 1)), seating_.leader(), tag_run_end));
   constexpr std::int64_t look_again_us = 1000;
+  const std::int64_t since_ns = waiter.env().monotonic_ns();
+  const Awaited awaited{.operation = "the end of the run", .peer = world.global_rank(seating_.leader())};
   while (true) {
     HF_TRY(const bool told, world.test(request));
     if (told) break;
     HF_TRY_VOID(world.check_peers());
+    if (waiter.listener() != nullptr)
+      waiter.listener()->waits(since_ns, waiter.env().monotonic_ns(), awaited);
     waiter.env().sleep_us(look_again_us);
   }
+  if (waiter.listener() != nullptr) waiter.listener()->goes_on();
   const auto code = static_cast<ExitCode>(message.code);
   if (message.is_error != 0) return Error{code, message.sentence.data()};
   return code;

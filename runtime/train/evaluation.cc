@@ -6,6 +6,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/core/exact_sum.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -152,6 +153,7 @@ Result<double> HeldOutSet::loss(Worker& worker) {
     const std::uint64_t left = (batches_ - batch + ranks - 1) / ranks;
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, forwards.room()));
     HF_TRY_VOID(forwards.run(batch, ranks, count));
+    mark(worker.watch());
     batch += count * ranks;
   }
   ExactSum& sum = forwards.sum;

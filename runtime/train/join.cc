@@ -12,8 +12,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t verify_timeout_ms = 3'600'000;
-
 Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
   return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
 }
@@ -73,7 +71,6 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
                               std::unique_ptr<FileLock>& lock) {
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, lock);
-  // Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint.
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
   HF_TRY_VOID(agree(inputs, patient, outcome_of(chosen)));
   HF_TRY(const std::vector<std::string> texts,

@@ -23,6 +23,9 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
 // Rank 0 claims the run directory (`lock`), says whether it does direct I/O if not, and chooses where to
 // start; all learn it.
+// Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
+// than for a peer that may take.
+inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                               std::unique_ptr<FileLock>& lock);
 

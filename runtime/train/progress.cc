@@ -192,7 +192,8 @@ Result<void> Progress::recovering(const RecoveryRecord& record) {
   say(fmt::format("recovery: {}", sentence_of(record)));
   EventLine& line = log_.line().begin("fault", env_->wall_time_us());
   line.field("step", record.step_before).field("what", "rank").field("lost", record.lost);
-  return log_.write(line.field("noticed_us", record.noticed_us).field("reason", record.noticed));
+  return log_.write(line.field("noticed_us", record.noticed_us)
+                        .field("reason", record.verdict.empty() ? record.noticed : record.verdict));
 }
 
 Result<void> Progress::recovered() {

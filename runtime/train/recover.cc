@@ -41,8 +41,9 @@ Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
   enum Opened : int { no, yes, not_known };
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
-  const std::string text = fmt::format("{} {} {} {} {}", mine.joined ? 1 : 0, static_cast<int>(opened),
-                                       mine.step, mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id);
+  const std::string text =
+      fmt::format("{} {} {} {} {}\n{}", mine.joined ? 1 : 0, static_cast<int>(opened), mine.step,
+                  mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id, mine.verdict);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
   bool some_did_not = false;
@@ -56,6 +57,7 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     all.step = std::max(all.step, one.step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.run_id.empty() && one.run_id != "-") all.run_id = one.run_id;
+    if (all.verdict.empty()) all.verdict = each.substr(each.find('\n') + 1);
   }
   // Spares alone have seen others begin.
   if (all.joined) all.log_opened = !some_did_not;
@@ -104,7 +106,8 @@ std::string sentence_of(const RecoveryRecord& record) {
                                                                     record.spares_after == 1 ? "" : "s");
   const std::uint64_t again = record.step_before - std::min(record.step_before, record.resumed_step);
   // All may be there again: one stood still for longer than the others wait.
-  const std::string fault = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
+  const std::string lost = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
+  const std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
   return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
                      record.step_before + 1, record.seats_after, record.seats_before, spares,
                      record.resumed_step, place,

@@ -26,6 +26,7 @@ struct RecoveryRecord {
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence
+  std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
   MembershipView before = {};     // of the ranks that trained last
   std::uint64_t step_before = 0;  // that the run had come to
   int faults = 0;                 // recoveries that were begun
@@ -47,6 +48,7 @@ struct Standing {
   std::uint64_t step = 0;               // the furthest
   double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
   std::string run_id = {};              // empty: not yet known to anybody
+  std::string verdict = {};             // of the watchdog on any host, a line
 };
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);
 

@@ -13,6 +13,7 @@
 #include "runtime/train/inference.h"
 #include "runtime/train/shard_options.h"
 #include "runtime/train/snapshot_exchange.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -22,9 +23,11 @@ Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) 
   HF_TRY_VOID(worker.device_outcome());
   const auto read = [&](std::span<const std::byte> part) { return worker.host_access().to_read(part); };
   const RunState& state = worker.state();
+  ShardWriteOptions options = shard_options(worker.config().checkpoint, store);
+  options.pace = [&](std::uint64_t) { mark(worker.watch()); };  // slow is not stuck
   return write_shard_file(worker.env(), store.pending_directory(state.step),
                           CheckpointStore::shard_name(worker.communicator().rank()), state.step, state.run_id,
-                          saved_state(worker), read, shard_options(worker.config().checkpoint, store));
+                          saved_state(worker), read, options);
 }
 
 std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view kind) {

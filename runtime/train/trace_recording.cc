@@ -59,7 +59,7 @@ TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
 }
 
 TraceRecording::~TraceRecording() {
-  if (!worker_->spans().on()) return;
+  if (!recording()) return;
   worker_->device().synchronize();  // its stamps lie here
   worker_->spans().record_into({});
 }
@@ -71,8 +71,7 @@ Result<void> TraceRecording::turn(std::uint64_t step) {
     return {};
   }
   if (step < static_cast<std::uint64_t>(trace.first_step)) return {};
-  if (!worker_->spans().on()) HF_TRY_VOID(begin());
-  worker_->spans().begin_step(step);
+  if (!recording()) HF_TRY_VOID(begin());
   return {};
 }
 
@@ -94,7 +93,7 @@ Result<void> TraceRecording::begin() {
 
 void TraceRecording::finish() {
   SpanRecorder& spans = worker_->spans();
-  if (spans.on()) {
+  if (recording()) {
     worker_->device().synchronize();
     if (const Result<void> written = write(); !written.ok()) {
       fmt::print(stderr, "holdfast: rank {}: the trace of its steps is lost: {}\n", header_.rank,

@@ -2,8 +2,8 @@
 // choose, and writes what it recorded into the run directory (trace_file.h) when they are over. What happens
 // after the last of them until the next step (an evaluation, a save) belongs to it.
 //
-// Off it costs one branch a step. On, memory for all of it is taken before the first step. A trace that
-// cannot be written ends nothing: a line on stderr says so.
+// Meanwhile nothing goes to the flight ring. Off it costs one branch a step. On, memory for all of it is
+// taken before the first step. A trace that cannot be written ends nothing: a line on stderr says so.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ class TraceRecording {
   void finish();  // the run is over
 
  private:
+  bool recording() const { return worker_->spans().on() && !worker_->spans().in_flight(); }
   Result<void> turn(std::uint64_t step);
   Result<void> begin();
   Result<void> write();

@@ -20,6 +20,7 @@
 #include "runtime/train/report.h"
 #include "runtime/train/save.h"
 #include "runtime/train/trainer.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -78,6 +79,7 @@ class TrainRun {
   // All ranks that are there, and those of them that have seats.
   const TrainInputs& world() const { return *world_; }
   const TrainInputs& seats() const { return epoch_->seats(); }
+  void tell_watch_epoch();
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
   Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
@@ -114,6 +116,7 @@ class TrainRun {
 
   Standing standing_;
   std::uint64_t step_ = 0;                  // while there is no worker
+  int seats_told_ = 0;                      // to the watchdog
   bool ends_here_ = false;                  // those that are left could not come together
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
@@ -159,10 +162,11 @@ bool TrainRun::can_recover(const Result<ExitCode>& code) {
 Waiter TrainRun::waiter() const {
   std::int64_t timeout_ms = config_.parallel.timeout_ms;
   if (recovery_.has_value()) timeout_ms = std::min(timeout_ms, config_.elastic.recovery_timeout_ms);
-  return {launched_.env, timeout_ms};
+  return {launched_.env, timeout_ms, launched_.watch};
 }
 
 Result<ExitCode> TrainRun::start() {
+  enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join());
   standing_.joined = true;
   times_.join_ns = phase_ns();
@@ -173,11 +177,14 @@ Result<ExitCode> TrainRun::start() {
 Result<void> TrainRun::join() {
   if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(world(), waiter()));
+  if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
   HF_TRY(data_, join_data(world(), waiter(), config_));
   HF_TRY_VOID(join_device_check(world(), waiter(), config_));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
   lock_.reset();  // of a start in which somebody died
+  enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
   HF_TRY(start_, join_start(world(), waiter(), config_, lock_));
+  enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
   HF_TRY_VOID(
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
@@ -223,11 +230,22 @@ Result<void> TrainRun::take_seats(const SeatingWish& wish) {
   HF_TRY_VOID(take_lock());
   if (!seating.ok()) return seating.error();
   epoch_ = std::make_unique<Epoch>(world(), std::move(seating).value());
+  tell_watch_epoch();
   if (recovery_.has_value()) {
     recovery_->seats_after = epoch_->seating().shape.seats();
     recovery_->spares_after = static_cast<int>(epoch_->seating().spares.size());
   }
   return {};
+}
+
+// Fewer ranks have more work each.
+void TrainRun::tell_watch_epoch() {
+  const int seats = epoch_->seating().shape.seats();
+  const int before = std::exchange(seats_told_, seats);
+  if (launched_.watch == nullptr || launched_.membership == nullptr) return;
+  launched_.watch->epoch(launched_.membership->view().epoch,
+                         before == 0 ? 1.0 : static_cast<double>(before) / seats,
+                         static_cast<std::uint32_t>(launched_.membership->view().members.size()));
 }
 
 // The leader has the run directory.
@@ -244,6 +262,7 @@ Result<void> TrainRun::take_lock() {
 
 Result<ExitCode> TrainRun::run_epoch() {
   if (!epoch_->seated()) {
+    enter(launched_.watch, Phase::spare, step());
     Result<ExitCode> end = epoch_->wait_for_end(waiter());
     if (end.ok()) remove_old_snapshots({});  // of those that died on this host
     return end;
@@ -256,6 +275,7 @@ Result<ExitCode> TrainRun::run_epoch() {
 
 Result<ExitCode> TrainRun::run_seat() {
   if (!standing_.log_opened.has_value()) standing_.log_opened = false;
+  enter(launched_.watch, Phase::load, step());
   HF_TRY_VOID(build_worker());
   times_.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
@@ -295,7 +315,8 @@ Result<void> TrainRun::build_worker() {
                                                            .data = data_,
                                                            .ranks_on_host = launched_.ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),
-                                                           .gpu = exchange_.gpu});
+                                                           .gpu = exchange_.gpu,
+                                                           .watch = launched_.watch});
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
   return {};
@@ -451,7 +472,10 @@ Result<ExitCode> TrainRun::train() {
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns});
   Result<ExitCode> end = trainer.run();
-  if (!end.ok()) fault_ns_ = launched_.env.monotonic_ns();  // the trainer's own end may take a while
+  if (!end.ok()) {  // the trainer's own end may take a while
+    fault_ns_ = launched_.env.monotonic_ns();
+    enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
+  }
   return end;
 }
 
@@ -510,6 +534,7 @@ void TrainRun::record_for_the_dead() {
 
 Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   HF_FAULT_POINT(launched_.faults, "recover.begin");
   if (Result<void> regrouped = regroup(); !regrouped.ok()) {
     record_for_the_dead();
@@ -519,13 +544,16 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   standing_.step = step_;
+  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
   HF_TRY(const Standing all, join_standing(world(), waiter(), standing_));
   recovery_->step_before = std::max(recovery_->step_before, all.step);
   const MembershipView& now = launched_.membership->view();
   recovery_->ranks_after = static_cast<int>(now.members.size());
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
+  if (!all.verdict.empty()) recovery_->verdict = all.verdict;
   standing_ = all;
   if (!all.joined) return start();
   HF_TRY_VOID(take_seats(wish_));
@@ -536,12 +564,13 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
 }
 
 void TrainRun::conclude(const RunEnd& end) {
+  constexpr std::int64_t report_timeout_ms = 600'000;
+  enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{config_.run.directory};
   const bool begun = progress_ != nullptr;
   if (lock_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
   // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
   if (world().communicator.abandoned()) return;
-  constexpr std::int64_t report_timeout_ms = 600'000;
   const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
   static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
 }

@@ -16,6 +16,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/result.h"
+#include "watchdog/rank_watch.h"
 
 namespace holdfast {
 
@@ -41,6 +42,7 @@ struct TrainInputs {
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
   // Whose communicator the one above is; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
+  RankWatch* watch = nullptr;  // is told what this rank is at; null: nobody looks after it
 };
 
 struct RunEnd {

@@ -7,6 +7,7 @@
 #include "parallel/agreement.h"
 #include "runtime/train/run_history.h"
 #include "runtime/train/save.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -20,7 +21,7 @@ class StepSpan {
     if (span_ != nullptr) span_->begin.worked_ns = worker.env().thread_processor_ns();
   }
   ~StepSpan() {
-    if (span_ == nullptr) return;
+    if (!worker_->spans().is_open(span_)) return;
     worker_->spans().end(span_);
     span_->end.worked_ns = worker_->env().thread_processor_ns();
   }
@@ -109,6 +110,7 @@ FailureHistory Trainer::failures_so_far() const {
 // The last log lines have no vote after them, so they are agreed on here.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
+  enter(worker.watch(), Phase::end, worker.state().step, worker.config().watchdog.ceiling_ms);
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   // Asked to stop there may be no time for it; the next start offers this checkpoint again.
@@ -150,7 +152,9 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
+  enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
+  parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_copying = saver_ && saver_->is_copying(), is_saving = saver_ && saver_->is_saving();
   const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
@@ -177,6 +181,7 @@ Result<StepOutcome> Trainer::step() {
 
 Result<void> Trainer::evaluate() {
   Env& env = parts_.worker.env();
+  enter(parts_.worker.watch(), Phase::evaluation, parts_.worker.state().step);
   const std::int64_t begin_ns = env.monotonic_ns();
   const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::evaluation});
   HF_TRY(const double loss, parts_.held_out->loss(parts_.worker));
@@ -235,6 +240,7 @@ Result<void> Trainer::finish_uploads() {
     std::array<std::int64_t, 1> busy = {uploader_ && uploader_->busy() ? 1 : 0};
     HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), busy));
     report_uploads();
+    mark(worker.watch());  // the command has a limit of its own
     if (busy[0] == 0) return {};
     worker.env().sleep_us(pause_us);
   }
@@ -245,6 +251,7 @@ Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
   if (saver_) HF_TRY_VOID(saver_->finish());
   report_saves();
+  enter(worker.watch(), Phase::save, worker.state().step, worker.config().watchdog.ceiling_ms);
   const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
   const std::int64_t begin_ns = worker.env().monotonic_ns();
   HF_TRY(const std::uint64_t bytes, save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));

@@ -37,7 +37,7 @@ std::size_t token_arrays(const Config& config) {
 Worker::Worker(const WorkerInputs& inputs)
     : inputs_(inputs),
       communicator_(inputs.communicator),
-      waiter_(inputs.env, inputs.config.parallel.timeout_ms),
+      waiter_(Waiter(inputs.env, inputs.config.parallel.timeout_ms, inputs.watch).with_flight(spans_)),
       spec_(make_model_spec(inputs.config)),
       mesh_(inputs.mesh),
       seat_(mesh_.seat_of(inputs.communicator.rank())),
@@ -55,7 +55,11 @@ Worker::Worker(const WorkerInputs& inputs)
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
                    .lanes = inputs.config.parallel.lanes},
       rank_lanes_(lanes_of_rank(lanes_, seat_.data)),
-      spans_(inputs.env) {}
+      spans_(inputs.env) {
+  if (inputs.watch == nullptr) return;
+  // A GPU's stamps take events of its queue, so there the host's clock has to do.
+  spans_.keep_flight(inputs.watch->ring(), inputs.watch->ring_count(), inputs.device.host_sees_memory());
+}
 
 Worker::~Worker() {
   device().synchronize();

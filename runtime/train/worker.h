@@ -29,6 +29,7 @@
 #include "runtime/train/pipeline_links.h"
 #include "runtime/train/rank_exchange.h"
 #include "runtime/train/run_state.h"
+#include "watchdog/rank_watch.h"
 
 namespace holdfast {
 
@@ -47,7 +48,8 @@ struct WorkerInputs {
   // Moves the device's memory between the ranks of every axis, on all of them or on none; null: the
   // communicator does.
   NcclLibrary* nccl = nullptr;
-  int gpu = 0;  // for it: the CUDA ordinal of the device
+  int gpu = 0;                 // for it: the CUDA ordinal of the device
+  RankWatch* watch = nullptr;  // hears of its waits, and has the ring of its spans; null: nobody
 };
 
 class Worker {
@@ -80,6 +82,7 @@ class Worker {
   TensorGroup& tensor_group() { return tensor_group_; }
   const TensorShare& tensor_share() const { return tensor_group_.share(); }
   Device& device() { return inputs_.device; }
+  RankWatch* watch() const { return inputs_.watch; }  // null: none
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
   const ModelSpec& spec() const { return spec_; }
@@ -97,7 +100,7 @@ class Worker {
   ParameterGather& parameter_gather() { return *parameter_gather_; }
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
-  SpanRecorder& spans() { return spans_; }    // off unless a trace is recorded
+  SpanRecorder& spans() { return spans_; }    // off unless there is a watch or a trace is recorded
   Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
   RunState& state() { return state_; }
   HostAccess& host_access() { return *host_access_; }  // to save and load state

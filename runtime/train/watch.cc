@@ -1,0 +1,46 @@
+#include "runtime/train/watch.h"
+
+#include <cstdio>
+
+#include "parallel/launcher.h"
+#include "runtime/core/program_directory.h"
+
+namespace holdfast {
+namespace {
+
+// Ranks of this host that come when the run grows back need a slot, too.
+std::uint32_t slots_on_host(Env& env) {
+  constexpr std::uint32_t later_least = 8;
+  const auto ranks = static_cast<std::uint32_t>(launched_ranks_on_host(env));
+  return ranks + std::max(ranks, later_least);
+}
+
+}  // namespace
+
+DeadlineLimits deadline_limits(const WatchdogConfig& config) {
+  constexpr std::int64_t ns_per_ms = 1'000'000;
+  return {.factor = config.factor,
+          .floor_ns = config.floor_ms * ns_per_ms,
+          .ceiling_ns = config.ceiling_ms * ns_per_ms};
+}
+
+std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config,
+                                       std::int64_t join_timeout_ms) {
+  const WatchdogConfig wanted = config.ok() ? config->config.watchdog : WatchdogConfig{};
+  if (!wanted.guard) return nullptr;
+  const std::string board = board_name(fmt::format("{} {}", launched_job(env), env.host_name()));
+  Result<std::unique_ptr<RankWatch>> watch = RankWatch::begin(env, {.board = board,
+                                                                    .slots = slots_on_host(env),
+                                                                    .launched_rank = launched_rank(env),
+                                                                    .guard = {program_path(), "guard", board},
+                                                                    .limits = deadline_limits(wanted)});
+  if (!watch.ok()) {
+    fmt::print(stderr, "holdfast: rank {} (host {}) runs without a watchdog: {}\n", launched_rank(env),
+               env.host_name(), watch.error().message);
+    return nullptr;
+  }
+  (*watch)->enter(Phase::start_up, 0, std::min(join_timeout_ms, wanted.ceiling_ms));
+  return std::move(watch).value();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,41 @@
+// The watchdog's part in a training run: a rank's RankWatch (watchdog/rank_watch.h) from what the environment
+// and the config say, and how its users call one that may not be there.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/config/config.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/env.h"
+#include "watchdog/rank_watch.h"
+
+namespace holdfast {
+
+DeadlineLimits deadline_limits(const WatchdogConfig& config);
+
+// Before MPI starts, which may hang. Null with watchdog.guard = false, and where there is no shared memory to
+// watch in: a line on stderr says so then, and the run goes on without. A config with errors is watched, too,
+// until all ranks know of it.
+std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config,
+                                       std::int64_t join_timeout_ms);
+
+// How long a rank may take to come together with the others after a death: half of what these wait, so that
+// the others can go on without one that does not.
+inline std::int64_t regroup_deadline_ms(const Config& config) {
+  return std::max<std::int64_t>(1,
+                                std::min(config.elastic.recovery_timeout_ms / 2, config.watchdog.ceiling_ms));
+}
+
+inline void enter(RankWatch* watch, Phase phase, std::uint64_t step) {
+  if (watch != nullptr) watch->enter(phase, step);
+}
+inline void enter(RankWatch* watch, Phase phase, std::uint64_t step, std::int64_t deadline_ms) {
+  if (watch != nullptr) watch->enter(phase, step, deadline_ms);
+}
+inline void mark(RankWatch* watch) {
+  if (watch != nullptr) watch->mark();
+}
+
+}  // namespace holdfast
