@@ -106,6 +106,13 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(saving["durable_ms"][0], 0)
         self.assertGreater(saving["bytes"], 100e6, "weights and two moments")
 
+    def test_watchdog_stands_beside_none(self):
+        (case,) = self.figures("watchdog", "--case", "small", "--rounds", "2", "--steps", "12", "--ranks", "1")
+        (figures,) = case["result"]
+        self.assertEqual(figures["case"], "small")
+        self.assertEqual(len(figures["rounds"]), 2)
+        self.assertTrue(all(each["step_ms"] > 0 for pair in figures["rounds"] for each in pair))
+
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)

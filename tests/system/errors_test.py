@@ -906,6 +906,13 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
+    def test_hang_ended(self):
+        self.expect(self.mpirun(2, "train", "run.toml", "--watchdog.floor=1s", "--watchdog.ceiling=3s",
+                                environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=stop"}))
+
+    def test_no_watchdog(self):
+        self.expect(self.in_namespace("mount -t tmpfs -o size=64k tmpfs /dev/shm", f"'{PROGRAM}' train run.toml"))
+
     def test_without_ulfm(self):
         script = f'. "{ROOT}/tools/lib.sh"; use_mpi_prefix; exec "$mpi/bin/mpirun" --oversubscribe -np 2 "$0" train run.toml'
         self.expect(self.start(["bash", "-c", script, PROGRAM], self.folder))

@@ -1,0 +1,260 @@
+"""The watchdog: a rank that hangs is noticed, named and ended, wherever it hangs and however, and the run goes on with the
+bits of the run that nothing disturbed; one that is only slow is left alone; and nothing of it stays behind.
+"""
+import json
+import os
+import re
+import signal
+import time
+import unittest
+from pathlib import Path
+
+import harness
+from launch_test import launch_words
+
+STEPS = 30
+SETTLE_S = 60
+FLOOR_S = 2
+CEILING_S = 12
+LIMITS = [f"--watchdog.floor={FLOOR_S}s", f"--watchdog.ceiling={CEILING_S}s", "--elastic.recovery_timeout=16s"]
+RAM = ["--checkpoint.ram_every_steps=1"]
+
+
+def boards_of(pids):
+    """Names of the boards that these processes have in their memory."""
+    found = set()
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            continue
+        found |= {os.path.basename(path) for path in re.findall(r"/dev/shm/(\S*board\S*)", text)}
+    return found
+
+
+def guards_of(boards):
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0") if entry.isdigit() else []
+        except OSError:
+            continue
+        if len(words) > 2 and words[1] == "guard" and any(words[2].lstrip("/") in board for board in boards):
+            found.append(int(entry))
+    return found
+
+
+def state_of(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return "gone"
+
+
+class WatchdogTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(steps=STEPS)
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene)
+
+    def start(self, ranks=3, faults="", overrides=(), first_step=1):
+        run = self.scene.run(self.id().rsplit(".", 1)[1], LIMITS + RAM)
+        start = run.start(ranks, "ft", overrides, faults)
+        return self.watched(start, first_step)
+
+    def watched(self, start, first_step=1):
+        """Knows its boards."""
+        start.boards = set()
+
+        def has_board():
+            start.boards |= boards_of(start.ranks())
+            return start.boards
+
+        harness.wait_until(has_board, SETTLE_S, lambda: not start.alive(), "no rank has a board", start.tail)
+        if first_step:
+            self.assertTrue(start.wait_for_step(first_step, SETTLE_S), start.tail())
+        return start
+
+    def expect_nothing_left(self, start):
+        harness.expect_no_processes(start.run)
+        limit = time.monotonic() + 10
+        while True:
+            guards = guards_of(start.boards)
+            left = [board for board in start.boards if Path("/dev/shm", board).exists()]
+            if not guards and not left:
+                return
+            self.assertLess(time.monotonic(), limit, f"left behind: guards {guards}, boards {left}")
+            time.sleep(0.05)
+
+    def expect_right_end(self, start):
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertEqual(start.run.digest(), self.reference, output)
+        self.assertEqual(start.run.status()["state"], "finished")
+        self.expect_nothing_left(start)
+        harness.expect_no_snapshots(start.run)
+        return output
+
+    def expect_healed(self, start, culprits, ranks_after=2):
+        """In place, with the culprit named on the console, in the log and in the flight records."""
+        run = start.run
+        output = self.expect_right_end(start)
+        self.assertEqual(len(run.events("start")), 1, "nobody was started again")
+        recoveries = run.events("recovery")
+        self.assertEqual(recoveries[-1]["ranks_after"], ranks_after, output)
+        reasons = " ".join(event["reason"] for event in run.events("fault"))
+        for rank in culprits:
+            self.assertRegex(output, rf"rank {rank} \(host \S+\) hangs: ")
+            self.assertRegex(reasons, rf"rank {rank} \(host \S+\) hangs: ")
+        innocent = set(range(ranks_after + len(culprits))) - set(culprits)
+        for rank in innocent:
+            self.assertNotRegex(output, rf"rank {rank} \(host \S+\) hangs")
+        files = sorted(path.name for path in (run.directory / "flight").glob("*.json"))
+        self.assertTrue(files, output)
+        for path in (run.directory / "flight").glob("*.json"):
+            json.loads(path.read_text())
+        return output
+
+    def expect_named_by_flight(self, start, rank):
+        printed = harness.program_output("flight", start.run.directory)
+        culprit = [line for line in printed.splitlines() if line.startswith("likely culprit")]
+        self.assertEqual(len(culprit), 1, printed)
+        self.assertIn(f"rank {rank}", culprit[0], printed)
+
+    # Where it hangs
+
+    def test_stopped_in_a_step(self):
+        start = self.start(faults="step.before_backward@9:2=stop")
+        output = self.expect_healed(start, [2])
+        self.assertIn("it is stopped", output)
+        self.expect_named_by_flight(start, 2)
+        (recovery,) = start.run.events("recovery")
+        self.assertLess(recovery["lost_steps"], 2, recovery)
+
+    def test_livelock_in_a_step(self):
+        start = self.start(faults="step.before_backward@9:1=spin")
+        self.expect_healed(start, [1])
+        self.expect_named_by_flight(start, 1)
+
+    def test_rank_0_before_the_vote(self):
+        """Who writes the log."""
+        self.expect_healed(self.start(faults="step.before_vote@9:0=stop"), [0])
+
+    def test_reading_data(self):
+        self.expect_healed(self.start(faults=f"data.before_batch@20:1=sleep:{1000 * SETTLE_S}"), [1])
+
+    def test_in_a_pipeline_and_a_tensor_group(self):
+        layouts = {"pipeline": "--parallel.pipeline=2", "tensor": "--parallel.tensor=2"}
+        for name, option in layouts.items():
+            with self.subTest(name):
+                run = self.scene.run(f"layout-{name}", LIMITS + RAM + ["--parallel.tensor_lanes=2"])
+                start = self.watched(run.start(4, "ft", [option], "step.before_backward@9:1=stop"))
+                output = start.expect_exit(0, SETTLE_S)
+                self.assertRegex(output, r"rank 1 \(host \S+\) hangs: step 9")
+                self.assertNotRegex(output, r"rank [023] \(host \S+\) hangs")
+                self.expect_nothing_left(start)
+
+    def test_evaluation(self):
+        self.expect_healed(self.start(faults="evaluation.begin:1=stop"), [1])
+
+    def test_save_behind_a_step(self):
+        self.expect_healed(self.start(faults="save.before_shard@2:2=stop"), [2])
+
+    def test_last_save(self):
+        """Every fifth step is saved: of 30 the last by the loop itself."""
+        self.expect_healed(self.start(faults="save.before_shard@6:1=stop"), [1])
+
+    def test_start_up(self):
+        for point in ("start.before_join", "start.after_join"):
+            with self.subTest(point):
+                run = self.scene.run(point, LIMITS)
+                start = self.watched(run.start(3, "ft", (), f"{point}:1=stop"), first_step=0)
+                output = self.expect_right_end(start)
+                self.assertRegex(output, r"rank 1 \(host \S+\) hangs: start-up")
+
+    def test_recovery(self):
+        for index, point in enumerate(("recover.begin", "recover.after_shrink", "recover.before_load")):
+            with self.subTest(point):
+                run = self.scene.run(point, LIMITS + RAM)
+                faults = f"step.before_vote@7:3=kill,{point}:{index}=stop"
+                start = self.watched(run.start(4, "ft", (), faults))
+                self.expect_healed(start, [index], ranks_after=2)
+
+    def test_a_spare(self):
+        start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=300"])
+        harness.kill(start.rank_pid(2), signal.SIGSTOP)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertRegex(output, r"rank 2 \(host \S+\) hangs: spare")
+        self.expect_nothing_left(start)
+
+    # Who hangs
+
+    def test_another_guard_when_the_first_dies(self):
+        start = self.start(faults="step.begin@25:2=stop", overrides=["--training.steps=30"])
+        (guard,) = guards_of(start.boards)
+        harness.kill(guard, signal.SIGKILL)
+        self.expect_healed(start, [2])
+
+    def test_all_ranks_of_the_host(self):
+        """Nobody is left to go on: the launcher starts the run again."""
+        run = self.scene.run("all-ranks", LIMITS + RAM)
+        words = launch_words(run, "--training.steps=300", ranks=3)
+        start = self.watched(run.start_command(words), 5)
+        for pid in start.ranks():
+            harness.kill(pid, signal.SIGSTOP)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertIn("hangs", output)
+        self.assertGreaterEqual(len(run.events("start")), 2, output)
+        self.assertEqual(run.status()["state"], "finished")
+        self.expect_nothing_left(start)
+
+    # Who does not
+
+    def test_a_suspended_machine(self):
+        start = self.start(overrides=["--training.steps=200"], first_step=20)
+        (guard,) = guards_of(start.boards)
+        ranks = start.ranks()
+        self.assertEqual(len(ranks), 3)
+        for pid in [*ranks, guard]:
+            harness.kill(pid, signal.SIGSTOP)
+        time.sleep(3 * FLOOR_S)
+        self.assertEqual({state_of(pid) for pid in [*ranks, guard]}, {"T"})
+        for pid in [*ranks, guard]:
+            harness.kill(pid, signal.SIGCONT)
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertFalse(start.run.events("fault"), output)
+        self.assertNotIn("hangs", output)
+        self.expect_nothing_left(start)
+
+    def test_slow_is_not_stuck(self):
+        """Twice as many ranks as processors, one of them slow now and then, and so is the disk."""
+        slow = [f"step.before_backward@{hit}:{hit % 4}=sleep:{1000 * FLOOR_S // 3}" for hit in range(20, 200, 30)]
+        slow += [f"save.mid_shard@{hit}=sleep:{1500 * FLOOR_S}" for hit in (1, 4, 9)]
+        start = self.start(4, ",".join(slow), ["--training.steps=200", "--threads=2"])
+        output = start.expect_exit(0, 2 * SETTLE_S)
+        self.assertFalse(start.run.events("fault"), output)
+        self.assertNotIn("hangs", output)
+        self.assertEqual(len(start.run.events("checkpoint")), 40, output)
+        self.expect_nothing_left(start)
+
+    def test_without(self):
+        run = self.scene.run("without", ["--watchdog.guard=false"])
+        start = run.start(2, "ft", ["--training.steps=60"])
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        self.assertEqual(boards_of(start.ranks()), set())
+        start.expect_exit(0)
+        harness.expect_no_processes(run)
+
+    def test_alone(self):
+        """A run of one rank that hangs ends; the next start goes on."""
+        run = self.scene.run("alone", LIMITS)
+        start = self.watched(run.start(1, overrides=["--threads=1"], faults="step.begin@12=stop"))
+        self.assertEqual(start.wait(SETTLE_S), -signal.SIGKILL)
+        self.expect_nothing_left(start)
+        again = run.start(1, overrides=["--threads=1"])
+        again.expect_exit(0)
+        self.assertEqual(run.digest(), self.reference)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
