@@ -88,7 +88,7 @@ def command(launcher, ranks):
     if launcher == "alone":
         return []
     if launcher == "plain":
-        return [str(MPI / "bin/mpirun"), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-np", str(ranks)]
+        return [str(MPI / "bin/mpirun"), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", "-np", str(ranks)]
     return [str(ROOT / "tools/mpirun"), "-np", str(ranks)]
 
 
@@ -141,11 +141,11 @@ class Run:
         launcher = launcher or ("alone" if ranks == 1 else "ft")
         return self.start_command(command(launcher, ranks) + self.train_arguments(*overrides), faults)
 
-    def start_command(self, arguments, faults="", cwd=None):
+    def start_command(self, arguments, faults="", cwd=None, environment=None, kind=None):
         self.starts += 1
         log = self.scene.directory / f"{self.directory.name}.{self.starts}.log"
         more = {"HOLDFAST_FAULTS": faults} if faults else {}
-        return Start(self, arguments, log, {**self.scene.environment, **more}, cwd)
+        return (kind or Start)(self, arguments, log, {**(environment or self.scene.environment), **more}, cwd)
 
     def digest(self):
         return program_output("digest", self.directory)

@@ -1,0 +1,302 @@
+"""Several hosts on one machine, for tests: each has a network, a name, processes, mounts and shared memory of its own (Linux
+namespaces), and a cable to a switch that can be cut. The file system is shared by all, as that of a cluster is.
+
+    with harness.Scene() as scene, Cluster(3) as cluster:
+        run = scene.run("straight")
+        start = cluster.start(run, ["holdfast", "launch", "--host", cluster.host_list(2), ...])   # on the first host
+        cluster.cut("n1")        # its cable: nobody is told
+        cluster.lose("n2")       # its power: processes, network and shared memory
+
+A host answers at a door of its own where others have sshd: door_main() serves it, and agent_main() is what mpirun and
+`holdfast launch` call instead of ssh. As with ssh, what is called there gets nothing of the caller's environment.
+
+Nothing of this outlives the process that made it, however that ends: each host hangs on a process that dies with it, and with
+its processes a namespace goes.
+"""
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import harness
+
+DOOR_PORT = 22
+DOOR_PATIENCE_S = 5
+NETWORK = "10.77.0"
+SHARED_MEMORY_MIB = 256
+NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
+
+
+def why_not():
+    """Why this machine gives no hosts; None when it does."""
+    for name in ("unshare", "nsenter", "ip", "setpriv", "mount"):
+        if shutil.which(name) is None:
+            return f"{name} is not installed"
+    try:
+        with Cluster(1) as cluster:
+            return None if cluster.call("n0", "true").returncode == 0 else "a command on a host does not work"
+    except (OSError, subprocess.SubprocessError, AssertionError) as error:
+        return f"namespaces are not permitted: {error}"
+
+
+class Host:
+    """One host that is up. Its processes hang on one, which here is `root`, and there has the number 1."""
+
+    def __init__(self, cluster, index):
+        self.cluster, self.index, self.name = cluster, index, f"n{index}"
+        self.address = f"{NETWORK}.{index + 1}"
+        ready, told = os.pipe()
+        words = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
+                 sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(told)]
+        self.holder = subprocess.Popen(words, pass_fds=[told], stdin=subprocess.DEVNULL,
+                                       stdout=cluster.log, stderr=subprocess.STDOUT)
+        os.close(told)
+        with os.fdopen(ready) as pipe:
+            if pipe.readline() != "ready\n":
+                raise AssertionError(f"host {self.name} does not come up: {cluster.log_text()}")
+        self.root = int(Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()[0])
+        in_switch = cluster.in_switch
+        in_switch("ip", "link", "add", self.cable, "type", "veth", "peer", "name", "e0", "netns", str(self.root))
+        in_switch("ip", "link", "set", self.cable, "master", "bridge", "up")
+        run_checked(*self.enter(), "ip", "link", "set", "lo", "up")
+        run_checked(*self.enter(), "ip", "address", "add", f"{self.address}/24", "dev", "e0")
+        run_checked(*self.enter(), "ip", "link", "set", "e0", "up")
+
+    @property
+    def cable(self):
+        return f"v{self.index}"
+
+    def enter(self):
+        return ["nsenter", "--target", str(self.root), *NAMESPACES, f"--wd={self.cluster.directory}", "--"]
+
+    def processes(self):
+        """Pids as this process sees them, without the door."""
+        mine = os.readlink(f"/proc/{self.root}/ns/pid")
+        found = []
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and int(entry) != self.root and os.readlink(f"/proc/{entry}/ns/pid") == mine:
+                    found.append(int(entry))
+            except OSError:
+                continue
+        return found
+
+    def shared_memory(self):
+        """The names in its /dev/shm."""
+        return sorted(os.listdir(f"/proc/{self.root}/root/dev/shm"))
+
+    def power_off(self):
+        self.cluster.in_switch("ip", "link", "delete", self.cable, check=False)
+        harness.kill(self.root, signal.SIGKILL)  # the others of its process namespace with it
+        self.holder.wait()
+
+
+class Cluster:
+    """`count` hosts n0, n1, ... The directory is for what they share beside a scene's."""
+
+    def __init__(self, count):
+        self.count = count
+        self.directory = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
+        self.log = open(self.directory / "hosts.log", "wb")
+        self.hosts_file = self.directory / "hosts"
+        self.hosts, self.switch = {}, None
+        try:
+            self.build()
+        except BaseException:
+            self.close()
+            raise
+
+    def build(self):
+        lines = ["127.0.0.1 localhost", *(f"{NETWORK}.{index + 1} n{index}" for index in range(self.count))]
+        self.hosts_file.write_text("\n".join(lines) + "\n")
+        self.agent = self.directory / "agent"
+        self.agent.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} agent "$@"\n')
+        self.agent.chmod(0o755)
+        self.switch = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"],
+                                       stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+        own = os.readlink("/proc/self/ns/net")
+        harness.wait_until(lambda: namespace_of(self.switch.pid) not in (own, None), 5, lambda: self.switch.poll() is not None,
+                           "no network namespace", self.log_text)
+        if self.switch.poll() is not None:
+            raise AssertionError(self.log_text())
+        self.in_switch("ip", "link", "add", "bridge", "type", "bridge")
+        self.in_switch("ip", "link", "set", "bridge", "up")
+        for index in range(self.count):
+            self.power_on(f"n{index}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self):
+        for name in list(self.hosts):
+            self.lose(name)
+        if self.switch is not None:
+            self.switch.kill()
+            self.switch.wait()
+        self.log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def log_text(self):
+        return (self.directory / "hosts.log").read_text(errors="replace").strip()
+
+    def in_switch(self, *words, check=True):
+        return run_checked("nsenter", "--target", str(self.switch.pid), "--net", "--", *words, check=check)
+
+    # What happens to hosts
+
+    def lose(self, name):
+        """Its power is gone, and with it what it had in memory."""
+        self.hosts.pop(name).power_off()
+
+    def power_on(self, name):
+        self.hosts[name] = Host(self, int(name[1:]))
+
+    def cut(self, name):
+        """Its cable. Nobody is told: what is sent disappears."""
+        self.in_switch("ip", "link", "set", self.hosts[name].cable, "nomaster")
+
+    def mend(self, name):
+        self.in_switch("ip", "link", "set", self.hosts[name].cable, "master", "bridge")
+
+    # What runs on them
+
+    def host_list(self, slots, names=None):
+        """For --host."""
+        return ",".join(f"{name}:{slots}" for name in names or sorted(self.hosts))
+
+    def call(self, name, *words, timeout_s=60):
+        return subprocess.run([*self.hosts[name].enter(), *words], capture_output=True, text=True, errors="replace",
+                              timeout=timeout_s, check=False, env=harness.environment())
+
+    def start(self, run, words, host="n0", faults="", **variables):
+        """Of the scene of `run`. Ends with the code of the command."""
+        more = {"HOLDFAST_FAULTS": faults} if faults else {}
+        environment = {**run.scene.environment, **more, **variables, "PRTE_MCA_plm_ssh_agent": str(self.agent)}
+        return run.start_command([*self.hosts[host].enter(), *words], environment=environment, kind=HostStart)
+
+    def processes(self, run):
+        """{host: pids} of the run."""
+        mark = set(run.processes())
+        return {name: sorted(mark & set(host.processes())) for name, host in self.hosts.items()}
+
+    def ranks_on(self, start, name):
+        return sorted(set(start.ranks()) & set(self.hosts[name].processes()))
+
+    def kill_ranks(self, start, name):
+        for pid in self.ranks_on(start, name):
+            harness.kill(pid, signal.SIGKILL)
+
+
+class HostStart(harness.Start):
+    """Signals go to the command on its host, which is a child of the process that brought it there."""
+
+    def signal(self, number):
+        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            harness.kill(int(pid), number)
+
+
+def run_checked(*words, check=True):
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done
+
+
+def namespace_of(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return None
+
+
+# The door. Frames from there: one byte that says what (output, errors, end), four for the length, content.
+
+OUTPUT, ERRORS, END = b"o", b"e", b"x"
+
+
+def door_main(name, hosts_file, told):
+    """Process 1 of the host: dresses it, and serves callers until it is killed."""
+    socket.sethostname(name)
+    run_checked("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY_MIB}m", "tmpfs", "/dev/shm")
+    run_checked("mount", "--bind", hosts_file, "/etc/hosts")
+    signal.signal(signal.SIGCHLD, lambda *_: reap())
+    listener = socket.create_server(("", DOOR_PORT), backlog=64)
+    os.write(told, b"ready\n")
+    os.close(told)
+    while True:
+        caller, _ = listener.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            serve(caller)
+            os._exit(0)
+        caller.close()
+
+
+def reap():
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] > 0:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def serve(caller):
+    with caller.makefile("rb") as lines:
+        words = json.loads(lines.readline())
+    environment = {"PATH": os.environ["PATH"], "HOME": "/root", "SHELL": "/bin/bash", "USER": "root"}
+    process = subprocess.Popen(["/bin/bash", "-c", words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, env=environment, cwd="/", start_new_session=True)
+    sending = threading.Lock()
+
+    def send(kind, content):
+        with sending:
+            caller.sendall(kind + struct.pack("!I", len(content)) + content)
+
+    def pass_on(kind, stream):
+        while content := os.read(stream.fileno(), 65536):
+            send(kind, content)
+
+    pumps = [threading.Thread(target=pass_on, args=each) for each in ((OUTPUT, process.stdout), (ERRORS, process.stderr))]
+    for pump in pumps:
+        pump.start()
+    code = process.wait()
+    for pump in pumps:
+        pump.join()
+    send(END, struct.pack("!i", code if code >= 0 else 128 - code))
+
+
+def agent_main(words):
+    """As ssh: [-options] host command. 255: the host does not answer."""
+    while words and words[0].startswith("-"):
+        words = words[1:]
+    try:
+        door = socket.create_connection((words[0], DOOR_PORT), timeout=DOOR_PATIENCE_S)
+        door.settimeout(None)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        door.sendall(json.dumps(" ".join(words[1:])).encode() + b"\n")
+        with door.makefile("rb") as frames:
+            while head := frames.read(5):
+                content = frames.read(struct.unpack("!I", head[1:])[0])
+                if head[:1] == END:
+                    return struct.unpack("!i", content)[0]
+                os.write(1 if head[:1] == OUTPUT else 2, content)
+    except OSError as error:
+        print(f"agent: {words[0]}: {error}", file=sys.stderr)
+    return 255
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "door":
+        door_main(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    sys.exit(agent_main(sys.argv[2:]))
