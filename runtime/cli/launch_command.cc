@@ -2,6 +2,7 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/launch/host_duty.h"
 #include "runtime/launch/launcher.h"
 
 namespace holdfast {
@@ -49,6 +50,10 @@ int run_launch_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
     fmt::print("{}", usage);
     return 0;
+  }
+  if (!arguments.empty() && arguments.front() == "--on-host") {
+    const Result<int> done = run_host_duty(posix_env(), {arguments.begin() + 1, arguments.end()});
+    return done.ok() ? *done : complain(done.error());
   }
   const Result<ExitCode> code = launch(arguments);
   return code.ok() ? static_cast<int>(*code) : complain(code.error());

@@ -71,6 +71,7 @@ Result<Group> join_group(Env& env, RankWatch* watch) {
     group.alone = std::move(make_local_communicators(1).front());
     return group;
   }
+  use_launch_scratch(env);
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
   HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {

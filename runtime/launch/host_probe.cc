@@ -10,7 +10,8 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t answer_limit_ms = 10'000;
+constexpr std::int64_t death_limit_ms = 10'000;
+constexpr int not_reached = 255;  // by which ssh says so
 
 // The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
 std::vector<std::string> agent_words(Env& env) {
@@ -28,30 +29,32 @@ bool is_this_host(Env& env, const std::string& name) {
 
 }  // namespace
 
-std::vector<bool> probe_hosts(Env& env, const std::vector<LaunchHost>& hosts) {
-  std::vector<bool> answers(hosts.size(), false);
+std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
+                                          const std::vector<std::string>& words, std::int64_t limit_ms) {
+  std::vector<std::optional<int>> answers(hosts.size());
   std::vector<std::unique_ptr<Process>> asking(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (is_this_host(env, hosts[i].name)) {
-      answers[i] = true;
+      answers[i] = 0;
       continue;
     }
-    std::vector<std::string> words = agent_words(env);
-    words.insert(words.end(), {hosts[i].name, "true"});
+    std::vector<std::string> line = agent_words(env);
+    line.push_back(hosts[i].name);
+    line.insert(line.end(), words.begin(), words.end());
     Result<std::unique_ptr<Process>> started = env.processes().start(
-        {.arguments = words, .output = "/dev/null", .own_session = true, .die_with_parent = true});
+        {.arguments = line, .output = "/dev/null", .own_session = true, .die_with_parent = true});
     if (started.ok()) asking[i] = std::move(started).value();
   }
-  const std::int64_t until_ns = env.monotonic_ns() + answer_limit_ms * 1'000'000;
+  const std::int64_t until_ns = env.monotonic_ns() + limit_ms * 1'000'000;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (asking[i] == nullptr) continue;
     const std::int64_t left_ms = (until_ns - env.monotonic_ns()) / 1'000'000;
     if (!asking[i]->wait_ended(std::max<std::int64_t>(left_ms, 0))) {
       static_cast<void>(asking[i]->signal_group(SIGKILL).ok());
-      asking[i]->wait_ended(answer_limit_ms);
+      asking[i]->wait_ended(death_limit_ms);
     }
     const std::optional<ProcessEnd> end = asking[i]->end();
-    answers[i] = end.has_value() && !end->killed && end->code == 0;
+    if (end.has_value() && !end->killed && end->code != not_reached) answers[i] = end->code;
   }
   return answers;
 }

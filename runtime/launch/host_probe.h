@@ -1,6 +1,9 @@
 // Which hosts answer, asked the way mpirun starts its daemons: by ssh, or what PRTE_MCA_plm_ssh_agent names.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/core/env.h"
@@ -8,7 +11,9 @@
 
 namespace holdfast {
 
-// One answer for each host, all asked at once, ten seconds at most. This host always answers.
-std::vector<bool> probe_hosts(Env& env, const std::vector<LaunchHost>& hosts);
+// Runs the words there (for its shell), on all hosts at once; the exit codes. None: it did not answer within
+// `limit_ms`, or could not be reached. Of this host, where nothing is run: 0.
+std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
+                                          const std::vector<std::string>& words, std::int64_t limit_ms);
 
 }  // namespace holdfast

@@ -13,6 +13,7 @@ constexpr std::int64_t tick_ms = 50;
 constexpr int ticks_per_look = 4;
 constexpr std::int64_t stopped_limit_ms = 5'000;
 constexpr std::int64_t over_limit_ms = 5'000;          // mpirun beyond the end of what it was there for
+constexpr std::int64_t lifeless_limit_ms = 5'000;      // without a rank here and a word in the log
 constexpr std::int64_t first_rank_limit_ms = 300'000;  // distant hosts and large programs take their time
 constexpr std::int64_t leftovers_grace_ms = 1'000;     // guards go with the last rank
 constexpr std::int64_t death_limit_ms = 10'000;
@@ -65,7 +66,8 @@ void Job::watch_until_end() {
   for (int tick = 0; why_killed_.empty() && !mpirun_->wait_ended(tick_ms); ++tick) {
     const std::int64_t now_ns = env_->monotonic_ns();
     // This process was stopped, too, or the machine: what seems to last may not.
-    if (now_ns - last_ns > late_tick_ms * 1'000'000) stopped_since_ns_ = over_since_ns_ = -1;
+    if (now_ns - last_ns > late_tick_ms * 1'000'000)
+      stopped_since_ns_ = over_since_ns_ = lifeless_since_ns_ = -1;
     last_ns = now_ns;
     stop_->poll();
     const bool starting = status_.state == "unknown";
@@ -80,6 +82,7 @@ void Job::look() {
   look_at_ranks();
   look_at_status();
   look_at_mpirun();
+  look_for_life();
   reap_adopted(*env_, mpirun_->id());
   if (stop_->requested() && !passed_on_) pass_on_request();
 }
@@ -140,6 +143,22 @@ void Job::look_at_mpirun() {
         "not share the run directory with this one",
         plan_.directory, first_rank_limit_ms / 1000);
   }
+}
+
+// Ranks of this host that died may be healed by those of others, who then write the log. Where nobody does,
+// the others are asked.
+void Job::look_for_life() {
+  const auto lives = [](const auto& rank) { return rank.second != nullptr && !rank.second->wait_ended(0); };
+  const Result<FileStatus> log = env_->status(plan_.paths.events());
+  const std::uint64_t bytes = log.ok() ? log->bytes : 0;
+  const bool lifeless = plan_.lives_elsewhere != nullptr && !ranks_.empty() &&
+                        std::ranges::none_of(processes_, lives) && bytes == log_bytes_;
+  log_bytes_ = bytes;
+  if (!lasts(lifeless, lifeless_since_ns_, lifeless_limit_ms) || !why_killed_.empty()) return;
+  if (!plan_.lives_elsewhere()) {
+    why_killed_ = "no rank is left on the hosts that answer, and mpirun goes on: a host is out of its reach";
+  }
+  lifeless_since_ns_ = -1;
 }
 
 // A rank that has not begun would be ended by the signal. mpirun passes it on to all hosts, but not when it

@@ -24,6 +24,9 @@ struct JobPlan {
   std::string directory;  // of the start (launch_record.h), which is there
   // Called once, when the ranks have begun to train, with the step that they go on from.
   std::function<void(std::uint64_t step)> on_running = {};
+  // Whether a process of the start lives on a distant host that answers; takes some seconds. Null: all hosts
+  // are this one.
+  std::function<bool()> lives_elsewhere = {};
 };
 
 class Job {
@@ -34,7 +37,7 @@ class Job {
   // ranks as SIGUSR2, once all of them can take it. Killed is
   //   - everything, when the request is over before the ranks have saved,
   //   - an mpirun that is stopped, that outlives the ranks or the final record, or under which no rank
-  //   appears,
+  //   appears: with a host out of reach it never ends by itself,
   //   - what mpirun leaves behind.
   // Error: mpirun could not be started.
   Result<StartEnd> run();
@@ -45,6 +48,7 @@ class Job {
   void look_at_ranks();
   void look_at_status();
   void look_at_mpirun();
+  void look_for_life();
   void pass_on_request();
   bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
   StartEnd end_of_start(std::uint64_t step_before) const;
@@ -64,7 +68,8 @@ class Job {
   bool passed_on_ = false;
   std::int64_t begun_ns_ = 0;
   // Since when something lasts; -1: it is not so.
-  std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1;
+  std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1, lifeless_since_ns_ = -1;
+  std::uint64_t log_bytes_ = 0;
 };
 
 }  // namespace holdfast

@@ -14,6 +14,9 @@ constexpr std::int64_t lock_timeout_ms = 10'000;
 constexpr std::int64_t host_retry_ms = 5'000;
 constexpr std::int64_t host_patience_ms = 1'800'000;
 constexpr std::int64_t look_ms = 50;
+constexpr std::int64_t host_answer_ms = 10'000;
+constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs
+constexpr std::int64_t look_answer_ms = 5'000;
 
 void say(const std::string& sentence) {
   fmt::print(stderr, "holdfast launch: {}\n", sentence);
@@ -90,17 +93,19 @@ Result<ExitCode> Launcher::run() {
   const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
   HF_TRY(const std::unique_ptr<FileLock> lock,
          env_->lock(paths_.launch() + "/lock", holder, lock_timeout_ms));
+  HF_TRY_VOID(clean_up_before());
+  Result<LaunchShape> first = launched_before_ ? shape_of_restart() : whole_shape();
   stop_->poll();
   if (stop_->requested()) {
     say("stopped on request before it began");
     return ExitCode::saved;
   }
-  LaunchShape shape = whole_shape();
+  HF_TRY(LaunchShape shape, std::move(first));
   while (true) {
     HF_TRY(StartEnd end, start(shape));
-    clean_up_after(end);
     starts_.push_back(std::move(end));
     const Verdict verdict = after_start(starts_, stop_->requested(), {});
+    clean_up_after(starts_.back(), !verdict.restart);
     if (!verdict.restart) {
       if (verdict.code != ExitCode::done) say(verdict.sentence);
       return verdict.code;
@@ -122,7 +127,7 @@ Result<ExitCode> Launcher::run() {
 
 Result<StartEnd> Launcher::start(LaunchShape shape) {
   shape.forwarded = {launch_variable};
-  const std::string name = fmt::format("{:016x}", env_->random_u64());
+  const std::string name = fmt::format("{}-{:016x}", token_, env_->random_u64());
   JobPlan plan{.line = mpirun_line(*env_, options_, places_, shape),
                .ranks = shape.ranks,
                .paths = paths_,
@@ -130,10 +135,12 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   if (failed_ns_ >= 0) {
     plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) { log_recovery(ranks, step); };
   }
+  if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
-  // What a killed Open MPI leaves of its own is then in a place that can be removed. Distant hosts have no
-  // such place; theirs remove it themselves when they lose mpirun.
-  const std::string scratch = "/dev/shm/holdfast-launch-" + name;
+  // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
+  // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
+  // alone.
+  const std::string scratch = launch_scratch(name);
   const bool scratch_made = !shape.several_hosts && env_->make_directories(scratch).ok();
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
     if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
@@ -141,20 +148,53 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   const std::string directory = plan.directory;
   Result<StartEnd> end = Job(*env_, *stop_, std::move(plan)).run();
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
-  if (scratch_made) static_cast<void>(env_->remove_tree(scratch).ok());
+  static_cast<void>(env_->remove_tree(scratch).ok());
   return end;
 }
 
-void Launcher::ask_hosts() {
-  const std::vector<bool> answers = probe_hosts(*env_, hosts_);
-  for (std::size_t i = 0; i < hosts_.size(); ++i) {
-    if (hosts_[i].answers != answers[i]) {
-      say(fmt::format(
-          "host {} {}", hosts_[i].name,
-          answers[i] ? "answers again: the run takes it back" : "does not answer: it is left out"));
-    }
-    hosts_[i].answers = answers[i];
+// What a killed launcher has left: what its starts had on this host, and their directories.
+Result<void> Launcher::clean_up_before() {
+  HF_TRY(const std::vector<std::string> names, env_->list(paths_.launch()));
+  launched_before_ = std::ranges::find(names, "token") != names.end();
+  HF_TRY(token_, launch_token(*env_, paths_));
+  if (!do_host_duty(*env_, HostDuty::clean, token_, "")) {
+    return fail(ExitCode::communication,
+                "launch: processes of an earlier start of this run do not die on this host; the system holds "
+                "them");
   }
+  for (const std::string& name : names) {
+    if (!name.starts_with(token_ + "-")) continue;
+    static_cast<void>(env_->remove_tree(paths_.launch() + "/" + name).ok());
+  }
+  return {};
+}
+
+// Each cleans up after the starts before, so that nobody who was out of reach goes on beside the next one.
+void Launcher::ask_all_hosts(HostDuty duty, bool last) {
+  const Result<std::string> run_id = env_->read_text(paths_.run_id());
+  std::vector<std::string> words = words_of(duty, token_, run_id.ok() ? *run_id : "");
+  words.insert(words.begin(), shell_word(places_.program));
+  const std::vector<std::optional<int>> codes =
+      ask_hosts(*env_, hosts_, words, stop_->requested() ? hurried_answer_ms : host_answer_ms);
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    const bool answers = codes[i] == 0;
+    if (last) continue;
+    if (codes[i].has_value() && !answers) {
+      say(fmt::format("host {} cannot be used: {} ended there with exit code {}", hosts_[i].name,
+                      places_.program, *codes[i]));
+    } else if (hosts_[i].answers != answers) {
+      say(fmt::format("host {} {}", hosts_[i].name,
+                      answers ? "answers again: the run takes it back" : "does not answer: it is left out"));
+    }
+    hosts_[i].answers = answers;
+  }
+}
+
+bool Launcher::lives_elsewhere() {
+  std::vector<std::string> words = words_of(HostDuty::look, token_, "");
+  words.insert(words.begin(), shell_word(places_.program));
+  const std::vector<std::optional<int>> codes = ask_hosts(*env_, hosts_, words, look_answer_ms);
+  return std::ranges::any_of(codes, [](const std::optional<int>& code) { return code == 1; });
 }
 
 // On the hosts that are left; waits while they are too few.
@@ -163,7 +203,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   const std::int64_t begin_ns = env_->monotonic_ns();
   const auto copies = static_cast<int>(config_.elastic.min_data_parallel);
   for (bool said = false;; said = true) {
-    ask_hosts();
+    ask_all_hosts(HostDuty::clean, /*last=*/false);
     const std::optional<int> ranks =
         ranks_on_hosts_left(hosts_, options_.ranks, static_cast<int>(ranks_per_copy(config_)), copies);
     if (ranks.has_value()) return shape_on_hosts_left(*ranks);
@@ -214,9 +254,12 @@ std::int64_t Launcher::lanes_of_run() const {
   return config_.parallel.data;
 }
 
-// A run that is done needs nothing of what its ranks had in the memory of this host.
-void Launcher::clean_up_after(const StartEnd& end) {
-  if (end.record != StartEnd::Record::finished) return;
+// A run that is done needs nothing of what its ranks had in the memory of its hosts. Before another start the
+// hosts are asked anyhow.
+void Launcher::clean_up_after(const StartEnd& end, bool last) {
+  const bool finished = end.record == StartEnd::Record::finished;
+  if (last && hosts_.size() > 1) ask_all_hosts(finished ? HostDuty::finish : HostDuty::clean, /*last=*/true);
+  if (!finished) return;
   const Result<std::string> run_id = env_->read_text(paths_.run_id());
   if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
 }

@@ -9,6 +9,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/launch/host_duty.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
@@ -36,11 +37,13 @@ class Launcher {
   Result<LaunchShape> shape_of_restart();
   LaunchShape shape_on_hosts_left(int ranks) const;
   std::int64_t lanes_of_run() const;
-  void ask_hosts();
+  Result<void> clean_up_before();
+  void ask_all_hosts(HostDuty duty, bool last);
+  bool lives_elsewhere();
   bool wait_ms(std::int64_t duration_ms);
   void log_fault(const StartEnd& end);
   void log_recovery(int ranks, std::uint64_t step);
-  void clean_up_after(const StartEnd& end);
+  void clean_up_after(const StartEnd& end, bool last);
 
   Env* env_;
   StopRequest* stop_;
@@ -49,6 +52,8 @@ class Launcher {
   Config config_;
   RunPaths paths_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
+  std::string token_;              // host_duty.h
+  bool launched_before_ = false;   // by another launcher
   std::vector<StartEnd> starts_;
   int ranks_before_ = 0;         // of the start that failed
   std::int64_t failed_ns_ = -1;  // when; -1: no start has

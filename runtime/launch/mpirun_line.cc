@@ -44,15 +44,6 @@ std::string simplified(const std::string& path) {
   return simple;
 }
 
-std::string quoted(const std::string& word) {
-  constexpr std::string_view plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 std::string tune_file(Env& env, const std::string& name) {
   for (const std::string& folder : {from_program(build_tune_directory()), program_directory()}) {
     if (is_file(env, folder + "/" + name)) return simplified(folder + "/" + name);
@@ -137,11 +128,20 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   return line;
 }
 
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 std::string shell_line(const CommandLine& line) {
   std::string text;
-  for (const auto& [name, value] : line.variables) text += fmt::format("{}={} ", name, quoted(value));
+  for (const auto& [name, value] : line.variables) text += fmt::format("{}={} ", name, shell_word(value));
   for (std::size_t i = 0; i < line.arguments.size(); ++i)
-    text += (i == 0 ? "" : " ") + quoted(line.arguments[i]);
+    text += (i == 0 ? "" : " ") + shell_word(line.arguments[i]);
   return text;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/launch/run_processes.h"
 
 #include <csignal>
+#include <functional>
 
 #include "runtime/train/launch_record.h"
 
@@ -10,16 +11,31 @@ namespace {
 constexpr std::int64_t look_us = 10'000;
 constexpr std::int64_t longest_death_ms = 10'000;
 
-// `environment`: NAME=value, each with a zero byte at its end, as in /proc/ID/environ.
-bool has_variable(const std::string& environment, const std::string& line) {
-  const std::string whole = '\0' + environment;
-  return whole.find('\0' + line + '\0') != std::string::npos;
+// The directory of the start that a process is of; empty: none. `environment`: NAME=value, each with a zero
+// byte at its end, as in /proc/ID/environ.
+std::string start_of(const std::string& environment) {
+  const std::string whole = '\0' + environment, mark = fmt::format("{}{}=", '\0', launch_variable);
+  const std::size_t at = whole.find(mark);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + mark.size();
+  return whole.substr(begin, whole.find('\0', begin) - begin);
 }
 
-}  // namespace
+// Of a start's directory.
+using Wanted = std::function<bool(const std::string&)>;
 
-std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory) {
-  const std::string mark = fmt::format("{}={}", launch_variable, directory);
+Wanted this_start(const std::string& directory) {
+  return [directory](const std::string& start) { return start == directory; };
+}
+
+Wanted starts_named(const std::string& token) {
+  return [prefix = "/" + token](const std::string& start) {
+    const std::size_t slash = start.rfind('/');
+    return slash != std::string::npos && start.substr(slash).starts_with(prefix);
+  };
+}
+
+std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wanted) {
   std::vector<std::unique_ptr<Process>> found;
   Processes& processes = env.processes();
   for (const std::int64_t id : processes.list()) {
@@ -28,16 +44,16 @@ std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::st
     Result<std::unique_ptr<Process>> process = processes.find(id);
     if (!process.ok() || *process == nullptr) continue;
     const Result<std::string> environment = env.read_text(fmt::format("/proc/{}/environ", id));
-    if (!environment.ok() || !has_variable(*environment, mark)) continue;
+    if (!environment.ok() || !wanted(start_of(*environment))) continue;
     if (!(*process)->wait_ended(0)) found.push_back(std::move(process).value());
   }
   return found;
 }
 
-bool end_processes_of_start(Env& env, const std::string& directory, std::int64_t grace_ms) {
+bool end_processes(Env& env, const Wanted& wanted, std::int64_t grace_ms) {
   const std::int64_t begin_ns = env.monotonic_ns();
   while (true) {
-    const std::vector<std::unique_ptr<Process>> left = processes_of_start(env, directory);
+    const std::vector<std::unique_ptr<Process>> left = find_processes(env, wanted);
     if (left.empty()) return true;
     const std::int64_t waited_ms = (env.monotonic_ns() - begin_ns) / 1'000'000;
     if (waited_ms > grace_ms + longest_death_ms) return false;
@@ -46,6 +62,24 @@ bool end_processes_of_start(Env& env, const std::string& directory, std::int64_t
     }
     env.sleep_us(look_us);
   }
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory) {
+  return find_processes(env, this_start(directory));
+}
+
+std::vector<std::unique_ptr<Process>> processes_of_starts(Env& env, const std::string& token) {
+  return find_processes(env, starts_named(token));
+}
+
+bool end_processes_of_start(Env& env, const std::string& directory, std::int64_t grace_ms) {
+  return end_processes(env, this_start(directory), grace_ms);
+}
+
+bool end_processes_of_starts(Env& env, const std::string& token, std::int64_t grace_ms) {
+  return end_processes(env, starts_named(token), grace_ms);
 }
 
 void reap_adopted(Env& env, std::int64_t own) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "runtime/core/posix_variables.h"
 #include "runtime/core/processes.h"
 
 namespace holdfast {
@@ -62,6 +63,18 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
 std::string launched_start(Env& env) {
   const std::string directory = env.variable(launch_variable);
   return directory.substr(directory.rfind('/') + 1);  // npos + 1 is 0
+}
+
+std::string launch_scratch(const std::string& start) {
+  return "/dev/shm/holdfast-launch-" + start;
+}
+
+void use_launch_scratch(Env& env) {
+  constexpr const char* variable = "OMPI_MCA_btl_sm_backing_directory";
+  const std::string start = launched_start(env);
+  if (start.empty() || !env.variable(variable).empty()) return;
+  if (env.make_directories(launch_scratch(start)).ok())
+    set_variable_if_unset(variable, launch_scratch(start));
 }
 
 void tell_launcher_ready(Env& env, int rank) {

@@ -18,6 +18,12 @@ namespace holdfast {
 inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
 // The name of the start that this process belongs to; empty without a launcher.
 std::string launched_start(Env& env);
+// Where Open MPI has its files in the shared memory of each host of a start, so that they can be found and
+// removed when it was killed. Of all starts of a run: with its token (runtime/launch/host_duty.h).
+std::string launch_scratch(const std::string& start);
+// Before MPI starts: makes that of this process's start, and says so to Open MPI where nobody has said
+// otherwise.
+void use_launch_scratch(Env& env);
 
 // A rank's own side. Best effort: a rank that cannot write there trains all the same.
 void tell_launcher_ready(Env& env, int rank);

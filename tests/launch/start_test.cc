@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "runtime/core/processes.h"
+#include "runtime/launch/host_duty.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
@@ -18,6 +19,7 @@ namespace holdfast {
 namespace {
 
 using testing::ElementsAre;
+using testing::Optional;
 
 TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
   const TemporaryDirectory directory;
@@ -92,16 +94,56 @@ TEST(RunProcesses, EndsThoseOfTheStartAndNoOther) {
   EXPECT_TRUE(other->end()->killed);
 }
 
+TEST(HostDuty, EndsWhatStartsWithTheTokenLeft) {
+  const TemporaryDirectory directory;
+  Env& env = posix_env();
+  const RunPaths paths{directory.path()};
+  ASSERT_TRUE(env.make_directories(paths.launch()).ok());
+  const Result<std::string> token = launch_token(env, paths);
+  ASSERT_TRUE(token.ok());
+  EXPECT_EQ(*launch_token(env, paths), *token) << "the same for the next launcher";
+  const std::unique_ptr<Process> mine = sleeper("/elsewhere/" + *token + "-0123456789abcdef");
+  const std::unique_ptr<Process> other = sleeper(paths.launch() + "/fedcba9876543210-0123456789abcdef");
+  const std::string scratch = launch_scratch(*token + "-0123456789abcdef");
+  ASSERT_TRUE(env.make_directories(scratch).ok());
+  EXPECT_EQ(*run_host_duty(env, {"look", *token}), 1);
+  EXPECT_FALSE(mine->wait_ended(0));
+  EXPECT_EQ(*run_host_duty(env, {"clean", *token}), 0);
+  EXPECT_TRUE(mine->end()->killed);
+  EXPECT_FALSE(env.status(scratch)->exists);
+  EXPECT_EQ(*run_host_duty(env, {"look", *token}), 0);
+  EXPECT_FALSE(other->wait_ended(0));
+  EXPECT_TRUE(end_processes_of_starts(env, "fedcba9876543210", 0));
+  EXPECT_TRUE(other->end()->killed);
+}
+
+TEST(HostDuty, TakesNothingForAToken) {
+  for (const char* text : {"", "*", "../../etc", "0123456789abcde", "0123456789ABCDEF"}) {
+    EXPECT_FALSE(run_host_duty(posix_env(), {"clean", text}).ok()) << text;
+  }
+  EXPECT_FALSE(run_host_duty(posix_env(), {"burn", "0123456789abcdef"}).ok());
+}
+
 TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
   const TemporaryDirectory directory;
   const std::string agent = directory / "agent";
-  ASSERT_TRUE(posix_env().replace_text(agent, "#!/bin/sh\n[ \"$1 $2 $3\" = '-x there true' ]\n").ok());
+  ASSERT_TRUE(
+      posix_env()
+          .replace_text(
+              agent,
+              "#!/bin/sh\ncase \"$*\" in '-x there do it') exit 3;; *slow*) sleep 60;; *) exit 255;; esac\n")
+          .ok());
   ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
   VariablesEnv env({{"PRTE_MCA_plm_ssh_agent", agent + " -x : rsh"}});
-  const std::vector<LaunchHost> hosts = {{.name = "there"}, {.name = "gone"}, {.name = env.host_name()}};
-  EXPECT_THAT(probe_hosts(env, hosts), ElementsAre(true, false, true));
+  const std::vector<LaunchHost> hosts = {
+      {.name = "there"}, {.name = "gone"}, {.name = "slow"}, {.name = env.host_name()}};
+  const std::int64_t begin_ns = env.monotonic_ns();
+  EXPECT_THAT(ask_hosts(env, hosts, {"do", "it"}, 500),
+              ElementsAre(Optional(3), std::nullopt, std::nullopt, Optional(0)));
+  EXPECT_LT(env.monotonic_ns() - begin_ns, 20'000'000'000);
   VariablesEnv without(std::map<std::string, std::string>{{"PRTE_MCA_plm_ssh_agent", "/no/such/agent"}});
-  EXPECT_THAT(probe_hosts(without, hosts), ElementsAre(false, false, true));
+  EXPECT_THAT(ask_hosts(without, hosts, {"do", "it"}, 500),
+              ElementsAre(std::nullopt, std::nullopt, std::nullopt, Optional(0)));
 }
 
 }  // namespace

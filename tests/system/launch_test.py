@@ -76,7 +76,7 @@ class LaunchTest(unittest.TestCase):
         output = start.expect_exit(code, timeout_s)
         harness.expect_no_processes(start.run)
         launch_directory = start.run.directory / "launch"
-        self.assertEqual([path.name for path in launch_directory.glob("*")], ["lock"])
+        self.assertEqual(sorted(path.name for path in launch_directory.glob("*")), ["lock", "token"])
         return output
 
     def expect_finished(self, start, restarts):

@@ -1,0 +1,79 @@
+#include "runtime/launch/host_duty.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/core/digest.h"
+#include "runtime/launch/run_processes.h"
+#include "runtime/train/launch_record.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* shared_memory = "/dev/shm";
+constexpr std::size_t token_digits = 16;
+
+// It becomes part of paths that are removed.
+bool is_token(const std::string& text) {
+  return text.size() == token_digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+void remove_scratch(Env& env, const std::string& token) {
+  const Result<std::vector<std::string>> names = env.list(shared_memory);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const std::string path = fmt::format("{}/{}", shared_memory, name);
+    if (path.starts_with(launch_scratch(token))) static_cast<void>(env.remove_tree(path).ok());
+  }
+}
+
+}  // namespace
+
+Result<std::string> launch_token(Env& env, const RunPaths& paths) {
+  const std::string path = paths.launch() + "/token";
+  const Result<std::string> known = env.read_text(path);
+  if (known.ok() && is_token(*known)) return *known;
+  const std::string token = fmt::format("{:016x}", env.random_u64());
+  HF_TRY_VOID(env.replace_text(path, token));
+  return token;
+}
+
+const char* name_of(HostDuty duty) {
+  switch (duty) {
+    case HostDuty::look:
+      return "look";
+    case HostDuty::clean:
+      return "clean";
+    case HostDuty::finish:
+      return "finish";
+  }
+  return "";
+}
+
+bool do_host_duty(Env& env, HostDuty duty, const std::string& token, const std::string& run_id) {
+  if (duty == HostDuty::look) return processes_of_starts(env, token).empty();
+  const bool ended = end_processes_of_starts(env, token, 0);
+  remove_scratch(env, token);
+  if (duty == HostDuty::finish && !run_id.empty())
+    static_cast<void>(remove_snapshots(env, digest_of(run_id)).ok());
+  return ended;
+}
+
+std::vector<std::string> words_of(HostDuty duty, const std::string& token, const std::string& run_id) {
+  std::vector<std::string> words = {"launch", "--on-host", name_of(duty), token};
+  if (!run_id.empty()) words.push_back(run_id);
+  return words;
+}
+
+Result<int> run_host_duty(Env& env, const std::vector<std::string>& words) {
+  for (const HostDuty duty : {HostDuty::look, HostDuty::clean, HostDuty::finish}) {
+    const bool fits =
+        (words.size() == 2 || words.size() == 3) && words[0] == name_of(duty) && is_token(words[1]);
+    if (fits) return do_host_duty(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
+  }
+  return fail(ExitCode::config,
+              "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "
+              "clean or finish, and a token");
+}
+
+}  // namespace holdfast
