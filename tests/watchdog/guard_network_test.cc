@@ -1,0 +1,190 @@
+// Guards of several hosts, here in one process: what they tell each other comes into the tables that ranks
+// read.
+#include "watchdog/guard_network.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "watchdog/guard_message.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::SizeIs;
+
+GuardMessage sample() {
+  GuardMessage message{.start = 7, .host = 2, .generation = 3, .number = 4, .sent_ns = 5, .port = 60'000};
+  message.silent = {0, 1};
+  message.ended = {{.host = 2, .launched_rank = 6, .process = 100, .started_ticks = 200}};
+  SlotView slot;
+  slot.process = 11;
+  slot.launched_rank = 5;
+  slot.phase = Phase::save;
+  slot.wait_peer = 3;
+  slot.beat_ns = 99;
+  message.ranks = {slot, slot};
+  return message;
+}
+
+TEST(GuardMessage, ComesAsItWent) {
+  const std::vector<std::byte> frame = frame_of(sample());
+  ASSERT_EQ(*frame_bytes(frame), frame.size());
+  const Result<GuardMessage> read = message_of(frame);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->start, 7u);
+  EXPECT_EQ(read->host, 2);
+  EXPECT_EQ(read->generation, 3u);
+  EXPECT_EQ(read->number, 4u);
+  EXPECT_EQ(read->sent_ns, 5);
+  EXPECT_EQ(read->port, 60'000);
+  EXPECT_THAT(read->silent, ElementsAre(0, 1));
+  EXPECT_THAT(read->ended, ElementsAre(sample().ended.front()));
+  ASSERT_THAT(read->ranks, SizeIs(2));
+  EXPECT_EQ(read->ranks[1].process, 11);
+  EXPECT_EQ(read->ranks[1].launched_rank, 5);
+  EXPECT_EQ(read->ranks[1].phase, Phase::save);
+  EXPECT_EQ(read->ranks[1].wait_peer, 3);
+  EXPECT_EQ(read->ranks[1].beat_ns, 99);
+}
+
+TEST(GuardMessage, EveryDamagedByteIsSeen) {
+  const std::vector<std::byte> whole = frame_of(sample());
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::vector<std::byte> frame = whole;
+    frame[at] ^= std::byte{0x10};
+    const Result<std::size_t> length = frame_bytes(frame);
+    if (!length.ok() || *length != frame.size()) continue;  // no frame, or one that never comes to its end
+    EXPECT_FALSE(message_of(frame).ok()) << "byte " << at;
+  }
+  const std::string strange = "GET / HTTP/1.1\r\n";
+  EXPECT_FALSE(frame_bytes(std::as_bytes(std::span(strange))).ok());
+}
+
+// One host: a board with one rank, and its guard.
+struct TestHost {
+  TestHost(int index, const std::string& mark) : name(fmt::format("holdfast-test-{}-{}", mark, index)) {
+    board = std::move(Board::open_or_create(posix_env(), name, {.slots = 4, .ring_spans = 1})).value();
+    board->header().guard_generation = 1;
+    BoardSlot& slot = board->slot(0);
+    slot.launched_rank = index;
+    slot.started_ticks = 5;
+    slot.process = 1'000 + index;
+    restart();
+  }
+  ~TestHost() {
+    HostTable::remove(posix_env(), name);
+    static_cast<void>(posix_env().remove_shared_memory(name).ok());
+  }
+  void restart() { network = std::move(GuardNetwork::begin(posix_env(), *board, name)).value(); }
+
+  std::string name;
+  std::unique_ptr<Board> board;
+  std::unique_ptr<GuardNetwork> network;
+  std::unique_ptr<HostTable> table;
+};
+
+class GuardNetworkTest : public testing::Test {
+ protected:
+  void make(int count, std::int64_t silence_ms) {
+    const std::string mark = fmt::format("{}-{:016x}", getpid(), posix_env().random_u64());
+    for (int i = 0; i < count; ++i) hosts_.push_back(std::make_unique<TestHost>(i, mark));
+    HostTableSetup setup{.start = 9, .own_host = 0, .silence_ms = silence_ms, .hosts = {}};
+    for (int i = 0; i < count; ++i) {
+      const auto port =
+          static_cast<std::uint16_t>(hosts_[static_cast<std::size_t>(i)]->board->header().guard_port);
+      setup.hosts.push_back({.name = fmt::format("n{}", i), .addresses = {"127.0.0.1"}, .port = port});
+    }
+    for (int i = 0; i < count; ++i) {
+      setup.own_host = i;
+      host(i).table = std::move(HostTable::open_or_create(posix_env(), host(i).name, setup)).value();
+    }
+  }
+  TestHost& host(int index) { return *hosts_[static_cast<std::size_t>(index)]; }
+
+  // Until it is so, or for ten seconds. `asleep`: this guard gets no ticks.
+  template <typename Condition>
+  bool comes_true(const Condition& condition, int asleep = -1) {
+    const std::int64_t begin_ns = posix_env().monotonic_ns();
+    while (posix_env().monotonic_ns() - begin_ns < 10'000'000'000) {
+      for (int i = 0; i < static_cast<int>(hosts_.size()); ++i) {
+        if (i != asleep && host(i).network != nullptr)
+          host(i).network->tick(posix_env().monotonic_ns(), false);
+      }
+      if (condition()) return true;
+      posix_env().sleep_us(2'000);
+    }
+    return false;
+  }
+  bool all_hear_all() {
+    const std::size_t others = hosts_.size() - 1;
+    return std::ranges::all_of(hosts_, [&](const auto& each) {
+      return each->network->distant_ranks(posix_env().monotonic_ns()).size() == others;
+    });
+  }
+
+  std::vector<std::unique_ptr<TestHost>> hosts_;
+};
+
+TEST_F(GuardNetworkTest, EachKnowsTheRanksOfTheOthers) {
+  make(3, 5'000);
+  EXPECT_TRUE(comes_true([&] { return all_hear_all(); }));
+  const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(posix_env().monotonic_ns());
+  EXPECT_THAT(ranks, SizeIs(2));
+  for (const WatchedRank& rank : ranks) EXPECT_EQ(rank.host, fmt::format("n{}", rank.slot.launched_rank));
+}
+
+TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
+  make(3, 5'000);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  EXPECT_FALSE(host(0).table->has_ended(1, 1'001, 5));
+  host(1).network->ended(read_slot(host(1).board->slot(0)));
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(2).table->has_ended(1, 1'001, 5); }));
+  EXPECT_FALSE(host(0).table->has_ended(1, 1'001, 6)) << "another process with the same number";
+  EXPECT_FALSE(host(0).table->has_ended(2, 1'001, 5)) << "one of another host";
+  EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
+}
+
+TEST_F(GuardNetworkTest, AHostThatFallsSilentAndComesBack) {
+  make(3, 700);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->silent_since_ns(2) != 0 && host(1).table->silent_since_ns(2) != 0; },
+      /*asleep=*/2));
+  EXPECT_GE(posix_env().monotonic_ns() - begin_ns, 500'000'000);
+  EXPECT_LE(host(0).table->silent_since_ns(2), begin_ns);
+  EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
+  EXPECT_FALSE(host(0).table->has_ended(2, 1'002, 5)) << "silence is no proof";
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->silent_since_ns(2) == 0 && host(1).table->silent_since_ns(2) == 0; }));
+}
+
+TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
+  make(3, 1'500);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  host(1).network.reset();
+  const std::int64_t until_ns = posix_env().monotonic_ns() + 2'500'000'000;
+  EXPECT_TRUE(comes_true([&] { return posix_env().monotonic_ns() > until_ns; }));
+  EXPECT_EQ(host(0).table->silent_since_ns(1), 0)
+      << "it closed its connections: it ended, and is not out of reach";
+  host(1).board->header().guard_generation = 2;
+  host(1).restart();
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->port_of(1) == host(1).board->header().guard_port && all_hear_all(); }));
+  host(1).network->ended(read_slot(host(1).board->slot(0)));
+  EXPECT_TRUE(comes_true([&] { return host(2).table->has_ended(1, 1'001, 5); }));
+}
+
+TEST_F(GuardNetworkTest, WithoutATableNothingHappens) {
+  const std::string mark = fmt::format("{}-{:016x}", getpid(), posix_env().random_u64());
+  TestHost alone(0, mark);
+  alone.network->tick(posix_env().monotonic_ns(), false);
+  alone.network->ended(read_slot(alone.board->slot(0)));
+  EXPECT_TRUE(alone.network->distant_ranks(posix_env().monotonic_ns()).empty());
+}
+
+}  // namespace
+}  // namespace holdfast

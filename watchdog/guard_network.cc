@@ -1,0 +1,193 @@
+#include "watchdog/guard_network.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t ms = 1'000'000;
+constexpr std::int64_t table_look_ns = 50 * ms;
+constexpr std::int64_t call_again_ns = 300 * ms;
+constexpr std::int64_t stuck_limit_ns = 1'000 * ms;
+constexpr std::size_t few_hosts = 20, most_ended = 4'096, spare_callers = 16;
+
+std::int64_t beat_every_ns(std::size_t hosts) {
+  return (GuardNetwork::beat_ms + 5 * static_cast<std::int64_t>(hosts - std::min(hosts, few_hosts))) * ms;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GuardNetwork>> GuardNetwork::begin(Env& env, Board& board, const std::string& name) {
+  HF_TRY(std::unique_ptr<Listener> listener, env.network().listen());
+  board.header().guard_port = listener->port();
+  return std::unique_ptr<GuardNetwork>(new GuardNetwork(env, board, name, std::move(listener)));
+}
+
+bool GuardNetwork::find_table(std::int64_t now_ns) {
+  if (table_ != nullptr) return true;
+  if (looked_for_table_ns_ != 0 && now_ns - looked_for_table_ns_ < table_look_ns) return false;
+  looked_for_table_ns_ = now_ns;
+  Result<std::unique_ptr<HostTable>> table = HostTable::open(*env_, name_);
+  if (!table.ok()) return false;
+  table_ = std::move(table).value();
+  const HostTableSetup setup = table_->setup();
+  sight_ = std::make_unique<HostSight>(setup);
+  peers_.resize(setup.hosts.size());
+  for (std::size_t host = 0; host < peers_.size(); ++host) {
+    if (static_cast<int>(host) != setup.own_host) peers_[host].addresses = setup.hosts[host].addresses;
+  }
+  return true;
+}
+
+void GuardNetwork::tick(std::int64_t now_ns, bool late) {
+  if (!find_table(now_ns)) return;
+  // What came meanwhile is heard first: it may be all there is to say.
+  listen_to_callers(now_ns);
+  if (late) sight_->looked_late(now_ns);
+  call_somebody(now_ns);
+  if (now_ns - beat_ns_ >= beat_every_ns(peers_.size())) beat(now_ns);
+  for (Peer& peer : peers_) send(peer, now_ns);
+  for (int host = 0; host < table_->hosts(); ++host) {
+    if (host == table_->own_host()) continue;
+    const bool away = sight_->out_of_reach(host, now_ns);
+    if (away != (table_->silent_since_ns(host) != 0))
+      table_->say_silent(host, away ? sight_->heard_ns(host) : 0);
+  }
+}
+
+void GuardNetwork::listen_to_callers(std::int64_t now_ns) {
+  while (callers_.size() < 2 * peers_.size() + spare_callers) {
+    Result<std::unique_ptr<Connection>> came = listener_->accept(0);
+    if (!came.ok() || *came == nullptr) break;
+    callers_.push_back(Caller{.connection = std::move(came).value()});
+  }
+  std::erase_if(callers_, [&](Caller& caller) { return !listen_to(caller, now_ns); });
+}
+
+// False: it has nothing more to say.
+bool GuardNetwork::listen_to(Caller& caller, std::int64_t now_ns) {
+  std::array<std::byte, 16'384> part;
+  bool open = true;
+  while (open) {
+    const Result<std::size_t> count = caller.connection->receive_some(part);
+    open = count.ok();
+    if (!open || *count == 0) break;
+    caller.received.insert(caller.received.end(), part.begin(),
+                           part.begin() + static_cast<std::ptrdiff_t>(*count));
+    while (caller.received.size() >= frame_head_bytes) {
+      const Result<std::size_t> length = frame_bytes(std::span(caller.received).first(frame_head_bytes));
+      if (!length.ok()) return false;
+      if (caller.received.size() < *length) break;
+      const Result<GuardMessage> message = message_of(std::span(caller.received).first(*length));
+      if (!message.ok() || message->start != table_->setup().start) return false;
+      understand(caller, *message, now_ns);
+      caller.received.erase(caller.received.begin(),
+                            caller.received.begin() + static_cast<std::ptrdiff_t>(*length));
+    }
+  }
+  // A guard that called again has another connection, and one that is cut off cannot close this one.
+  const auto same = [&](const Caller& other) { return &other != &caller && other.host == caller.host; };
+  if (!open && caller.host >= 0 && std::ranges::none_of(callers_, same)) sight_->closed(caller.host, now_ns);
+  return open;
+}
+
+void GuardNetwork::understand(Caller& caller, const GuardMessage& message, std::int64_t now_ns) {
+  if (!sight_->heard(message, now_ns)) return;
+  caller.host = message.host;
+  if (message.port != 0 && message.port != table_->port_of(message.host)) {
+    table_->moved(message.host, message.port);
+    peers_[static_cast<std::size_t>(message.host)].connection.reset();
+  }
+  for (const EndedProcess& each : message.ended) table_->say_ended(each);
+}
+
+// Where a host is not heard, what is sent to it may lie in a connection that the kernel tries less and less
+// often: a new one gets through as soon as there is a way.
+bool GuardNetwork::needs_call(std::size_t host, std::int64_t now_ns) {
+  Peer& peer = peers_[host];
+  if (peer.addresses.empty() || table_->port_of(static_cast<int>(host)) == 0) return false;
+  const std::int64_t heard_ns = std::max(sight_->heard_ns(static_cast<int>(host)), peer.called_ns);
+  if (peer.connection != nullptr && now_ns - heard_ns > stuck_limit_ns) peer.connection.reset();
+  return peer.connection == nullptr && now_ns - peer.called_ns >= call_again_ns;
+}
+
+// One at a time, because a host that is out of reach lets one wait.
+void GuardNetwork::call_somebody(std::int64_t now_ns) {
+  for (std::size_t tried = 0; tried < peers_.size(); ++tried) {
+    const std::size_t host = next_call_++ % peers_.size();
+    if (!needs_call(host, now_ns)) continue;
+    Peer& peer = peers_[host];
+    const std::uint16_t port = table_->port_of(static_cast<int>(host));
+    peer.called_ns = now_ns;
+    peer.unsent.clear();
+    Result<std::unique_ptr<Connection>> connection =
+        env_->network().connect({peer.addresses[peer.address], port}, call_patience_ms);
+    if (connection.ok()) {
+      peer.connection = std::move(connection).value();
+      beat_ns_ = 0;  // it is told at once
+    } else {
+      peer.address = (peer.address + 1) % peer.addresses.size();
+    }
+    return;
+  }
+}
+
+void GuardNetwork::beat(std::int64_t now_ns) {
+  beat_ns_ = now_ns;
+  ++number_;
+  const std::vector<std::byte> frame = frame_of(own_message(now_ns));
+  for (Peer& peer : peers_) {
+    // A newer one says all that the one before says.
+    if (peer.connection != nullptr && peer.unsent.empty()) peer.unsent = frame;
+  }
+}
+
+void GuardNetwork::send(Peer& peer, std::int64_t now_ns) {
+  if (peer.connection == nullptr || peer.unsent.empty()) return;
+  const Result<std::size_t> count = peer.connection->send_some(peer.unsent);
+  if (count.ok() && *count > 0) {
+    peer.unsent.erase(peer.unsent.begin(), peer.unsent.begin() + static_cast<std::ptrdiff_t>(*count));
+    peer.stuck_since_ns = 0;
+    return;
+  }
+  if (peer.stuck_since_ns == 0) peer.stuck_since_ns = now_ns;
+  if (count.ok() && now_ns - peer.stuck_since_ns < stuck_limit_ns) return;
+  peer.connection.reset();
+  peer.stuck_since_ns = 0;
+}
+
+GuardMessage GuardNetwork::own_message(std::int64_t now_ns) {
+  GuardMessage message{.start = table_->setup().start,
+                       .host = table_->own_host(),
+                       .generation = board_->header().guard_generation,
+                       .number = number_,
+                       .sent_ns = now_ns,
+                       .port = listener_->port(),
+                       .silent = sight_->silent(now_ns),
+                       .ended = ended_};
+  for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+    SlotView slot = read_slot(board_->slot(index));
+    const bool gone = std::ranges::any_of(ended_, [&](const EndedProcess& each) {
+      return each.process == slot.process && each.started_ticks == slot.started_ticks;
+    });
+    if (slot.process > 0 && !gone) message.ranks.push_back(std::move(slot));
+  }
+  return message;
+}
+
+void GuardNetwork::ended(const SlotView& slot) {
+  if (slot.process <= 0 || ended_.size() >= most_ended) return;
+  ended_.push_back({.host = -1,  // this one; whoever hears it knows which that is
+                    .launched_rank = slot.launched_rank,
+                    .process = slot.process,
+                    .started_ticks = slot.started_ticks});
+  beat_ns_ = 0;  // the others wait for it
+}
+
+std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const {
+  return sight_ == nullptr ? std::vector<WatchedRank>() : sight_->ranks(now_ns);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,80 @@
+#include "watchdog/host_sight.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace holdfast {
+
+HostSight::HostSight(const HostTableSetup& setup)
+    : start_(setup.start), own_host_(setup.own_host), silence_ns_(setup.silence_ms * 1'000'000) {
+  for (const HostFacts& facts : setup.hosts) hosts_.push_back(Host{.name = facts.name});
+}
+
+bool HostSight::heard(const GuardMessage& message, std::int64_t now_ns) {
+  if (message.start != start_ || message.host < 0 || message.host == own_host_ ||
+      static_cast<std::size_t>(message.host) >= hosts_.size())
+    return false;
+  Host& host = hosts_[static_cast<std::size_t>(message.host)];
+  const bool first = host.heard_ns == 0;
+  const auto place = [](const GuardMessage& of) { return std::pair(of.generation, of.number); };
+  if (!first && place(message) <= place(host.last)) return false;
+  host.watched = true;
+  host.heard_ns = host.received_ns = now_ns;
+  host.deaf = std::ranges::find(message.silent, own_host_) != message.silent.end();
+  host.last = message;
+  return true;
+}
+
+// A connection is also closed because nothing has come through it for long.
+void HostSight::closed(int index, std::int64_t now_ns) {
+  constexpr std::int64_t just_now = 2;  // half of the silence
+  Host& host = hosts_[static_cast<std::size_t>(index)];
+  if (now_ns - host.heard_ns < silence_ns_ / just_now) host.watched = false;
+}
+
+void HostSight::looked_late(std::int64_t now_ns) {
+  for (Host& host : hosts_) {
+    if (host.heard_ns != 0) host.heard_ns = now_ns;
+    host.deaf = false;
+  }
+}
+
+bool HostSight::is_silent(int host, std::int64_t now_ns) const {
+  const Host& of = hosts_[static_cast<std::size_t>(host)];
+  return of.watched && now_ns - of.heard_ns > silence_ns_;
+}
+
+bool HostSight::out_of_reach(int host, std::int64_t now_ns) const {
+  const Host& of = hosts_[static_cast<std::size_t>(host)];
+  return of.watched && (of.deaf || is_silent(host, now_ns));
+}
+
+std::int64_t HostSight::heard_ns(int host) const {
+  return hosts_[static_cast<std::size_t>(host)].received_ns;
+}
+
+std::vector<std::int32_t> HostSight::silent(std::int64_t now_ns) const {
+  std::vector<std::int32_t> found;
+  for (int host = 0; host < static_cast<int>(hosts_.size()); ++host) {
+    if (is_silent(host, now_ns)) found.push_back(host);
+  }
+  return found;
+}
+
+std::vector<WatchedRank> HostSight::ranks(std::int64_t now_ns) const {
+  std::vector<WatchedRank> found;
+  for (int index = 0; index < static_cast<int>(hosts_.size()); ++index) {
+    const Host& host = hosts_[static_cast<std::size_t>(index)];
+    if (!host.watched || out_of_reach(index, now_ns)) continue;
+    const std::int64_t ahead_ns = host.received_ns - host.last.sent_ns;
+    for (SlotView slot : host.last.ranks) {
+      for (std::int64_t* const time_ns : {&slot.begun_ns, &slot.beat_ns, &slot.wait_begun_ns}) {
+        if (*time_ns != 0) *time_ns += ahead_ns;
+      }
+      found.push_back({.slot = std::move(slot), .host = host.name, .own_host = false});
+    }
+  }
+  return found;
+}
+
+}  // namespace holdfast

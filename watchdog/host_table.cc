@@ -1,0 +1,184 @@
+#include "watchdog/host_table.h"
+
+#include <algorithm>
+#include <new>
+#include <sstream>
+#include <string_view>
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t magic_whole = 0x31'54'53'4f'48'46'48'01;
+constexpr std::uint32_t layout_version = 1;
+constexpr std::uint32_t most_hosts = 65'536;
+constexpr std::uint32_t ended_per_host = 32;
+constexpr std::int64_t patience_ns = 2'000'000'000, look_us = 1'000;
+
+std::string table_name(const std::string& board) {
+  return board + "-hosts";
+}
+
+template <std::size_t size>
+void store(std::array<char, size>& target, const std::string& text) {
+  std::ranges::copy(text.substr(0, size - 1), target.begin());
+}
+
+template <std::size_t size>
+std::string load(const std::array<char, size>& source) {
+  const std::string_view all(source.data(), size);
+  return std::string(all.substr(0, all.find('\0')));
+}
+
+// Those that fit, whole.
+std::string joined(const std::vector<std::string>& addresses, std::size_t most) {
+  std::string text;
+  for (const std::string& address : addresses) {
+    if (text.size() + address.size() + 2 > most) break;
+    text += (text.empty() ? "" : " ") + address;
+  }
+  return text;
+}
+
+Error no_table(const std::string& board, const char* what) {
+  return fail(ExitCode::communication, "the table of hosts of {} {}", board, what);
+}
+
+}  // namespace
+
+std::size_t HostTable::bytes_of(std::uint32_t hosts, std::uint32_t ended_most) {
+  return sizeof(Header) + hosts * sizeof(Host) + ended_most * sizeof(EndedProcess);
+}
+
+HostTable::Header& HostTable::header() const {
+  return *std::launder(reinterpret_cast<Header*>(memory_->bytes().data()));
+}
+
+HostTable::Host& HostTable::host(int index) const {
+  HF_CHECK(0 <= index && index < hosts(), "host {} of {}", index, hosts());
+  std::byte* const first = memory_->bytes().data() + sizeof(Header);
+  return *std::launder(reinterpret_cast<Host*>(first + static_cast<std::size_t>(index) * sizeof(Host)));
+}
+
+EndedProcess& HostTable::ended(std::uint32_t index) const {
+  std::byte* const first = memory_->bytes().data() + sizeof(Header) + header().hosts * sizeof(Host);
+  return *std::launder(reinterpret_cast<EndedProcess*>(first + index * sizeof(EndedProcess)));
+}
+
+Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& board) {
+  HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(table_name(board)));
+  const std::size_t bytes = memory->bytes().size();
+  if (bytes < sizeof(Header)) return no_table(board, "is too short to be one");
+  std::unique_ptr<HostTable> table(new HostTable(std::move(memory)));
+  const Header& header = table->header();
+  if (header.magic != magic_whole) return no_table(board, "is not made yet, or is something else");
+  if (header.layout != layout_version || header.hosts == 0 || header.hosts > most_hosts ||
+      header.ended_most > most_hosts * ended_per_host || bytes < bytes_of(header.hosts, header.ended_most)) {
+    return no_table(board, "is of another version, or damaged");
+  }
+  return table;
+}
+
+Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std::string& board,
+                                                             const HostTableSetup& setup) {
+  HF_CHECK(!setup.hosts.empty() && setup.hosts.size() <= most_hosts);
+  const auto hosts = static_cast<std::uint32_t>(setup.hosts.size());
+  const std::uint32_t ended_most = hosts * ended_per_host;
+  Result<std::unique_ptr<SharedMemory>> memory =
+      env.create_shared_memory(table_name(board), bytes_of(hosts, ended_most));
+  if (!memory.ok()) {  // another rank makes it, or there is no room
+    const std::int64_t begin_ns = env.monotonic_ns();
+    while (env.monotonic_ns() - begin_ns < patience_ns) {
+      Result<std::unique_ptr<HostTable>> table = open(env, board);
+      if (table.ok() || memory.error().code == ExitCode::does_not_fit) return table;
+      env.sleep_us(look_us);
+    }
+    return memory.error();
+  }
+  std::unique_ptr<HostTable> table(new HostTable(std::move(memory).value()));
+  auto* header = new (table->memory_->bytes().data()) Header();
+  header->layout = layout_version;
+  header->hosts = hosts;
+  header->ended_most = ended_most;
+  header->own_host = setup.own_host;
+  header->start = setup.start;
+  header->silence_ms = setup.silence_ms;
+  for (std::uint32_t index = 0; index < hosts; ++index) {
+    Host* const made = new (&table->host(static_cast<int>(index))) Host();
+    store(made->name, setup.hosts[index].name);
+    store(made->addresses, joined(setup.hosts[index].addresses, address_bytes));
+    made->port = setup.hosts[index].port;
+  }
+  for (std::uint32_t index = 0; index < ended_most; ++index) new (&table->ended(index)) EndedProcess();
+  header->magic = magic_whole;  // last: now others may look
+  return table;
+}
+
+void HostTable::remove(Env& env, const std::string& board) {
+  static_cast<void>(env.remove_shared_memory(table_name(board)).ok());
+}
+
+HostTableSetup HostTable::setup() const {
+  HostTableSetup setup{
+      .start = header().start, .own_host = header().own_host, .silence_ms = header().silence_ms, .hosts = {}};
+  for (int index = 0; index < hosts(); ++index) {
+    HostFacts facts{.name = load(host(index).name), .addresses = {}, .port = port_of(index)};
+    std::istringstream addresses(load(host(index).addresses));
+    for (std::string address; addresses >> address;) facts.addresses.push_back(address);
+    setup.hosts.push_back(std::move(facts));
+  }
+  return setup;
+}
+
+int HostTable::hosts() const {
+  return static_cast<int>(header().hosts);
+}
+
+int HostTable::own_host() const {
+  return header().own_host;
+}
+
+std::string HostTable::name_of(int index) const {
+  return load(host(index).name);
+}
+
+int HostTable::find(const std::string& name) const {
+  for (int index = 0; index < hosts(); ++index) {
+    if (name_of(index) == name) return index;
+  }
+  return -1;
+}
+
+std::int64_t HostTable::silent_since_ns(int index) const {
+  return host(index).silent_since_ns;
+}
+
+bool HostTable::has_ended(int index, std::int64_t process, std::int64_t started_ticks) const {
+  const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), header().ended_most);
+  for (std::uint32_t at = 0; at < count; ++at) {
+    const EndedProcess& each = ended(at);
+    if (each.host == index && each.process == process && each.started_ticks == started_ticks) return true;
+  }
+  return false;
+}
+
+void HostTable::say_silent(int index, std::int64_t since_ns) {
+  host(index).silent_since_ns = since_ns;
+}
+
+void HostTable::say_ended(const EndedProcess& gone) {
+  if (has_ended(gone.host, gone.process, gone.started_ticks)) return;
+  const std::uint32_t at = header().ended;
+  if (at >= header().ended_most) return;
+  ended(at) = gone;
+  header().ended.store(at + 1, std::memory_order_release);
+}
+
+void HostTable::moved(int index, std::uint16_t port) {
+  host(index).port = port;
+}
+
+std::uint16_t HostTable::port_of(int index) const {
+  return static_cast<std::uint16_t>(host(index).port.load());
+}
+
+}  // namespace holdfast

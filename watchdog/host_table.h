@@ -1,0 +1,95 @@
+// HostTable: the hosts of a run as one of them sees the others, in shared memory beside its board. The ranks
+// write once where everybody is reached; from then on their guard writes what it hears, and the ranks read
+// it: whether a process of another host has ended, and whether a host is out of reach.
+//
+// Threads: any may read. The guard alone writes after the start, and a guard that takes over goes on with
+// what is there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// As the ranks tell each other. `addresses` are numbers (Network::own_addresses).
+struct HostFacts {
+  std::string name = {};
+  std::vector<std::string> addresses = {};
+  std::uint16_t port = 0;  // of its guard; 0: it has none, and nothing is ever said about it
+};
+
+struct HostTableSetup {
+  std::uint64_t start = 0;          // the same on all hosts of a start, and another for every start
+  int own_host = 0;                 // in `hosts`
+  std::int64_t silence_ms = 5'000;  // a host that says nothing for so long is out of reach
+  std::vector<HostFacts> hosts = {};
+};
+
+// A process of another host that its guard saw end: no longer there, beyond doubt.
+struct EndedProcess {
+  std::int32_t host = 0, launched_rank = -1;
+  std::int64_t process = 0, started_ticks = 0;
+  bool operator==(const EndedProcess&) const = default;
+};
+
+class HostTable {
+ public:
+  // Of the board `board`. Whoever of a host comes first makes it; the others find it.
+  static Result<std::unique_ptr<HostTable>> open_or_create(Env& env, const std::string& board,
+                                                           const HostTableSetup& setup);
+  // Error: it is not there, not yet whole, or no table of this program.
+  static Result<std::unique_ptr<HostTable>> open(Env& env, const std::string& board);
+  static void remove(Env& env, const std::string& board);
+
+  HostTableSetup setup() const;
+  int hosts() const;
+  int own_host() const;
+  std::string name_of(int host) const;
+  int find(const std::string& name) const;  // -1: no such host
+
+  // 0: it is heard. Else when it was heard for the last time, on the monotonic clock of this host.
+  std::int64_t silent_since_ns(int host) const;
+  bool has_ended(int host, std::int64_t process, std::int64_t started_ticks) const;
+
+  // For the guard.
+  void say_silent(int host, std::int64_t since_ns);
+  void say_ended(const EndedProcess& ended);  // known ones are known; where there is no room it is forgotten
+  void moved(int host, std::uint16_t port);   // to another port
+  std::uint16_t port_of(int host) const;
+
+ private:
+  static constexpr std::size_t name_bytes = 256, address_bytes = 512;
+  struct Header {
+    std::atomic<std::uint64_t> magic{0};
+    std::uint32_t layout = 0, hosts = 0, ended_most = 0;
+    std::int32_t own_host = 0;
+    std::uint64_t start = 0;
+    std::int64_t silence_ms = 0;
+    std::atomic<std::uint32_t> ended{0};
+    std::uint32_t reserved = 0;
+  };
+  struct Host {
+    std::array<char, name_bytes> name{};
+    std::array<char, address_bytes> addresses{};  // with blanks between them
+    std::atomic<std::uint32_t> port{0};
+    std::uint32_t reserved = 0;
+    std::atomic<std::int64_t> silent_since_ns{0};
+  };
+  explicit HostTable(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  static std::size_t bytes_of(std::uint32_t hosts, std::uint32_t ended_most);
+  Header& header() const;
+  Host& host(int index) const;
+  EndedProcess& ended(std::uint32_t index) const;
+
+  std::unique_ptr<SharedMemory> memory_;
+};
+
+}  // namespace holdfast
