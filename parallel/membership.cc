@@ -1,6 +1,7 @@
 #include "parallel/membership.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 
 #include "parallel/quorum.h"
@@ -88,11 +89,58 @@ std::vector<std::string> Membership::hosts() const {
   return hosts;
 }
 
+void Membership::use(HostKnowledge knowledge) {
+  knowledge_ = std::move(knowledge);
+  world_->watch([this] { return why_cut_off(); });
+}
+
+std::vector<Member> Membership::out_of_reach() const {
+  std::vector<Member> away;
+  if (!knowledge_.out_of_reach) return away;
+  std::ranges::copy_if(view_.members, std::back_inserter(away), knowledge_.out_of_reach);
+  return away;
+}
+
+std::string Membership::why_cut_off() const {
+  const std::vector<Member> away = out_of_reach();
+  if (away.empty()) return "";
+  return fmt::format("{} {} out of reach: nothing is heard from there, and nothing proves that {} died",
+                     name_members(away), away.size() == 1 ? "is" : "are", away.size() == 1 ? "it" : "they");
+}
+
+// Each side counts those that it hears, and those that it knows to be dead.
+Error Membership::end_cut_off() {
+  cut_off_ = true;
+  const std::vector<Member> away = out_of_reach();
+  QuorumFacts facts{.before = ranks_of(view_.members), .left = {}, .dead = {}};
+  for (const Member& member : view_.members) {
+    const bool is_away = std::ranges::find(away, member.launched_rank, &Member::launched_rank) != away.end();
+    if (is_proven_dead(member)) {
+      facts.dead.push_back(member.launched_rank);
+    } else if (!is_away) {
+      facts.left.push_back(member.launched_rank);
+    }
+  }
+  lost_quorum_ = !has_quorum(facts);
+  if (!lost_quorum_) {
+    return fail(ExitCode::communication, "{}; the run ends here, start it again: it goes on without them",
+                why_cut_off());
+  }
+  return fail(
+      ExitCode::communication,
+      "{}; {} of {} ranks are left here, so the others may go on by themselves, and a run must not go "
+      "on twice: nothing more is written from here. Repair the network, then start the run again",
+      why_cut_off(), facts.left.size(), facts.before.size());
+}
+
 Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why) {
   const std::int64_t deadline_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
   const auto left_ms = [&] { return (deadline_ns - env_->monotonic_ns()) / 1'000'000; };
   while (left_ms() > 0) {
-    HF_TRY_VOID(world_->shrink(left_ms(), why));
+    if (!out_of_reach().empty()) return end_cut_off();
+    if (const Result<void> shrunk = world_->shrink(left_ms(), why); !shrunk.ok()) {
+      return out_of_reach().empty() ? shrunk.error() : end_cut_off();
+    }
     ++epoch_;
     const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()), listener_);
     MembershipView newest;
@@ -142,7 +190,7 @@ Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView
                                       const MembershipView& now) {
   const std::vector<Member> missing = members_lost(before, now);
   std::string mine;
-  for (const int rank : proven_dead(missing)) mine += fmt::format("{} ", rank);
+  for (const int rank : proven_dead(missing, before, now)) mine += fmt::format("{} ", rank);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator(), waiter, mine));
   QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
   for (const std::string& text : texts) {
@@ -158,25 +206,31 @@ Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView
               facts.left.size(), facts.before.size(), name_members(missing));
 }
 
-// A process closes its connections a moment before it is gone.
-std::vector<int> Membership::proven_dead(const std::vector<Member>& missing) {
+// A process closes its connections a moment before it is gone, and the guard of another host tells of it a
+// moment later; that is worth waiting for where the quorum depends on it.
+std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, const MembershipView& before,
+                                         const MembershipView& now) {
   constexpr std::int64_t patience_ns = 2'000'000'000, look_again_us = 500;
   const std::int64_t begin_ns = env_->monotonic_ns();
-  std::vector<int> dead;
-  for (const Member& member : missing) {
-    const bool in_sight = std::ranges::find(in_sight_, member.launched_rank) != in_sight_.end();
-    bool proven = is_proven_dead(member);
-    while (in_sight && !proven && env_->monotonic_ns() - begin_ns < patience_ns) {
-      env_->sleep_us(look_again_us);
-      proven = is_proven_dead(member);
+  while (true) {
+    QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
+    bool may_follow = false;
+    for (const Member& member : missing) {
+      const bool in_sight = std::ranges::find(in_sight_, member.launched_rank) != in_sight_.end();
+      if (is_proven_dead(member)) {
+        facts.dead.push_back(member.launched_rank);
+      } else {
+        may_follow = may_follow || in_sight || (knowledge_.has_ended && !has_quorum(facts));
+      }
     }
-    if (proven) dead.push_back(member.launched_rank);
+    if (!may_follow || env_->monotonic_ns() - begin_ns > patience_ns) return facts.dead;
+    env_->sleep_us(look_again_us);
   }
-  return dead;
 }
 
 bool Membership::is_proven_dead(const Member& member) {
   if (proof_ && proof_(member)) return true;
+  if (knowledge_.has_ended && knowledge_.has_ended(member)) return true;
   if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return false;
   const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
   constexpr char ended = 'Z', ending = 'X';

@@ -36,6 +36,9 @@ class ShrinkingWorld {
   // left out or in the new one, whose use then fails. Blocks; where it cannot return an error at its deadline
   // it ends the process with ExitCode::communication, after the sentence `why` that tells what came before.
   virtual Result<void> shrink(std::int64_t timeout_ms, const std::string& why) = 0;
+  // `cut_off` says why no wait for others will ever end, or nothing; also from another thread while this one
+  // is in shrink(). Where it says something, waits end with that as their error, and shrink() does not begin.
+  virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
 };
 
 struct Member {
@@ -60,6 +63,19 @@ class Membership {
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
                                                    DeathProof proof = {}, WaitListener* listener = nullptr);
 
+  // What is known of other hosts beside what MPI tells: by their guards (watchdog/host_table.h). A member out
+  // of reach is not dead, so MPI would wait for it, and no one can be left behind: whoever misses it ends,
+  // and the run is started again with whom there is.
+  struct HostKnowledge {
+    DeathProof has_ended;
+    std::function<bool(const Member&)> out_of_reach;
+  };
+  void use(HostKnowledge knowledge);
+  // After a recovery that ended because members are out of reach: whether this side may be the smaller one.
+  // Then the others may be going on, and this side must not write.
+  bool cut_off() const { return cut_off_; }
+  bool lost_quorum() const { return lost_quorum_; }
+
   const MembershipView& view() const { return view_; }
   Communicator& communicator() { return world_->current(); }
   std::vector<std::string> hosts() const;  // by rank
@@ -75,13 +91,19 @@ class Membership {
       : env_(&env), world_(&world), proof_(std::move(proof)), listener_(listener) {}
   Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
   Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
-  std::vector<int> proven_dead(const std::vector<Member>& missing);
+  std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,
+                               const MembershipView& now);
   bool is_proven_dead(const Member& member);
+  std::vector<Member> out_of_reach() const;
+  std::string why_cut_off() const;
+  Error end_cut_off();
 
   Env* env_;
   ShrinkingWorld* world_;
   DeathProof proof_;
   WaitListener* listener_;
+  HostKnowledge knowledge_;
+  bool cut_off_ = false, lost_quorum_ = false;
   std::uint64_t epoch_ = 0;
   MembershipView view_;        // the newest that was agreed on
   std::vector<int> in_sight_;  // launched ranks whose processes this one can see

@@ -15,6 +15,7 @@
 #include "watchdog/board.h"
 #include "watchdog/detector.h"
 #include "watchdog/flight_record.h"
+#include "watchdog/guard_network.h"
 
 namespace holdfast {
 namespace {
@@ -45,12 +46,18 @@ class Guard {
     if (!claim()) return;
     last_ns_ = env_->monotonic_ns();
     last_wall_us_ = env_->wall_time_us();
+    Result<std::unique_ptr<GuardNetwork>> network = GuardNetwork::begin(*env_, *board_, settings_.board);
+    if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
     for (int alone = 0; alone < ticks_alone;) {
       wait();
       if (!tick()) return;  // another guard has taken over
       alone = nobody_left() && pending_.empty() ? alone + 1 : 0;
-      if (alone == ticks_alone && !board_->close(*env_, settings_.board)) alone = 0;
+      if (alone < ticks_alone) continue;
+      if (board_->close(*env_, settings_.board))
+        HostTable::remove(*env_, settings_.board);
+      else
+        alone = 0;
     }
   }
 
@@ -89,9 +96,11 @@ class Guard {
     BoardHeader& header = board_->header();
     if (header.guard_process != env_->process_id() && !claim()) return false;
     const std::int64_t now_ns = env_->monotonic_ns();
-    if (was_late(now_ns)) begin_anew(now_ns, true);
+    const bool late = was_late(now_ns);
+    if (late) begin_anew(now_ns, true);
     header.guard_tick_ns = now_ns;
     look_at_processes();
+    if (network_ != nullptr) network_->tick(now_ns, late);
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
@@ -140,6 +149,7 @@ class Guard {
       if (watched.id == 0 || watched.ended) continue;
       if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
       watched.ended = true;
+      if (network_ != nullptr) network_->ended(slot);
       if (slot.left || watched.killed_ns != 0) continue;
       dead += fmt::format("{}rank {}", dead.empty() ? "" : ", ", slot.launched_rank);
     }
@@ -290,6 +300,7 @@ class Guard {
   GuardSettings settings_;
   std::unique_ptr<Board> board_;
   SignalWatcher* signals_;
+  std::unique_ptr<GuardNetwork> network_;  // null: this host has none
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   std::size_t ended_ = 0;

@@ -9,11 +9,16 @@
 
 namespace holdfast {
 
-Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence)
-    : env_(&env), told_(told) {
+Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
+                   std::function<std::string()> sooner)
+    : env_(&env), told_(told), sooner_(std::move(sooner)) {
   thread_ = std::thread([this, timeout_ms, text = std::move(sentence)] {
     if (wait_for_end(timeout_ms)) return;
-    std::fprintf(stderr, "%s\n", text.c_str());
+    if (said_sooner_.empty()) {
+      std::fprintf(stderr, "%s\n", text.c_str());
+    } else {
+      std::fprintf(stderr, "holdfast: %s; the run ends, start it again\n", said_sooner_.c_str());
+    }
     std::fflush(stderr);
     _exit(static_cast<int>(ExitCode::communication));
   });
@@ -37,10 +42,13 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
   std::unique_lock lock(mutex_);
   while (true) {
     const std::int64_t left_ns = end_ns - env_->monotonic_ns();
-    const std::int64_t slice_ns = told_.listener == nullptr ? left_ns : std::min(left_ns, between_beats_ns);
+    const bool looks_up = told_.listener != nullptr || sooner_;
+    const std::int64_t slice_ns = looks_up ? std::min(left_ns, between_beats_ns) : left_ns;
     if (changed_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this] { return done_; })) return true;
     const std::int64_t now_ns = env_->monotonic_ns();
     if (now_ns >= end_ns) return false;
+    if (sooner_) said_sooner_ = sooner_();
+    if (!said_sooner_.empty()) return false;
     if (told_.listener == nullptr) continue;
     told_.listener->waits(begin_ns, now_ns, {.operation = told_.operation});
     has_told_ = true;

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -23,7 +24,9 @@ class Deadline {
     const char* operation = "";
   };
   // Such a call waits for other ranks: `told` hears so from a thread, while the one that made this is in it.
-  Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence);
+  // `sooner`: asked meanwhile; when it says something, that is said instead, and the time is over.
+  Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
+           std::function<std::string()> sooner = {});
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
@@ -34,6 +37,8 @@ class Deadline {
   Env* env_;
   Told told_;
   bool has_told_ = false;
+  std::function<std::string()> sooner_;
+  std::string said_sooner_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;

@@ -65,11 +65,13 @@ std::vector<int> ranks_in_world(MPI_Comm communicator, int size) {
 
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener)
+MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener,
+                                 const std::function<std::string()>& cut_off)
     : env_(&env),
       communicator_(communicator),
       fault_tolerant_(fault_tolerant),
       listener_(listener),
+      cut_off_(&cut_off),
       slots_(2 * request_count_max) {
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
@@ -124,7 +126,10 @@ Result<bool> MpiCommunicator::test(Request request) {
     int complete = 0;
     const int code = MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS) return error_of(code, slot);
-    if (complete == 0) return false;
+    if (complete == 0) {
+      if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
+      return false;
+    }
   }
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     free_.push_back(index);
@@ -138,6 +143,7 @@ Result<bool> MpiCommunicator::test(Request request) {
 Result<void> MpiCommunicator::check_peers() {
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
+  if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
   int found = 0;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag_never_sent, communicator_, &found, MPI_STATUS_IGNORE);
   if (code == MPI_SUCCESS) return {};
@@ -153,6 +159,22 @@ Result<void> MpiCommunicator::check_peers() {
   return fail(ExitCode::communication,
               "rank {} lost {}: its process or host died; its own output says why; start the run again",
               global_rank(rank_), lost < 0 ? "a rank" : fmt::format("rank {}", global_rank(lost)));
+}
+
+// Whoever waits looks thousands of times a second.
+std::string MpiCommunicator::why_cut_off() {
+  constexpr std::int64_t between_looks_ns = 20'000'000;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (!*cut_off_ || now_ns - looked_around_ns_ < between_looks_ns) return "";
+  looked_around_ns_ = now_ns;
+  return (*cut_off_)();
+}
+
+// Requests to whom is out of reach would not end: none is seen to its end, and MPI is done with.
+Error MpiCommunicator::leave_cut_off(const std::string& why) {
+  abandoned_ = true;
+  if (fault_tolerant_) revoke(communicator_);
+  return fail(ExitCode::communication, "rank {} gives up waiting: {}", global_rank(rank_), why);
 }
 
 Error MpiCommunicator::left() const {
@@ -200,7 +222,7 @@ bool MpiCommunicator::drain() {
     static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE));
     if (!pending) {
       ++round;
-    } else if (!pause.rest(awaited)) {
+    } else if (!pause.rest(awaited) || !why_cut_off().empty()) {
       return false;
     }
   }

@@ -8,7 +8,9 @@
 
 #include <mpi.h>
 
+#include <functional>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -28,8 +30,10 @@ class MpiCommunicator final : public Communicator {
   // MPI_ERRORS_RETURN is set on `communicator`, whose ranks are in the order of the launched ones. With fault
   // tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a rank
   // that waits for nobody.
-  // `listener`: hears of the wait for requests to end; null: nobody does.
-  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener);
+  // `listener`: hears of the wait for requests to end; null: nobody does. `cut_off`: ShrinkingWorld::watch();
+  // it outlives this object.
+  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener,
+                  const std::function<std::string()>& cut_off);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   // In MPI_COMM_WORLD.
@@ -62,12 +66,16 @@ class MpiCommunicator final : public Communicator {
   Error error_of(int code, const Slot& slot);
   void give_up();  // with the mutex held. No request of this communicator moves a byte after it.
   bool drain();
+  std::string why_cut_off();
+  Error leave_cut_off(const std::string& why);
 
   std::mutex mutex_;
   Env* env_;
   MPI_Comm communicator_;
   bool fault_tolerant_;
   WaitListener* listener_;
+  const std::function<std::string()>* cut_off_;
+  std::int64_t looked_around_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
   bool abandoned_ = false, drained_ = false;

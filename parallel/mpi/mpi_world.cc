@@ -7,7 +7,8 @@
 namespace holdfast {
 
 MpiWorld::MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener) : env_(&env), listener_(listener) {
-  epochs_.push_back(std::make_unique<MpiCommunicator>(env, MPI_COMM_WORLD, fault_tolerant, listener));
+  epochs_.push_back(
+      std::make_unique<MpiCommunicator>(env, MPI_COMM_WORLD, fault_tolerant, listener, cut_off_));
 }
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
@@ -24,7 +25,8 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
       fmt::format("holdfast: {}\nholdfast: rank {} then waited {} ms for the other ranks to come "
                   "together without whom it had lost: one of them hangs or is out of reach; the "
                   "run ends, start it again",
-                  why, rank, timeout_ms));
+                  why, rank, timeout_ms),
+      [this] { return cut_off_ ? cut_off_() : ""; });
   MPI_Comm next = MPI_COMM_NULL;
   if (MPIX_Comm_shrink(current().handle(), &next) != MPI_SUCCESS || next == MPI_COMM_NULL) {
     return fail(ExitCode::communication,
@@ -32,7 +34,8 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
                 rank);
   }
   MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
-  epochs_.push_back(std::make_unique<MpiCommunicator>(*env_, next, /*fault_tolerant=*/true, listener_));
+  epochs_.push_back(
+      std::make_unique<MpiCommunicator>(*env_, next, /*fault_tolerant=*/true, listener_, cut_off_));
   return {};
 }
 #else

@@ -19,10 +19,12 @@ class MpiWorld final : public ShrinkingWorld {
   MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
   MpiCommunicator& current() override { return *epochs_.back(); }
   Result<void> shrink(std::int64_t timeout_ms, const std::string& why) override;
+  void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
 
  private:
   Env* env_;
   WaitListener* listener_;
+  std::function<std::string()> cut_off_;
   std::vector<std::unique_ptr<MpiCommunicator>> epochs_;
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/train/epoch.h"
 #include "runtime/train/exchange_choice.h"
 #include "runtime/train/gemm_peak.h"
+#include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
@@ -177,6 +178,7 @@ Result<ExitCode> TrainRun::start() {
 Result<void> TrainRun::join() {
   if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(world(), waiter()));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config_.watchdog));
   if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
   HF_TRY(data_, join_data(world(), waiter(), config_));
   HF_TRY_VOID(join_device_check(world(), waiter(), config_));
@@ -539,6 +541,9 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   if (Result<void> regrouped = regroup(); !regrouped.ok()) {
     record_for_the_dead();
     ends_here_ = true;
+    // Another start may have the run directory by now.
+    if (launched_.membership->lost_quorum()) lock_.reset();
+    if (launched_.membership->cut_off()) return regrouped.error();
     // Cut off from all others: what was noticed first is what there is to say.
     return world().communicator.abandoned() ? fault : regrouped.error();
   }

@@ -24,11 +24,15 @@ DeadlineLimits deadline_limits(const WatchdogConfig& config) {
           .ceiling_ns = config.ceiling_ms * ns_per_ms};
 }
 
+std::string watched_board(Env& env) {
+  return board_name(fmt::format("{} {}", launched_job(env), env.host_name()));
+}
+
 std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config,
                                        std::int64_t join_timeout_ms) {
   const WatchdogConfig wanted = config.ok() ? config->config.watchdog : WatchdogConfig{};
   if (!wanted.guard) return nullptr;
-  const std::string board = board_name(fmt::format("{} {}", launched_job(env), env.host_name()));
+  const std::string board = watched_board(env);
   Result<std::unique_ptr<RankWatch>> watch = RankWatch::begin(env, {.board = board,
                                                                     .slots = slots_on_host(env),
                                                                     .launched_rank = launched_rank(env),

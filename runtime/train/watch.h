@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "runtime/config/config.h"
 #include "runtime/config/loader.h"
@@ -14,6 +15,9 @@
 namespace holdfast {
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config);
+
+// The name of the board that the ranks of this host have.
+std::string watched_board(Env& env);
 
 // Before MPI starts, which may hang. Null with watchdog.guard = false, and where there is no shared memory to
 // watch in: a line on stderr says so then, and the run goes on without. A config with errors is watched, too,
