@@ -40,10 +40,10 @@ struct Rank {
 static_assert(sizeof(Rank) == 88);
 
 template <typename T>
-void put(std::vector<std::byte>& bytes, const T& value) {
+void put(std::span<std::byte>& bytes, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const std::span<const std::byte> more = std::as_bytes(std::span(&value, 1));
-  bytes.insert(bytes.end(), more.begin(), more.end());
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  bytes = bytes.subspan(sizeof(T));
 }
 
 template <typename T>
@@ -98,30 +98,32 @@ SlotView unpacked(const Rank& rank) {
 }  // namespace
 
 std::vector<std::byte> frame_of(const GuardMessage& message) {
-  std::vector<std::byte> bytes;
-  put(bytes, magic);
-  put(bytes, std::uint32_t{0});
-  put(bytes, Head{.start = message.start,
-                  .generation = message.generation,
-                  .number = message.number,
-                  .sent_ns = message.sent_ns,
-                  .host = message.host,
-                  .port = message.port,
-                  .silent = static_cast<std::uint32_t>(message.silent.size()),
-                  .ended = static_cast<std::uint32_t>(message.ended.size()),
-                  .ranks = static_cast<std::uint32_t>(message.ranks.size())});
-  for (const std::int32_t host : message.silent) put(bytes, host);
-  for (const EndedProcess& each : message.ended) {
-    put(bytes, Ended{.process = each.process,
-                     .started_ticks = each.started_ticks,
-                     .launched_rank = each.launched_rank});
-  }
-  for (const SlotView& slot : message.ranks) put(bytes, packed(slot));
-  const auto length = static_cast<std::uint32_t>(bytes.size() + checksum_bytes);
+  const std::size_t length = frame_head_bytes + sizeof(Head) + message.silent.size() * sizeof(std::int32_t) +
+                             message.ended.size() * sizeof(Ended) + message.ranks.size() * sizeof(Rank) +
+                             checksum_bytes;
   HF_CHECK(length <= frame_bytes_max, "a guard's message of {} bytes", length);
-  std::memcpy(bytes.data() + sizeof(magic), &length, sizeof(length));
-  put(bytes, crc32c(bytes));
-  return bytes;
+  std::vector<std::byte> frame(length);
+  std::span<std::byte> rest(frame);
+  put(rest, magic);
+  put(rest, static_cast<std::uint32_t>(length));
+  put(rest, Head{.start = message.start,
+                 .generation = message.generation,
+                 .number = message.number,
+                 .sent_ns = message.sent_ns,
+                 .host = message.host,
+                 .port = message.port,
+                 .silent = static_cast<std::uint32_t>(message.silent.size()),
+                 .ended = static_cast<std::uint32_t>(message.ended.size()),
+                 .ranks = static_cast<std::uint32_t>(message.ranks.size())});
+  for (const std::int32_t host : message.silent) put(rest, host);
+  for (const EndedProcess& each : message.ended) {
+    put(rest, Ended{.process = each.process,
+                    .started_ticks = each.started_ticks,
+                    .launched_rank = each.launched_rank});
+  }
+  for (const SlotView& slot : message.ranks) put(rest, packed(slot));
+  put(rest, crc32c(std::span(frame).first(length - checksum_bytes)));
+  return frame;
 }
 
 Result<std::size_t> frame_bytes(std::span<const std::byte> head) {

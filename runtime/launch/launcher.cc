@@ -89,10 +89,7 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 }
 
 Result<ExitCode> Launcher::run() {
-  HF_TRY_VOID(env_->make_directories(paths_.launch()));
-  const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
-  HF_TRY(const std::unique_ptr<FileLock> lock,
-         env_->lock(paths_.launch() + "/lock", holder, lock_timeout_ms));
+  HF_TRY(const std::unique_ptr<FileLock> lock, claim_launch());
   HF_TRY_VOID(clean_up_before());
   Result<LaunchShape> first = launched_before_ ? shape_of_restart() : whole_shape();
   stop_->poll();
@@ -123,6 +120,20 @@ Result<ExitCode> Launcher::run() {
     }
     shape = std::move(next).value();
   }
+}
+
+Result<std::unique_ptr<FileLock>> Launcher::claim_launch() {
+  HF_TRY_VOID(env_->make_directories(paths_.launch()));
+  const std::string path = paths_.launch() + "/lock";
+  const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
+  Result<std::unique_ptr<FileLock>> lock = env_->lock(path, holder, lock_timeout_ms);
+  if (lock.ok() || lock.error().code != ExitCode::communication) return lock;
+  const Result<std::string> named = env_->read_text(path);
+  return fail(ExitCode::communication,
+              "{} is in use by another launch ({}), which did not end within {} s. One run has one launcher: "
+              "wait for that one, stop it, or give another run.directory",
+              paths_.directory, named.ok() ? *named : "its host and pid cannot be read",
+              lock_timeout_ms / 1000);
 }
 
 Result<StartEnd> Launcher::start(LaunchShape shape) {
@@ -174,11 +185,16 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   const Result<std::string> run_id = env_->read_text(paths_.run_id());
   std::vector<std::string> words = words_of(duty, token_, run_id.ok() ? *run_id : "");
   words.insert(words.begin(), shell_word(places_.program));
-  const std::vector<std::optional<int>> codes =
-      ask_hosts(*env_, hosts_, words, stop_->requested() ? hurried_answer_ms : host_answer_ms);
+  const std::int64_t limit_ms = stop_->requested() ? hurried_answer_ms : host_answer_ms;
+  if (last) {  // who did not answer before would only let one wait
+    std::vector<LaunchHost> there = hosts_;
+    std::erase_if(there, [](const LaunchHost& host) { return !host.answers; });
+    static_cast<void>(ask_hosts(*env_, there, words, limit_ms));
+    return;
+  }
+  const std::vector<std::optional<int>> codes = ask_hosts(*env_, hosts_, words, limit_ms);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const bool answers = codes[i] == 0;
-    if (last) continue;
     if (codes[i].has_value() && !answers) {
       say(fmt::format("host {} cannot be used: {} ended there with exit code {}", hosts_[i].name,
                       places_.program, *codes[i]));

@@ -32,6 +32,7 @@ class Launcher {
   Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places, Config config,
            std::vector<LaunchHost> hosts);
 
+  Result<std::unique_ptr<FileLock>> claim_launch();
   Result<StartEnd> start(LaunchShape shape);
   LaunchShape whole_shape() const;
   Result<LaunchShape> shape_of_restart();

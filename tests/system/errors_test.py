@@ -278,6 +278,20 @@ class Errors(unittest.TestCase):
         self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
                                   environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
 
+    def test_launch_in_use(self):
+        words = ["launch", "-np", "1", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]
+        first = subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not (self.run_directory / "checkpoints").exists():
+                self.assertIsNone(first.poll())
+                time.sleep(0.05)
+            outcome = self.holdfast(*words)
+        finally:
+            first.send_signal(signal.SIGUSR2)
+            self.assertEqual(first.wait(PATIENCE_S), 75)
+        self.expect(outcome)
+        self.assertIn(f"host {os.uname().nodename} pid {first.pid}", outcome.stdout)
+
     def test_word_after_config(self):
         self.expect_nothing_made(self.train("more.toml"))
 

@@ -31,6 +31,7 @@ DOOR_PORT = 22
 DOOR_PATIENCE_S = 5
 NETWORK = "10.77.0"
 SHARED_MEMORY_MIB = 256
+PROGRAM_NAME = harness.PROGRAM.name
 NAMESPACES = ["--net", "--uts", "--ipc", "--mount", "--pid"]
 
 
@@ -189,11 +190,14 @@ class Cluster:
         mark = set(run.processes())
         return {name: sorted(mark & set(host.processes())) for name, host in self.hosts.items()}
 
-    def ranks_on(self, start, name):
-        return sorted(set(start.ranks()) & set(self.hosts[name].processes()))
+    def ranks_on(self, run, name):
+        """Pids of `holdfast train` on one host."""
+        here = set(self.hosts[name].processes()) if name in self.hosts else set()
+        return [pid for pid in run.processes()
+                if pid in here and harness.executable_of(pid) == PROGRAM_NAME and b"\0train\0" in command_line(pid)]
 
-    def kill_ranks(self, start, name):
-        for pid in self.ranks_on(start, name):
+    def kill_ranks(self, run, name):
+        for pid in self.ranks_on(run, name):
             harness.kill(pid, signal.SIGKILL)
 
 
@@ -210,6 +214,13 @@ def run_checked(*words, check=True):
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def namespace_of(pid):

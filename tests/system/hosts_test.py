@@ -1,0 +1,263 @@
+"""Runs on several hosts (hosts.py), which lose ranks, a cable or their power: the run ends with the bits of the run that
+nothing disturbed, what was in the memory of a lost host comes from where it was copied to, nobody writes beside the run that
+goes on, and nothing stays behind on any host.
+
+Where the system permits no namespaces this is skipped, and says why; with CI=true that is a failure.
+"""
+import os
+import signal
+import time
+import unittest
+
+import harness
+import hosts
+
+HOSTS, SLOTS = 3, 2
+RANKS = HOSTS * SLOTS
+INTERVAL = 2  # of RAM snapshots
+OPTIONS = ["--checkpoint.every_steps=20", f"--checkpoint.ram_every_steps={INTERVAL}", "--checkpoint.replicas=on",
+           "--watchdog.floor=4s"]
+NOTICE_S = 20
+SETTLE_S = 90    # no start and its restarts take so long
+SILENCE_S = 2.4  # of a host that is out of reach, before the others say so: 3/5 of watchdog.floor
+# A step that takes long enough for something to happen in it, whatever else the machine does.
+SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
+
+
+def setUpModule():
+    reason = hosts.why_not()
+    if reason is None:
+        return
+    if os.environ.get("CI") == "true":
+        raise AssertionError(f"several hosts cannot be tested here: {reason}")
+    raise unittest.SkipTest(reason)
+
+
+class HostsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(lanes=RANKS)
+        cls.addClassCleanup(cls.scene.close)
+        # On each host in its own shared memory, and the program's to clean up.
+        del cls.scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        cls.reference = harness.reference_digest(cls.scene, OPTIONS)
+
+    def setUp(self):
+        self.cluster = hosts.Cluster(HOSTS)
+        self.addCleanup(self.cluster.close)
+
+    def launch_words(self, run, *overrides, ranks=RANKS, names=None):
+        return [str(harness.PROGRAM), "launch", "-np", str(ranks), f"--notice={NOTICE_S}",
+                "--host", self.cluster.host_list(SLOTS, names), str(run.scene.config), f"--run.directory={run.directory}",
+                *run.overrides, *overrides]
+
+    def launch(self, *overrides, ranks=RANKS, names=None, faults=SLOW_STEPS, until=14):
+        run = self.scene.run(self.id().rsplit(".", 1)[1], OPTIONS)
+        start = self.cluster.start(run, self.launch_words(run, *overrides, ranks=ranks, names=names), faults=faults)
+        self.assertTrue(start.wait_for_step(until, SETTLE_S), start.tail())
+        return run, start
+
+    def expect_finished(self, run, start):
+        """The bits of the reference, every step, and nothing left on the hosts that are up."""
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertEqual(run.digest(), self.reference, output)
+        self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, harness.STEPS + 1)))
+        self.assertEqual(run.status()["state"], "finished", output)
+        harness.expect_no_processes(run)
+        self.expect_clean(start)
+        return output
+
+    def expect_clean(self, start, timeout_s=15):
+        """Daemons of MPI take their time."""
+        for name, host in self.cluster.hosts.items():
+            harness.wait_until(lambda: not host.processes(), timeout_s, lambda: False,
+                               f"{name} still has {[harness.describe(pid) for pid in host.processes()]}", start.tail)
+            self.assertEqual(host.shared_memory(), [], name)
+
+    def expect_level_2(self, run, ranks_after, resumed_from="ram"):
+        recoveries = [event for event in run.events("recovery") if event["level"] == 2]
+        self.assertEqual(len(recoveries), 1, run.events("recovery"))
+        self.assertEqual((recoveries[0]["ranks_before"], recoveries[0]["ranks_after"]), (RANKS, ranks_after))
+        last = run.events("start")[-1]
+        self.assertEqual((last["ranks"], last["resumed_from"]), (ranks_after, resumed_from))
+        # A snapshot is confirmed by the vote of a later step.
+        self.assertLessEqual(recoveries[0]["lost_steps"], 2 * INTERVAL, recoveries)
+        return recoveries[0]
+
+    # What works
+
+    def test_undisturbed(self):
+        run, start = self.launch(faults="", until=3)
+        for name in self.cluster.hosts:
+            self.assertEqual(len(self.cluster.ranks_on(run, name)), SLOTS, name)
+        self.expect_finished(run, start)
+        self.assertEqual(run.events("fault") + run.events("recovery"), [])
+
+    # Ranks
+
+    def test_all_ranks_of_a_host_die(self):
+        """Its daemon lives, so the others heal the run in place."""
+        run, start = self.launch()
+        before = {name: self.cluster.ranks_on(run, name) for name in self.cluster.hosts}
+        mpirun = mpirun_of(self.cluster, run)
+        self.cluster.kill_ranks(run, "n2")
+        recovered = harness.wait_until(lambda: run.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered",
+                                       start.tail)
+        self.assertTrue(recovered, start.tail())
+        after = {name: self.cluster.ranks_on(run, name) for name in self.cluster.hosts}
+        self.assertEqual(after, {**before, "n2": []}, "the others are the same processes")
+        self.assertEqual(mpirun_of(self.cluster, run), mpirun)
+        self.expect_finished(run, start)
+        self.assertEqual([(event["level"], event["ranks_before"], event["ranks_after"], event["resumed_from"])
+                          for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
+        self.assertEqual(len(run.events("start")), 1)
+
+    def test_the_lower_half_dies(self):
+        """Those that are left are half of the run, and not the half with the lowest rank: what the guard of the other host
+        has seen is their proof that they are not merely cut off."""
+        run, start = self.launch(ranks=4, names=["n0", "n1"])
+        self.cluster.kill_ranks(run, "n0")
+        self.expect_finished(run, start)
+        self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, 2)], start.output())
+
+    # The launcher's side
+
+    def test_mpirun_killed(self):
+        run, start = self.launch()
+        harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
+        output = self.expect_finished(run, start)
+        self.assertIn("mpirun was killed by signal 9; starting again", output)
+
+    def test_launcher_killed(self):
+        """What it started ends with it, on all hosts; the next one cleans up after it."""
+        run, start = self.launch()
+        start.signal(signal.SIGKILL)
+        start.wait()
+        harness.wait_until(lambda: not any(self.cluster.processes(run).values()), 30, lambda: False, "processes stay", start.tail)
+        again = self.cluster.start(run, self.launch_words(run))
+        self.expect_finished(run, again)
+        self.assertEqual(sorted(path.name for path in (run.directory / "launch").iterdir()), ["lock", "token"])
+
+    def test_a_second_launch(self):
+        """While the first lives it is refused, and changes nothing."""
+        run, start = self.launch(faults=",".join(f"step.begin@{step}=sleep:400" for step in range(10, 45)))
+        output = self.cluster.call("n1", *self.launch_words(run), timeout_s=SETTLE_S)
+        self.assertEqual(output.returncode, 76, output.stderr)
+        self.assertRegex(output.stderr, r"in use by another launch \(host n0 pid \d+\)")
+        self.expect_finished(run, start)
+        self.assertEqual(run.events("fault"), [])
+
+    # Hosts
+
+    def test_a_host_is_lost(self):
+        """With all that it had in memory: its state comes from the replicas on other hosts."""
+        run, start = self.launch()
+        begun = time.monotonic()
+        self.cluster.lose("n2")
+        output = self.expect_finished(run, start)
+        self.assertIn("host n2 does not answer: it is left out", output)
+        self.expect_level_2(run, ranks_after=RANKS - SLOTS)
+        print(f"\na host lost to the end of the run: {time.monotonic() - begun:.1f} s")
+
+    def test_a_host_crashes_loudly(self):
+        """Its processes die while its network still says so."""
+        run, start = self.launch()
+        for pid in self.cluster.hosts["n2"].processes():
+            harness.kill(pid, signal.SIGKILL)
+        self.cluster.lose("n2")
+        self.expect_finished(run, start)
+        self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
+
+    def test_a_host_comes_back(self):
+        """At the next start it is used again."""
+        run, start = self.launch()
+        self.cluster.lose("n1")
+        self.assertTrue(harness.wait_until(lambda: "host n1 does not answer" in start.output(), SETTLE_S,
+                                           lambda: not start.alive(), "no word", start.tail), start.tail())
+        self.cluster.power_on("n1")
+        self.assertTrue(start.wait_for_step(20, SETTLE_S), start.tail())
+        harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
+        output = self.expect_finished(run, start)
+        self.assertIn("host n1 answers again: the run takes it back", output)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
+
+    # Cables
+
+    def test_a_cable_is_cut(self):
+        """The side with fewer ranks ends and writes nothing; the other one ends, too, and is started again without it."""
+        run, start = self.launch()
+        begun = time.monotonic()
+        self.cluster.cut("n2")
+        harness.wait_until(lambda: not self.cluster.ranks_on(run, "n2"), 20 + SILENCE_S, lambda: False,
+                           "the ranks that are cut off go on", start.tail)
+        noticed_s = time.monotonic() - begun
+        output = self.expect_finished_but(run, start, "n2")
+        self.assertRegex(output, r"rank [45] .*gives up waiting|nothing more is written from here")
+        self.expect_level_2(run, ranks_after=RANKS - SLOTS)
+        self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
+        print(f"\na cut cable to the end of the ranks behind it: {noticed_s:.1f} s")
+
+    def test_the_writer_is_cut_off(self):
+        """The host of the launcher and of rank 0, which is the smaller side: it lets go of the run directory without a word in
+        it, and the launcher, the only one there is, goes on with what it reaches."""
+        run, start = self.launch()
+        self.cluster.cut("n0")
+        harness.wait_until(lambda: "starting again" in start.output(), SETTLE_S, lambda: not start.alive(), "no restart",
+                           start.tail)
+        self.assertEqual([event for event in run.events("finish")], [])
+        self.assertTrue(start.wait_for_step(20, SETTLE_S), start.tail())
+        self.assertEqual(self.cluster.ranks_on(run, "n1") + self.cluster.ranks_on(run, "n2"), [],
+                         "nobody goes on beside the run")
+        self.cluster.mend("n0")
+        self.expect_finished(run, start)
+
+    def test_a_cable_that_comes_back_soon(self):
+        """Before anybody has given up: nothing has happened."""
+        run, start = self.launch()
+        self.cluster.cut("n1")
+        time.sleep(SILENCE_S / 3)
+        self.cluster.mend("n1")
+        self.expect_finished(run, start)
+        self.assertEqual(run.events("fault") + run.events("recovery"), [])
+
+    # Without the launcher
+
+    def test_a_cut_without_the_launcher(self):
+        """Under mpirun alone both sides end with 76, and the next start goes on."""
+        run = self.scene.run(self.id().rsplit(".", 1)[1], OPTIONS)
+        words = [str(harness.ROOT / "tools/mpirun"), "--tune", str(harness.ROOT / "configs/mpi/several_hosts.conf"), "-np",
+                 str(RANKS), "--host", self.cluster.host_list(SLOTS), *run.train_arguments()]
+        start = self.cluster.start(run, words, faults=SLOW_STEPS)
+        self.assertTrue(start.wait_for_step(14, SETTLE_S), start.tail())
+        self.cluster.cut("n2")
+        harness.wait_until(lambda: not any(self.cluster.ranks_on(run, name) for name in self.cluster.hosts), 30,
+                           lambda: False, "ranks go on", start.tail)
+        status = run.status()
+        self.assertEqual((status["state"], status["exit_code"]), ("failed", 76), start.output())
+        self.assertIn("out of reach", status["reason"])
+        step = run.last_step()
+        start.kill_all()  # mpirun waits for the host for ever, which is why there is holdfast launch
+        self.cluster.mend("n2")
+        words[words.index("--host") + 1] = self.cluster.host_list(SLOTS, ["n0", "n1"])
+        words[words.index("-np") + 1] = str(RANKS - SLOTS)
+        again = self.cluster.start(run, words)
+        again.expect_exit(0, SETTLE_S)
+        self.assertEqual(run.digest(), self.reference)
+        self.assertGreaterEqual(run.events("start")[-1]["resumed_from_step"], step - 2 * INTERVAL)
+
+    def expect_finished_but(self, run, start, cut_off):
+        """As expect_finished(), with a host out of reach, of which only the daemon of MPI may be left."""
+        output = start.expect_exit(0, SETTLE_S)
+        self.assertEqual(run.digest(), self.reference, output)
+        self.assertEqual(self.cluster.ranks_on(run, cut_off), [])
+        self.assertEqual(run.status()["state"], "finished", output)
+        return output
+
+
+def mpirun_of(cluster, run):
+    found = [pid for pid in cluster.processes(run)["n0"] if harness.executable_of(pid) in ("mpirun", "prterun")]
+    return found[0] if found else None
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
