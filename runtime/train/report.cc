@@ -10,6 +10,7 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
+#include "runtime/train/fault_report.h"
 #include "runtime/train/report_chart.h"
 #include "runtime/train/report_page.h"
 #include "runtime/train/run_history.h"
@@ -225,17 +226,19 @@ std::string page(const ReportContent& content) {
   if (content.status.state == "failed" || content.status.state == "saved") {
     text += fmt::format("<p class=\"{}\">{}</p>\n", content.status.state, escape_html(content.status.reason));
   }
-  text += facts_section(history) + loss_section(history) + small_charts(history) + events_section(history);
+  text += facts_section(history) + loss_section(history) + faults_section(history.ledger);
+  text += small_charts(history) + events_section(history);
   text += config_section(content.config_text);
   if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
-  return html_page(name, "", text);
+  return html_page(name, fault_style, text);
 }
 
 }  // namespace
 
-Result<void> write_report(Env& env, const RunPaths& paths) {
+Result<std::string> write_report(Env& env, const RunPaths& paths) {
   HF_TRY(const ReportContent content, read_content(env, paths));
-  return env.replace_text(paths.report(), page(content));
+  HF_TRY_VOID(env.replace_text(paths.report(), page(content)));
+  return summary_of(content.history.ledger);
 }
 
 }  // namespace holdfast

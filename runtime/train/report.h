@@ -2,13 +2,16 @@
 // derived from events.jsonl, status.json and config.toml. Light and dark follow the reader's system.
 #pragma once
 
+#include <string>
+
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
 
-// Replaces the report. May be called while the run goes on. ExitCode::config when there is no event log.
-Result<void> write_report(Env& env, const RunPaths& paths);
+// Replaces the report. May be called while the run goes on. What the run's faults came to, in a sentence
+// (fault_ledger.h); empty when there were none. ExitCode::config when there is no event log.
+Result<std::string> write_report(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast

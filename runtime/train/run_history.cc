@@ -64,6 +64,7 @@ std::string details_of(const Json& event) {
 class Reader {
  public:
   void read(const Json& event) {
+    ledger_.read(event);
     const std::string name = text_of(event, "event");
     last_step_ = count_of(event, "step", last_step_);
     if (name == "start") read_start(event);
@@ -86,6 +87,7 @@ class Reader {
   RunHistory finish() && {
     for (const auto& [step, record] : steps_) history_.steps.push_back(record);
     for (const auto& [step, loss] : held_out_) history_.held_out.push_back({.step = step, .loss = loss});
+    history_.ledger = std::move(ledger_).finish();
     return std::move(history_);
   }
 
@@ -120,6 +122,7 @@ class Reader {
   }
 
   RunHistory history_;
+  LedgerReader ledger_;
   std::map<std::uint64_t, StepRecord> steps_;
   std::map<std::uint64_t, double> held_out_;
   std::uint64_t last_step_ = 0;

@@ -8,6 +8,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/train/fault_ledger.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
@@ -44,6 +45,7 @@ struct RunHistory {
       steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise
   std::vector<RunEvent> events;
+  FaultLedger ledger;
 };
 
 // Lines that are not whole are skipped: a killed run leaves one.

@@ -594,7 +594,9 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
                                  worker_->traffic()));
   if (progress_ == nullptr && end.code != ExitCode::done) return;
-  complain(write_report(launched_.env, paths));
+  const Result<std::string> faults = write_report(launched_.env, paths);
+  complain(outcome_of(faults));
+  if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
 }
 
 std::string sentence_of(ExitCode code) {

@@ -65,7 +65,7 @@ class ReportTest : public testing::Test {
  protected:
   std::string report(const Lines& lines) {
     EXPECT_TRUE(posix_env().replace_text(paths_.events(), lines.text()).ok());
-    const Result<void> written = write_report(posix_env(), paths_);
+    const Result<std::string> written = write_report(posix_env(), paths_);
     EXPECT_TRUE(written.ok()) << written.error().message;
     return posix_env().read_text(paths_.report()).value();
   }
@@ -167,7 +167,7 @@ TEST_F(ReportTest, WorksFromTheFirstLineOn) {
 }
 
 TEST_F(ReportTest, AnotherDirectoryIsASentence) {
-  const Result<void> written = write_report(posix_env(), paths_);
+  const Result<std::string> written = write_report(posix_env(), paths_);
   ASSERT_FALSE(written.ok());
   EXPECT_EQ(written.error().code, ExitCode::config);
   EXPECT_THAT(written.error().message, HasSubstr("events.jsonl"));

@@ -1,0 +1,93 @@
+// What failed in a run, what was done about it and what it cost, and where all its time went: put together
+// from the event log. Pure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace holdfast {
+
+// Who went on after a fault. DESIGN, section 7.
+enum class FaultLevel : std::uint8_t {
+  none,      // training went on beside it: a save, a replica, an upload that failed
+  in_place,  // the ranks that were left
+  restart,   // another start, by `holdfast launch`
+  launch,    // another start, by whoever launched it again: the one before ended without a word
+  ended,     // nobody: the run is over, or nothing was done so far
+};
+
+struct FaultEntry {
+  FaultLevel level = FaultLevel::ended;
+  std::int64_t time_us = 0;  // when it was noticed, since 1970; of a start that ended silently its last word
+  std::int64_t resumed_us = 0;  // the end of the first step behind it; 0: there was none
+  std::uint64_t step = 0;       // the newest before it
+  std::string who = {};         // "rank 2 (host a)"; empty: all, or nobody in particular
+  std::string noticed = {};     // how, in the words of the log
+  std::string action = {};      // what was done
+  // From the notice to the end of the first step; of several that were mended together only the last has it.
+  double cost_ms = 0.0;
+  // In place, by part; 0 where the log has none.
+  double shrink_ms = 0.0, plan_ms = 0.0, load_ms = 0.0, replay_ms = 0.0;
+  std::uint64_t lost_steps = 0;  // that were computed again
+};
+
+enum class SpanUse : std::uint8_t {
+  training,    // steps that count
+  lost,        // steps that were computed again, and the part of a step before a fault
+  recovery,    // in place
+  restart,     // from the end of a start that failed to the first step of the next
+  start_up,    // of the first start, and of one behind a stop that was asked for
+  other,       // between steps: saving that training waited for, evaluation
+  not_running  // between a stop that was asked for and the next start
+};
+inline constexpr std::size_t span_uses = 7;
+std::string_view name_of(SpanUse use);
+
+struct LedgerSpan {
+  SpanUse use = SpanUse::training;
+  std::int64_t begin_us = 0, end_us = 0;
+};
+struct LedgerSave {
+  std::int64_t time_us = 0;
+  std::uint64_t step = 0;
+};
+
+struct FaultLedger {
+  std::vector<FaultEntry> faults;  // in the order of the log
+  std::vector<LedgerSpan> spans;   // one behind the other, without gaps; neighbours differ in use
+  std::vector<LedgerSave> saves;   // when a checkpoint became visible
+  std::uint64_t lost_steps = 0;    // computed more than once, each time but the last
+
+  std::int64_t begin_us() const { return spans.empty() ? 0 : spans.front().begin_us; }
+  std::int64_t end_us() const { return spans.empty() ? 0 : spans.back().end_us; }
+  std::int64_t time_us(SpanUse use) const;  // added up
+  // Time of the steps that count / wall time since the first start, stops that were asked for included.
+  double effective_ratio() const;
+  // Whether anything but `none` happened.
+  bool disturbed() const;
+};
+
+// Takes the events of a log in its order.
+class LedgerReader {
+ public:
+  LedgerReader();
+  ~LedgerReader();
+  void read(const nlohmann::ordered_json& event);
+  FaultLedger finish() &&;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+// Of a whole log; lines that are not whole are skipped.
+FaultLedger read_ledger(std::string_view event_lines);
+
+// "3 faults: 2 healed in place, 1 by another start; 4 steps computed again; effective training time 93.1 %".
+// Empty when nothing happened.
+std::string summary_of(const FaultLedger& ledger);
+
+}  // namespace holdfast
