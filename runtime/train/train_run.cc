@@ -1,127 +1,18 @@
 #include "runtime/train/train_run.h"
 
-#include <algorithm>
-#include <optional>
 #include <system_error>
 #include <utility>
 
-#include "parallel/agreement.h"
-#include "runtime/config/document.h"
-#include "runtime/core/units.h"
 #include "runtime/train/device_choice.h"
-#include "runtime/train/device_loss.h"
-#include "runtime/train/epoch.h"
-#include "runtime/train/exchange_choice.h"
-#include "runtime/train/gemm_peak.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
-#include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
-#include "runtime/train/recover.h"
-#include "runtime/train/report.h"
 #include "runtime/train/save.h"
+#include "runtime/train/train_run_internal.h"
 #include "runtime/train/trainer.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
-namespace {
-
-// One rank's run, step by step from nothing to a trained model; each member function is one phase.
-class TrainRun {
- public:
-  explicit TrainRun(const TrainInputs& inputs)
-      : launched_(inputs), launched_ranks_(inputs.communicator.size()), phase_begin_ns_(inputs.started_ns) {
-    world_.emplace(inputs);
-  }
-
-  Result<ExitCode> run() {
-    Result<ExitCode> code = run_guarded([this] { return start(); });
-    while (can_recover(code)) code = run_guarded([&] { return recover(code.error()); });
-    return code;
-  }
-
-  // What status.json, the event log and the report say about the end. Only the writer of the run directory
-  // speaks.
-  void conclude(const RunEnd& end);
-
- private:
-  template <typename Phase>
-  Result<ExitCode> run_guarded(const Phase& phase);
-  bool can_recover(const Result<ExitCode>& code);
-  void leave_if_broken(const Error& error);
-
-  void record_end(const RunPaths& paths, const RunEnd& end);
-  Result<ExitCode> start();
-  Result<void> join();
-  Result<void> take_seats(const SeatingWish& wish);
-  Result<void> take_lock();
-  Result<ExitCode> run_epoch();
-  Result<ExitCode> run_seat();
-  void remove_old_snapshots(std::optional<std::uint64_t> kept_writer);
-  Result<void> build_worker();
-  Result<void> load_state();
-  Result<bool> load_snapshot();
-  Result<void> start_afresh();
-  Result<void> open_log();
-  Result<void> begin_log();
-  Result<void> continue_log();
-  Result<ExitCode> train();
-  Result<ExitCode> say_finished();
-  Result<double> peak_of_all_ranks();
-
-  Result<ExitCode> recover(const Error& fault);
-  void note_fault(const Error& fault);
-  Result<void> regroup();
-  void record_for_the_dead();
-  std::string resumed_from() const {
-    return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
-  }
-
-  // All ranks that are there, and those of them that have seats.
-  const TrainInputs& world() const { return *world_; }
-  const TrainInputs& seats() const { return epoch_->seats(); }
-  void tell_watch_epoch();
-  std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
-  Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
-  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
-    if (device_ != nullptr && device_->lost()) {
-      end_without_device({group.env, group.communicator, config_.run.directory, step()},
-                         device_->status().error());
-    }
-    return agree_on_outcome(group.communicator, waiter(), mine, group.env.host_name());
-  }
-  Waiter waiter() const;
-  // Since it was last called, or the program started.
-  std::int64_t phase_ns() {
-    const std::int64_t begin_ns = std::exchange(phase_begin_ns_, launched_.env.monotonic_ns());
-    return phase_begin_ns_ - begin_ns;
-  }
-
-  TrainInputs launched_;
-  int launched_ranks_;
-  std::int64_t phase_begin_ns_;
-  Progress::StartupTimes times_;
-  Config config_;
-  std::optional<TrainInputs> world_;
-  std::unique_ptr<Epoch> epoch_;
-  bool first_ = false;  // the leader, which writes for all
-  SeatingWish wish_;
-  std::unique_ptr<FileLock> lock_;
-  StartPoint start_;
-  std::shared_ptr<DataSet> data_;
-  std::unique_ptr<Device> device_;
-  JoinedExchange exchange_;
-  std::optional<HeldOutSet> held_out_;
-  std::unique_ptr<Worker> worker_;
-  std::unique_ptr<Progress> progress_;
-
-  Standing standing_;
-  std::uint64_t step_ = 0;                  // while there is no worker
-  int seats_told_ = 0;                      // to the watchdog
-  bool ends_here_ = false;                  // those that are left could not come together
-  std::int64_t fault_ns_ = 0;               // when the last one was noticed
-  std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
-};
 
 // A thread that the system refuses arrives as an exception of the standard library; it is told as an error of
 // this rank alone, and the peers learn of it by its leaving.
@@ -142,22 +33,10 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
   }
 }
 
-// The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
-void TrainRun::leave_if_broken(const Error& error) {
-  const bool others_can =
-      launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
-  if (!others_can) return;
-  fmt::print(stderr, "holdfast: rank {} leaves the run, which goes on without it: {}\n",
-             launched_.communicator.rank(), error.message);
-  std::fflush(nullptr);
-  launched_.env.kill_self();
-}
-
-bool TrainRun::can_recover(const Result<ExitCode>& code) {
-  if (code.ok() || launched_.membership == nullptr || ends_here_) return false;
-  if (!world().communicator.abandoned()) return false;
-  if (device_ != nullptr && !device_->status().ok()) leave_if_broken(code.error());
-  return true;
+Result<ExitCode> TrainRun::run() {
+  Result<ExitCode> code = run_guarded([this] { return start(); });
+  while (can_recover(code)) code = run_guarded([&] { return recover(code.error()); });
+  return code;
 }
 
 Waiter TrainRun::waiter() const {
@@ -374,94 +253,6 @@ Result<bool> TrainRun::load_snapshot() {
   return false;
 }
 
-// The best of a few short rounds: other work on the machine only ever makes a peak look lower than it is, and
-// every start waits for them.
-Result<double> TrainRun::peak_of_all_ranks() {
-  constexpr int rounds = 4;
-  constexpr std::int64_t round_ns = 6'000'000;
-  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
-  HF_TRY_VOID(agree(outcome_of(product)));
-  double best = 0.0;
-  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size()));
-  for (int round = 0; round < rounds; ++round) {
-    HF_TRY_VOID(barrier(seats().communicator, waiter()));
-    const double mine = product->rate(round_ns);
-    HF_TRY_VOID(agree(device_->status()));
-    HF_TRY_VOID(all_gather(seats().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
-                           std::as_writable_bytes(std::span(all))));
-    double sum = 0.0;
-    for (const double peak : all) sum += peak;
-    best = std::max(best, sum);
-  }
-  return best;
-}
-
-// Measured once: a rank does not get faster.
-Result<void> TrainRun::open_log() {
-  const double ranks = seats().communicator.size();
-  const bool opened_before = standing_.log_opened == true;
-  if (!(standing_.gemm_peak > 0.0)) {
-    HF_TRY(const double peak, peak_of_all_ranks());
-    standing_.gemm_peak = peak / ranks;
-  }
-  times_.gemm_peak_ns = phase_ns();
-  progress_ = std::make_unique<Progress>(
-      launched_.env, RunPaths{config_.run.directory},
-      Progress::Setup{.steps = config_.training.steps,
-                      .every_steps = config_.log.every_steps,
-                      .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
-                      .peak_flops = standing_.gemm_peak * ranks,
-                      .tokens_per_step = worker_->tokens_per_step()},
-      first_);
-  Result<void> outcome;
-  if (first_) outcome = opened_before ? progress_->open() : begin_log();
-  if (first_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
-  HF_TRY_VOID(agree(outcome));
-  standing_.log_opened = true;
-  return {};
-}
-
-// Whoever left may have recorded it as the run's end.
-Result<void> TrainRun::continue_log() {
-  const RunPaths paths{config_.run.directory};
-  if (read_status(launched_.env, paths).state != "running") {
-    HF_TRY_VOID(write_status(launched_.env, paths,
-                             {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
-  }
-  return progress_->recovering(*recovery_);
-}
-
-Result<void> TrainRun::begin_log() {
-  const RunPaths paths{config_.run.directory};
-  HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
-  HF_TRY_VOID(launched_.env.replace_text(paths.run_id(), worker_->state().run_id));
-  HF_TRY_VOID(progress_->open());
-  HF_TRY_VOID(
-      write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
-  const std::string from = resumed_from();
-  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(),
-                                 worker_->state(), from == "start" ? "" : from, times_, *device_,
-                                 exchange_.choice.description));
-  const int ranks = seats().communicator.size();
-  const std::int64_t stages = config_.parallel.pipeline;
-  const std::size_t spares = epoch_->seating().spares.size();
-  progress_->say(
-      fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
-                  parameter_count(worker_->spec()), config_.parallel.lanes, ranks, device_->threads(),
-                  stages > 1 ? fmt::format(" in {} stages", stages) : "",
-                  spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
-                  device_->description(), worker_->tokens_per_step(),
-                  format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
-                  stages > 1 ? "on rank 0" : "per rank"));
-  if (!device_->host_sees_memory() && ranks > 1) {
-    progress_->say("exchange: " + exchange_.choice.description);
-  }
-  const std::string whole = why_gradients_are_whole(config_, worker_->mesh().shape().data);
-  if (!whole.empty()) progress_->say(whole);
-  for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
-  return {};
-}
-
 Result<ExitCode> TrainRun::train() {
   CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
@@ -493,111 +284,7 @@ Result<ExitCode> TrainRun::say_finished() {
   return ExitCode::done;
 }
 
-// How far this rank had come is noted before anything goes.
-void TrainRun::note_fault(const Error& fault) {
-  step_ = step();
-  // The last recovery is over when a step was made since; a spare takes that for granted.
-  const bool was_spare = epoch_ != nullptr && !epoch_->seated();
-  if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
-    recovery_.reset();
-  if (!recovery_.has_value()) {
-    recovery_.emplace();
-    const std::int64_t now_ns = launched_.env.monotonic_ns();
-    recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
-    recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
-    recovery_->noticed = fault.message;
-    recovery_->before = launched_.membership->view();
-    recovery_->seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
-  }
-  ++recovery_->faults;
-  fault_ns_ = 0;
-}
-
-// The threads of the trainer have ended; what is left of the epoch goes.
-Result<void> TrainRun::regroup() {
-  const std::int64_t begin_ns = launched_.env.monotonic_ns();
-  const Result<void> regrouped =
-      launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
-  worker_.reset();
-  progress_.reset();
-  epoch_.reset();
-  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
-  recovery_->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
-  return regrouped;
-}
-
-// The run ends, and who would have said so may be gone.
-void TrainRun::record_for_the_dead() {
-  Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || lock_ != nullptr || !standing_.joined) return;
-  Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
-  if (lock.ok()) lock_ = std::move(lock).value();
-}
-
-Result<ExitCode> TrainRun::recover(const Error& fault) {
-  note_fault(fault);
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
-  HF_FAULT_POINT(launched_.faults, "recover.begin");
-  if (Result<void> regrouped = regroup(); !regrouped.ok()) {
-    record_for_the_dead();
-    ends_here_ = true;
-    // Another start may have the run directory by now.
-    if (launched_.membership->lost_quorum()) lock_.reset();
-    if (launched_.membership->cut_off()) return regrouped.error();
-    // Cut off from all others: what was noticed first is what there is to say.
-    return world().communicator.abandoned() ? fault : regrouped.error();
-  }
-  HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
-  phase_ns();
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
-  standing_.step = step_;
-  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
-  HF_TRY(const Standing all, join_standing(world(), waiter(), standing_));
-  recovery_->step_before = std::max(recovery_->step_before, all.step);
-  const MembershipView& now = launched_.membership->view();
-  recovery_->ranks_after = static_cast<int>(now.members.size());
-  const std::vector<Member> lost = members_lost(recovery_->before, now);
-  recovery_->lost = lost.empty() ? "" : name_members(lost);
-  if (!all.verdict.empty()) recovery_->verdict = all.verdict;
-  standing_ = all;
-  if (!all.joined) return start();
-  HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, all.run_id));
-  HF_FAULT_POINT(launched_.faults, "recover.before_load");
-  recovery_->plan_ns += phase_ns();
-  return run_epoch();
-}
-
-void TrainRun::conclude(const RunEnd& end) {
-  constexpr std::int64_t report_timeout_ms = 600'000;
-  enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
-  const RunPaths paths{config_.run.directory};
-  const bool begun = progress_ != nullptr;
-  if (lock_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
-  // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
-  if (world().communicator.abandoned()) return;
-  const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
-  static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
-}
-
-void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
-  RunStatus status{
-      .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
-  if (end.code == ExitCode::done) status.state = "finished";
-  if (end.code == ExitCode::saved) status.state = "saved";
-  // The run itself has ended; what cannot be told is told on stderr.
-  const auto complain = [](const Result<void>& result) {
-    if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
-  };
-  complain(write_status(launched_.env, paths, status));
-  if (progress_ != nullptr && worker_ != nullptr)
-    complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
-                                 worker_->traffic()));
-  if (progress_ == nullptr && end.code != ExitCode::done) return;
-  const Result<std::string> faults = write_report(launched_.env, paths);
-  complain(outcome_of(faults));
-  if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
-}
+namespace {
 
 std::string sentence_of(ExitCode code) {
   return code == ExitCode::saved ? "saved and stopped on request; start it again to go on"

@@ -1,0 +1,122 @@
+// Of train_run.h: what a rank has and goes through, from its start to its end. train_run.cc has the way to
+// the first step and through the epochs, train_run_recovery.cc what comes between a death and the next epoch,
+// train_run_log.cc what is told. Nobody else includes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/device.h"
+#include "parallel/agreement.h"
+#include "runtime/config/config.h"
+#include "runtime/data/loader.h"
+#include "runtime/train/device_loss.h"
+#include "runtime/train/epoch.h"
+#include "runtime/train/evaluation.h"
+#include "runtime/train/exchange_choice.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/recover.h"
+#include "runtime/train/resume.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/train_run.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+// One rank's run, step by step from nothing to a trained model; each member function is one phase.
+class TrainRun {
+ public:
+  explicit TrainRun(const TrainInputs& inputs)
+      : launched_(inputs), launched_ranks_(inputs.communicator.size()), phase_begin_ns_(inputs.started_ns) {
+    world_.emplace(inputs);
+  }
+
+  Result<ExitCode> run();
+
+  // What status.json, the event log and the report say about the end. Only the writer of the run directory
+  // speaks.
+  void conclude(const RunEnd& end);
+
+ private:
+  template <typename Phase>
+  Result<ExitCode> run_guarded(const Phase& phase);
+  bool can_recover(const Result<ExitCode>& code);
+  void leave_if_broken(const Error& error);
+
+  void record_end(const RunPaths& paths, const RunEnd& end);
+  Result<ExitCode> start();
+  Result<void> join();
+  Result<void> take_seats(const SeatingWish& wish);
+  Result<void> take_lock();
+  Result<ExitCode> run_epoch();
+  Result<ExitCode> run_seat();
+  void remove_old_snapshots(std::optional<std::uint64_t> kept_writer);
+  Result<void> build_worker();
+  Result<void> load_state();
+  Result<bool> load_snapshot();
+  Result<void> start_afresh();
+  Result<void> open_log();
+  Result<void> begin_log();
+  Result<void> continue_log();
+  Result<ExitCode> train();
+  Result<ExitCode> say_finished();
+  Result<double> peak_of_all_ranks();
+
+  Result<ExitCode> recover(const Error& fault);
+  void note_fault(const Error& fault);
+  Result<void> regroup();
+  void record_for_the_dead();
+  std::string resumed_from() const {
+    return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
+  }
+
+  // All ranks that are there, and those of them that have seats.
+  const TrainInputs& world() const { return *world_; }
+  const TrainInputs& seats() const { return epoch_->seats(); }
+  void tell_watch_epoch();
+  std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
+  Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
+  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
+    if (device_ != nullptr && device_->lost()) {
+      end_without_device({group.env, group.communicator, config_.run.directory, step()},
+                         device_->status().error());
+    }
+    return agree_on_outcome(group.communicator, waiter(), mine, group.env.host_name());
+  }
+  Waiter waiter() const;
+  // Since it was last called, or the program started.
+  std::int64_t phase_ns() {
+    const std::int64_t begin_ns = std::exchange(phase_begin_ns_, launched_.env.monotonic_ns());
+    return phase_begin_ns_ - begin_ns;
+  }
+
+  TrainInputs launched_;
+  int launched_ranks_;
+  std::int64_t phase_begin_ns_;
+  Progress::StartupTimes times_;
+  Config config_;
+  std::optional<TrainInputs> world_;
+  std::unique_ptr<Epoch> epoch_;
+  bool first_ = false;  // the leader, which writes for all
+  SeatingWish wish_;
+  std::unique_ptr<FileLock> lock_;
+  StartPoint start_;
+  std::shared_ptr<DataSet> data_;
+  std::unique_ptr<Device> device_;
+  JoinedExchange exchange_;
+  std::optional<HeldOutSet> held_out_;
+  std::unique_ptr<Worker> worker_;
+  std::unique_ptr<Progress> progress_;
+
+  Standing standing_;
+  std::uint64_t step_ = 0;                  // while there is no worker
+  int seats_told_ = 0;                      // to the watchdog
+  bool ends_here_ = false;                  // those that are left could not come together
+  std::int64_t fault_ns_ = 0;               // when the last one was noticed
+  std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
+};
+
+}  // namespace holdfast

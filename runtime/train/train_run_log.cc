@@ -1,0 +1,134 @@
+#include "runtime/train/train_run_internal.h"
+
+#include <algorithm>
+
+#include "runtime/config/document.h"
+#include "runtime/core/units.h"
+#include "runtime/train/gemm_peak.h"
+#include "runtime/train/kernel_choice.h"
+#include "runtime/train/rank_layout.h"
+#include "runtime/train/report.h"
+#include "runtime/train/watch.h"
+
+namespace holdfast {
+
+// The best of a few short rounds: other work on the machine only ever makes a peak look lower than it is, and
+// every start waits for them.
+Result<double> TrainRun::peak_of_all_ranks() {
+  constexpr int rounds = 4;
+  constexpr std::int64_t round_ns = 6'000'000;
+  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
+  HF_TRY_VOID(agree(outcome_of(product)));
+  double best = 0.0;
+  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size()));
+  for (int round = 0; round < rounds; ++round) {
+    HF_TRY_VOID(barrier(seats().communicator, waiter()));
+    const double mine = product->rate(round_ns);
+    HF_TRY_VOID(agree(device_->status()));
+    HF_TRY_VOID(all_gather(seats().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+                           std::as_writable_bytes(std::span(all))));
+    double sum = 0.0;
+    for (const double peak : all) sum += peak;
+    best = std::max(best, sum);
+  }
+  return best;
+}
+
+// Measured once: a rank does not get faster.
+Result<void> TrainRun::open_log() {
+  const double ranks = seats().communicator.size();
+  const bool opened_before = standing_.log_opened == true;
+  if (!(standing_.gemm_peak > 0.0)) {
+    HF_TRY(const double peak, peak_of_all_ranks());
+    standing_.gemm_peak = peak / ranks;
+  }
+  times_.gemm_peak_ns = phase_ns();
+  progress_ = std::make_unique<Progress>(
+      launched_.env, RunPaths{config_.run.directory},
+      Progress::Setup{.steps = config_.training.steps,
+                      .every_steps = config_.log.every_steps,
+                      .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
+                      .peak_flops = standing_.gemm_peak * ranks,
+                      .tokens_per_step = worker_->tokens_per_step()},
+      first_);
+  Result<void> outcome;
+  if (first_) outcome = opened_before ? progress_->open() : begin_log();
+  if (first_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
+  HF_TRY_VOID(agree(outcome));
+  standing_.log_opened = true;
+  return {};
+}
+
+// Whoever left may have recorded it as the run's end.
+Result<void> TrainRun::continue_log() {
+  const RunPaths paths{config_.run.directory};
+  if (read_status(launched_.env, paths).state != "running") {
+    HF_TRY_VOID(write_status(launched_.env, paths,
+                             {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
+  }
+  return progress_->recovering(*recovery_);
+}
+
+Result<void> TrainRun::begin_log() {
+  const RunPaths paths{config_.run.directory};
+  HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
+  HF_TRY_VOID(launched_.env.replace_text(paths.run_id(), worker_->state().run_id));
+  HF_TRY_VOID(progress_->open());
+  HF_TRY_VOID(
+      write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
+  const std::string from = resumed_from();
+  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(),
+                                 worker_->state(), from == "start" ? "" : from, times_, *device_,
+                                 exchange_.choice.description));
+  const int ranks = seats().communicator.size();
+  const std::int64_t stages = config_.parallel.pipeline;
+  const std::size_t spares = epoch_->seating().spares.size();
+  progress_->say(
+      fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
+                  parameter_count(worker_->spec()), config_.parallel.lanes, ranks, device_->threads(),
+                  stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                  spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
+                  device_->description(), worker_->tokens_per_step(),
+                  format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
+                  stages > 1 ? "on rank 0" : "per rank"));
+  if (!device_->host_sees_memory() && ranks > 1) {
+    progress_->say("exchange: " + exchange_.choice.description);
+  }
+  const std::string whole = why_gradients_are_whole(config_, worker_->mesh().shape().data);
+  if (!whole.empty()) progress_->say(whole);
+  for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
+  return {};
+}
+
+void TrainRun::conclude(const RunEnd& end) {
+  constexpr std::int64_t report_timeout_ms = 600'000;
+  enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
+  const RunPaths paths{config_.run.directory};
+  const bool begun = progress_ != nullptr;
+  if (lock_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
+  // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
+  if (world().communicator.abandoned()) return;
+  const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
+  static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
+}
+
+void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
+  RunStatus status{
+      .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
+  if (end.code == ExitCode::done) status.state = "finished";
+  if (end.code == ExitCode::saved) status.state = "saved";
+  // The run itself has ended; what cannot be told is told on stderr.
+  const auto complain = [](const Result<void>& result) {
+    if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
+  };
+  complain(write_status(launched_.env, paths, status));
+  if (progress_ != nullptr && worker_ != nullptr)
+    complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
+                                 worker_->traffic()));
+  if (progress_ == nullptr && end.code != ExitCode::done) return;
+  const Result<std::string> faults = write_report(launched_.env, paths);
+  complain(outcome_of(faults));
+  if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,102 @@
+#include "runtime/train/train_run_internal.h"
+
+#include <algorithm>
+
+#include "runtime/train/watch.h"
+
+namespace holdfast {
+
+// The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
+void TrainRun::leave_if_broken(const Error& error) {
+  const bool others_can =
+      launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
+  if (!others_can) return;
+  fmt::print(stderr, "holdfast: rank {} leaves the run, which goes on without it: {}\n",
+             launched_.communicator.rank(), error.message);
+  std::fflush(nullptr);
+  launched_.env.kill_self();
+}
+
+bool TrainRun::can_recover(const Result<ExitCode>& code) {
+  if (code.ok() || launched_.membership == nullptr || ends_here_) return false;
+  if (!world().communicator.abandoned()) return false;
+  if (device_ != nullptr && !device_->status().ok()) leave_if_broken(code.error());
+  return true;
+}
+
+// How far this rank had come is noted before anything goes.
+void TrainRun::note_fault(const Error& fault) {
+  step_ = step();
+  // The last recovery is over when a step was made since; a spare takes that for granted.
+  const bool was_spare = epoch_ != nullptr && !epoch_->seated();
+  if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
+    recovery_.reset();
+  if (!recovery_.has_value()) {
+    recovery_.emplace();
+    const std::int64_t now_ns = launched_.env.monotonic_ns();
+    recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
+    recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
+    recovery_->noticed = fault.message;
+    recovery_->before = launched_.membership->view();
+    recovery_->seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
+  }
+  ++recovery_->faults;
+  fault_ns_ = 0;
+}
+
+// The threads of the trainer have ended; what is left of the epoch goes.
+Result<void> TrainRun::regroup() {
+  const std::int64_t begin_ns = launched_.env.monotonic_ns();
+  const Result<void> regrouped =
+      launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  worker_.reset();
+  progress_.reset();
+  epoch_.reset();
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
+  return regrouped;
+}
+
+// The run ends, and who would have said so may be gone.
+void TrainRun::record_for_the_dead() {
+  Communicator& left = world().communicator;
+  if (left.abandoned() || left.rank() != 0 || lock_ != nullptr || !standing_.joined) return;
+  Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
+  if (lock.ok()) lock_ = std::move(lock).value();
+}
+
+Result<ExitCode> TrainRun::recover(const Error& fault) {
+  note_fault(fault);
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  HF_FAULT_POINT(launched_.faults, "recover.begin");
+  if (Result<void> regrouped = regroup(); !regrouped.ok()) {
+    record_for_the_dead();
+    ends_here_ = true;
+    // Another start may have the run directory by now.
+    if (launched_.membership->lost_quorum()) lock_.reset();
+    if (launched_.membership->cut_off()) return regrouped.error();
+    // Cut off from all others: what was noticed first is what there is to say.
+    return world().communicator.abandoned() ? fault : regrouped.error();
+  }
+  HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
+  phase_ns();
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  standing_.step = step_;
+  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  HF_TRY(const Standing all, join_standing(world(), waiter(), standing_));
+  recovery_->step_before = std::max(recovery_->step_before, all.step);
+  const MembershipView& now = launched_.membership->view();
+  recovery_->ranks_after = static_cast<int>(now.members.size());
+  const std::vector<Member> lost = members_lost(recovery_->before, now);
+  recovery_->lost = lost.empty() ? "" : name_members(lost);
+  if (!all.verdict.empty()) recovery_->verdict = all.verdict;
+  standing_ = all;
+  if (!all.joined) return start();
+  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, all.run_id));
+  HF_FAULT_POINT(launched_.faults, "recover.before_load");
+  recovery_->plan_ns += phase_ns();
+  return run_epoch();
+}
+
+}  // namespace holdfast
