@@ -12,8 +12,10 @@ namespace {
 constexpr std::int64_t tick_ms = 50;
 constexpr int ticks_per_look = 4;
 constexpr std::int64_t stopped_limit_ms = 5'000;
-constexpr std::int64_t over_limit_ms = 5'000;          // mpirun beyond the end of what it was there for
-constexpr std::int64_t lifeless_limit_ms = 5'000;      // without a rank here and a word in the log
+constexpr std::int64_t over_limit_ms = 5'000;      // mpirun beyond the end of what it was there for
+constexpr std::int64_t lifeless_limit_ms = 5'000;  // without a rank here and a word in the log
+constexpr std::int64_t start_up_factor = 2, save_reserve_ms = 2'000;  // what another start and its save take
+constexpr std::int64_t notice_parts = 3;                              // all but one of them at most
 constexpr std::int64_t first_rank_limit_ms = 300'000;  // distant hosts and large programs take their time
 constexpr std::int64_t leftovers_grace_ms = 1'000;     // guards go with the last rank
 constexpr std::int64_t death_limit_ms = 10'000;
@@ -85,6 +87,7 @@ void Job::look() {
   look_for_life();
   reap_adopted(*env_, mpirun_->id());
   if (stop_->requested() && !passed_on_) pass_on_request();
+  if (stop_->requested() && plan_.may_be_cut_short) look_at_step();
 }
 
 void Job::look_at_ranks() {
@@ -107,6 +110,7 @@ void Job::look_at_status() {
   if (status.start != start_name()) return;
   const bool first = status_.state == "unknown";
   status_ = std::move(status);
+  if (first && status_.state == "running") start_up_ms_ = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
   if (first && plan_.on_running && status_.state == "running") plan_.on_running(status_.step);
 }
 
@@ -143,6 +147,18 @@ void Job::look_at_mpirun() {
         "not share the run directory with this one",
         plan_.directory, first_rank_limit_ms / 1000);
   }
+}
+
+// A step that ends is followed by the save, which is then better than what is in RAM.
+void Job::look_at_step() {
+  if (start_up_ms_ < 0 || is_final(status_)) return;
+  const std::uint64_t step = newest_step(*env_, plan_.paths);
+  if (!step_at_request_.has_value()) step_at_request_ = step;
+  const std::int64_t needed_ms = std::min(start_up_factor * start_up_ms_ + save_reserve_ms,
+                                          stop_->notice_ms() / notice_parts * (notice_parts - 1));
+  if (step != *step_at_request_ || stop_->left_ms() > needed_ms || !why_killed_.empty()) return;
+  why_killed_ = fmt::format("step {} would last longer than the notice", step + 1);
+  cut_short_ = true;
 }
 
 // Ranks of this host that died may be healed by those of others, who then write the log. Where nobody does,

@@ -24,6 +24,8 @@ struct JobPlan {
   std::string directory;  // of the start (launch_record.h), which is there
   // Called once, when the ranks have begun to train, with the step that they go on from.
   std::function<void(std::uint64_t step)> on_running = {};
+  // Whether another start could save what this one has in RAM, if its step lasts longer than the notice.
+  bool may_be_cut_short = false;
   // Whether a process of the start lives on a distant host that answers; takes some seconds. Null: all hosts
   // are this one.
   std::function<bool()> lives_elsewhere = {};
@@ -33,9 +35,12 @@ class Job {
  public:
   Job(Env& env, StopRequest& stop, JobPlan plan) : env_(&env), stop_(&stop), plan_(std::move(plan)) {}
 
+  // Of the last one that run() was: it was cut short.
+  bool was_cut_short() const { return cut_short_; }
   // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
   // ranks as SIGUSR2, once all of them can take it. Killed is
-  //   - everything, when the request is over before the ranks have saved,
+  //   - everything, when the request is over before the ranks have saved; sooner, if it may be cut short,
+  //   when since the request no step has ended and what is left is what another start needs,
   //   - an mpirun that is stopped, that outlives the ranks or the final record, or under which no rank
   //   appears: with a host out of reach it never ends by itself,
   //   - what mpirun leaves behind.
@@ -49,6 +54,7 @@ class Job {
   void look_at_status();
   void look_at_mpirun();
   void look_for_life();
+  void look_at_step();
   void pass_on_request();
   bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
   StartEnd end_of_start(std::uint64_t step_before) const;
@@ -65,11 +71,13 @@ class Job {
   std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;
-  bool passed_on_ = false;
+  bool passed_on_ = false, cut_short_ = false;
   std::int64_t begun_ns_ = 0;
   // Since when something lasts; -1: it is not so.
   std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1, lifeless_since_ns_ = -1;
   std::uint64_t log_bytes_ = 0;
+  std::int64_t start_up_ms_ = -1;  // until it trained
+  std::optional<std::uint64_t> step_at_request_;
 };
 
 }  // namespace holdfast

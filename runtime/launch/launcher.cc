@@ -100,6 +100,9 @@ Result<ExitCode> Launcher::run() {
   HF_TRY(LaunchShape shape, std::move(first));
   while (true) {
     HF_TRY(StartEnd end, start(shape));
+    if (cut_short_) {
+      HF_TRY(end, save_what_is_in_memory(shape));
+    }
     starts_.push_back(std::move(end));
     const Verdict verdict = after_start(starts_, stop_->requested(), {});
     clean_up_after(starts_.back(), !verdict.restart);
@@ -157,7 +160,10 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
     if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
   }
   const std::string directory = plan.directory;
-  Result<StartEnd> end = Job(*env_, *stop_, std::move(plan)).run();
+  plan.may_be_cut_short = config_.checkpoint.ram_every_steps != 0 && !cut_short_;
+  Job job(*env_, *stop_, std::move(plan));
+  Result<StartEnd> end = job.run();
+  cut_short_ = job.was_cut_short();
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
   static_cast<void>(env_->remove_tree(scratch).ok());
   return end;
@@ -178,6 +184,13 @@ Result<void> Launcher::clean_up_before() {
     static_cast<void>(env_->remove_tree(paths_.launch() + "/" + name).ok());
   }
   return {};
+}
+
+// The step that was under way is lost; what was in memory before it becomes a checkpoint: a start that is
+// asked to stop before it begins saves what it has found there.
+Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
+  say("the step would last longer than the notice: what is in memory of the one before is saved");
+  return start(shape);
 }
 
 // Each cleans up after the starts before, so that nobody who was out of reach goes on beside the next one.

@@ -34,6 +34,7 @@ class Launcher {
 
   Result<std::unique_ptr<FileLock>> claim_launch();
   Result<StartEnd> start(LaunchShape shape);
+  Result<StartEnd> save_what_is_in_memory(const LaunchShape& shape);
   LaunchShape whole_shape() const;
   Result<LaunchShape> shape_of_restart();
   LaunchShape shape_on_hosts_left(int ranks) const;
@@ -53,6 +54,7 @@ class Launcher {
   Config config_;
   RunPaths paths_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
+  bool cut_short_ = false;         // the newest start
   std::string token_;              // host_duty.h
   bool launched_before_ = false;   // by another launcher
   std::vector<StartEnd> starts_;

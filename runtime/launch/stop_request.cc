@@ -31,9 +31,13 @@ void StopRequest::poll() {
 }
 
 bool StopRequest::is_over() const {
-  if (!requested()) return false;
+  return requested() && left_ms() == 0;
+}
+
+std::int64_t StopRequest::left_ms() const {
   const std::int64_t patience_ms = notice_ms_ - time_to_kill_ms(notice_ms_);
-  return said_twice_ || env_->monotonic_ns() - requested_ns_ > patience_ms * 1'000'000;
+  const std::int64_t waited_ms = (env_->monotonic_ns() - requested_ns_) / 1'000'000;
+  return said_twice_ ? 0 : std::max<std::int64_t>(0, patience_ms - waited_ms);
 }
 
 }  // namespace holdfast

@@ -23,6 +23,8 @@ class StopRequest {
   // second after the first: what sends several signals at once means one wish).
   bool is_over() const;
   std::int64_t notice_ms() const { return notice_ms_; }
+  // Until it is over; 0 when it is. Only once it is requested.
+  std::int64_t left_ms() const;
 
  private:
   Env* env_;

@@ -263,7 +263,8 @@ Result<ExitCode> TrainRun::train() {
                    .stop = launched_.stop,
                    .held_out = held_out_,
                    .writer = start_.writer,
-                   .started_ns = launched_.started_ns});
+                   .started_ns = launched_.started_ns,
+                   .only_in_memory = start_.snapshot.has_value()});
   Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();

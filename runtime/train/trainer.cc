@@ -66,6 +66,12 @@ Result<ExitCode> Trainer::run_steps() {
   Worker& worker = parts_.worker;
   const Config& config = worker.config();
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
+  HF_TRY(const bool stops, stops_before_a_step());
+  if (stops) {
+    HF_TRY_VOID(prepare_saves());
+    HF_TRY_VOID(save());
+    return end(ExitCode::saved);
+  }
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
   HF_TRY_VOID(prepare_saves());
@@ -82,6 +88,14 @@ Result<ExitCode> Trainer::run_steps() {
     if (stopping) return end(ExitCode::saved);
   }
   return end(ExitCode::done);
+}
+
+// What is only in memory is saved before another step, which may take longer than there is.
+Result<bool> Trainer::stops_before_a_step() {
+  if (!parts_.only_in_memory) return false;
+  std::array<std::int64_t, 1> stops = {parts_.stop.stop_requested() ? 1 : 0};
+  HF_TRY_VOID(all_reduce_sum(parts_.worker.communicator(), parts_.worker.waiter(), stops));
+  return stops[0] > 0;
 }
 
 Result<void> Trainer::prepare_saves() {

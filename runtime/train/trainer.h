@@ -26,6 +26,7 @@ class Trainer {
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
+    bool only_in_memory = false;          // the state came from a RAM snapshot, and no checkpoint has it
   };
   explicit Trainer(const Parts& parts);
 
@@ -36,6 +37,7 @@ class Trainer {
  private:
   Result<ExitCode> run_steps();
   bool time_is_up() const;
+  Result<bool> stops_before_a_step();
   bool evaluation_due(std::uint64_t step) const;
   Result<StepOutcome> step();
   Result<void> evaluate();

@@ -230,6 +230,22 @@ class LaunchTest(unittest.TestCase):
         again = start.run.start_command(launch_words(start.run))
         self.expect_finished(again, restarts=0)
 
+    def test_step_longer_than_the_notice(self):
+        """What is saved is the step before it, from its RAM snapshot; and no later checkpoint was there."""
+        start = self.launch("--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=15", faults="step.begin@20:1=sleep:60000")
+        self.assertTrue(start.wait_for_step(19), start.tail())
+        time.sleep(0.5)
+        begun = time.monotonic()
+        start.signal(signal.SIGTERM)
+        output = self.expect_end(start, 75)
+        self.assertLess(time.monotonic() - begun, NOTICE_S)
+        self.assertIn("what is in memory of the one before is saved", output)
+        self.assertEqual(start.run.status()["state"], "saved", output)
+        self.assertIn(start.run.newest_step(), (18, 19), output)
+        self.assertNotIn(20, {event["step"] for event in start.run.events("step")})
+        again = start.run.start_command(launch_words(start.run))
+        self.expect_finished(again, restarts=0)
+
     # Where it runs
 
     def lose_host(self, start, host):
