@@ -7,12 +7,14 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/core/processes.h"
+#include "runtime/core/shared_memory_facts.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
+constexpr const char* name_begin = "holdfast-board-";
 constexpr std::uint32_t layout_version = 1;
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
@@ -30,7 +32,7 @@ std::uint64_t bytes_of(std::uint64_t slots, std::uint64_t ring_spans) {
 }
 
 Error no_board(const std::string& name, const std::string& why) {
-  return fail(ExitCode::communication, "the board {}/{} {}", "/dev/shm", name, why);
+  return fail(ExitCode::communication, "the board {}/{} {}", shared_memory_directory, name, why);
 }
 
 // A slot whose taker died on the way, or whose process has ended, or is another one under its number.
@@ -85,7 +87,7 @@ SlotView read_once(const BoardSlot& slot) {
 }  // namespace
 
 std::string board_name(const std::string& start) {
-  return "holdfast-board-" + to_hex(digest_of(start));
+  return name_begin + to_hex(digest_of(start));
 }
 
 Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, const BoardSize& size) {
@@ -202,6 +204,23 @@ bool Board::close(Env& env, const std::string& name) {
   }
   static_cast<void>(env.remove_shared_memory(name).ok());
   return true;
+}
+
+std::size_t remove_dead_boards(Env& env) {
+  const Result<FileStatus> there = env.status(shared_memory_directory);
+  if (!there.ok() || !there->exists) return 0;
+  const Result<std::vector<std::string>> names = env.list(shared_memory_directory);
+  if (!names.ok()) return 0;
+  std::size_t removed = 0;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(name_begin)) continue;
+    const Result<std::unique_ptr<Board>> board = Board::open(env, name);
+    if (!board.ok()) continue;  // another user's, or one that is just made
+    BoardHeader& header = (*board)->header();
+    const SlotView guard = {.process = header.guard_process, .started_ticks = header.guard_started_ticks};
+    if (!lives(env, guard) && (*board)->close(env, name)) ++removed;
+  }
+  return removed;
 }
 
 SlotView read_slot(const BoardSlot& slot) {

@@ -122,6 +122,10 @@ class Board {
   std::unique_ptr<SharedMemory> memory_;
 };
 
+// What was left in this host's shared memory when everybody was killed at once: boards of which neither a
+// rank nor the guard lives. How many there were.
+std::size_t remove_dead_boards(Env& env);
+
 // What one slot says, as plain values of one moment.
 struct SlotView {
   std::int64_t process = 0, started_ticks = 0;

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstdio>
 #include <deque>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,7 +24,7 @@ namespace {
 
 constexpr std::int64_t silent_ns = 2'000'000'000;  // a rank that waits looks every some milliseconds
 constexpr std::size_t most_pending = 256;
-constexpr int ticks_alone = 4;  // before it leaves; a rank may be about to come
+constexpr std::int64_t tell_for_ns = 500'000'000, distant_look_ns = 500'000'000;
 
 struct Watched {
   std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched
@@ -49,15 +51,13 @@ class Guard {
     Result<std::unique_ptr<GuardNetwork>> network = GuardNetwork::begin(*env_, *board_, settings_.board);
     if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
-    for (int alone = 0; alone < ticks_alone;) {
-      wait();
-      if (!tick()) return;  // another guard has taken over
-      alone = nobody_left() && pending_.empty() ? alone + 1 : 0;
-      if (alone < ticks_alone) continue;
-      if (board_->close(*env_, settings_.board))
+    while (true) {
+      if (may_leave() && board_->close(*env_, settings_.board)) {
         HostTable::remove(*env_, settings_.board);
-      else
-        alone = 0;
+        return;
+      }
+      if (!nobody_left() || pending_.empty()) wait();
+      if (!tick()) return;  // another guard has taken over
     }
   }
 
@@ -77,6 +77,12 @@ class Guard {
     }
     header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
     return true;
+  }
+
+  // At once: it holds the output streams of the rank that started it, and mpirun waits for their end. But a
+  // death is told to other hosts some times, as their ranks wait for the proof.
+  bool may_leave() const {
+    return nobody_left() && pending_.empty() && env_->monotonic_ns() - told_since_ns_ > tell_for_ns;
   }
 
   // One tick, or until a process ends.
@@ -128,6 +134,7 @@ class Guard {
 
   // Whoever is stopped has done nothing that would excuse it.
   void begin_anew(std::int64_t now_ns, bool stopped_ones_too) {
+    anew_ns_ = now_ns;
     for (Watched& each : watched_) {
       if (stopped_ones_too || state_of(each) != 'T') each.anew_ns = now_ns;
     }
@@ -150,7 +157,9 @@ class Guard {
       if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
       watched.ended = true;
       if (network_ != nullptr) network_->ended(slot);
-      if (slot.left || watched.killed_ns != 0) continue;
+      if (slot.left) continue;
+      if (network_ != nullptr && network_->has_peers()) told_since_ns_ = env_->monotonic_ns();
+      if (watched.killed_ns != 0) continue;
       dead += fmt::format("{}rank {}", dead.empty() ? "" : ", ", slot.launched_rank);
     }
     if (!dead.empty()) take_flight(fmt::format("{} (host {}) died", dead, host_));
@@ -189,16 +198,32 @@ class Guard {
     return slot;
   }
 
+  // Of other hosts, as far as their guards are heard.
+  std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const {
+    if (network_ == nullptr) return {};
+    std::vector<WatchedRank> ranks = network_->distant_ranks(now_ns);
+    for (WatchedRank& rank : ranks) rank.slot.begun_ns = std::max(rank.slot.begun_ns, anew_ns_);
+    return ranks;
+  }
+
+  static bool over_time(const SlotView& slot, std::int64_t now_ns) {
+    const std::int64_t since_ns =
+        slot.phase == Phase::spare ? std::max(slot.begun_ns, slot.beat_ns) : slot.begun_ns;
+    return slot.deadline_ns > 0 && now_ns - since_ns > slot.deadline_ns;
+  }
+
   // Cheap, for the ticks in which there is nothing to see.
   bool anybody_over_time(std::int64_t now_ns) {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       if (watched_[index].id == 0 || watched_[index].ended) continue;
-      const SlotView slot = evidence(index);
-      const std::int64_t since_ns =
-          slot.phase == Phase::spare ? std::max(slot.begun_ns, slot.beat_ns) : slot.begun_ns;
-      if (slot.deadline_ns > 0 && now_ns - since_ns > slot.deadline_ns) return true;
+      if (over_time(evidence(index), now_ns)) return true;
     }
-    return false;
+    if (now_ns - distant_look_ns_ > distant_look_ns) {
+      distant_look_ns_ = now_ns;
+      distant_over_time_ = std::ranges::any_of(
+          distant_ranks(now_ns), [&](const WatchedRank& rank) { return over_time(rank.slot, now_ns); });
+    }
+    return distant_over_time_;
   }
 
   void judge(std::int64_t now_ns) {
@@ -215,6 +240,7 @@ class Guard {
                        .ended = watched.ended});
       slots.push_back(index);
     }
+    std::ranges::move(distant_ranks(now_ns), std::back_inserter(ranks));
     const HangVerdict verdict = find_culprit(ranks, now_ns, silent_ns);
     const Suspicion suspicion = {.kind = verdict.kind, .index = verdict.index};
     const bool again = suspicion == suspected_;  // a single look may have caught a slot between two moments
@@ -307,6 +333,10 @@ class Guard {
   std::deque<FlightRecord> pending_;
   Suspicion suspected_;
   std::int64_t last_ns_ = 0, last_wall_us_ = 0;
+  std::int64_t distant_look_ns_ = 0;
+  bool distant_over_time_ = false;
+  std::int64_t anew_ns_ = 0;  // newest Watched::anew_ns of all
+  std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
   bool said_that_one_stays_ = false, said_that_it_cannot_write_ = false;
 };
 

@@ -34,6 +34,7 @@ class GuardNetwork {
   void tick(std::int64_t now_ns, bool late);
   // The guard saw the process of a slot end; it is told to the others from now on.
   void ended(const SlotView& slot);
+  bool has_peers() const { return peers_.size() > 1; }
   // Those of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 

@@ -4,6 +4,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"
+#include "watchdog/board.h"
 
 namespace holdfast {
 namespace {
@@ -30,6 +31,7 @@ Result<void> clean(Env& env, const std::string& directory) {
   HF_TRY(const std::unique_ptr<FileLock> lock, claim_run_directory(env, paths));
   HF_TRY(const std::string run_id, env.read_text(paths.run_id()));
   HF_TRY(const SharedSnapshots removed, remove_snapshots(env, digest_of(run_id)));
+  remove_dead_boards(env);
   FaultPoints none;
   HF_TRY_VOID(CheckpointStore(env, none, directory).remove_leftovers());
   fmt::print("{}: {} snapshots removed from shared memory, {}\n", directory, removed.count,

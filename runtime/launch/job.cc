@@ -5,6 +5,7 @@
 
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
+#include "watchdog/board.h"
 
 namespace holdfast {
 namespace {
@@ -56,6 +57,7 @@ Result<StartEnd> Job::run() {
   if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
     fmt::print(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
   }
+  remove_dead_boards(*env_);  // of a guard that was killed, too
   reap_adopted(*env_, 0);
   ranks_ = read_launched_ranks(*env_, plan_.directory);
   look_at_status();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <thread>
 
@@ -138,6 +139,35 @@ TEST_F(BoardTest, ClosesWhenNobodyIsLeft) {
   EXPECT_EQ(read_slot(seen_before->slot(0)).process, 0);
   const std::unique_ptr<Board> next = made();
   EXPECT_TRUE(next->take_slot(env, 1).ok());
+}
+
+TEST_F(BoardTest, OneThatEverybodyWasKilledOnIsRemoved) {
+  const std::string living = board_name(env.board + "living"), guarded = board_name(env.board + "guarded"),
+                    dead = board_name(env.board + "dead");
+  const auto make = [&](const std::string& name) {
+    return Board::open_or_create(env, name, {.slots = 1, .ring_spans = 4}).value();
+  };
+  const std::unique_ptr<Process> sleeper = env.processes().start({.arguments = {"sleep", "1000"}}).value();
+  const std::unique_ptr<Process> ended = env.processes().start({.arguments = {"true"}}).value();
+  env.own_id = sleeper->id();
+  ASSERT_TRUE(make(living)->take_slot(env, 0).ok());
+  const std::unique_ptr<Board> with_guard = make(guarded);
+  with_guard->header().guard_started_ticks = env.processes().facts(sleeper->id())->started_ticks;
+  with_guard->header().guard_process = sleeper->id();
+  env.own_id = ended->id();
+  ASSERT_TRUE(make(dead)->take_slot(env, 0).ok());
+  env.own_id = getpid();
+  ASSERT_TRUE(ended->wait_ended(10'000));
+  EXPECT_GE(remove_dead_boards(env), 1u);
+  EXPECT_TRUE(Board::open(env, living).ok());
+  EXPECT_TRUE(Board::open(env, guarded).ok());
+  EXPECT_FALSE(Board::open(env, dead).ok());
+  ASSERT_TRUE(sleeper->signal(SIGKILL).ok());
+  ASSERT_TRUE(sleeper->wait_ended(10'000));
+  remove_dead_boards(env);
+  EXPECT_FALSE(Board::open(env, living).ok());
+  EXPECT_FALSE(Board::open(env, guarded).ok());
+  EXPECT_TRUE(sleeper->end().has_value() && ended->end().has_value());
 }
 
 TEST_F(BoardTest, AReaderSeesWordsOfOneMoment) {
