@@ -881,6 +881,28 @@ class Errors(unittest.TestCase):
         self.record_steps()
         self.expect(self.holdfast("timeline", "run", "--steps=3-5"))
 
+    def write_flight(self, text):
+        (self.folder / "run/flight").mkdir(parents=True)
+        (self.folder / "run/flight/20260101T000000.000Z-rank-0000.json").write_text(text)
+
+    def test_flight_without_records(self):
+        (self.folder / "run").mkdir()
+        self.expect(self.holdfast("flight", "run"))
+
+    def test_flight_damaged(self):
+        self.write_flight('{"format":1,"rank":0,')
+        self.expect(self.holdfast("flight", "run"))
+
+    def test_flight_other_version(self):
+        self.write_flight('{"format":99}')
+        self.expect(self.holdfast("flight", "run"))
+
+    def test_guard_bad_board(self):
+        self.expect(self.holdfast("guard", "../board"))
+
+    def test_guard_without_board(self):
+        self.expect(self.holdfast("guard", "no-such-board"))
+
     # Ranks
 
     def test_too_many_ranks(self):

@@ -1,4 +1,5 @@
-// A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes with the object.
+// A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes with the
+// object.
 #pragma once
 
 #include <unistd.h>
