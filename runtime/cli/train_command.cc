@@ -102,9 +102,10 @@ int leave(Env& env, Group& group, std::unique_ptr<RankWatch> watch, const RunEnd
   std::fflush(nullptr);
   if (!group.mpi) return code;
   // With a peer gone MPI_Finalize would wait for it.
-  if (!peer_gone && group.mpi->finish(finish_timeout_ms).ok()) return code;
-  watch.reset();
-  group.mpi->leave_after_error(end.code);
+  if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) {
+    watch.reset();
+    group.mpi->leave_after_error(end.code);
+  }
   return code;
 }
 
