@@ -73,6 +73,13 @@ std::vector<WatchedRank> HostSight::ranks(std::int64_t now_ns) const {
       }
       found.push_back({.slot = std::move(slot), .host = host.name, .own_host = false});
     }
+    for (const EndedProcess& ended : host.last.ended) {
+      SlotView slot;
+      slot.process = ended.process;
+      slot.started_ticks = ended.started_ticks;
+      slot.launched_rank = ended.launched_rank;
+      found.push_back({.slot = std::move(slot), .host = host.name, .own_host = false, .ended = true});
+    }
   }
   return found;
 }

@@ -32,7 +32,7 @@ class HostSight {
   bool out_of_reach(int host, std::int64_t now_ns) const;
   std::int64_t heard_ns(int host) const;                        // of the last message; 0: never
   std::vector<std::int32_t> silent(std::int64_t now_ns) const;  // hosts that this one does not hear
-  // Of hosts in reach, as their last message says, by the clock of this one.
+  // Of hosts in reach, as their last message says, by the clock of this one; those that ended, too.
   std::vector<WatchedRank> ranks(std::int64_t now_ns) const;
 
  private:

@@ -167,5 +167,38 @@ TEST(Membership, NamesWhoIsLost) {
   EXPECT_EQ(name_members(members_lost(now, MembershipView{})), "rank 1 (host a)");
 }
 
+// Two halves that do not hear each other: both end, and only the half with the lowest rank may still write.
+TEST(Membership, WhoIsCutOffEndsAtOnceAndKnowsWhetherItMayWrite) {
+  run_ranks(4, {}, [](int rank, Membership& membership) {
+    const bool lower = rank < 2;
+    membership.use({.has_ended = {}, .out_of_reach = [lower](const Member& member) {
+                      return (member.launched_rank < 2) != lower;
+                    }});
+    EXPECT_FALSE(membership.cut_off());
+    const Result<void> outcome = membership.recover(timeout_ms, "nobody answers");
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_EQ(outcome.error().code, ExitCode::communication);
+    EXPECT_THAT(outcome.error().message, HasSubstr(lower ? "ranks 2 (host" : "ranks 0 (host"));
+    EXPECT_THAT(outcome.error().message,
+                HasSubstr(lower ? "it goes on without them" : "nothing more is written"));
+    EXPECT_TRUE(membership.cut_off());
+    EXPECT_EQ(membership.lost_quorum(), !lower);
+    EXPECT_EQ(membership.view().epoch, 0U) << "no other epoch has begun";
+  });
+}
+
+// The same with one of the lower half dead, as a guard has seen: then the upper half is the larger one.
+TEST(Membership, TheDeadDoNotCountForTheSideThatIsCutOff) {
+  run_ranks(4, {}, [](int rank, Membership& membership) {
+    if (rank == 0) return;
+    const bool lower = rank < 2;
+    membership.use(
+        {.has_ended = [](const Member& member) { return member.launched_rank == 0; },
+         .out_of_reach = [lower](const Member& member) { return (member.launched_rank < 2) != lower; }});
+    EXPECT_FALSE(membership.recover(timeout_ms, "nobody answers").ok());
+    EXPECT_EQ(membership.lost_quorum(), lower);
+  });
+}
+
 }  // namespace
 }  // namespace holdfast

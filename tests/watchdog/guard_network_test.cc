@@ -145,6 +145,10 @@ TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
   EXPECT_FALSE(host(0).table->has_ended(1, 1'001, 6)) << "another process with the same number";
   EXPECT_FALSE(host(0).table->has_ended(2, 1'001, 5)) << "one of another host";
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
+  EXPECT_TRUE(comes_true([&] {
+    const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(posix_env().monotonic_ns());
+    return std::ranges::count(ranks, true, &WatchedRank::ended) == 1 && ranks.size() == 2;
+  }));
 }
 
 TEST_F(GuardNetworkTest, AHostThatFallsSilentAndComesBack) {

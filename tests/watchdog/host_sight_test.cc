@@ -125,9 +125,13 @@ TEST(HostSight, RanksOfOtherHostsByTheClockOfThisOne) {
   slot.begun_ns = 890 * second;
   slot.beat_ns = 899 * second;
   message.ranks.push_back(slot);
+  message.ended.push_back({.host = 1, .launched_rank = 5, .process = 70, .started_ticks = 7});
   EXPECT_TRUE(sight.heard(message, 10 * second));
   const std::vector<WatchedRank> ranks = sight.ranks(11 * second);
-  ASSERT_EQ(ranks.size(), 1u);
+  ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_FALSE(ranks[0].ended);
+  EXPECT_TRUE(ranks[1].ended);
+  EXPECT_EQ(ranks[1].slot.launched_rank, 5);
   EXPECT_EQ(ranks[0].host, "n1");
   EXPECT_FALSE(ranks[0].own_host);
   EXPECT_EQ(ranks[0].slot.launched_rank, 4);
