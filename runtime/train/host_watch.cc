@@ -60,9 +60,8 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
          all_gather_text(inputs.communicator, waiter, own_facts(env, inputs.watch)));
   HostTableSetup setup = setup_of(texts, env.host_name());
   if (setup.hosts.size() < 2 || inputs.watch == nullptr) return {};
-  // Before a rank that waits for a host out of reach is past its own time.
-  constexpr std::int64_t least_ms = 1'000, fifths = 3;
-  setup.silence_ms = std::max(least_ms, config.floor_ms * fifths / 5);
+  constexpr std::int64_t least_ms = 1'000;
+  setup.silence_ms = std::max(least_ms, config.floor_ms);
   Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
     fmt::print(stderr, "holdfast: host {} does not notice when others are out of reach: {}\n",
