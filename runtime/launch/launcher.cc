@@ -199,10 +199,10 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   std::vector<std::string> words = words_of(duty, token_, run_id.ok() ? *run_id : "");
   words.insert(words.begin(), shell_word(places_.program));
   const std::int64_t limit_ms = stop_->requested() ? hurried_answer_ms : host_answer_ms;
-  if (last) {  // who did not answer before would only let one wait
-    std::vector<LaunchHost> there = hosts_;
-    std::erase_if(there, [](const LaunchHost& host) { return !host.answers; });
-    static_cast<void>(ask_hosts(*env_, there, words, limit_ms));
+  if (last) {  // who did not answer before rarely does now
+    const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
+    static_cast<void>(
+        ask_hosts(*env_, hosts_, words, all_answer ? limit_ms : std::min(limit_ms, look_answer_ms)));
     return;
   }
   const std::vector<std::optional<int>> codes = ask_hosts(*env_, hosts_, words, limit_ms);

@@ -55,7 +55,7 @@ class Host:
         self.address = f"{NETWORK}.{index + 1}"
         ready, told = os.pipe()
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
-                 sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(told)]
+                 sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(cluster.scratch), str(told)]
         self.holder = subprocess.Popen(words, pass_fds=[told], stdin=subprocess.DEVNULL,
                                        stdout=cluster.log, stderr=subprocess.STDOUT)
         os.close(told)
@@ -64,7 +64,9 @@ class Host:
                 raise AssertionError(f"host {self.name} does not come up: {cluster.log_text()}")
         self.root = int(Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()[0])
         in_switch = cluster.in_switch
-        in_switch("ip", "link", "add", self.cable, "type", "veth", "peer", "name", "e0", "netns", str(self.root))
+        # The same card when it comes back: its neighbours remember it.
+        in_switch("ip", "link", "add", self.cable, "type", "veth", "peer", "name", "e0", "address",
+                  f"02:00:0a:4d:00:{index + 1:02x}", "netns", str(self.root))
         in_switch("ip", "link", "set", self.cable, "master", "bridge", "up")
         run_checked(*self.enter(), "ip", "link", "set", "lo", "up")
         run_checked(*self.enter(), "ip", "address", "add", f"{self.address}/24", "dev", "e0")
@@ -107,6 +109,8 @@ class Cluster:
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
         self.log = open(self.directory / "hosts.log", "wb")
         self.hosts_file = self.directory / "hosts"
+        self.scratch = self.directory / "tmp"  # on every host its own
+        self.scratch.mkdir()
         self.hosts, self.switch = {}, None
         try:
             self.build()
@@ -182,7 +186,8 @@ class Cluster:
     def start(self, run, words, host="n0", faults="", **variables):
         """Of the scene of `run`. Ends with the code of the command."""
         more = {"HOLDFAST_FAULTS": faults} if faults else {}
-        environment = {**run.scene.environment, **more, **variables, "PRTE_MCA_plm_ssh_agent": str(self.agent)}
+        environment = {**run.scene.environment, **more, **variables, "PRTE_MCA_plm_ssh_agent": str(self.agent),
+                       "TMPDIR": str(self.scratch)}
         return run.start_command([*self.hosts[host].enter(), *words], environment=environment, kind=HostStart)
 
     def processes(self, run):
@@ -235,10 +240,12 @@ def namespace_of(pid):
 OUTPUT, ERRORS, END = b"o", b"e", b"x"
 
 
-def door_main(name, hosts_file, told):
-    """Process 1 of the host: dresses it, and serves callers until it is killed."""
+def door_main(name, hosts_file, scratch, told):
+    """Process 1 of the host: dresses it, and serves callers until it is killed. Process numbers are those of other hosts, too,
+    so what programs name by them lies in a place of its own."""
     socket.sethostname(name)
-    run_checked("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY_MIB}m", "tmpfs", "/dev/shm")
+    for path in ("/dev/shm", scratch):
+        run_checked("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY_MIB}m", "tmpfs", path)
     run_checked("mount", "--bind", hosts_file, "/etc/hosts")
     signal.signal(signal.SIGCHLD, lambda *_: reap())
     listener = socket.create_server(("", DOOR_PORT), backlog=64)
@@ -249,7 +256,7 @@ def door_main(name, hosts_file, told):
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             listener.close()
-            serve(caller)
+            serve(caller, scratch)
             os._exit(0)
         caller.close()
 
@@ -262,10 +269,11 @@ def reap():
         pass
 
 
-def serve(caller):
+def serve(caller, scratch):
     with caller.makefile("rb") as lines:
         words = json.loads(lines.readline())
-    environment = {"PATH": os.environ["PATH"], "HOME": "/root", "SHELL": "/bin/bash", "USER": "root"}
+    environment = {"PATH": os.environ["PATH"], "HOME": "/root", "SHELL": "/bin/bash", "USER": "root",
+                   "TMPDIR": scratch}
     process = subprocess.Popen(["/bin/bash", "-c", words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, env=environment, cwd="/", start_new_session=True)
     sending = threading.Lock()
@@ -309,5 +317,5 @@ def agent_main(words):
 
 if __name__ == "__main__":
     if sys.argv[1] == "door":
-        door_main(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        door_main(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
     sys.exit(agent_main(sys.argv[2:]))
