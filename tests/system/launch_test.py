@@ -232,7 +232,8 @@ class LaunchTest(unittest.TestCase):
 
     def test_step_longer_than_the_notice(self):
         """What is saved is the step before it, from its RAM snapshot; and no later checkpoint was there."""
-        start = self.launch("--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=15", faults="step.begin@20:1=sleep:60000")
+        start = self.launch("--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=15", "--watchdog.floor=60s",
+                            faults="step.begin@20:1=sleep:60000")
         self.assertTrue(start.wait_for_step(19), start.tail())
         time.sleep(0.5)
         begun = time.monotonic()
