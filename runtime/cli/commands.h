@@ -9,6 +9,7 @@
 namespace holdfast {
 
 int run_bench_command(const std::vector<std::string>& arguments);
+int run_chaos_command(const std::vector<std::string>& arguments);
 int run_check_command(const std::vector<std::string>& arguments);
 int run_clean_command(const std::vector<std::string>& arguments);
 int run_config_command(const std::vector<std::string>& arguments);

@@ -21,10 +21,12 @@ struct Command {
   int (*run)(const std::vector<std::string>&);
 };
 
-constexpr std::array<Command, 19> commands = {{
+constexpr std::array<Command, 20> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
     {"launch", "train under mpirun, and start the run again when something fails",
      holdfast::run_launch_command},
+    {"chaos", "train again and again with faults, and compare the bits with the run that had none",
+     holdfast::run_chaos_command},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
     {"plan", "memory, traffic and time of a run before it starts; layouts that fit",

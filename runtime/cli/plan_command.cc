@@ -5,11 +5,11 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/resolved_config.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
-#include "runtime/data/loader.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/plan/timed_layers.h"
@@ -60,18 +60,6 @@ PlanWords split(const std::vector<std::string>& words) {
     }
   }
   return result;
-}
-
-// As a run resolves it, but the data is opened only where the vocabulary follows from it.
-Result<void> resolve(Env& env, Config& config) {
-  std::int64_t vocabulary_of_data = 0;
-  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
-    HF_TRY(
-        const std::shared_ptr<DataSet> data,
-        DataSet::open(env, config.data.sources, config.training.sequence_length, data_options(config.data)));
-    HF_TRY(vocabulary_of_data, data->vocabulary_of_format());
-  }
-  return resolve_config(config, vocabulary_of_data);
 }
 
 // What the user states.
@@ -234,7 +222,7 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   Config& config = loaded.config;
   resolve_device(env, config);
   if (config.device == "cpu") HF_TRY_VOID(check_device(env, config, loaded.origin));
-  HF_TRY_VOID(resolve(env, config));
+  HF_TRY_VOID(resolve_with_data(env, config));
   if (!words.suggest) HF_TRY_VOID(check_layout(config, static_cast<int>(ranks)));
   HF_TRY(const Place place, place_of(env, config, loaded.origin, static_cast<int>(ranks), stated));
   return answer(env, config, static_cast<int>(ranks), place.machine, words);

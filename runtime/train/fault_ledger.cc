@@ -254,9 +254,9 @@ FaultLedger LedgerReader::finish() && {
 }
 
 std::string_view name_of(SpanUse use) {
-  constexpr std::array<std::string_view, span_uses> names = {"training",   "lost work", "recovery in place",
-                                                             "restart",    "start-up",  "saving, evaluation",
-                                                             "not running"};
+  constexpr std::array<std::string_view, span_uses> names = {
+      "training", "lost work, stalls",  "recovery in place", "restart",
+      "start-up", "saving, evaluation", "not running"};
   return names[static_cast<std::size_t>(use)];
 }
 

@@ -262,6 +262,22 @@ class Errors(unittest.TestCase):
     def test_launch_without_ranks(self):
         self.expect(self.holdfast("launch", "run.toml"))
 
+    def test_chaos_unknown_fault(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--faults=kil"))
+
+    def test_chaos_bad_seeds(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--seeds=5..3"))
+
+    def test_chaos_fault_out_of_reach(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--faults=lost_host"))
+
+    def test_chaos_without_layout(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--ranks=2", "--elastic.min_data_parallel=3", "--parallel.lanes=4"))
+
+    def test_chaos_undisturbed(self):
+        self.expect(self.holdfast("chaos", "run.toml", "--model.vocabulary=256",
+                                  "--data.sources=[{path = \"missing.txt\", format = \"text\"}]"))
+
     def test_launch_without_config(self):
         self.expect(self.holdfast("launch", "-np", "2"))
 

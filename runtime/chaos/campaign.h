@@ -1,0 +1,54 @@
+// `holdfast chaos`: an undisturbed run, then runs with faults, one for each seed, and what came of them.
+//
+//   DIRECTORY/undisturbed/         the run that nothing disturbs; used again by the next campaign with this
+//   config DIRECTORY/undisturbed.digest   what `holdfast digest` says of it DIRECTORY/seed-N/, seed-N.log  a
+//   run that went wrong, or all with `keep` DIRECTORY/chaos.json, chaos.html   written anew after every run
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/chaos/chaos_plan.h"
+#include "runtime/chaos/chaos_report.h"
+#include "runtime/config/config.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct CampaignOptions {
+  std::string config;                       // RUN.toml
+  std::vector<std::string> overrides = {};  // --section.key=value
+  std::string directory = {};
+  std::string json = {};  // empty: chaos.json in the directory
+  std::uint64_t first_seed = 1;
+  std::int64_t runs = 10;               // at most; 0: as many as the time allows
+  double minutes = 0.0;                 // no run is begun later; 0: no limit
+  std::int64_t kills = 0;               // enough of them end the campaign; 0: no matter
+  int ranks = 4;                        // of a run, at most
+  std::int64_t limit_ms = 0;            // of one run; 0: a minute, and ten times the undisturbed run
+  std::vector<ChaosFault> faults = {};  // to choose from; empty: all
+  int faults_max = 4;                   // of a run
+  bool kills_only = false;
+  bool keep = false;
+  bool only_plans = false;   // print them, and run nothing
+  std::string program = {};  // holdfast: "holdfast 0.1.0 (...)" is for the report
+  std::string version = {};
+};
+
+// What can be drawn for this config on this machine, and what cannot, with the reason. Pure but for the
+// arguments. ExitCode::config: no layout of so many ranks can run it.
+struct ChaosChoice {
+  ChaosLimits limits;
+  std::map<ChaosFault, std::string> skipped;
+};
+Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options);
+
+// Prints as it goes. True: every run ended with the right bits. `resolved`: the config with everything that
+// follows from it and from the data.
+Result<bool> run_campaign(Env& env, const CampaignOptions& options, Config resolved);
+
+}  // namespace holdfast

@@ -1,0 +1,100 @@
+// What a campaign does to a run: drawn from a seed, and nothing but the seed and the limits decide it, so one
+// number repeats a plan. Pure.
+//
+// The moment at which a fault meets the run also depends on the machine; the plan fixes behind which step and
+// how long after it was seen.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace holdfast {
+
+enum class ChaosFault : std::uint8_t {
+  kill,                // SIGKILL of a rank
+  two_kills,           // of two at once
+  kill_in_recovery,    // of one more while the others recover
+  kill_at_point,       // of a rank by itself, at a named place in the program
+  crash,               // SIGSEGV or SIGABRT
+  hang,                // SIGSTOP: it lives and does nothing
+  livelock,            // it computes for ever and gets nowhere
+  slow_rank,           // one rank is late for a few steps: nothing may happen
+  mpirun_killed,       // SIGKILL
+  job_killed,          // `holdfast launch` itself; the campaign launches the run again
+  ram_lost,            // the same, and the RAM snapshots are gone, as after a power cut
+  damaged_checkpoint,  // the same, and a byte of the newest checkpoint is another one, and there is no RAM
+                       // snapshot
+  full_disk,           // for a while nothing can be written to the run directory
+  lost_host,           // a machine with all its ranks
+  cut_link,            // between two machines
+  count
+};
+inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);
+
+struct ChaosFaultFacts {
+  std::string_view name;  // in tables and chaos.json
+  std::string_view text;
+  bool kills_rank = false;  // one at least: a run heals so many of them in place
+  bool ends_job = false;    // the campaign launches the run again
+};
+const ChaosFaultFacts& facts_of(ChaosFault fault);
+
+struct ChaosLayout {
+  int ranks = 1;
+  int pipeline = 1, tensor = 1;
+  int spares = 0;
+
+  int data() const { return (ranks - spares) / (pipeline * tensor); }
+  int deaths_in_place() const { return ranks - pipeline * tensor; }  // until no copy of the model is left
+};
+
+struct ChaosInjection {
+  ChaosFault fault = ChaosFault::kill;
+  // When this step, or a later one, has been made, and one since the injection before; then so much later.
+  std::uint64_t step = 1;
+  std::int64_t delay_us = 0;
+  // Of the ranks that live then, in their order, counted in a circle; with a point the launched rank.
+  int victim = 0;
+  int other = 0;              // the second one, counted from the first
+  std::int64_t pause_us = 0;  // between the two
+  int signal = 0;             // of a crash
+  std::string point =
+      {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch
+  std::uint64_t place = 0;  // of the damage: which file and which byte of it
+};
+
+struct ChaosPlan {
+  std::uint64_t seed = 0;
+  ChaosLayout layout;
+  std::string saving =
+      {};  // what the run keeps in RAM: an override of `holdfast train`, or empty: as configured
+  std::vector<ChaosInjection> injections = {};  // by step
+};
+
+struct ChaosLimits {
+  std::uint64_t steps = 1;                // of the run
+  std::vector<ChaosLayout> layouts = {};  // at least one
+  std::vector<ChaosFault> faults = {};    // that can be made; at least one
+  std::vector<std::string> points = {};   // named places that a rank of such a run passes
+  std::vector<std::string> savings = {};  // at least one
+  int faults_max = 4;                     // of a run
+  // As many deaths as a run of `steps` has room for: start after start until no copy of the model is left, a
+  // third of them while the others recover.
+  bool kills_only = false;
+};
+
+ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits);
+
+// The value of HOLDFAST_FAULTS.
+std::string fault_points_of(const ChaosPlan& plan);
+std::string to_text(const ChaosLayout& layout);        // "4 ranks = 2 copies x 2 stages x 1"
+std::string to_text(const ChaosInjection& injection);  // "kill of rank ... behind step 12"
+std::vector<std::string> to_lines(const ChaosPlan& plan);
+
+// Every layout of at most `ranks_max` ranks, with at least two, and at most this many stages and ranks that
+// share a layer; whether the run can have it is for the caller to ask.
+std::vector<ChaosLayout> layouts_up_to(int ranks_max, int pipeline_max, int tensor_max);
+
+}  // namespace holdfast

@@ -1,0 +1,177 @@
+#include "runtime/chaos/chaos_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/units.h"
+#include "runtime/train/report_chart.h"
+#include "runtime/train/report_page.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const ChaosRun& run) {
+  Json faults = Json::array();
+  const std::vector<JudgedFault> judged = judge(run);
+  for (std::size_t i = 0; i < judged.size(); ++i) {
+    const ChaosInjected& injected = run.injected[i];
+    Json fault = {{"fault", facts_of(injected.fault).name},
+                  {"what", injected.what},
+                  {"time_us", injected.time_us},
+                  {"outcome", name_of(judged[i].outcome)},
+                  {"in_recovery", judged[i].in_recovery}};
+    if (judged[i].notice_ms >= 0.0) fault["notice_ms"] = judged[i].notice_ms;
+    if (judged[i].mend_ms >= 0.0) fault["mend_ms"] = judged[i].mend_ms;
+    faults.push_back(std::move(fault));
+  }
+  return {{"seed", run.plan.seed},
+          {"plan", to_lines(run.plan)},
+          {"ranks", run.plan.layout.ranks},
+          {"data", run.plan.layout.data()},
+          {"pipeline", run.plan.layout.pipeline},
+          {"tensor", run.plan.layout.tensor},
+          {"spares", run.plan.layout.spares},
+          {"launches", run.launches.size()},
+          {"lost_steps", run.ledger.lost_steps},
+          {"effective_training_time", run.ledger.effective_ratio()},
+          {"duration_ms", run.duration_ms},
+          {"right", run.wrong.empty()},
+          {"wrong", run.wrong},
+          {"faults", std::move(faults)}};
+}
+
+std::string number_cell(const std::string& text) {
+  return fmt::format("<td class=\"number\">{}</td>", text);
+}
+std::string number_head(std::string_view text) {
+  return fmt::format("<th class=\"number\">{}</th>", text);
+}
+std::string table(const std::string& rows) {
+  return "<div class=\"scroll\"><table>\n" + rows + "</table></div>\n";
+}
+
+std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary) {
+  std::string text = "<dl class=\"facts\">\n";
+  text += fact("Runs", std::to_string(summary.runs), fmt::format("{} with the right bits", summary.right));
+  text += fact("Faults", std::to_string(summary.faults), fmt::format("{} of them kills", summary.kills));
+  text += fact("During recovery", std::to_string(summary.in_recovery), "of the faults");
+  text += fact("Steps computed again", std::to_string(summary.lost_steps));
+  text += fact("Wall time", format_duration(header.duration_ms / 1000 * 1000));
+  return text + "</dl>\n";
+}
+
+std::string faults_table(const ChaosHeader& header, const ChaosSummary& summary) {
+  std::string rows = "<tr><th>fault</th>" + number_head("injected") + number_head("during recovery");
+  for (std::size_t i = 0; i < chaos_outcomes; ++i) rows += number_head(name_of(static_cast<ChaosOutcome>(i)));
+  rows += "</tr>\n";
+  for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
+    const auto fault = static_cast<ChaosFault>(i);
+    const ChaosTally& tally = summary.tallies[i];
+    if (tally.injected == 0) continue;
+    rows += fmt::format("<tr><td>{}</td>", facts_of(fault).text) +
+            number_cell(std::to_string(tally.injected)) + number_cell(std::to_string(tally.in_recovery));
+    for (const std::int64_t count : tally.outcomes) rows += number_cell(std::to_string(count));
+    rows += "</tr>\n";
+  }
+  for (const auto& [fault, reason] : header.skipped) {
+    rows += fmt::format("<tr><td>{}</td><td class=\"details\" colspan=\"{}\">left out: {}</td></tr>\n",
+                        facts_of(fault).text, 2 + chaos_outcomes, escape_html(reason));
+  }
+  return card("Faults", "and what came of them", "", table(rows));
+}
+
+std::string times_table(const ChaosSummary& summary) {
+  if (summary.times.empty()) return "";
+  std::string rows = "<tr><th></th>";
+  for (const char* name : {"count", "median", "p90", "p99", "max"}) rows += number_head(name);
+  rows += "</tr>\n";
+  for (const ChaosDistribution& times : summary.times) {
+    rows += fmt::format("<tr><td>{}</td>", escape_html(times.name)) +
+            number_cell(std::to_string(times.values_ms.size()));
+    for (const double share : {0.5, 0.9, 0.99, 1.0})
+      rows += number_cell(fmt::format("{:.1f}", times.percentile(share)));
+    rows += "</tr>\n";
+  }
+  return card("Times", "milliseconds, as the run's own log has them", "", table(rows));
+}
+
+std::string runs_table(std::span<const ChaosRun> runs) {
+  std::string rows =
+      "<tr><th class=\"number\">seed</th><th>layout</th><th>faults</th><th class=\"number\">steps again</th>"
+      "<th class=\"number\">effective</th><th>end</th></tr>\n";
+  for (const ChaosRun& run : runs) {
+    std::string faults;
+    const std::vector<JudgedFault> judged = judge(run);
+    for (std::size_t i = 0; i < judged.size(); ++i)
+      faults += fmt::format("{}{} → {}", i == 0 ? "" : "<br>", escape_html(run.injected[i].what),
+                            name_of(judged[i].outcome));
+    const std::string end = run.wrong.empty()
+                                ? "<span class=\"finished\">right bits</span>"
+                                : fmt::format("<span class=\"failed\">{}</span>, in {}",
+                                              escape_html(run.wrong), escape_html(run.directory));
+    rows += fmt::format("<tr>{}<td>{}</td><td class=\"details\">{}</td>{}{}<td>{}</td></tr>\n",
+                        number_cell(std::to_string(run.plan.seed)), to_text(run.plan.layout), faults,
+                        number_cell(std::to_string(run.ledger.lost_steps)),
+                        number_cell(fmt::format("{:.1f} %", 100.0 * run.ledger.effective_ratio())), end);
+  }
+  return card("Runs", "one for each seed", "", table(rows));
+}
+
+}  // namespace
+
+std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs,
+                       const ChaosSummary& summary) {
+  Json json = {{"program", header.program},
+               {"command", header.command},
+               {"host", header.host},
+               {"duration_ms", header.duration_ms},
+               {"undisturbed", header.digest}};
+  json["runs"] = summary.runs;
+  json["right"] = summary.right;
+  json["injected"] = summary.faults;
+  json["kills"] = summary.kills;
+  json["in_recovery"] = summary.in_recovery;
+  json["lost_steps"] = summary.lost_steps;
+  json["faults"] = Json::object();
+  for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
+    const ChaosTally& tally = summary.tallies[i];
+    if (tally.injected == 0) continue;
+    Json fault = {{"injected", tally.injected}, {"in_recovery", tally.in_recovery}};
+    for (std::size_t j = 0; j < chaos_outcomes; ++j)
+      fault[std::string(name_of(static_cast<ChaosOutcome>(j)))] = tally.outcomes[j];
+    json["faults"][std::string(facts_of(static_cast<ChaosFault>(i)).name)] = std::move(fault);
+  }
+  json["skipped"] = Json::object();
+  for (const auto& [fault, reason] : header.skipped)
+    json["skipped"][std::string(facts_of(fault).name)] = reason;
+  json["times_ms"] = Json::object();
+  for (const ChaosDistribution& times : summary.times) {
+    json["times_ms"][times.name] = {{"count", times.values_ms.size()},
+                                    {"median", times.percentile(0.5)},
+                                    {"p90", times.percentile(0.9)},
+                                    {"p99", times.percentile(0.99)},
+                                    {"max", times.percentile(1.0)}};
+  }
+  json["each"] = Json::array();
+  for (const ChaosRun& run : runs) json["each"].push_back(json_of(run));
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string chaos_html(const ChaosHeader& header, std::span<const ChaosRun> runs,
+                       const ChaosSummary& summary) {
+  const bool right = summary.right == summary.runs;
+  std::string text = fmt::format("<header><h1>{}</h1><span class=\"badge {}\">{}</span></header>\n",
+                                 escape_html(header.name), right ? "finished" : "failed",
+                                 right ? "all right" : fmt::format("{} wrong", summary.runs - summary.right));
+  text += fmt::format(
+      "<p>{} on {}. Every run is compared byte by byte with the undisturbed one.</p>\n<p>{}</p>\n",
+      escape_html(header.program), escape_html(header.host), escape_html(header.command));
+  text += facts_section(header, summary) + faults_table(header, summary) + times_table(summary) +
+          runs_table(runs);
+  return html_page(header.name, "", text);
+}
+
+}  // namespace holdfast

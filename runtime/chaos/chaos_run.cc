@@ -1,0 +1,340 @@
+#include "runtime/chaos/chaos_run.h"
+
+#include <algorithm>
+#include <csignal>
+#include <set>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/chaos/run_watcher.h"
+#include "runtime/launch/run_processes.h"
+#include "runtime/train/launch_record.h"
+#include "runtime/train/state_digest.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t look_us = 3'000;
+constexpr std::int64_t job_death_limit_ms = 10'000;
+constexpr std::int64_t launches_after_end = 3;  // by the campaign, of a run that ended with exit code 76
+constexpr std::size_t last_words_bytes = 800;
+
+class Executor {
+ public:
+  Executor(Env& env, const ChaosSetup& setup, const ChaosPlan& plan, const std::string& directory)
+      : env_(&env),
+        setup_(&setup),
+        paths_{directory},
+        watcher_(env, directory),
+        begun_ns_(env.monotonic_ns()) {
+    run_.plan = plan;
+    run_.directory = directory;
+  }
+
+  Result<ChaosRun> run() {
+    for (bool on = true; on;) {
+      HF_TRY_VOID(launch());
+      watch_launch();
+      end_launch();
+      on = goes_on();
+    }
+    if (run_.wrong.empty()) check_end();
+    run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
+    const Result<std::string> log = env_->read_text(paths_.events());
+    if (log.ok()) run_.ledger = read_ledger(*log);
+    return std::move(run_);
+  }
+
+ private:
+  std::string log_path() const { return paths_.directory + ".log"; }
+
+  // Named places are armed in the first launch only: the others would pass them again and again.
+  Result<void> launch() {
+    ProcessStart start{
+        .arguments = launch_words(*setup_, run_.plan, paths_.directory),
+        .variables = {{"HOLDFAST_FAULTS", run_.launches.empty() ? fault_points_of(run_.plan) : ""}},
+        .output = log_path(),
+        .own_session = true,
+        .die_with_parent = true};
+    job_ended_ = false;
+    seen_before_ = watcher_.steps_seen();
+    run_.launches.push_back({.begun_us = env_->wall_time_us()});
+    HF_TRY(launcher_, env_->processes().start(start));
+    return {};
+  }
+
+  void watch_launch() {
+    while (!launcher_->wait_ended(0) && !time_is_over()) {
+      watcher_.look(launcher_->id());
+      note_deaths();
+      if (job_ended_ = act(); job_ended_) return;
+      env_->sleep_us(look_us);
+    }
+    watcher_.look(launcher_->id());
+  }
+
+  bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > setup_->limit_ms * 1'000'000; }
+
+  void end_launch() {
+    ChaosLaunch& launch = run_.launches.back();
+    if (!launcher_->wait_ended(0)) {
+      run_.wrong = fmt::format("no end within {} s: a hang ({})", setup_->limit_ms / 1000, states());
+      launch.killed = true;
+      static_cast<void>(kill_job(*env_, *launcher_, paths_.directory));
+    }
+    launch.ended_us = env_->wall_time_us();
+    if (const std::optional<ProcessEnd> end = launcher_->end()) {
+      launch.killed = launch.killed || end->killed;
+      launch.exit_code = end->code;
+    }
+    launch.last_words = end_of_log();
+    for (const std::string& name : watcher_.starts())
+      static_cast<void>(env_->remove_tree(launch_scratch(name)).ok());
+  }
+
+  // Whether there is another launch.
+  bool goes_on() {
+    const ChaosLaunch& launch = run_.launches.back();
+    if (!run_.wrong.empty()) return false;
+    if (job_ended_) return true;
+    if (!launch.killed && launch.exit_code == static_cast<int>(ExitCode::done)) return false;
+    const bool told =
+        launch.exit_code == static_cast<int>(ExitCode::communication) && !launch.last_words.empty();
+    if (!launch.killed && told && ++ended_truthfully_ <= launches_after_end) return true;
+    run_.wrong = fmt::format("it ended with {} {}: {}", launch.killed ? "signal" : "exit code",
+                             launch.exit_code, launch.last_words);
+    return false;
+  }
+
+  // Those that died by themselves where the plan wanted it, and slow ranks, of which only the plan knows.
+  void note_deaths() {
+    const bool first = run_.launches.size() == 1;
+    if (std::exchange(starts_, watcher_.starts().size()) != watcher_.starts().size()) killed_.clear();
+    for (const int rank : watcher_.take_ended()) {
+      if (killed_.erase(rank) > 0 || watcher_.finished() || !first) continue;
+      for (const ChaosInjection& injection : run_.plan.injections) {
+        const bool dies = injection.fault != ChaosFault::slow_rank && !injection.point.empty();
+        if (dies && injection.point.find(fmt::format(":{}=", rank)) != std::string::npos) {
+          note(injection.fault, fmt::format("rank {} at {}", rank, injection.point));
+          break;
+        }
+      }
+    }
+    for (std::size_t i = 0; first && i < run_.plan.injections.size(); ++i) {
+      const ChaosInjection& injection = run_.plan.injections[i];
+      const bool slow = injection.fault == ChaosFault::slow_rank && watcher_.newest_step() >= injection.step;
+      if (slow && slow_noted_.insert(i).second) note(injection.fault, injection.point);
+    }
+  }
+
+  void note(ChaosFault fault, std::string what) {
+    run_.injected.push_back({.fault = fault, .time_us = env_->wall_time_us(), .what = std::move(what)});
+  }
+
+  // What is due. True: the job was killed.
+  bool act() {
+    const std::vector<ChaosInjection>& injections = run_.plan.injections;
+    while (next_ < injections.size() && happens_by_itself(injections[next_])) ++next_;
+    if (next_ == injections.size() || watcher_.finished()) return false;
+    const ChaosInjection& injection = injections[next_];
+    if (watcher_.newest_step() < injection.step || watcher_.steps_seen() <= seen_before_) return false;
+    // A death while the ranks join is another fault: the others wait for as long as parallel.timeout.
+    if (!watcher_.trains()) return false;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (due_ns_ < 0) due_ns_ = now_ns + injection.delay_us * 1000;
+    if (now_ns < due_ns_ || watcher_.living().empty()) return false;
+    due_ns_ = -1;
+    ++next_;
+    if (facts_of(injection.fault).ends_job) return end_job(injection);
+    injection.fault == ChaosFault::mpirun_killed ? kill_mpirun() : strike(injection);
+    seen_before_ = watcher_.steps_seen();
+    return false;
+  }
+
+  static bool happens_by_itself(const ChaosInjection& injection) {
+    return !injection.point.empty() && injection.fault != ChaosFault::kill_in_recovery;
+  }
+
+  void kill_mpirun() {
+    const std::unique_ptr<Process> mpirun = watcher_.mpirun();
+    if (mpirun == nullptr) return;
+    note(ChaosFault::mpirun_killed, "kill -9 of mpirun");
+    for (const WatchedRank* rank : watcher_.living()) killed_.insert(rank->rank);
+    static_cast<void>(mpirun->signal(SIGKILL).ok());
+  }
+
+  void strike(const ChaosInjection& injection) {
+    std::vector<WatchedRank*> living = watcher_.living();
+    const auto count = static_cast<int>(living.size());
+    if (count == 0) return;
+    const int number = injection.fault == ChaosFault::hang    ? SIGSTOP
+                       : injection.fault == ChaosFault::crash ? injection.signal
+                                                              : SIGKILL;
+    const int first = injection.victim % count;
+    send(injection.fault, *living[static_cast<std::size_t>(first)], number);
+    const bool second =
+        injection.fault == ChaosFault::two_kills || injection.fault == ChaosFault::kill_in_recovery;
+    if (!second || count == 1 || !injection.point.empty()) return;
+    env_->sleep_us(injection.pause_us);
+    const int other = (first + 1 + injection.other % (count - 1)) % count;
+    if (!living[static_cast<std::size_t>(other)]->process->wait_ended(0))
+      send(injection.fault, *living[static_cast<std::size_t>(other)], number);
+  }
+
+  void send(ChaosFault fault, WatchedRank& rank, int number) {
+    const char* what = number == SIGSTOP ? "stop" : number == SIGKILL ? "kill -9" : "crash";
+    note(fault, fmt::format("{} of rank {}", what, rank.rank));
+    killed_.insert(rank.rank);
+    static_cast<void>(rank.process->signal(number).ok());
+  }
+
+  bool end_job(const ChaosInjection& injection) {
+    note(injection.fault, std::string(facts_of(injection.fault).text));
+    if (!kill_job(*env_, *launcher_, paths_.directory)) {
+      run_.wrong = "processes of the run outlived its launcher by ten seconds";
+      return true;
+    }
+    if (injection.fault == ChaosFault::job_killed) return true;
+    if (const Result<std::string> id = env_->read_text(paths_.run_id()); id.ok())
+      static_cast<void>(remove_snapshots(*env_, digest_of(*id)).ok());
+    if (injection.fault == ChaosFault::damaged_checkpoint) damage_checkpoint(injection.place);
+    return true;
+  }
+
+  // Where there is an older one.
+  void damage_checkpoint(std::uint64_t place) {
+    const std::string folder = paths_.directory + "/checkpoints";
+    const Result<std::vector<std::string>> steps = env_->list(folder);
+    if (!steps.ok() || steps->size() < 2) return;
+    const std::string newest = folder + "/" + steps->back();
+    const Result<std::vector<std::string>> files = env_->list(newest);
+    if (!files.ok() || files->empty()) return;
+    const std::string file = newest + "/" + (*files)[place % files->size()];
+    Result<std::string> bytes = env_->read_text(file);
+    if (!bytes.ok() || bytes->empty()) return;
+    char& byte = (*bytes)[place / 1000 % bytes->size()];
+    byte = static_cast<char>(byte ^ (1 << place % 8));
+    run_.injected.back().what += ": " + file;
+    static_cast<void>(env_->replace_text(file, *bytes).ok());
+  }
+
+  void check_end() {
+    const Result<std::string> digest = digest_of_run(*env_, paths_.directory);
+    if (const std::string state = read_status(*env_, paths_).state; state != "finished") {
+      run_.wrong = fmt::format("the launcher ended well, but the run says that it is {}", state);
+    } else if (!digest.ok()) {
+      run_.wrong = "its last checkpoint: " + digest.error().message;
+    } else if (*digest != setup_->digest) {
+      run_.wrong =
+          fmt::format("other bits than the undisturbed run:\n{}instead of\n{}", *digest, setup_->digest);
+    } else {
+      run_.wrong = left_behind();
+    }
+  }
+
+  std::string left_behind() const {
+    for (const std::string& name : watcher_.starts()) {
+      if (const auto left = processes_of_start(*env_, paths_.launch() + "/" + name); !left.empty())
+        return fmt::format("{} processes are left, one of them {}", left.size(), left.front()->id());
+    }
+    const Result<std::string> id = env_->read_text(paths_.run_id());
+    if (!id.ok()) return id.error().message;
+    const std::size_t left = list_snapshots(*env_, digest_of(*id)).size();
+    return left == 0 ? "" : fmt::format("{} RAM snapshots are left", left);
+  }
+
+  // "rank 0 S, rank 1 T": as in ps.
+  std::string states() {
+    std::string text;
+    for (const WatchedRank* rank : watcher_.living()) {
+      const std::optional<ProcessFacts> facts = env_->processes().facts(rank->process->id());
+      text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", rank->rank,
+                          facts.has_value() ? facts->state : 'Z');
+    }
+    return text.empty() ? "no rank lives" : text;
+  }
+
+  std::string end_of_log() const {
+    const Result<std::string> text = env_->read_text(log_path());
+    if (!text.ok()) return "";
+    return text->size() <= last_words_bytes ? *text : text->substr(text->size() - last_words_bytes);
+  }
+
+  Env* env_;
+  const ChaosSetup* setup_;
+  RunPaths paths_;
+  RunWatcher watcher_;
+  ChaosRun run_;
+  std::unique_ptr<Process> launcher_;
+  std::int64_t begun_ns_;
+  std::int64_t due_ns_ = -1;  // of the next injection; -1: its step has not come
+  std::size_t next_ = 0;
+  std::uint64_t seen_before_ = 0;  // steps, at the last injection
+  std::int64_t ended_truthfully_ = 0;
+  bool job_ended_ = false;
+  std::size_t starts_ = 0;  // seen
+  std::set<int> killed_;    // ranks of the last one whose end is no news
+  std::set<std::size_t> slow_noted_;
+};
+
+bool is_set_by_plan(const std::string& word) {
+  for (const char* key :
+       {"--run.directory=", "--parallel.lanes=", "--parallel.tensor_lanes=", "--parallel.data=",
+        "--parallel.pipeline=", "--parallel.tensor=", "--elastic.spares="}) {
+    if (word.starts_with(key)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
+                                      const std::string& directory) {
+  const ChaosLayout& layout = plan.layout;
+  const std::string saving_key = plan.saving.substr(0, plan.saving.find('=') + 1);
+  std::vector<std::string> words = {setup.program, "launch", "-np", std::to_string(layout.ranks),
+                                    setup.config};
+  for (const std::string& word : setup.overrides) {
+    const bool replaced = !saving_key.empty() && word.starts_with(saving_key);
+    if (!is_set_by_plan(word) && !replaced) words.push_back(word);
+  }
+  words.push_back("--run.directory=" + directory);
+  words.push_back(fmt::format("--parallel.lanes={}", setup.lanes));
+  words.push_back(fmt::format("--parallel.tensor_lanes={}", setup.tensor_lanes));
+  words.push_back(fmt::format("--parallel.data={}", layout.data()));
+  words.push_back(fmt::format("--parallel.pipeline={}", layout.pipeline));
+  words.push_back(fmt::format("--parallel.tensor={}", layout.tensor));
+  words.push_back(fmt::format("--elastic.spares={}", layout.spares));
+  if (!plan.saving.empty()) words.push_back(plan.saving);
+  return words;
+}
+
+Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,
+                           const std::string& directory) {
+  return Executor(env, setup, plan, directory).run();
+}
+
+Result<std::string> digest_of_run(Env& env, const std::string& directory) {
+  HF_TRY(std::optional<FoundCheckpoint> found, find_checkpoint(env, directory));
+  if (!found.has_value()) return fail(ExitCode::checkpoint, "{} has no checkpoint", directory);
+  HF_TRY(const StateDigest digest, digest_checkpoint(found->checkpoint));
+  return to_text(digest);
+}
+
+bool kill_job(Env& env, Process& launcher, const std::string& directory) {
+  const std::string launch = RunPaths{directory}.launch();
+  const std::vector<std::string> names = starts_of_run(env, directory);
+  static_cast<void>(launcher.signal(SIGKILL).ok());
+  bool all_gone = launcher.wait_ended(job_death_limit_ms);
+  for (const std::string& name : names) {
+    const std::string start = launch + "/" + name;
+    const std::int64_t until_ns = env.monotonic_ns() + job_death_limit_ms * 1'000'000;
+    while (!processes_of_start(env, start).empty() && env.monotonic_ns() < until_ns) env.sleep_us(look_us);
+    all_gone = processes_of_start(env, start).empty() && all_gone;
+    static_cast<void>(end_processes_of_start(env, start, 0));
+    // Its launcher would have removed it; only the ranks of the start that goes on are looked at.
+    static_cast<void>(env.remove_tree(start).ok());
+  }
+  return all_gone;
+}
+
+}  // namespace holdfast

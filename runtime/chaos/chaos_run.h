@@ -1,0 +1,69 @@
+// One run with the faults of a plan, by the way that users go: `holdfast launch`. The executor waits for the
+// moments of the plan, does what it says, and looks at what came of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/chaos/chaos_plan.h"
+#include "runtime/core/env.h"
+#include "runtime/core/processes.h"
+#include "runtime/core/result.h"
+#include "runtime/train/fault_ledger.h"
+#include "runtime/train/run_directory.h"
+
+namespace holdfast {
+
+// Of a campaign.
+struct ChaosSetup {
+  std::string program;                       // holdfast
+  std::string config;                        // RUN.toml
+  std::vector<std::string> overrides = {};   // of all runs, without those that a plan sets
+  std::int64_t lanes = 1, tensor_lanes = 1;  // of the run, whatever the layout
+  std::string digest;                        // of the undisturbed run
+  std::int64_t limit_ms = 600'000;           // of one run, all its launches together
+};
+
+// That was made, or has happened by itself.
+struct ChaosInjected {
+  ChaosFault fault = ChaosFault::kill;
+  std::int64_t time_us = 0;  // wall clock
+  std::string what = {};     // "kill -9 of rank 2"
+};
+
+struct ChaosLaunch {
+  std::int64_t begun_us = 0, ended_us = 0;
+  bool killed = false;  // by the campaign
+  int exit_code = 0;
+  std::string last_words = {};  // the end of what it printed
+};
+
+struct ChaosRun {
+  ChaosPlan plan;
+  std::string directory = {};
+  std::vector<ChaosInjected> injected = {};  // in the order of time
+  std::vector<ChaosLaunch> launches = {};
+  FaultLedger ledger = {};
+  std::string wrong = {};  // empty: it ended with the bits of the undisturbed run and left nothing behind
+  std::int64_t duration_ms = 0;
+};
+
+// The words that launch such a run in `directory`.
+std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
+                                      const std::string& directory);
+
+// To its end, or that of its time; then nothing of it goes on. Error: it could not be started.
+Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,
+                           const std::string& directory);
+
+// What `holdfast digest` prints of the newest whole state.
+Result<std::string> digest_of_run(Env& env, const std::string& directory);
+
+// SIGKILL to a launcher that is in a session of its own; all that it has started dies with it. False: some
+// processes of the run in `directory` are still there ten seconds later.
+bool kill_job(Env& env, Process& launcher, const std::string& directory);
+
+}  // namespace holdfast

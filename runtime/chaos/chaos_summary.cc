@@ -1,0 +1,167 @@
+#include "runtime/chaos/chaos_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t same_moment_us = 10'000;  // two clocks' reads beside each other
+
+// The first entry of the ledger that was not over when the fault came.
+const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us) {
+  for (const FaultEntry& entry : ledger.faults) {
+    if (entry.level == FaultLevel::none) continue;
+    if (entry.resumed_us == 0 || entry.resumed_us > time_us) return &entry;
+  }
+  return nullptr;
+}
+
+// Whether the launcher gave the run up between the fault and what mended it.
+bool gave_up_between(const ChaosRun& run, std::int64_t time_us, std::int64_t resumed_us) {
+  return std::ranges::any_of(run.launches, [&](const ChaosLaunch& launch) {
+    const bool gave_up = !launch.killed && launch.exit_code == static_cast<int>(ExitCode::communication);
+    return gave_up && launch.ended_us > time_us && (resumed_us == 0 || launch.ended_us < resumed_us);
+  });
+}
+
+JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
+  JudgedFault judged{.fault = injected.fault};
+  const FaultEntry* entry =
+      injected.fault == ChaosFault::slow_rank ? nullptr : entry_of(run.ledger, injected.time_us);
+  if (entry != nullptr) {
+    // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
+    const bool told = entry->level != FaultLevel::launch;
+    judged.in_recovery = told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
+    if (told && entry->time_us + same_moment_us >= injected.time_us)
+      judged.notice_ms =
+          static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;
+    if (entry->resumed_us > 0)
+      judged.mend_ms = static_cast<double>(entry->resumed_us - injected.time_us) / 1e3;
+    switch (entry->level) {
+      case FaultLevel::in_place:
+        judged.outcome = ChaosOutcome::in_place;
+        break;
+      case FaultLevel::restart:
+        judged.outcome = ChaosOutcome::restarted;
+        break;
+      case FaultLevel::launch:
+        judged.outcome = ChaosOutcome::launched_again;
+        break;
+      default:
+        break;
+    }
+    if (gave_up_between(run, injected.time_us, entry->resumed_us))
+      judged.outcome = ChaosOutcome::ended_truthfully;
+  }
+  if (facts_of(injected.fault).ends_job) judged.outcome = ChaosOutcome::launched_again;
+  if (!run.wrong.empty()) judged.outcome = ChaosOutcome::wrong;
+  return judged;
+}
+
+bool is_kill(ChaosFault fault) {
+  const ChaosFaultFacts& facts = facts_of(fault);
+  const bool other_signal =
+      fault == ChaosFault::crash || fault == ChaosFault::hang || fault == ChaosFault::livelock;
+  return (facts.kills_rank && !other_signal) || facts.ends_job || fault == ChaosFault::mpirun_killed;
+}
+
+void add_time(ChaosSummary& summary, std::string_view name, double value_ms) {
+  auto found = std::ranges::find(summary.times, name, &ChaosDistribution::name);
+  if (found == summary.times.end()) {
+    summary.times.push_back({.name = std::string(name), .values_ms = {}});
+    found = std::prev(summary.times.end());
+  }
+  found->values_ms.push_back(value_ms);
+}
+
+void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
+  ChaosTally& tally = summary.tallies[static_cast<std::size_t>(judged.fault)];
+  ++tally.injected;
+  ++tally.outcomes[static_cast<std::size_t>(judged.outcome)];
+  ++summary.faults;
+  if (is_kill(judged.fault)) ++summary.kills;
+  if (judged.in_recovery) {
+    ++tally.in_recovery;
+    ++summary.in_recovery;
+  }
+  const bool hangs = judged.fault == ChaosFault::hang || judged.fault == ChaosFault::livelock;
+  if (judged.notice_ms >= 0.0 && judged.outcome == ChaosOutcome::in_place)
+    add_time(summary, hangs ? "hang noticed" : "death noticed", judged.notice_ms);
+  if (judged.mend_ms < 0.0 || judged.in_recovery) return;
+  if (judged.outcome == ChaosOutcome::in_place)
+    add_time(summary, hangs ? "hang to next step, in place" : "death to next step, in place", judged.mend_ms);
+  if (judged.outcome == ChaosOutcome::restarted)
+    add_time(summary, "fault to next step, restart", judged.mend_ms);
+  if (judged.outcome == ChaosOutcome::launched_again)
+    add_time(summary, "fault to next step, launch", judged.mend_ms);
+}
+
+void add_parts(ChaosSummary& summary, const FaultEntry& entry) {
+  if (entry.level != FaultLevel::in_place || entry.cost_ms <= 0.0) return;
+  add_time(summary, "of it: coming together", entry.shrink_ms);
+  add_time(summary, "of it: planning", entry.plan_ms);
+  add_time(summary, "of it: memory and state", entry.load_ms);
+  add_time(summary, "of it: first step", entry.replay_ms);
+}
+
+}  // namespace
+
+std::string_view name_of(ChaosOutcome outcome) {
+  constexpr std::array<std::string_view, chaos_outcomes> names = {
+      "in place", "restarted", "launched again", "nothing to mend", "ended truthfully", "wrong"};
+  return names[static_cast<std::size_t>(outcome)];
+}
+
+std::vector<JudgedFault> judge(const ChaosRun& run) {
+  std::vector<JudgedFault> judged;
+  for (const ChaosInjected& injected : run.injected) judged.push_back(judge_one(run, injected));
+  return judged;
+}
+
+// Nearest rank: a value that was measured.
+double ChaosDistribution::percentile(double share) const {
+  if (values_ms.empty()) return 0.0;
+  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values_ms.size())));
+  return values_ms[std::clamp<std::size_t>(rank, 1, values_ms.size()) - 1];
+}
+
+ChaosSummary summarize(std::span<const ChaosRun> runs) {
+  ChaosSummary summary;
+  for (const ChaosRun& run : runs) {
+    ++summary.runs;
+    summary.right += run.wrong.empty() ? 1 : 0;
+    summary.lost_steps += run.ledger.lost_steps;
+    for (const JudgedFault& judged : judge(run)) add_fault(summary, judged);
+    for (const FaultEntry& entry : run.ledger.faults) add_parts(summary, entry);
+  }
+  for (ChaosDistribution& times : summary.times) std::ranges::sort(times.values_ms);
+  std::ranges::sort(summary.times, {}, &ChaosDistribution::name);
+  return summary;
+}
+
+std::string to_text(const ChaosSummary& summary) {
+  std::string text = fmt::format("{:<20}{:>9}{:>12}", "fault", "injected", "in recovery");
+  for (std::size_t i = 0; i < chaos_outcomes; ++i)
+    text += fmt::format("{:>18}", name_of(static_cast<ChaosOutcome>(i)));
+  for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
+    const ChaosTally& tally = summary.tallies[i];
+    if (tally.injected == 0) continue;
+    text += fmt::format("\n{:<20}{:>9}{:>12}", facts_of(static_cast<ChaosFault>(i)).name, tally.injected,
+                        tally.in_recovery);
+    for (const std::int64_t count : tally.outcomes) text += fmt::format("{:>18}", count);
+  }
+  if (!summary.times.empty())
+    text += fmt::format("\n\n{:<32}{:>8}{:>10}{:>10}{:>10}{:>10}", "milliseconds", "count", "median", "p90",
+                        "p99", "max");
+  for (const ChaosDistribution& times : summary.times) {
+    text += fmt::format("\n{:<32}{:>8}{:>10.1f}{:>10.1f}{:>10.1f}{:>10.1f}", times.name,
+                        times.values_ms.size(), times.percentile(0.5), times.percentile(0.9),
+                        times.percentile(0.99), times.percentile(1.0));
+  }
+  return text + "\n";
+}
+
+}  // namespace holdfast

@@ -1,0 +1,107 @@
+#include "runtime/chaos/run_watcher.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/train/launch_record.h"
+
+namespace holdfast {
+
+std::vector<std::string> starts_of_run(Env& env, const std::string& directory) {
+  const std::string launch = RunPaths{directory}.launch();
+  const Result<std::vector<std::string>> names = env.list(launch);
+  std::vector<std::string> starts;
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const Result<FileStatus> status = env.status(launch + "/" + name);
+    if (status.ok() && status->directory) starts.push_back(name);
+  }
+  return starts;
+}
+
+void RunWatcher::look(std::int64_t launcher) {
+  launcher_ = launcher;
+  follow_log();
+  find_ranks();
+  for (WatchedRank& rank : ranks_) {
+    if (rank.ended || !rank.process->wait_ended(0)) continue;
+    rank.ended = true;
+    ended_.push_back(rank.rank);
+  }
+}
+
+void RunWatcher::follow_log() {
+  const Result<FileStatus> status = env_->status(paths_.events());
+  if (!status.ok() || status->bytes <= read_bytes_) return;
+  Result<std::unique_ptr<File>> file = env_->open(paths_.events(), OpenMode::read);
+  if (!file.ok()) return;
+  std::string text(status->bytes - read_bytes_, '\0');
+  if (!(*file)->read_at(read_bytes_, std::as_writable_bytes(std::span(text))).ok()) return;
+  read_bytes_ += text.size();
+  line_ += text;
+  std::size_t begin = 0;
+  for (std::size_t end = line_.find('\n'); end != std::string::npos; end = line_.find('\n', begin)) {
+    read_line(std::string_view(line_).substr(begin, end - begin));
+    begin = end + 1;
+  }
+  line_.erase(0, begin);
+}
+
+void RunWatcher::read_line(std::string_view line) {
+  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!event.is_object() || !event.contains("event")) return;
+  finished_ = event["event"] == "finish";
+  if (event["event"] != "step" || !event.contains("step") || !event["step"].is_number_unsigned()) return;
+  step_ = event["step"].get<std::uint64_t>();
+  ++steps_seen_;
+}
+
+// There is one start at a time; its directory goes with it. Looking for ranks costs more than all else.
+void RunWatcher::find_ranks() {
+  constexpr std::int64_t every_ns = 10'000'000;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (now_ns < find_ns_) return;
+  find_ns_ = now_ns + every_ns;
+  const std::vector<std::string> names = starts_of_run(*env_, paths_.directory);
+  const std::string name = names.empty() ? "" : names.front();
+  if (name != start_) {
+    ranks_.clear();
+    start_ = name;
+    steps_before_ = steps_seen_;  // the log was read before: what the dead had written is in it
+    if (!name.empty()) starts_.push_back(name);
+  }
+  if (name.empty()) return;
+  for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
+    if (std::ranges::find(ranks_, told.rank, &WatchedRank::rank) != ranks_.end()) continue;
+    Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
+    const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
+    const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;
+    if (!process.ok() || *process == nullptr || !same) continue;  // gone already
+    ranks_.push_back({.rank = told.rank, .process = std::move(process).value()});
+  }
+}
+
+std::vector<WatchedRank*> RunWatcher::living() {
+  std::vector<WatchedRank*> found;
+  for (WatchedRank& rank : ranks_) {
+    if (!rank.ended && !rank.process->wait_ended(0)) found.push_back(&rank);
+  }
+  std::ranges::sort(found, {}, [](const WatchedRank* rank) { return rank->rank; });
+  return found;
+}
+
+std::vector<int> RunWatcher::take_ended() {
+  return std::exchange(ended_, {});
+}
+
+std::unique_ptr<Process> RunWatcher::mpirun() const {
+  Processes& processes = env_->processes();
+  for (const std::int64_t id : processes.list()) {
+    const std::optional<ProcessFacts> facts = processes.facts(id);
+    if (!facts.has_value() || facts->parent != launcher_ || facts->state == 'Z') continue;
+    Result<std::unique_ptr<Process>> process = processes.find(id);
+    if (process.ok() && *process != nullptr) return std::move(process).value();
+  }
+  return nullptr;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,156 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+
+#include "runtime/chaos/campaign.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/build_facts.h"
+#include "runtime/cli/commands.h"
+#include "runtime/cli/resolved_config.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/suggest.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* usage =
+    "usage: holdfast chaos RUN.toml [--runs N | --minutes M | --kills N] [--seed S | --seeds A..B] [--ranks "
+    "N]\n"
+    "                      [--directory DIR] [--section.key=value ...]\n"
+    "\n"
+    "Trains the model that RUN.toml describes once without faults, then once for each seed under `holdfast "
+    "launch`\n"
+    "with faults that the seed draws: which ones, when, on whom, in which layout. Every run must end with "
+    "the bits\n"
+    "of the first one. Says how each fault was mended and how long that took. docs/chaos.md says more.\n"
+    "\n"
+    "  --runs N          how many seeds; 10 when left out, without --minutes, --kills and --seeds\n"
+    "  --minutes M       begins no run later than that\n"
+    "  --kills N         until so many ranks and launchers were killed\n"
+    "  --seed S          the first seed, 1 when left out\n"
+    "  --seeds A..B      these, both included: 17..17 repeats the plan of one\n"
+    "  --ranks N         of a run, at most; 4 when left out\n"
+    "  --faults LIST     only these, as in kill,crash; all when left out\n"
+    "  --faults-max N    of a run, 4 when left out\n"
+    "  --kills-only      as many deaths as a run has room for, a third of them during recovery\n"
+    "  --directory DIR   where the runs are; run.directory with \"-chaos\" behind it when left out\n"
+    "  --json FILE       DIR/chaos.json when left out\n"
+    "  --limit SECONDS   of one run: longer is a hang; 60 and ten times the undisturbed run when left out\n"
+    "  --keep            keeps the directories of runs that were right\n"
+    "  --plan            prints what the seeds would do, and does nothing\n"
+    "\n"
+    "Exit code 0 when every run ended with the right bits, 1 when one did not: its directory is kept.\n";
+
+struct Words {
+  std::vector<std::string> overrides, others;
+};
+
+Words split(const std::vector<std::string>& words) {
+  Words result;
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    const bool is_key = name.find('.') != std::string::npos || name == "--threads" || name == "--device";
+    (name.starts_with("--") && is_key ? result.overrides : result.others).push_back(word);
+  }
+  return result;
+}
+
+Result<void> read_seeds(const Arguments& parsed, CampaignOptions& options) {
+  HF_TRY(const std::int64_t first, parsed.integer("seed", 1, 0));
+  options.first_seed = static_cast<std::uint64_t>(first);
+  if (!parsed.has("seeds")) return {};
+  const std::string text = parsed.text("seeds", "");
+  std::uint64_t from = 0, to = 0;
+  const std::size_t dots = text.find("..");
+  const char* end = text.data() + text.size();
+  const bool read = dots != std::string::npos &&
+                    std::from_chars(text.data(), end, from).ptr == text.data() + dots &&
+                    dots + 2 < text.size() && std::from_chars(text.data() + dots + 2, end, to).ptr == end;
+  if (!read || to < from || parsed.has("seed") || parsed.has("runs")) {
+    return fail(
+        ExitCode::config,
+        "chaos: --seeds must be A..B with A <= B, as in 17..17, without --seed and --runs; got \"{}\"", text);
+  }
+  options.first_seed = from;
+  options.runs = static_cast<std::int64_t>(to - from + 1);
+  return {};
+}
+
+Result<std::vector<ChaosFault>> read_faults(const std::string& list) {
+  std::vector<ChaosFault> faults;
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < chaos_fault_kinds; ++i)
+    names.push_back(facts_of(static_cast<ChaosFault>(i)).name);
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto found = std::ranges::find(names, word);
+    if (found == names.end()) {
+      const std::string near = closest(word, names);
+      return fail(ExitCode::config, "chaos: there is no fault {}{}; there are {}", word,
+                  near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
+    }
+    faults.push_back(static_cast<ChaosFault>(found - names.begin()));
+  }
+  return faults;
+}
+
+Result<CampaignOptions> read_options(const Arguments& parsed) {
+  CampaignOptions options{.config = parsed.positional(0)};
+  const bool bounded = parsed.has("minutes") || parsed.has("kills");
+  HF_TRY(options.runs, parsed.integer("runs", bounded ? 0 : options.runs, 1));
+  HF_TRY(options.minutes, parsed.real("minutes", 0.0, 0.0));
+  HF_TRY(options.kills, parsed.integer("kills", 0, 1));
+  HF_TRY_VOID(read_seeds(parsed, options));
+  HF_TRY(const std::int64_t ranks, parsed.integer("ranks", options.ranks, 2));
+  options.ranks = static_cast<int>(std::min<std::int64_t>(ranks, 4096));
+  HF_TRY(const std::int64_t faults_max, parsed.integer("faults-max", options.faults_max, 1));
+  options.faults_max = static_cast<int>(std::min<std::int64_t>(faults_max, 1000));
+  HF_TRY(const double limit_seconds, parsed.real("limit", 0.0, 1.0));
+  options.limit_ms = static_cast<std::int64_t>(limit_seconds * 1e3);
+  HF_TRY(options.faults, read_faults(parsed.text("faults", "")));
+  options.kills_only = parsed.has("kills-only");
+  options.keep = parsed.has("keep");
+  options.only_plans = parsed.has("plan");
+  options.json = parsed.text("json", "");
+  options.directory = parsed.text("directory", "");
+  options.version = fmt::format("holdfast {} ({} build)", build_version(), build_type());
+  return options;
+}
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+Result<bool> chaos(const std::vector<std::string>& words) {
+  Env& env = posix_env();
+  const Words parts = split(words);
+  HF_TRY(const Arguments parsed, Arguments::parse("chaos", parts.others, {"RUN.toml"},
+                                                  {"runs", "minutes", "kills", "seed", "seeds", "ranks",
+                                                   "faults", "faults-max", "directory", "json", "limit"},
+                                                  {"kills-only", "keep", "plan"}));
+  HF_TRY(CampaignOptions options, read_options(parsed));
+  options.overrides = parts.overrides;
+  HF_TRY(const std::vector<Override> overrides, parse_overrides(parts.overrides));
+  HF_TRY(LoadedConfig loaded, load_config(env, options.config, overrides));
+  HF_TRY_VOID(resolve_with_data(env, loaded.config));
+  if (options.directory.empty()) options.directory = without_slashes(loaded.config.run.directory) + "-chaos";
+  options.directory = without_slashes(options.directory);
+  return run_campaign(env, options, std::move(loaded.config));
+}
+
+}  // namespace
+
+int run_chaos_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<bool> right = chaos(arguments);
+  if (!right.ok()) return complain(right.error());
+  return *right ? 0 : 1;
+}
+
+}  // namespace holdfast

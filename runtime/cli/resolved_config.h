@@ -1,0 +1,16 @@
+// The config of a run as its first start resolves it, for commands that look ahead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// resolve_config(); the data is opened only where the vocabulary follows from it.
+Result<void> resolve_with_data(Env& env, Config& config);
+
+}  // namespace holdfast

@@ -1,0 +1,117 @@
+#include "runtime/chaos/chaos_summary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/chaos/chaos_report.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::int64_t second = 1'000'000;
+
+ChaosRun run_with(ChaosFault fault, std::int64_t time_us, std::vector<FaultEntry> entries) {
+  ChaosRun run;
+  run.plan.layout = {.ranks = 4};
+  run.injected = {{.fault = fault, .time_us = time_us, .what = "kill -9 of rank 2 <b>"}};
+  run.launches = {{.begun_us = 1, .ended_us = 100 * second}};
+  run.ledger.faults = std::move(entries);
+  return run;
+}
+
+TEST(ChaosSummary, HealedInPlace) {
+  const ChaosRun run =
+      run_with(ChaosFault::kill, 10 * second,
+               {{.level = FaultLevel::in_place, .time_us = 4 * second, .resumed_us = 5 * second},
+                {.level = FaultLevel::in_place,
+                 .time_us = 10 * second + 4'000,
+                 .resumed_us = 10 * second + 90'000,
+                 .cost_ms = 86.0,
+                 .shrink_ms = 6.0}});
+  const JudgedFault judged = judge(run).front();
+  EXPECT_EQ(judged.outcome, ChaosOutcome::in_place);
+  EXPECT_EQ(judged.notice_ms, 4.0);
+  EXPECT_EQ(judged.mend_ms, 90.0);
+  EXPECT_FALSE(judged.in_recovery);
+}
+
+TEST(ChaosSummary, WhileAnotherIsMended) {
+  const ChaosRun run =
+      run_with(ChaosFault::kill_in_recovery, 10 * second,
+               {{.level = FaultLevel::in_place, .time_us = 9 * second + 950'000, .resumed_us = 11 * second}});
+  const JudgedFault judged = judge(run).front();
+  EXPECT_TRUE(judged.in_recovery);
+  EXPECT_EQ(judged.outcome, ChaosOutcome::in_place);
+  EXPECT_EQ(judged.notice_ms, -1.0) << "it was noticed together with the one before";
+}
+
+TEST(ChaosSummary, Outcomes) {
+  const auto outcome = [](ChaosFault fault, FaultLevel level) {
+    return judge(run_with(fault, 10 * second,
+                          {{.level = level, .time_us = 10 * second, .resumed_us = 12 * second}}))
+        .front()
+        .outcome;
+  };
+  EXPECT_EQ(outcome(ChaosFault::mpirun_killed, FaultLevel::restart), ChaosOutcome::restarted);
+  EXPECT_EQ(outcome(ChaosFault::job_killed, FaultLevel::launch), ChaosOutcome::launched_again);
+  EXPECT_EQ(judge(run_with(ChaosFault::kill, 10 * second, {})).front().outcome,
+            ChaosOutcome::nothing_to_mend);
+  EXPECT_EQ(outcome(ChaosFault::kill, FaultLevel::none), ChaosOutcome::nothing_to_mend)
+      << "a save that failed";
+
+  ChaosRun given_up =
+      run_with(ChaosFault::kill, 10 * second,
+               {{.level = FaultLevel::restart, .time_us = 10 * second, .resumed_us = 30 * second}});
+  given_up.launches = {{.begun_us = 1, .ended_us = 20 * second, .exit_code = 76},
+                       {.begun_us = 21 * second, .ended_us = 40 * second}};
+  EXPECT_EQ(judge(given_up).front().outcome, ChaosOutcome::ended_truthfully);
+
+  ChaosRun wrong = given_up;
+  wrong.wrong = "other bits";
+  EXPECT_EQ(judge(wrong).front().outcome, ChaosOutcome::wrong);
+}
+
+TEST(ChaosSummary, PercentilesAreMeasuredValues) {
+  ChaosDistribution times{.name = "t", .values_ms = {1, 2, 3, 4, 5, 6, 7, 8, 9, 100}};
+  EXPECT_EQ(times.percentile(0.5), 5.0);
+  EXPECT_EQ(times.percentile(0.9), 9.0);
+  EXPECT_EQ(times.percentile(0.99), 100.0);
+  EXPECT_EQ(times.percentile(1.0), 100.0);
+  EXPECT_EQ(ChaosDistribution{}.percentile(0.5), 0.0);
+}
+
+TEST(ChaosReport, TellsTheSameInEveryForm) {
+  std::vector<ChaosRun> runs = {run_with(ChaosFault::kill, 10 * second,
+                                         {{.level = FaultLevel::in_place,
+                                           .time_us = 10 * second + 4'000,
+                                           .resumed_us = 10 * second + 90'000,
+                                           .cost_ms = 86.0}}),
+                                run_with(ChaosFault::crash, 10 * second, {})};
+  runs[1].wrong = "other bits than <the> undisturbed run";
+  const ChaosSummary summary = summarize(runs);
+  EXPECT_EQ(summary.runs, 2);
+  EXPECT_EQ(summary.right, 1);
+  EXPECT_EQ(summary.kills, 1);
+  EXPECT_EQ(summary.faults, 2);
+  const ChaosHeader header{.name = "chaos", .skipped = {{ChaosFault::hang, "no guard"}}};
+  const nlohmann::json json = nlohmann::json::parse(chaos_json(header, runs, summary));
+  EXPECT_EQ(json["faults"]["kill"]["in place"], 1);
+  EXPECT_EQ(json["faults"]["crash"]["wrong"], 1);
+  EXPECT_EQ(json["skipped"]["hang"], "no guard");
+  EXPECT_EQ(json["times_ms"]["death noticed"]["median"], 4.0);
+  EXPECT_EQ(json["each"][1]["right"], false);
+  const std::string html = chaos_html(header, runs, summary);
+  EXPECT_THAT(html, HasSubstr("1 wrong"));
+  EXPECT_THAT(html, HasSubstr("left out: no guard"));
+  EXPECT_THAT(html, Not(HasSubstr("<b>")));
+  EXPECT_THAT(html, Not(HasSubstr("<the>")));
+  EXPECT_THAT(to_text(summary), HasSubstr("death noticed"));
+}
+
+}  // namespace
+}  // namespace holdfast
