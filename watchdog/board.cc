@@ -8,6 +8,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/shared_memory_facts.h"
+#include "watchdog/host_table.h"
 
 namespace holdfast {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
+constexpr const char* table_end = "-hosts";  // of the name of a HostTable
 constexpr std::uint32_t layout_version = 1;
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
@@ -214,11 +216,19 @@ std::size_t remove_dead_boards(Env& env) {
   std::size_t removed = 0;
   for (const std::string& name : *names) {
     if (!name.starts_with(name_begin)) continue;
+    if (const std::size_t end = name.find(table_end); end != std::string::npos) {
+      // Made behind its board and removed behind it: without one it is left over.
+      if (!std::ranges::binary_search(*names, name.substr(0, end)))
+        HostTable::remove(env, name.substr(0, end));
+      continue;
+    }
     const Result<std::unique_ptr<Board>> board = Board::open(env, name);
     if (!board.ok()) continue;  // another user's, or one that is just made
     BoardHeader& header = (*board)->header();
     const SlotView guard = {.process = header.guard_process, .started_ticks = header.guard_started_ticks};
-    if (!lives(env, guard) && (*board)->close(env, name)) ++removed;
+    if (lives(env, guard) || !(*board)->close(env, name)) continue;
+    HostTable::remove(env, name);
+    ++removed;
   }
   return removed;
 }

@@ -123,7 +123,7 @@ class Board {
 };
 
 // What was left in this host's shared memory when everybody was killed at once: boards of which neither a
-// rank nor the guard lives. How many there were.
+// rank nor the guard lives, and their tables of hosts. How many boards there were.
 std::size_t remove_dead_boards(Env& env);
 
 // What one slot says, as plain values of one moment.

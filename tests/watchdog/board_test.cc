@@ -158,10 +158,17 @@ TEST_F(BoardTest, OneThatEverybodyWasKilledOnIsRemoved) {
   ASSERT_TRUE(make(dead)->take_slot(env, 0).ok());
   env.own_id = getpid();
   ASSERT_TRUE(ended->wait_ended(10'000));
+  const std::string orphan = board_name(env.board + "orphan") + "-hosts";
+  for (const std::string& table : {living + "-hosts", dead + "-hosts", orphan}) {
+    ASSERT_TRUE(env.create_shared_memory(table, 8).ok());
+  }
   EXPECT_GE(remove_dead_boards(env), 1u);
   EXPECT_TRUE(Board::open(env, living).ok());
   EXPECT_TRUE(Board::open(env, guarded).ok());
   EXPECT_FALSE(Board::open(env, dead).ok());
+  EXPECT_TRUE(env.open_shared_memory(living + "-hosts").ok());
+  EXPECT_FALSE(env.open_shared_memory(dead + "-hosts").ok());
+  EXPECT_FALSE(env.open_shared_memory(orphan).ok());
   ASSERT_TRUE(sleeper->signal(SIGKILL).ok());
   ASSERT_TRUE(sleeper->wait_ended(10'000));
   remove_dead_boards(env);
