@@ -45,6 +45,10 @@ bool launched_by_mpi(Env& env) {
          !env.variable("PMI_RANK").empty();
 }
 
+bool launched_by_ranks(Env& env) {
+  return !env.variable("OMPI_PARENT_PORT").empty();
+}
+
 int launched_rank(Env& env) {
   return first_number(env, rank_names, 0).number;
 }

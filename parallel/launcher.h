@@ -9,6 +9,7 @@
 namespace holdfast {
 
 bool launched_by_mpi(Env& env);        // as one rank of a job
+bool launched_by_ranks(Env& env);      // of a run that goes on meanwhile, by MPI_Comm_spawn
 int launched_rank(Env& env);           // 0 when not launched by MPI or not said
 int launched_ranks(Env& env);          // ranks of the job, 1 when not launched by MPI or not said
 int launched_ranks_on_host(Env& env);  // of this host

@@ -73,14 +73,27 @@ Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& 
   std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof), listener));
   MembershipView newest;
   HF_TRY(membership->view_, membership->introduce({env, timeout_ms, listener}, newest));
-  for (const Member& member : membership->view_.members) {
-    const std::optional<ProcessFacts> facts = env.processes().facts(member.process_id);
-    const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
-    const bool another = member.process_id != env.process_id();  // a test's ranks may be threads of one
-    if (member.host == env.host_name() && same && another)
-      membership->in_sight_.push_back(member.launched_rank);
-  }
+  membership->look_around();
   return membership;
+}
+
+void Membership::look_around() {
+  in_sight_.clear();
+  for (const Member& member : view_.members) {
+    const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
+    const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
+    const bool another = member.process_id != env_->process_id();  // a test's ranks may be threads of one
+    if (member.host == env_->host_name() && same && another) in_sight_.push_back(member.launched_rank);
+  }
+}
+
+Result<void> Membership::grow(int count, std::int64_t timeout_ms, const std::string& why) {
+  HF_TRY_VOID(world_->grow(count, timeout_ms, why));
+  ++epoch_;
+  MembershipView newest;
+  HF_TRY(view_, introduce({*env_, timeout_ms, listener_}, newest));
+  look_around();
+  return {};
 }
 
 std::vector<std::string> Membership::hosts() const {
@@ -141,7 +154,7 @@ Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why
     if (const Result<void> shrunk = world_->shrink(left_ms(), why); !shrunk.ok()) {
       return out_of_reach().empty() ? shrunk.error() : end_cut_off();
     }
-    ++epoch_;
+    if (epoch_ != epoch_not_known) ++epoch_;
     const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()), listener_);
     MembershipView newest;
     Result<MembershipView> now = introduce(waiter, newest);
@@ -169,10 +182,14 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
                                    .host = env_->host_name()},
                           .newest = view_};
   HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, to_text(mine)));
+  std::vector<Introduction> all;
+  for (const std::string& text : texts) all.push_back(introduction_of(text));
+  for (const Introduction& said : all) {
+    if (epoch_ == epoch_not_known) epoch_ = said.epoch;
+  }
   MembershipView now{.epoch = epoch_, .members = {}};
-  for (const std::string& text : texts) {
-    Introduction said = introduction_of(text);
-    if (said.epoch != epoch_) {
+  for (Introduction& said : all) {
+    if (said.epoch != epoch_ && said.epoch != epoch_not_known) {
       group.abandon();
       return fail(ExitCode::communication,
                   "rank {} is in epoch {} of the run and rank {} in epoch {}: they have not seen the same "

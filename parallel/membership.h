@@ -4,10 +4,13 @@
 //     HF_TRY_VOID(membership.recover(timeout_ms, why));  // everyone that is left, each when it notices
 //     Communicator& next = membership.communicator();  // another object; the one before stays abandoned
 //   }
+//   membership.grow(count, timeout_ms, why);          // all of them, where nobody is missing: new processes
+//   come
 //
-// Epochs count the communicators: 0 is that of all launched ranks, and every recovery begins the next. Each
-// has a communicator of its own that is never used again, so no frame of one can be taken for one of another;
-// its first exchange says which epoch everybody believes it to be.
+// Epochs count the communicators: 0 is that of all launched ranks, and every recovery and every growth begins
+// the next. A process that comes later learns from the others which it is, and has a number after theirs.
+// Each has a communicator of its own that is never used again, so no frame of one can be taken for one of
+// another; its first exchange says which epoch everybody believes it to be.
 //
 // Threads: that of the communicator. Errors: ExitCode::communication.
 #pragma once
@@ -39,6 +42,14 @@ class ShrinkingWorld {
   // `cut_off` says why no wait for others will ever end, or nothing; also from another thread while this one
   // is in shrink(). Where it says something, waits end with that as their error, and shrink() does not begin.
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
+  // Starts `count` processes more, which run the same program, and makes a communicator of everyone; all of
+  // current() call it, with nothing under way there. An error after which current() is not abandoned: none
+  // could be started, and nothing has changed. After any other it is for shrink() to go on without the new
+  // ones, which end themselves. Blocks, as shrink() does, and ends the process as that does: MPI hangs where
+  // somebody dies at the wrong moment.
+  virtual Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) = 0;
+  // Whether this process was started by the others' grow(); then current() is what came of it.
+  virtual bool came_later() const = 0;
 };
 
 struct Member {
@@ -58,8 +69,9 @@ class Membership {
   // Whether a member that does not answer is known to be dead, beyond doubt.
   using DeathProof = std::function<bool(const Member&)>;
 
-  // All launched ranks together. `world` outlives it. `proof`: beside what the members of a host see for
-  // themselves, that a process is gone. `listener`: hears of waits; null: nobody does.
+  // All launched ranks together, or a process that came later with those that are in grow(). `world` outlives
+  // it. `proof`: beside what the members of a host see for themselves, that a process is gone. `listener`:
+  // hears of waits; null: nobody does.
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
                                                    DeathProof proof = {}, WaitListener* listener = nullptr);
 
@@ -86,9 +98,18 @@ class Membership {
   // behind, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
+  // ShrinkingWorld::grow(), and the first exchange of the epoch that it begins. An error that leaves
+  // communicator() as it was: none could be started. After any other: recover().
+  Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);
+  bool came_later() const { return world_->came_later(); }
+
  private:
   Membership(Env& env, ShrinkingWorld& world, DeathProof proof, WaitListener* listener)
-      : env_(&env), world_(&world), proof_(std::move(proof)), listener_(listener) {}
+      : env_(&env),
+        world_(&world),
+        proof_(std::move(proof)),
+        listener_(listener),
+        epoch_(world.came_later() ? epoch_not_known : 0) {}
   Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
   Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
   std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,
@@ -98,13 +119,17 @@ class Membership {
   std::string why_cut_off() const;
   Error end_cut_off();
 
+  void look_around();
+
+  static constexpr std::uint64_t epoch_not_known = ~std::uint64_t{0};  // of one that came later
+
   Env* env_;
   ShrinkingWorld* world_;
   DeathProof proof_;
   WaitListener* listener_;
   HostKnowledge knowledge_;
   bool cut_off_ = false, lost_quorum_ = false;
-  std::uint64_t epoch_ = 0;
+  std::uint64_t epoch_;
   MembershipView view_;        // the newest that was agreed on
   std::vector<int> in_sight_;  // launched ranks whose processes this one can see
 };

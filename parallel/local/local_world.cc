@@ -1,8 +1,10 @@
 #include "parallel/local/local_world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
@@ -12,14 +14,19 @@ namespace holdfast {
 struct LocalWorld::Shared {
   struct Place {
     bool alive = true;
-    bool shrinking = false;             // in shrink(), for the next epoch
+    bool shrinking = false;  // in shrink(), for the next epoch
+    int growing = 0;         // in grow(), by so many
+    bool came_later = false;
     std::unique_ptr<Communicator> end;  // of the newest epoch, until its rank takes it
   };
 
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t epoch = 0;
-  std::vector<Place> places;  // by launched rank
+  std::uint64_t deaths = 0;
+  std::uint64_t refusals = 0;  // growths that nothing came of
+  std::vector<Place> places;   // by launched rank
+  StartRank start_rank;
 
   // With the mutex held: the next epoch, if all that are left wait for it.
   void begin_epoch_if_complete() {
@@ -29,15 +36,45 @@ struct LocalWorld::Shared {
       if (places[rank].alive) members.push_back(static_cast<int>(rank));
     }
     if (members.empty()) return;
+    begin_epoch(members);
+  }
+
+  void begin_epoch(const std::vector<int>& members) {
     std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(members);
     for (std::size_t i = 0; i < members.size(); ++i) {
       Place& place = places[static_cast<std::size_t>(members[i])];
       place.shrinking = false;
+      place.growing = 0;
       place.end = std::move(ends[i]);
     }
     ++epoch;
     changed.notify_all();
   }
+
+  // With the mutex held: starts the new ranks, if all wait for them.
+  void grow_if_complete(int count) {
+    std::vector<int> members;
+    for (std::size_t rank = 0; rank < places.size(); ++rank) {
+      if (places[rank].alive && places[rank].growing == 0) return;
+      if (places[rank].alive) members.push_back(static_cast<int>(rank));
+    }
+    const std::size_t before = places.size();
+    for (int i = 0; i < count; ++i) {
+      const int number = static_cast<int>(places.size());
+      if (!start_rank || !start_rank(number)) {
+        places.resize(before);
+        for (Place& place : places) place.growing = 0;
+        ++refusals;
+        changed.notify_all();
+        return;
+      }
+      places.emplace_back().came_later = true;
+      members.push_back(number);
+    }
+    begin_epoch(members);
+  }
+
+  bool somebody_shrinks() const { return std::ranges::any_of(places, &Place::shrinking); }
 };
 
 class LocalWorld::Rank final : public ShrinkingWorld {
@@ -46,12 +83,15 @@ class LocalWorld::Rank final : public ShrinkingWorld {
       : shared_(std::move(shared)), place_(static_cast<std::size_t>(launched_rank)) {
     const std::lock_guard guard(shared_->mutex);
     epochs_.push_back(std::move(shared_->places[place_].end));
+    came_later_ = shared_->places[place_].came_later;
   }
   ~Rank() override {
     epochs_.clear();
     const std::lock_guard guard(shared_->mutex);
     shared_->places[place_].alive = false;
+    ++shared_->deaths;
     shared_->begin_epoch_if_complete();
+    shared_->changed.notify_all();
   }
 
   Communicator& current() override { return *epochs_.back(); }
@@ -62,6 +102,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     const std::uint64_t before = shared_->epoch;
     Shared::Place& place = shared_->places[place_];
     place.shrinking = true;
+    shared_->changed.notify_all();
     shared_->begin_epoch_if_complete();
     if (!shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms),
                                    [&] { return shared_->epoch > before; })) {
@@ -73,13 +114,40 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     return {};
   }
 
+  Result<void> grow(int count, std::int64_t timeout_ms, const std::string&) override {
+    HF_TRY_VOID(current().check_peers());
+    std::unique_lock lock(shared_->mutex);
+    const std::uint64_t epoch = shared_->epoch, refusals = shared_->refusals, deaths = shared_->deaths;
+    shared_->places[place_].growing = count;
+    shared_->grow_if_complete(count);
+    shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+      return shared_->epoch > epoch || shared_->refusals > refusals || shared_->deaths > deaths ||
+             shared_->somebody_shrinks();
+    });
+    Shared::Place& place = shared_->places[place_];
+    place.growing = 0;
+    if (shared_->epoch > epoch) {
+      epochs_.push_back(std::move(place.end));
+      return {};
+    }
+    if (shared_->refusals > refusals)
+      return fail(ExitCode::communication, "the new ranks could not be started");
+    lock.unlock();
+    current().abandon();
+    return fail(ExitCode::communication, "rank {} lost a rank while new ones were started", place_);
+  }
+
+  bool came_later() const override { return came_later_; }
+
  private:
   std::shared_ptr<Shared> shared_;
   std::size_t place_;
+  bool came_later_ = false;
   std::vector<std::unique_ptr<Communicator>> epochs_;
 };
 
-LocalWorld::LocalWorld(int ranks) : shared_(std::make_shared<Shared>()) {
+LocalWorld::LocalWorld(int ranks, StartRank start_rank) : shared_(std::make_shared<Shared>()) {
+  shared_->start_rank = std::move(start_rank);
   shared_->places.resize(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<Communicator>> ends = make_local_communicators(ranks);
   for (std::size_t rank = 0; rank < ends.size(); ++rank) shared_->places[rank].end = std::move(ends[rank]);

@@ -4,8 +4,11 @@
 //   LocalWorld world(4);
 //   thread of rank r: const std::unique_ptr<ShrinkingWorld> mine = world.join(r);   // until it dies:
 //   .reset()
+//
+// With a function that starts one rank more (a thread that joins as that), ranks can come later, too.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "parallel/membership.h"
@@ -14,7 +17,9 @@ namespace holdfast {
 
 class LocalWorld {
  public:
-  explicit LocalWorld(int ranks);
+  // Called with the number of the new rank, by one of the others' threads; false: it cannot be started.
+  using StartRank = std::function<bool(int launched_rank)>;
+  explicit LocalWorld(int ranks, StartRank start_rank = {});
   // Once for every rank; of its thread. The object's end is the rank's death. A shrink() in which somebody
   // does not take part is an error at its deadline.
   std::unique_ptr<ShrinkingWorld> join(int launched_rank);

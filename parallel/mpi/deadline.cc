@@ -10,9 +10,9 @@
 namespace holdfast {
 
 Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
-                   std::function<std::string()> sooner)
+                   std::function<std::string()> sooner, End end)
     : env_(&env), told_(told), sooner_(std::move(sooner)) {
-  thread_ = std::thread([this, timeout_ms, text = std::move(sentence)] {
+  thread_ = std::thread([this, timeout_ms, end, text = std::move(sentence)] {
     if (wait_for_end(timeout_ms)) return;
     if (said_sooner_.empty()) {
       std::fprintf(stderr, "%s\n", text.c_str());
@@ -20,6 +20,7 @@ Deadline::Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::str
       std::fprintf(stderr, "holdfast: %s; the run ends, start it again\n", said_sooner_.c_str());
     }
     std::fflush(stderr);
+    if (end == End::die) env_->kill_self();
     _exit(static_cast<int>(ExitCode::communication));
   });
 }

@@ -16,17 +16,18 @@ namespace holdfast {
 
 // From construction to destruction; on expiry `sentence` goes to stderr and the process ends at once with
 // ExitCode::communication, because a blocked MPI call can neither be cancelled nor be left. For calls without
-// which the whole run cannot go on: a rank that leaves a run that goes on dies by SIGKILL instead.
+// which the whole run cannot go on. A rank that leaves a run that goes on dies by SIGKILL instead: End::die.
 class Deadline {
  public:
   struct Told {
     WaitListener* listener = nullptr;  // null: nobody
     const char* operation = "";
   };
+  enum class End { exit, die };
   // Such a call waits for other ranks: `told` hears so from a thread, while the one that made this is in it.
   // `sooner`: asked meanwhile; when it says something, that is said instead, and the time is over.
   Deadline(Env& env, std::int64_t timeout_ms, const Told& told, std::string sentence,
-           std::function<std::string()> sooner = {});
+           std::function<std::string()> sooner = {}, End end = End::exit);
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

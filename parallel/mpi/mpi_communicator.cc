@@ -3,7 +3,6 @@
 #include <mpi-ext.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -50,32 +49,21 @@ int first_failed(MPI_Comm) {
 }
 #endif
 
-// Of the ranks of the communicator, by rank.
-std::vector<int> ranks_in_world(MPI_Comm communicator, int size) {
-  std::vector<int> own(static_cast<std::size_t>(size)), launched(own.size());
-  std::iota(own.begin(), own.end(), 0);
-  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
-  MPI_Comm_group(communicator, &group);
-  MPI_Comm_group(MPI_COMM_WORLD, &world);
-  MPI_Group_translate_ranks(group, size, own.data(), world, launched.data());
-  MPI_Group_free(&group);
-  MPI_Group_free(&world);
-  return launched;
-}
-
 }  // namespace
 
-MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener,
+MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant,
+                                 std::vector<int> launched_ranks, WaitListener* listener,
                                  const std::function<std::string()>& cut_off)
     : env_(&env),
       communicator_(communicator),
       fault_tolerant_(fault_tolerant),
       listener_(listener),
       cut_off_(&cut_off),
+      launched_ranks_(std::move(launched_ranks)),
       slots_(2 * request_count_max) {
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
-  launched_ranks_ = ranks_in_world(communicator_, size_);
+  HF_CHECK(launched_ranks_.size() == static_cast<std::size_t>(size_));
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
 }
 

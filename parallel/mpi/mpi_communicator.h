@@ -27,17 +27,17 @@ class MpiCommunicator final : public Communicator {
   // How long requests may take to end after an error.
   static constexpr std::int64_t drain_timeout_ms = 5'000;
 
-  // MPI_ERRORS_RETURN is set on `communicator`, whose ranks are in the order of the launched ones. With fault
-  // tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a rank
-  // that waits for nobody.
+  // MPI_ERRORS_RETURN is set on `communicator`, whose ranks have these numbers in the run, ascending. With
+  // fault tolerance an error on one rank becomes one on all (MPIX_Comm_revoke), so that nobody waits for a
+  // rank that waits for nobody.
   // `listener`: hears of the wait for requests to end; null: nobody does. `cut_off`: ShrinkingWorld::watch();
   // it outlives this object.
-  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, WaitListener* listener,
-                  const std::function<std::string()>& cut_off);
+  MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tolerant, std::vector<int> launched_ranks,
+                  WaitListener* listener, const std::function<std::string()>& cut_off);
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  // In MPI_COMM_WORLD.
   int global_rank(int rank) const override { return launched_ranks_[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& launched_ranks() const { return launched_ranks_; }
   MPI_Comm handle() const { return communicator_; }
   Result<Request> send(std::span<const std::byte> source, int peer, int tag) override;
   Result<Request> receive(std::span<std::byte> target, int peer, int tag) override;

@@ -45,6 +45,7 @@ class Session final : public MpiSession {
         facts_(std::move(facts)),
         listener_(listener),
         world_(env, facts_.fault_tolerant, listener) {}
+  void join_those_that_started_it(std::int64_t timeout_ms) { world_.join(timeout_ms); }
 
   // Never finalises: a session that goes without finish() saw an error, and MPI_Finalize could wait for the
   // dead.
@@ -60,7 +61,7 @@ class Session final : public MpiSession {
         fmt::format("rank {} of {} (host {}): leaving MPI took longer than {} ms: another rank never "
                     "came to its end; this process ends itself",
                     launched_rank(*env_), launched_ranks(*env_), env_->host_name(), timeout_ms));
-    world_.current().close();
+    world_.close();
     if (const int code = MPI_Finalize(); code != MPI_SUCCESS) {
       return fail(ExitCode::communication, "leaving MPI failed: {}", mpi_text(code));
     }
@@ -115,6 +116,7 @@ MpiFacts facts_of_linked_mpi() {
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
                                                       WaitListener* listener) {
   prepare_environment(env);
+  const bool came_later = launched_by_ranks(env);
   int provided = MPI_THREAD_SINGLE;
   int code = MPI_SUCCESS;
   {
@@ -123,7 +125,8 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
         fmt::format("rank {} (host {}): waited {} ms in MPI_Init for the other ranks of {}: one of them "
                     "failed before it "
                     "joined (its own output says why) or its host is out of reach; this process ends itself",
-                    launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)));
+                    launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)),
+        {}, came_later ? Deadline::End::die : Deadline::End::exit);
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   }
   if (code != MPI_SUCCESS) {
@@ -146,7 +149,9 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   MpiFacts facts = facts_of_linked_mpi();
   const std::string switched_on = env.variable("OMPI_MCA_mpi_ft_enable");  // set by mpirun --with-ft ulfm
   facts.fault_tolerant = facts.fault_tolerant && (switched_on == "1" || switched_on == "true");
-  return std::unique_ptr<MpiSession>(std::make_unique<Session>(env, std::move(facts), listener));
+  auto session = std::make_unique<Session>(env, std::move(facts), listener);
+  if (came_later) session->join_those_that_started_it(join_timeout_ms);
+  return std::unique_ptr<MpiSession>(std::move(session));
 }
 
 }  // namespace holdfast

@@ -87,8 +87,9 @@ Result<Group> join_group(Env& env, RankWatch* watch) {
   return group;
 }
 
-int leave(Env& env, Group& group, std::unique_ptr<RankWatch> watch, const RunEnd& end, int signal) {
-  tell_launcher_end(env, launched_rank(env), end.code, signal);
+int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, const RunEnd& end,
+          int signal) {
+  tell_launcher_end(env, number, end.code, signal);
   const int code = static_cast<int>(end.code);
   // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
   // names it.
@@ -117,20 +118,32 @@ Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words
   return load_config(env, words.front(), overrides);
 }
 
+// A process that ranks of the run have started is numbered after them, not as its launcher does.
+int number_of(Group& group) {
+  return group.communicator().global_rank(group.communicator().rank());
+}
+
 // Every rank joins before it speaks of its input, so that all find out together and one does.
 Result<int> train(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(*watcher);
-  tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
+  const bool came_later = launched_by_ranks(env);
+  if (!came_later)
+    tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
   Result<LoadedConfig> config = read_config(env, words);
-  std::unique_ptr<RankWatch> watch = begin_watch(env, config, join_timeout_ms);
-  HF_TRY(Group group, join_group(env, watch.get()));
+  // The board is of the ranks that were launched together.
+  std::unique_ptr<RankWatch> watch = came_later ? nullptr : begin_watch(env, config, join_timeout_ms);
+  Result<Group> joined = join_group(env, watch.get());
+  if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
+  HF_TRY(Group group, std::move(joined));
+  const int number = launched_by_mpi(env) ? number_of(group) : 0;
+  if (came_later) tell_launcher_ready(env, number);
   enter(watch.get(), Phase::start_up, 0);
   if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
   Result<std::unique_ptr<FaultPoints>> faults =
-      FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), group.communicator().rank(), env);
+      FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), number, env);
   if (!faults.ok()) {
     config = faults.error();
     faults = std::make_unique<FaultPoints>();
@@ -146,7 +159,7 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .started_ns = started_ns,
                                 .membership = group.membership.get(),
                                 .watch = watch.get()});
-  return leave(env, group, std::move(watch), end, stop.signal());
+  return leave(env, group, number, std::move(watch), end, stop.signal());
 }
 
 }  // namespace

@@ -72,6 +72,9 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
 const std::vector<std::string_view>& FaultPoints::names() {
   static const std::vector<std::string_view> list = {"data.before_batch",
                                                      "evaluation.begin",
+                                                     "grow.after_spawn",
+                                                     "grow.before_load",
+                                                     "grow.begin",
                                                      "load.before_read",
                                                      "load.before_snapshot",
                                                      "recover.after_shrink",

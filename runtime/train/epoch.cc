@@ -14,7 +14,8 @@ constexpr int tag_run_end = tag_collective + 1;
 struct EndMessage {
   std::int32_t code = 0;
   std::int32_t is_error = 0;
-  std::array<char, 1016> sentence{};  // ends with a zero
+  std::int32_t grows = 0;
+  std::array<char, 1012> sentence{};  // ends with a zero
 };
 static_assert(sizeof(EndMessage) == 1024);
 
@@ -41,7 +42,7 @@ Epoch::Epoch(const TrainInputs& inputs, Seating seating) : world_(inputs), seati
   seats_.emplace(with_communicator(inputs, *group_));
 }
 
-Result<ExitCode> Epoch::wait_for_end(const Waiter& waiter) {
+Result<EpochEnd> Epoch::wait_for_end(const Waiter& waiter) {
   Communicator& world = world_.communicator;
   EndMessage message;
   HF_TRY(const Communicator::Request request,
@@ -60,13 +61,14 @@ Result<ExitCode> Epoch::wait_for_end(const Waiter& waiter) {
   if (waiter.listener() != nullptr) waiter.listener()->goes_on();
   const auto code = static_cast<ExitCode>(message.code);
   if (message.is_error != 0) return Error{code, message.sentence.data()};
-  return code;
+  return EpochEnd{.code = code, .grows = message.grows != 0};
 }
 
-Result<void> Epoch::tell_spares(const Waiter& waiter, const Result<ExitCode>& end) {
+Result<void> Epoch::tell_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
   if (!leads()) return {};
   EndMessage message;
-  message.code = static_cast<std::int32_t>(end.ok() ? *end : end.error().code);
+  message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
+  message.grows = end.ok() && end->grows ? 1 : 0;
   message.is_error = end.ok() ? 0 : 1;
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),

@@ -15,6 +15,11 @@ namespace holdfast {
 // `inputs` with another communicator.
 TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communicator);
 
+struct EpochEnd {
+  ExitCode code = ExitCode::done;  // of the run
+  bool grows = false;              // the run does not end: all stand still for new ranks to come
+};
+
 class Epoch {
  public:
   // `inputs.communicator`: of all ranks that are there; it outlives this object.
@@ -28,12 +33,12 @@ class Epoch {
   // What a rank with a seat works with: its communicator is of those that have one, in the order of seats.
   const TrainInputs& seats() const { return *seats_; }
 
-  // A rank without a seat waits here for the end of the run, which the leader tells with tell_spares(). It
+  // A rank without a seat waits here for the end of the epoch, which the leader tells with tell_spares(). It
   // looks at its peers meanwhile, so it hears of deaths as they do. Errors: communication, or how the run
   // ended.
-  Result<ExitCode> wait_for_end(const Waiter& waiter);
+  Result<EpochEnd> wait_for_end(const Waiter& waiter);
   // Of the leader; no-op on others.
-  Result<void> tell_spares(const Waiter& waiter, const Result<ExitCode>& end);
+  Result<void> tell_spares(const Waiter& waiter, const Result<EpochEnd>& end);
 
  private:
   TrainInputs world_;

@@ -189,18 +189,27 @@ Result<void> Progress::uploaded(const UploadReport& report) {
 Result<void> Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();
-  say(fmt::format("recovery: {}", sentence_of(record)));
+  const bool grew = record.wanted > 0 && record.faults == 0;
+  say(fmt::format("{}: {}", grew ? "growth" : "recovery", sentence_of(record)));
+  if (grew && record.not_grown.empty()) return {};
   EventLine& line = log_.line().begin("fault", env_->wall_time_us());
-  line.field("step", record.step_before).field("what", "rank").field("lost", record.lost);
-  return log_.write(line.field("noticed_us", record.noticed_us)
-                        .field("reason", record.verdict.empty() ? record.noticed : record.verdict));
+  line.field("step", record.step_before).field("what", grew ? "growth" : "rank").field("lost", record.lost);
+  const std::string& reason = grew                     ? record.not_grown
+                              : record.verdict.empty() ? record.noticed
+                                                       : record.verdict;
+  return log_.write(line.field("noticed_us", record.noticed_us).field("reason", reason));
 }
 
 Result<void> Progress::recovered() {
   const RecoveryRecord& record = *recovery_;
+  if (record.faults == 0 && !record.not_grown.empty()) {  // the fault says all there is to say
+    recovery_.reset();
+    return {};
+  }
   const std::int64_t now_ns = env_->monotonic_ns();
   constexpr int in_place = 1;  // DESIGN, section 7
   EventLine& line = log_.line().begin("recovery", env_->wall_time_us());
+  line.field("reason", record.faults > 0 ? "loss" : "growth");
   line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
   line.field("ranks_after", record.ranks_after).field("seats_before", record.seats_before);
   line.field("seats_after", record.seats_after).field("spares", record.spares_after);

@@ -42,25 +42,27 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
   enum Opened : int { no, yes, not_known };
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
   const std::string text =
-      fmt::format("{} {} {} {} {}\n{}", mine.joined ? 1 : 0, static_cast<int>(opened), mine.step,
-                  mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id, mine.verdict);
+      fmt::format("{} {} {} {} {} {}\n{}", mine.launched_ranks, mine.joined ? 1 : 0, static_cast<int>(opened),
+                  mine.step, mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id, mine.verdict);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
-  bool some_did_not = false;
+  bool some_did_not = false, some_did = false;
   for (const std::string& each : texts) {
     std::istringstream stream(each);
     Standing one;
     int said = not_known;
-    stream >> one.joined >> said >> one.step >> one.gemm_peak >> one.run_id;
+    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.run_id;
+    all.launched_ranks = std::max(all.launched_ranks, one.launched_ranks);
     all.joined = all.joined && one.joined;
     some_did_not = some_did_not || said == no;
+    some_did = some_did || said == yes;
     all.step = std::max(all.step, one.step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.run_id.empty() && one.run_id != "-") all.run_id = one.run_id;
     if (all.verdict.empty()) all.verdict = each.substr(each.find('\n') + 1);
   }
-  // Spares alone have seen others begin.
-  if (all.joined) all.log_opened = !some_did_not;
+  // Spares alone have seen others begin; who came later has seen nothing.
+  if (all.joined || some_did) all.log_opened = !some_did_not;
   return all;
 }
 
@@ -107,7 +109,17 @@ std::string sentence_of(const RecoveryRecord& record) {
   const std::uint64_t again = record.step_before - std::min(record.step_before, record.resumed_step);
   // All may be there again: one stood still for longer than the others wait.
   const std::string lost = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
-  const std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
+  std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
+  const int came = record.ranks_after - static_cast<int>(record.before.members.size());
+  if (record.wanted > 0 && record.faults == 0) {
+    fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
+                                     : fmt::format("no new ranks ({})", record.not_grown);
+  }
+  if (record.wanted > 0 && record.faults == 0) {
+    return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
+                       record.step_before + 1, record.seats_after, record.seats_before, spares,
+                       record.resumed_step, place);
+  }
   return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
                      record.step_before + 1, record.seats_after, record.seats_before, spares,
                      record.resumed_step, place,

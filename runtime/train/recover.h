@@ -21,8 +21,11 @@
 
 namespace holdfast {
 
-// Of one death or several, until a step was made without the dead.
+// Of one death or several, until a step was made without the dead; or of new ranks, until one was made with
+// them.
 struct RecoveryRecord {
+  int wanted = 0;                 // new ranks; 0: it is about deaths alone
+  std::string not_grown = {};     // why none came
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence
@@ -43,6 +46,7 @@ struct RecoveryRecord {
 
 // How far a rank had come; merged: what holds for all.
 struct Standing {
+  int launched_ranks = 0;               // at the start; the most that anyone says
   bool joined = false;                  // the config is agreed on, the data is open, the device is made
   std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
   std::uint64_t step = 0;               // the furthest
@@ -60,6 +64,7 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const std::string& run_id);
 
+// Also: "2 new ranks at step 9: 4 of 4 ...".
 // "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM".
 std::string sentence_of(const RecoveryRecord& record);
 

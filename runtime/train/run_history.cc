@@ -69,7 +69,7 @@ class Reader {
     last_step_ = count_of(event, "step", last_step_);
     if (name == "start") read_start(event);
     if (name == "finish") ended_well_ = text_of(event, "state") != "failed";
-    if (name == "recovery") ++history_.failures;
+    if (name == "recovery" && text_of(event, "reason") != "growth") ++history_.failures;
     count_time(event);
     if (name == "step") {
       read_step(event);

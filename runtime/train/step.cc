@@ -22,6 +22,7 @@ struct Ballot {
   std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
+  std::int64_t grows = 0;
   SaveVotes saves;
 };
 
@@ -60,8 +61,9 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   words[2 * width + 2] = ballot.stops;
   words[2 * width + 3] = ballot.failures;
   words[2 * width + 4] = ballot.counted_targets;
+  words[2 * width + 5] = ballot.grows;
   SaveVotes::Words saves = ballot.saves.words();
-  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 5);
+  std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 6);
   {
     const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_vote});
     HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
@@ -73,7 +75,8 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   ballot.stops = words[2 * width + 2];
   ballot.failures = words[2 * width + 3];
   ballot.counted_targets = words[2 * width + 4];
-  std::copy_n(words.begin() + 2 * width + 5, saves.size(), saves.begin());
+  ballot.grows = words[2 * width + 5];
+  std::copy_n(words.begin() + 2 * width + 6, saves.size(), saves.begin());
   ballot.saves = SaveVotes::of(saves);
   return {};
 }
@@ -141,6 +144,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
+  ballot.grows = request.grow ? 1 : 0;
   if (request.saver != nullptr) ballot.saves = request.saver->vote(request.due);
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
@@ -153,6 +157,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
   outcome.grad_norm = factor * std::sqrt(ballot.square_norm.value());
   outcome.stop = ballot.stops > 0;
+  outcome.grow = ballot.grows > 0;
   outcome.saves = ballot.saves;
   HF_TRY_VOID(check_finite(outcome));
 

@@ -15,12 +15,13 @@ namespace holdfast {
 class AsyncSaver;
 
 // 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
-// data, how many ask to stop, failed, and targets count, and how the saves stand.
+// data, how many ask to stop, failed, and targets count, whether the run grows, and how the saves stand.
 inline constexpr std::size_t ballot_words =
-    2 * ExactSum::word_count + 5 + std::tuple_size_v<SaveVotes::Words>;
+    2 * ExactSum::word_count + 6 + std::tuple_size_v<SaveVotes::Words>;
 
 struct StepRequest {
   bool stop = false;     // this rank was asked to save and stop; the vote carries it to all
+  bool grow = false;     // of rank 0: the run stands still after this step, for new ranks to come
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
   SaveDue due = {};             // by this rank's count; rank 0's is what the vote carries
@@ -33,6 +34,7 @@ struct StepOutcome {
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   bool stop = false;     // some rank asked for it
+  bool grow = false;     // rank 0 asked for it
   SaveVotes saves = {};  // of all ranks
 };
 

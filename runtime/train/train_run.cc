@@ -34,9 +34,16 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
 }
 
 Result<ExitCode> TrainRun::run() {
-  Result<ExitCode> code = run_guarded([this] { return start(); });
-  while (can_recover(code)) code = run_guarded([&] { return recover(code.error()); });
-  return code;
+  Result<ExitCode> code = run_guarded([this] { return comes_later() ? admit() : start(); });
+  while (true) {
+    if (refuses_new_ranks(code) || can_recover(code)) {
+      code = run_guarded([&] { return recover(code.error()); });
+    } else if (code.ok() && std::exchange(grows_, false)) {
+      code = run_guarded([this] { return grow(); });
+    } else {
+      return code;
+    }
+  }
 }
 
 Waiter TrainRun::waiter() const {
@@ -142,19 +149,19 @@ Result<void> TrainRun::take_lock() {
 }
 
 Result<ExitCode> TrainRun::run_epoch() {
-  if (!epoch_->seated()) {
-    enter(launched_.watch, Phase::spare, step());
-    Result<ExitCode> end = epoch_->wait_for_end(waiter());
-    if (end.ok()) remove_old_snapshots({});  // of those that died on this host
-    return end;
-  }
-  Result<ExitCode> end = run_seat();
+  admits_ = false;
+  const bool seated = epoch_->seated();
+  if (!seated) enter(launched_.watch, Phase::spare, step());
+  const Result<EpochEnd> end = seated ? run_seat() : epoch_->wait_for_end(waiter());
   // A spare that dies now changes nothing.
-  if (!world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
-  return end;
+  if (seated && !world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
+  if (!end.ok()) return end.error();
+  grows_ = end->grows;
+  if (!seated && !grows_) remove_old_snapshots({});  // of those that died on this host
+  return end->code;
 }
 
-Result<ExitCode> TrainRun::run_seat() {
+Result<EpochEnd> TrainRun::run_seat() {
   if (!standing_.log_opened.has_value()) standing_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
   HF_TRY_VOID(build_worker());
@@ -253,7 +260,7 @@ Result<bool> TrainRun::load_snapshot() {
   return false;
 }
 
-Result<ExitCode> TrainRun::train() {
+Result<EpochEnd> TrainRun::train() {
   CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
   store.keep_for_good(config_.checkpoint.keep_every_steps);
@@ -264,13 +271,15 @@ Result<ExitCode> TrainRun::train() {
                    .held_out = held_out_,
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns,
-                   .only_in_memory = start_.snapshot.has_value()});
-  Result<ExitCode> end = trainer.run();
+                   .only_in_memory = start_.snapshot.has_value(),
+                   .grow_at_ns = grow_at_ns()});
+  const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();
     enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
+    return end.error();
   }
-  return end;
+  return EpochEnd{.code = *end, .grows = trainer.stands_still()};
 }
 
 // Also of one whose last start died right behind its last save.

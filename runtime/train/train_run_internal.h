@@ -30,7 +30,9 @@ namespace holdfast {
 class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
-      : launched_(inputs), launched_ranks_(inputs.communicator.size()), phase_begin_ns_(inputs.started_ns) {
+      : launched_(inputs),
+        launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
+        phase_begin_ns_(inputs.started_ns) {
     world_.emplace(inputs);
   }
 
@@ -52,7 +54,7 @@ class TrainRun {
   Result<void> take_seats(const SeatingWish& wish);
   Result<void> take_lock();
   Result<ExitCode> run_epoch();
-  Result<ExitCode> run_seat();
+  Result<EpochEnd> run_seat();
   void remove_old_snapshots(std::optional<std::uint64_t> kept_writer);
   Result<void> build_worker();
   Result<void> load_state();
@@ -61,13 +63,23 @@ class TrainRun {
   Result<void> open_log();
   Result<void> begin_log();
   Result<void> continue_log();
-  Result<ExitCode> train();
+  Result<EpochEnd> train();
   Result<ExitCode> say_finished();
   Result<double> peak_of_all_ranks();
 
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);
   Result<void> regroup();
+  Result<void> make_standing();
+
+  // Growing back (train_run_growth.cc).
+  bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
+  std::int64_t grow_at_ns() const;
+  Result<ExitCode> grow();
+  Result<ExitCode> admit();
+  Result<void> join_again();
+  Result<void> take_place_on_host();
+  bool refuses_new_ranks(const Result<ExitCode>& code);
   void record_for_the_dead();
   std::string resumed_from() const {
     return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
@@ -117,6 +129,9 @@ class TrainRun {
   bool ends_here_ = false;                  // those that are left could not come together
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
+  bool grows_ = false;                      // all stand still for it
+  bool admits_ = false;                     // new ranks are there, and have not joined yet
+  std::int64_t disturbed_ns_ = 0;           // the last fault or attempt to grow; 0: none so far
 };
 
 }  // namespace holdfast

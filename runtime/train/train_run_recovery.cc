@@ -41,6 +41,7 @@ void TrainRun::note_fault(const Error& fault) {
     recovery_->seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
   }
   ++recovery_->faults;
+  disturbed_ns_ = launched_.env.monotonic_ns();
   fault_ns_ = 0;
 }
 
@@ -65,6 +66,21 @@ void TrainRun::record_for_the_dead() {
   if (lock.ok()) lock_ = std::move(lock).value();
 }
 
+Result<void> TrainRun::make_standing() {
+  standing_.step = step_;
+  standing_.launched_ranks = launched_ranks_;
+  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  HF_TRY(standing_, join_standing(world(), waiter(), standing_));
+  launched_ranks_ = standing_.launched_ranks;
+  recovery_->step_before = std::max(recovery_->step_before, standing_.step);
+  const MembershipView& now = launched_.membership->view();
+  recovery_->ranks_after = static_cast<int>(now.members.size());
+  const std::vector<Member> lost = members_lost(recovery_->before, now);
+  recovery_->lost = lost.empty() ? "" : name_members(lost);
+  if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
+  return {};
+}
+
 Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
@@ -81,19 +97,10 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
-  standing_.step = step_;
-  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
-  HF_TRY(const Standing all, join_standing(world(), waiter(), standing_));
-  recovery_->step_before = std::max(recovery_->step_before, all.step);
-  const MembershipView& now = launched_.membership->view();
-  recovery_->ranks_after = static_cast<int>(now.members.size());
-  const std::vector<Member> lost = members_lost(recovery_->before, now);
-  recovery_->lost = lost.empty() ? "" : name_members(lost);
-  if (!all.verdict.empty()) recovery_->verdict = all.verdict;
-  standing_ = all;
-  if (!all.joined) return start();
+  HF_TRY_VOID(make_standing());
+  if (!standing_.joined) return standing_.log_opened == true ? admit() : start();
   HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, all.run_id));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.run_id));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

@@ -79,6 +79,7 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
+    if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.to_disk > 0);
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
@@ -96,6 +97,27 @@ Result<bool> Trainer::stops_before_a_step() {
   std::array<std::int64_t, 1> stops = {parts_.stop.stop_requested() ? 1 : 0};
   HF_TRY_VOID(all_reduce_sum(parts_.worker.communicator(), parts_.worker.waiter(), stops));
   return stops[0] > 0;
+}
+
+// An evaluation that is due is made up for by whoever goes on. Nothing is computed again: where there is no
+// RAM tier the disk has the state.
+Result<ExitCode> Trainer::stand_still(bool to_disk) {
+  Worker& worker = parts_.worker;
+  if (saver_ && saver_->has_ram_tier()) {
+    HF_TRY_VOID(saver_->finish());
+    HF_TRY(const bool begun, saver_->begin(to_disk));
+    if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
+    HF_TRY_VOID(saver_->finish());
+    report_saves();
+  } else {
+    HF_TRY_VOID(save());
+  }
+  HF_TRY_VOID(worker.parameter_gather().finish());
+  trace_.finish();
+  if (uploader_) uploader_->cancel();
+  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
+  stands_still_ = true;
+  return ExitCode::done;
 }
 
 Result<void> Trainer::prepare_saves() {
@@ -171,11 +193,13 @@ Result<StepOutcome> Trainer::step() {
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_copying = saver_ && saver_->is_copying(), is_saving = saver_ && saver_->is_saving();
+  const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
   const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(parts_.worker,
-                    {.stop = stop, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr, .due = due});
+    return run_step(
+        parts_.worker,
+        {.stop = stop, .grow = grow, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr, .due = due});
   }());
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));

@@ -27,12 +27,16 @@ class Trainer {
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
     bool only_in_memory = false;          // the state came from a RAM snapshot, and no checkpoint has it
+    std::int64_t grow_at_ns = 0;          // from when on new ranks may come; 0: none are wanted
   };
   explicit Trainer(const Parts& parts);
 
   // Until the last step, a request to stop, or an error. Done: the last step is saved. Saved: state is saved,
   // the run can go on later.
   Result<ExitCode> run();
+  // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
+  // disk, and the run goes on from there. Equal on all ranks.
+  bool stands_still() const { return stands_still_; }
 
  private:
   Result<ExitCode> run_steps();
@@ -44,6 +48,7 @@ class Trainer {
   // The state after this step: now, or while the next steps are made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
+  Result<ExitCode> stand_still(bool to_disk);
   Result<void> prepare_saves();
   FailureHistory failures_so_far() const;
   void report_saves();
@@ -64,6 +69,7 @@ class Trainer {
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
   bool saved_ = false;
+  bool stands_still_ = false;
   Result<void> trouble_;
   std::optional<Uploader> uploader_;  // of rank 0, where there is a command
 };

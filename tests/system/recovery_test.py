@@ -32,7 +32,8 @@ class Layout:
     spares: int = 0
 
     def options(self):
-        return [f"--parallel.pipeline={self.pipeline}", f"--parallel.tensor={self.tensor}", f"--elastic.spares={self.spares}"]
+        return [f"--parallel.pipeline={self.pipeline}", f"--parallel.tensor={self.tensor}", f"--elastic.spares={self.spares}",
+                "--elastic.grow=off"]
 
     def deaths_max(self):
         return self.ranks - self.pipeline * self.tensor

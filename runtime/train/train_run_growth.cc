@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "runtime/train/device_choice.h"
+#include "runtime/train/join.h"
+#include "runtime/train/rank_layout.h"
+#include "runtime/train/train_run_internal.h"
+#include "runtime/train/watch.h"
+
+namespace holdfast {
+
+// When the leader may ask for new ranks, of a run that has fewer than it was started with; 0: never.
+std::int64_t TrainRun::grow_at_ns() const {
+  const bool wanted = launched_.membership != nullptr && config_.elastic.grow == "auto" &&
+                      world().communicator.size() < launched_ranks_;
+  if (!wanted) return 0;
+  const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
+  return since_ns + config_.elastic.grow_after_ms * 1'000'000;
+}
+
+// All that are there, between two steps; the state is sealed.
+Result<ExitCode> TrainRun::grow() {
+  Env& env = launched_.env;
+  step_ = step();
+  disturbed_ns_ = env.monotonic_ns();
+  recovery_.emplace();
+  recovery_->noticed_ns = disturbed_ns_;
+  recovery_->noticed_us = env.wall_time_us();
+  recovery_->before = launched_.membership->view();
+  recovery_->seats_before = epoch_->seating().shape.seats();
+  recovery_->wanted = launched_ranks_ - world().communicator.size();
+  recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  HF_FAULT_POINT(launched_.faults, "grow.begin");
+  worker_.reset();
+  progress_.reset();
+  epoch_.reset();
+  const Result<void> grown =
+      launched_.membership->grow(recovery_->wanted, config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_->shrink_ns += env.monotonic_ns() - recovery_->noticed_ns;
+  if (world().communicator.abandoned()) return grown.error();
+  if (!grown.ok()) recovery_->not_grown = grown.error().message;
+  HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
+  return admit();
+}
+
+// Old ranks and new ones together, where there are new ones.
+Result<ExitCode> TrainRun::admit() {
+  if (!recovery_.has_value()) {  // this one is new
+    recovery_.emplace();
+    recovery_->noticed_ns = launched_.started_ns;
+    recovery_->noticed_us = launched_.env.wall_time_us();
+    recovery_->before = launched_.membership->view();
+    if (launched_.config.ok()) config_ = launched_.config->config;
+    world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  }
+  phase_ns();
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  HF_TRY_VOID(make_standing());
+  if (!standing_.joined) {
+    admits_ = true;
+    HF_TRY_VOID(join_again());
+    standing_.joined = true;
+  }
+  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.run_id));
+  HF_FAULT_POINT(launched_.faults, "grow.before_load");
+  recovery_->plan_ns += phase_ns();
+  return run_epoch();
+}
+
+// What a start agrees on, in a run that has begun.
+Result<void> TrainRun::join_again() {
+  HF_TRY_VOID(take_place_on_host());
+  HF_TRY(Config config, join_config(world(), waiter()));
+  HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
+  HF_TRY_VOID(join_device_check(world(), waiter(), config));
+  HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
+  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.run_id));
+  HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
+  static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
+  HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config));
+  HF_TRY_VOID(agree_among(world(), resolve_with_data(config, launched_ranks_, *data)));
+  HF_TRY(std::optional<HeldOutSet> held_out, join_held_out(world(), waiter(), config, *data));
+  config_ = std::move(config);
+  data_ = std::move(data);
+  device_ = std::move(device);
+  held_out_ = std::move(held_out);
+  wish_ = seating_wish(config_, launched_ranks_);
+  return {};
+}
+
+// What the launcher says to a new rank of its host counts those alone that were started with it.
+Result<void> TrainRun::take_place_on_host() {
+  const std::string mine =
+      fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_name());
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(world().communicator, waiter(), mine));
+  std::set<int> taken;
+  int newer_before_me = 0, on_host = 0;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream stream(texts[rank]);
+    int place = -1;
+    std::string host;
+    stream >> place >> host;
+    if (host != launched_.env.host_name()) continue;
+    ++on_host;
+    if (place >= 0) taken.insert(place);
+    if (place < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
+  }
+  if (device_ != nullptr) return {};
+  launched_.ranks_on_host = on_host;
+  int place = 0;
+  for (;; ++place) {
+    if (!taken.contains(place) && newer_before_me-- == 0) break;
+  }
+  launched_.rank_on_host = place;
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  return {};
+}
+
+// What new ranks cannot do, or do otherwise, ends no run: they go, and the others go on as after a death.
+bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
+  if (!std::exchange(admits_, false) || code.ok() || world().communicator.abandoned()) return false;
+  fmt::print(stderr, "holdfast: new ranks cannot take part: {}\n", code.error().message);
+  std::fflush(nullptr);
+  if (device_ == nullptr) launched_.env.kill_self();
+  standing_.joined = true;
+  world().communicator.abandon();
+  return true;
+}
+
+}  // namespace holdfast

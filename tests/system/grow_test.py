@@ -1,0 +1,116 @@
+"""A run that lost ranks gets new ones between two steps: the same mpirun, the survivors' processes go on, nothing is computed
+again, and the bits are those of the run that nothing disturbed. Copies of the model on one rank, on two of a pipeline and on
+two that share layers; a death right after, of the new rank too; a death while they grow; beside spares.
+"""
+import shutil
+import signal
+import unittest
+
+import harness
+
+STEPS = 40
+SETTLE_S = 50
+TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
+RAM = "--checkpoint.ram_every_steps=1"
+
+
+class GrowTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scene = harness.Scene(steps=STEPS)
+        cls.addClassCleanup(cls.scene.close)
+        cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
+
+    def start(self, name, ranks, *options, faults="", after="0s"):
+        self.run_ = self.scene.run(name, TENSOR_LANES)
+        start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], faults)
+        self.assertTrue(start.wait_for_step(1), start.tail())
+        self.launched = {rank: start.rank_pid(rank) for rank in range(ranks)}
+        return start
+
+    def growths(self):
+        return [event for event in self.run_.events("recovery") if event["reason"] == "growth"]
+
+    def wait_for_growth(self, start, count=1):
+        self.assertTrue(harness.wait_until(lambda: len(self.growths()) >= count, SETTLE_S, lambda: not start.alive(),
+                                           "the run did not grow", start.tail), start.tail())
+        return self.growths()[-1]
+
+    def check_end(self, start):
+        start.wait(SETTLE_S)
+        run = self.run_
+        self.assertEqual(run.status()["state"], "finished", start.tail())
+        self.assertEqual(run.digest(), self.reference, start.tail())
+        self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual(len(run.events("start")), 1, "nobody was started again")
+        for event in self.growths():
+            self.assertLess(event["ranks_before"], event["ranks_after"])
+            self.assertEqual(event["lost_steps"], 0, event)
+        harness.expect_no_processes(run)
+        harness.expect_no_snapshots(run)
+
+    def kill_and_grow(self, start, victims, new):
+        """By launched rank. The same mpirun and the same survivors, some steps later, beside so many new ones."""
+        for rank in victims:
+            harness.kill(self.launched.pop(rank), signal.SIGKILL)
+        last = self.wait_for_growth(start)
+        pids = set(start.ranks())
+        if start.alive() and pids:
+            self.assertLessEqual(set(self.launched.values()), pids)
+            self.assertEqual(len(pids), len(self.launched) + new)
+        return last
+
+    def test_copies_come_back(self):
+        cases = {"three-of-four": (4, [2], [RAM]), "disk": (3, [1], []), "leader": (3, [0], [RAM]),
+                 "pipeline": (4, [3], [RAM, "--parallel.pipeline=2"]), "tensor": (4, [2, 3], [RAM, "--parallel.tensor=2"]),
+                 "spare": (3, [1], [RAM, "--elastic.spares=1"])}
+        for name, (ranks, victims, options) in cases.items():
+            with self.subTest(name):
+                start = self.start(name, ranks, *options)
+                mpirun = start.pid
+                self.assertTrue(start.wait_for_step(5), start.tail())
+                last = self.kill_and_grow(start, victims, len(victims))
+                self.assertEqual((last["ranks_before"], last["ranks_after"]), (ranks - len(victims), ranks))
+                self.assertTrue(start.pid == mpirun)
+                self.check_end(start)
+
+    def test_a_death_after_growth(self):
+        """Of one that was there before, then of the new one, which is number 3; each is healed and made up for."""
+        for victim in (1, 3):
+            with self.subTest(victim=victim):
+                faults = f"step.begin@5:2=kill,step.begin@{12 if victim == 1 else 4}:{victim}=kill"
+                start = self.start(f"after-{victim}", 3, RAM, faults=faults)
+                self.wait_for_growth(start, 2)
+                self.check_end(start)
+
+    def test_a_death_while_they_grow(self):
+        """Healed in place or, where MPI is at the moment that it cannot leave, ended for the next start; never a hang."""
+        for point, victim in (("grow.begin", 1), ("grow.begin", 0), ("grow.after_spawn", 0), ("grow.after_spawn", 1),
+                              ("grow.before_load", 3)):
+            with self.subTest(point=point, victim=victim):
+                faults = f"step.begin@5:2=kill,{point}:{victim}=kill"
+                start = self.start(f"{point}-{victim}", 3, RAM, "--elastic.recovery_timeout=8s", faults=faults)
+                start.wait(SETTLE_S)
+                if not self.run_.finished():
+                    self.run_.start(3, "ft", [RAM]).wait(SETTLE_S)
+                self.check_end(start)
+
+    def test_none_can_be_started(self):
+        """The program is gone from where it was: the run goes on with the ranks it has."""
+        program = self.scene.directory / "holdfast"
+        shutil.copy2(harness.PROGRAM, program)
+        for library in harness.PROGRAM.parent.glob("lib*.so"):
+            (self.scene.directory / library.name).symlink_to(library)
+        self.run_ = self.scene.run("gone", TENSOR_LANES)
+        arguments = harness.command("ft", 3) + [str(program), *self.run_.train_arguments(RAM, "--elastic.grow_after=100ms")[1:]]
+        start = self.run_.start_command(arguments, "step.begin@5:2=kill")
+        self.assertTrue(start.wait_for_step(1), start.tail())
+        program.unlink()
+        start.wait(SETTLE_S)
+        self.assertIn("no new ranks", start.output())
+        self.assertFalse(self.growths())
+        self.check_end(start)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
