@@ -1,0 +1,178 @@
+// Whole runs some of whose ranks die and others come later: threads of this process, whose death ends them
+// alone.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "checkpoint/ram_tier.h"
+#include "parallel/local/local_world.h"
+#include "tests/support/forwarding_env.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+
+// What a thread dies of where a process would have had SIGKILL. At the fault points of a step and of a
+// recovery, which a rank passes on its own thread.
+struct Death {};
+
+class MortalEnv final : public ForwardingEnv {
+ public:
+  MortalEnv(Env& inner, bool damages_snapshots, std::function<void()> before_death)
+      : ForwardingEnv(inner), damages_snapshots_(damages_snapshots), before_death_(std::move(before_death)) {}
+  [[noreturn]] void kill_self() override {
+    before_death_();
+    throw Death{};
+  }
+  // Whoever looks at what the dead left finds a flipped bit in the first piece of it.
+  Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) override {
+    HF_TRY(std::unique_ptr<SharedMemory> memory, inner().open_shared_memory(name));
+    if (damages_snapshots_ && damaged_.insert(name).second) memory->bytes()[5000] ^= std::byte{4};
+    return memory;
+  }
+
+ private:
+  bool damages_snapshots_;
+  std::function<void()> before_death_;
+  std::set<std::string> damaged_;
+};
+
+// Asks for no stop; one rank's system refuses it something when it is asked for the fifth time.
+class Refusal final : public StopSource {
+ public:
+  explicit Refusal(bool refuses) : refuses_(refuses) {}
+  bool stop_requested() override {
+    constexpr int at = 5;
+    if (++asked_ == at && refuses_)
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    return false;
+  }
+
+ private:
+  bool refuses_;
+  int asked_ = 0;
+};
+
+struct Trouble {
+  int refused_rank = -1;
+  bool damages_snapshots = false;  // of rank 0, which reads them
+  int newcomers = 0;               // ranks that can be started later
+  std::function<void(int rank)> before_death = {};
+  std::function<Result<std::unique_ptr<NcclLibrary>>(int rank)> load_nccl = {};
+  std::string newcomers_change = {};  // an override of theirs alone
+};
+
+class RecoveryTest : public TrainingTest {
+ protected:
+  // How every rank ended; none: it died.
+  std::vector<std::optional<RunEnd>> train_all(const Launch& launch, const Trouble& trouble = {}) {
+    std::vector<std::string> arguments;
+    for (const std::string& line : launch.overrides) arguments.push_back("--" + line);
+    const Result<std::vector<Override>> overrides = parse_overrides(arguments);
+    EXPECT_TRUE(overrides.ok());
+    std::mutex mutex;  // of the next two, which grow
+    std::deque<std::optional<RunEnd>> ends(static_cast<std::size_t>(launch.ranks));
+    std::deque<std::thread> threads;
+    std::unique_ptr<LocalWorld> world;
+    const auto run_rank = [&](int rank, std::optional<RunEnd>* end) {
+      const std::unique_ptr<ShrinkingWorld> mine = world->join(rank);
+      try {
+        *end = train_rank(launch, trouble, *overrides, *mine, rank);
+      } catch (const Death&) {
+      }
+    };
+    world = std::make_unique<LocalWorld>(launch.ranks, [&](int rank) {
+      if (rank >= launch.ranks + trouble.newcomers) return false;
+      const std::lock_guard guard(mutex);
+      std::optional<RunEnd>* const end = &ends.emplace_back();
+      threads.emplace_back([&run_rank, rank, end] { run_rank(rank, end); });
+      return true;
+    });
+    for (int rank = 0; rank < launch.ranks; ++rank) {
+      const std::lock_guard guard(mutex);
+      threads.emplace_back(
+          [&run_rank, rank, end = &ends[static_cast<std::size_t>(rank)]] { run_rank(rank, end); });
+    }
+    for (std::size_t i = 0;; ++i) {
+      std::thread next;
+      {
+        const std::lock_guard guard(mutex);
+        if (i == threads.size()) break;
+        next = std::move(threads[i]);
+      }
+      next.join();
+    }
+    return {ends.begin(), ends.end()};
+  }
+
+  RunEnd train_rank(const Launch& launch, const Trouble& trouble, const std::vector<Override>& overrides,
+                    ShrinkingWorld& world, int rank) {
+    MortalEnv env(posix_env(), trouble.damages_snapshots && rank == 0, [&] {
+      if (trouble.before_death) trouble.before_death(rank);
+    });
+    const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);
+    EXPECT_TRUE(faults.ok()) << faults.error().message;
+    Refusal stop(rank == trouble.refused_rank);
+    std::vector<Override> mine = overrides;
+    if (world.came_later() && !trouble.newcomers_change.empty())
+      mine.push_back(parse_overrides({"--" + trouble.newcomers_change})->front());
+    const Result<LoadedConfig> config = load_config_text(env, config_text(launch), "test.toml", mine);
+    const Result<std::unique_ptr<Membership>> membership =
+        Membership::begin(env, world, 60'000, [](const Member&) { return true; });
+    EXPECT_TRUE(membership.ok()) << membership.error().message;
+    std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl;
+    if (trouble.load_nccl) load_nccl = [&] { return trouble.load_nccl(rank); };
+    return train_run({.env = env,
+                      .faults = **faults,
+                      .communicator = (*membership)->communicator(),
+                      .stop = stop,
+                      .config = config,
+                      .build = "test",
+                      .started_ns = env.monotonic_ns(),
+                      .load_nccl = load_nccl,
+                      .membership = membership->get()});
+  }
+
+  // Those that live come to the end; how many died.
+  int survive(const Launch& launch, const Trouble& trouble = {}) {
+    int deaths = 0;
+    for (const std::optional<RunEnd>& end : train_all(launch, trouble)) {
+      if (!end.has_value()) {
+        ++deaths;
+        continue;
+      }
+      EXPECT_EQ(end->code, ExitCode::done) << end->message;
+    }
+    const Result<std::string> id = posix_env().read_text(RunPaths{run_directory(launch.run)}.run_id());
+    EXPECT_TRUE(id.ok());
+    if (id.ok()) {
+      const Result<SharedSnapshots> left = remove_snapshots(posix_env(), digest_of(*id));
+      EXPECT_EQ(left->count, 0U) << "left behind";
+    }
+    return deaths;
+  }
+
+  std::vector<nlohmann::json> events(const std::string& run, const std::string& name) const {
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::vector<nlohmann::json> found;
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      nlohmann::json event = nlohmann::json::parse(line);
+      if (event["event"] == name) found.push_back(std::move(event));
+    }
+    return found;
+  }
+
+  std::string reference() {
+    EXPECT_EQ(train({.run = "reference"}).code, ExitCode::done);
+    return digest("reference");
+  }
+};
+
+}  // namespace holdfast
