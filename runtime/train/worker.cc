@@ -61,7 +61,11 @@ Worker::Worker(const WorkerInputs& inputs)
   spans_.keep_flight(inputs.watch->ring(), inputs.watch->ring_count(), inputs.device.host_sees_memory());
 }
 
+// What NCCL has under way with a peer that died never ends by itself, and takes the GPU: first that, then
+// whatever waits for the device.
 Worker::~Worker() {
+  if (nccl_session_ != nullptr && communicator_.abandoned())
+    static_cast<void>(nccl_session_->abort_all("another rank is gone"));
   device().synchronize();
   if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all("the run has ended"));
 }
