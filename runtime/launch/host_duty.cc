@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
+#include "watchdog/board.h"
 
 namespace holdfast {
 namespace {
@@ -54,8 +57,10 @@ bool do_host_duty(Env& env, HostDuty duty, const std::string& token, const std::
   if (duty == HostDuty::look) return processes_of_starts(env, token).empty();
   const bool ended = end_processes_of_starts(env, token, 0);
   remove_scratch(env, token);
-  if (duty == HostDuty::finish && !run_id.empty())
-    static_cast<void>(remove_snapshots(env, digest_of(run_id)).ok());
+  static_cast<void>(remove_dead_boards(env));
+  std::istringstream run_ids(duty == HostDuty::finish ? run_id : "");
+  for (std::string each; std::getline(run_ids, each, ',');)
+    static_cast<void>(remove_snapshots(env, digest_of(each)).ok());
   return ended;
 }
 

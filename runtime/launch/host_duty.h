@@ -21,7 +21,7 @@ Result<std::string> launch_token(Env& env, const RunPaths& paths);
 enum class HostDuty {
   look,    // is a process of a start alive?
   clean,   // end what is left of starts, and remove what Open MPI had in shared memory
-  finish,  // and the run's RAM snapshots
+  finish,  // and the run's RAM snapshots: `run_id`, or several with commas between them
 };
 const char* name_of(HostDuty duty);
 

@@ -195,8 +195,8 @@ Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
 
 // Each cleans up after the starts before, so that nobody who was out of reach goes on beside the next one.
 void Launcher::ask_all_hosts(HostDuty duty, bool last) {
-  const Result<std::string> run_id = env_->read_text(paths_.run_id());
-  std::vector<std::string> words = words_of(duty, token_, run_id.ok() ? *run_id : "");
+  note_run_id();
+  std::vector<std::string> words = words_of(duty, token_, run_ids_);
   words.insert(words.begin(), shell_word(places_.program));
   const std::int64_t limit_ms = stop_->requested() ? hurried_answer_ms : host_answer_ms;
   if (last) {  // who did not answer before rarely does now
@@ -217,6 +217,12 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
     }
     hosts_[i].answers = answers;
   }
+}
+
+void Launcher::note_run_id() {
+  const Result<std::string> run_id = env_->read_text(paths_.run_id());
+  if (!run_id.ok() || run_ids_.find(*run_id) != std::string::npos) return;
+  run_ids_ += (run_ids_.empty() ? "" : ",") + *run_id;
 }
 
 bool Launcher::lives_elsewhere() {

@@ -40,6 +40,7 @@ class Launcher {
   LaunchShape shape_on_hosts_left(int ranks) const;
   std::int64_t lanes_of_run() const;
   Result<void> clean_up_before();
+  void note_run_id();
   void ask_all_hosts(HostDuty duty, bool last);
   bool lives_elsewhere();
   bool wait_ms(std::int64_t duration_ms);
@@ -55,6 +56,7 @@ class Launcher {
   RunPaths paths_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
   bool cut_short_ = false;         // the newest start
+  std::string run_ids_;            // with commas; a start that found nothing to go on from has made another
   std::string token_;              // host_duty.h
   bool launched_before_ = false;   // by another launcher
   std::vector<StartEnd> starts_;

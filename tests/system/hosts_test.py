@@ -72,7 +72,7 @@ class HostsTest(unittest.TestCase):
         for name, host in self.cluster.hosts.items():
             harness.wait_until(lambda: not host.processes(), timeout_s, lambda: False,
                                f"{name} still has {[harness.describe(pid) for pid in host.processes()]}", start.tail)
-            self.assertEqual(host.shared_memory(), [], name)
+            self.assertEqual(host.shared_memory(), [], (name, start.output()))
 
     def expect_level_2(self, run, start, ranks_after, resumed_from="ram"):
         recoveries = [event for event in run.events("recovery") if event["level"] == 2]
