@@ -1,8 +1,9 @@
 // `holdfast chaos`: an undisturbed run, then runs with faults, one for each seed, and what came of them.
 //
-//   DIRECTORY/undisturbed/         the run that nothing disturbs; used again by the next campaign with this
-//   config DIRECTORY/undisturbed.digest   what `holdfast digest` says of it DIRECTORY/seed-N/, seed-N.log  a
-//   run that went wrong, or all with `keep` DIRECTORY/chaos.json, chaos.html   written anew after every run
+// In its directory:
+//   undisturbed/, .digest   the run that nothing disturbs and what `holdfast digest` says of it; used again
+//   seed-N/, seed-N.log     a run that went wrong, or all with `keep`
+//   chaos.json, .html       written anew after every run
 #pragma once
 
 #include <cstdint>

@@ -133,13 +133,16 @@ Result<int> train(const std::vector<std::string>& words) {
   if (!came_later)
     tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
   Result<LoadedConfig> config = read_config(env, words);
-  // The board is of the ranks that were launched together.
-  std::unique_ptr<RankWatch> watch = came_later ? nullptr : begin_watch(env, config, join_timeout_ms);
+  std::unique_ptr<RankWatch> watch =
+      came_later ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
   Result<Group> joined = join_group(env, watch.get());
   if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
   HF_TRY(Group group, std::move(joined));
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
-  if (came_later) tell_launcher_ready(env, number);
+  if (came_later) {
+    tell_launcher_ready(env, number);
+    watch = begin_watch(env, config, number, join_timeout_ms);
+  }
   enter(watch.get(), Phase::start_up, 0);
   if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
   Result<std::unique_ptr<FaultPoints>> faults =

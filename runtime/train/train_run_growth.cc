@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "runtime/train/device_choice.h"
+#include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/train_run_internal.h"
@@ -75,6 +76,8 @@ Result<ExitCode> TrainRun::admit() {
 Result<void> TrainRun::join_again() {
   HF_TRY_VOID(take_place_on_host());
   HF_TRY(Config config, join_config(world(), waiter()));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config.watchdog));
+  if (launched_.watch != nullptr) launched_.watch->run_directory(config.run.directory);
   HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
   HF_TRY_VOID(join_device_check(world(), waiter(), config));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));

@@ -28,18 +28,18 @@ std::string watched_board(Env& env) {
   return board_name(fmt::format("{} {}", launched_job(env), env.host_name()));
 }
 
-std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config,
+std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
                                        std::int64_t join_timeout_ms) {
   const WatchdogConfig wanted = config.ok() ? config->config.watchdog : WatchdogConfig{};
   if (!wanted.guard) return nullptr;
   const std::string board = watched_board(env);
   Result<std::unique_ptr<RankWatch>> watch = RankWatch::begin(env, {.board = board,
                                                                     .slots = slots_on_host(env),
-                                                                    .launched_rank = launched_rank(env),
+                                                                    .launched_rank = launched_rank,
                                                                     .guard = {program_path(), "guard", board},
                                                                     .limits = deadline_limits(wanted)});
   if (!watch.ok()) {
-    fmt::print(stderr, "holdfast: rank {} (host {}) runs without a watchdog: {}\n", launched_rank(env),
+    fmt::print(stderr, "holdfast: rank {} (host {}) runs without a watchdog: {}\n", launched_rank,
                env.host_name(), watch.error().message);
     return nullptr;
   }

@@ -19,10 +19,10 @@ DeadlineLimits deadline_limits(const WatchdogConfig& config);
 // The name of the board that the ranks of this host have.
 std::string watched_board(Env& env);
 
-// Before MPI starts, which may hang. Null with watchdog.guard = false, and where there is no shared memory to
-// watch in: a line on stderr says so then, and the run goes on without. A config with errors is watched, too,
-// until all ranks know of it.
-std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config,
+// Before MPI starts, which may hang; of a rank that came later, whose number MPI knows first, behind that.
+// Null with watchdog.guard = false, and where there is no shared memory to watch in: a line on stderr says so
+// then, and the run goes on without. A config with errors is watched, too, until all ranks know of it.
+std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
                                        std::int64_t join_timeout_ms);
 
 // How long a rank may take to come together with the others after a death: half of what these wait, so that

@@ -123,6 +123,18 @@ def newest(run):
     return sorted((run / "checkpoints").iterdir())[-1]
 
 
+def remove_tree(folder):
+    """A guard may still write down in it what died, and leaves a moment later."""
+    for attempts_left in reversed(range(50)):
+        try:
+            shutil.rmtree(folder)
+            return
+        except OSError:
+            if attempts_left == 0:
+                raise
+            time.sleep(0.1)
+
+
 class Errors(unittest.TestCase):
     rows = read_table()
 
@@ -140,7 +152,7 @@ class Errors(unittest.TestCase):
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-errors-"))
-        self.addCleanup(shutil.rmtree, self.folder)
+        self.addCleanup(remove_tree, self.folder)
         self.fill(self.folder)
         self.run_directory = self.folder / "run"
         self.name = self._testMethodName.removeprefix("test_").replace("_", "-")

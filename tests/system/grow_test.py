@@ -83,6 +83,15 @@ class GrowTest(unittest.TestCase):
                 self.wait_for_growth(start, 2)
                 self.check_end(start)
 
+    def test_a_new_rank_that_hangs(self):
+        """It is watched like those that were launched: ended, and made up for again."""
+        faults = "step.begin@5:2=kill,step.begin@4:3=stop"
+        start = self.start("hang", 3, RAM, "--watchdog.floor=1s", "--watchdog.ceiling=10s", faults=faults)
+        self.wait_for_growth(start, 2)
+        self.check_end(start)
+        reasons = [event["reason"] for event in self.run_.events("fault")]
+        self.assertTrue(any("rank 3" in reason and "hangs" in reason for reason in reasons), reasons)
+
     def test_a_death_while_they_grow(self):
         """Healed in place or, where MPI is at the moment that it cannot leave, ended for the next start; never a hang."""
         for point, victim in (("grow.begin", 1), ("grow.begin", 0), ("grow.after_spawn", 0), ("grow.after_spawn", 1),
