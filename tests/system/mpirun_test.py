@@ -219,8 +219,9 @@ class MpirunTest(unittest.TestCase):
                 self.assertGreaterEqual(harness.expect_whole_checkpoints(run, 5), 5)
 
     def test_stopped_rank(self):
-        """A rank that hangs: the others wait for parallel.timeout, name it, cannot go on while it lives, and leave."""
-        run = self.run_of_test([*ENDLESS, "--parallel.timeout=5s", "--elastic.recovery_timeout=1s"])
+        """A rank that hangs, and no guard: the others wait for parallel.timeout, name it, cannot go on while it lives, and
+        leave."""
+        run = self.run_of_test([*ENDLESS, "--parallel.timeout=5s", "--elastic.recovery_timeout=1s", "--watchdog.guard=false"])
         start = run.start(3)
         self.assertTrue(start.wait_for_step(3), start.tail())
         os.kill(start.rank_pid(1), signal.SIGSTOP)
