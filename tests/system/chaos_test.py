@@ -1,11 +1,24 @@
 """holdfast chaos: a small campaign ends with the bits of the undisturbed run, a wrong result is found, a seed repeats its plan,
-and words that it does not understand get a sentence."""
+and words that it does not understand get a sentence. And a campaign of kills alone, which takes too long for every time.
+
+HOLDFAST_CHAOS_KILLS: how many kills (tools/test --long sets it); without it there is no such campaign.
+"""
 import json
+import os
 import re
 import subprocess
+import time
 import unittest
 
 import harness
+
+KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS") or 0)
+RANKS = 8
+# Every death needs a few steps for itself, and a start heals up to seven of them in place. The steps are as small as they get:
+# what counts is where a run dies, and how often.
+KILLS_OPTIONS = ["--training.sequence_length=16", "--training.microbatch_size=1", "--training.microbatches_per_lane=1",
+                 "--parallel.tensor_lanes=2", "--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=20",
+                 "--evaluation.every_steps=0", "--model.width=32"]
 
 
 class ChaosTest(unittest.TestCase):
@@ -80,6 +93,21 @@ class ChaosTest(unittest.TestCase):
         output = self.chaos("--data.sources=[{path = \"missing.txt\", format = \"text\"}]", "--model.vocabulary=256", code=2)
         self.assertIn("the undisturbed run ended with exit code 4", output)
         self.assertIn("missing.txt does not exist", output)
+
+    @unittest.skipUnless(KILLS, "HOLDFAST_CHAOS_KILLS is not set")
+    def test_many_kills(self):
+        begun = time.monotonic()
+        output = self.chaos(f"--kills={KILLS}", "--kills-only", f"--ranks={RANKS}", "--seed=1", "--training.steps=200",
+                            *KILLS_OPTIONS, timeout_s=max(850, 3 * KILLS))
+        result = self.result()
+        print(f"\n{result['kills']} kills, {result['in_recovery']} of them during a recovery, in {result['runs']} runs and "
+              f"{time.monotonic() - begun:.0f} s", flush=True)
+        print(output)
+        self.assertEqual(result["right"], result["runs"], output)
+        self.assertGreaterEqual(result["kills"], KILLS)
+        self.assertGreaterEqual(result["in_recovery"], 0.3 * KILLS, output)
+        layouts = {(run["pipeline"], run["tensor"]) for run in result["each"]}
+        self.assertGreater(len(layouts), 1, layouts)
 
 
 if __name__ == "__main__":
