@@ -8,7 +8,9 @@ from pathlib import Path
 import harness
 
 OPTIONS = ["--checkpoint.every_steps=20", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on"]
-LAST_STEP = 35  # before the kill, which comes while the ranks sleep; one checkpoint is on the disk by then
+SAVED_STEP = 20
+LAST_STEP = 35  # before the kill, at the earliest: it waits for the checkpoint, and the steps go slowly till then
+SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(25, 100))
 PIECES = 4096   # where the content of a slot begins
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -23,8 +25,8 @@ class ReplicasTest(unittest.TestCase):
     def killed(self, name, ranks=2):
         """A run whose ranks were killed all together; the newest snapshot that was confirmed before."""
         run = self.scene.run(name, OPTIONS)
-        start = run.start(ranks, faults=f"step.begin@{LAST_STEP + 1}=sleep:3000")
-        self.assertTrue(start.wait_for_step(LAST_STEP), start.tail())
+        start = run.start(ranks, faults=SLOW_STEPS)
+        self.assertTrue(start.wait_for_step(LAST_STEP) and start.wait_for_checkpoint(SAVED_STEP), start.tail())
         for pid in start.ranks():
             harness.kill(pid, signal.SIGKILL)
         start.wait()
@@ -93,8 +95,9 @@ class ReplicasTest(unittest.TestCase):
         run, _ = self.killed("both")
         for path in self.slots(run, 1, replicas=False) + self.slots(run, 1, replicas=True):
             self.damage(path)
+        saved = run.newest_step()
         output, where, step = self.resume(run)
-        self.assertEqual((where, step), ("disk", 20))
+        self.assertEqual((where, step), ("disk", saved))
         self.assertRegex(output, r"RAM snapshot passed over: .*has a wrong checksum")
 
     def test_they_are_removed_with_the_rest(self):
