@@ -111,7 +111,9 @@ class BenchTest(unittest.TestCase):
         (figures,) = case["result"]
         self.assertEqual(figures["case"], "small")
         self.assertEqual(len(figures["rounds"]), 2)
-        self.assertTrue(all(each["step_ms"] > 0 for pair in figures["rounds"] for each in pair))
+        for each in figures["rounds"]:
+            for pair in (each["with"], each["without"]):
+                self.assertTrue(all(step_ms > 0 for turn in pair["step_ms"] for step_ms in turn), pair)
 
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
