@@ -4,7 +4,8 @@
 In every round the same run trains once without saving and once with a save every few steps, one after the other. Compared is
 the time from one step that is followed by a save to another such step: with saving there are `--saves` whole saves in it, their
 stalls and everything that happens behind the steps. Per save: `stall` is how long the training loop waited for it, `durable`
-when it was visible with all its bytes synced, from its beginning. Of ours also: how long the copy, the drain and publishing took, and what
+when it was visible with all its bytes synced, from its beginning. On a machine whose speed changes from run to run a nearer
+comparison is printed, too: the steps beside which a save goes on against those around them in the same run. Of ours also: how long the copy, the drain and publishing took, and what
 the thread of these two had of a processor. With --peer, PyTorch trains the same model and saves it by
 torch.distributed.checkpoint.async_save into the same file system, in the same rounds (tools/bench_peers/torch_saving.py).
 """
@@ -25,6 +26,7 @@ sys.dont_write_bytecode = True
 from cases import CASES  # noqa: E402
 
 PARTS = ("copy_ms", "drain_ms", "publish_ms", "processor_ms")
+USUAL_DURABLE_MS = 1000  # of a save that a run without them might have had
 BY_NAME = {case.name: case for case in CASES if case.preset}
 
 
@@ -32,6 +34,22 @@ def window_of(step_times_us, options):
     """Milliseconds of a step, between the first step before a save and the last one."""
     first, last = options.every, options.every * (1 + options.saves)
     return (step_times_us[last] - step_times_us[first]) / 1000 / (last - first)
+
+
+def costs_within(step_times_us, options, durable_ms):
+    """Of each save, in percent of the steps from one save to the next: what the steps that a save goes on beside take longer than
+    the median of those around them. Of a run without saves too, where nothing should come out."""
+    costs = []
+    for save in range(options.every, options.every * (1 + options.saves), options.every):
+        took_us = {step: step_times_us[step] - step_times_us[step - 1] for step in range(save - options.every // 2 + 1, save + options.every)
+                   if step > 1}
+        beside = [step for step in took_us if step > save and step_times_us[step - 1] < step_times_us[save] + durable_ms * 1000]
+        others = [took for step, took in took_us.items() if step not in beside]
+        if not others:
+            fail(f"saves every {options.every} steps leave no step without one to compare with; expected a larger --every")
+        usual_us = median(others)
+        costs.append(100 * sum(took_us[step] - usual_us for step in beside) / (options.every * usual_us))
+    return costs
 
 
 def train(folder, config, options, saving):
@@ -49,7 +67,8 @@ def train(folder, config, options, saving):
     saves = [line for line in lines if line["event"] == "checkpoint" and line["step"] < steps]
     if len(saves) != (options.saves if saving else 0):
         fail(f"{len(saves)} saves while training went on, expected {options.saves if saving else 0}: {outcome.stdout}")
-    result = {"step_ms": window_of(step_times_us, options)}
+    durable_ms = max((save["durable_ms"] for save in saves), default=USUAL_DURABLE_MS)
+    result = {"step_ms": window_of(step_times_us, options), "costs_within": costs_within(step_times_us, options, durable_ms)}
     if saving:
         result["stall_ms"] = [save["stall_ms"] for save in saves]
         result["durable_ms"] = [save["durable_ms"] for save in saves]
@@ -121,6 +140,9 @@ def main():
           "| MB |")
     print("|---|---|---|---|---|---|---|")
     figures = {name: summarise(name, measured) for name, measured in rounds.items()}
+    for index, title in enumerate(("where nothing is saved", "of a save")):
+        values = [value for each in rounds["holdfast"] for value in each[index]["costs_within"]]
+        print(f"steps beside the others of their own run, {title}: median {median(values):+.2f} % ({min(values):+.2f} to {max(values):+.2f})")
     for part in PARTS:
         values = [value for _, saving in rounds["holdfast"] for value in saving[part]]
         print(f"{part.removesuffix('_ms')} {median(values):.0f} ms ({min(values):.0f} to {max(values):.0f})")
