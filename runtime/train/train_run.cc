@@ -193,6 +193,7 @@ Result<void> TrainRun::build_worker() {
   HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
   const Mesh mesh(epoch_->seating().shape);
   HF_TRY(std::vector<int> buddies, join_buddies(seats(), waiter(), config_, mesh));
+  const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = seats().communicator,
@@ -204,6 +205,7 @@ Result<void> TrainRun::build_worker() {
                                                            .ranks_on_host = launched_.ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),
                                                            .gpu = exchange_.gpu,
+                                                           .epoch = epoch,
                                                            .watch = launched_.watch});
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();

@@ -103,6 +103,7 @@ Result<void> Worker::connect_nccl() {
   nccl_session_ = std::make_unique<NcclSession>(
       *inputs_.nccl, env(),
       NcclOptions{.device = inputs_.gpu,
+                  .epoch = inputs_.epoch,
                   .connect_timeout_ms = waiter_.timeout_ms(),
                   .die = [this](const std::string& sentence) {
                     leave({.code = ExitCode::communication, .message = sentence});

@@ -49,6 +49,7 @@ struct WorkerInputs {
   // communicator does.
   NcclLibrary* nccl = nullptr;
   int gpu = 0;                 // for it: the CUDA ordinal of the device
+  std::uint64_t epoch = 0;     // for it: of the communicator, in the names that NCCL's own log shows
   RankWatch* watch = nullptr;  // hears of its waits, and has the ring of its spans; null: nobody
 };
 

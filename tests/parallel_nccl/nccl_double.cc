@@ -73,6 +73,11 @@ int NcclWorld::handles_left() {
   return handles_left_;
 }
 
+std::set<std::string> NcclWorld::names() {
+  const std::lock_guard guard(mutex_);
+  return names_;
+}
+
 NcclWorld::Group* NcclWorld::first_of(const Comm& comm) {
   if (comm.owner == nullptr || comm.owner->dead_) return nullptr;
   for (Stream& stream : streams_) {
@@ -243,6 +248,7 @@ NcclResult NcclDouble::comm_init(NcclComm& comm, int ranks, const NcclUniqueId& 
                                  const std::string& name) {
   const Lock lock(world_->mutex_);
   names_.push_back(name);
+  world_->names_.insert(name);
   if (const int code = take_failure("ncclCommInitRankConfig"); code != 0) {
     return static_cast<NcclResult>(code);
   }

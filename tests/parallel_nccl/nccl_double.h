@@ -31,7 +31,8 @@ class NcclDouble;
 class NcclWorld {
  public:
   std::vector<std::string> violations();
-  int handles_left();  // live_handles() of the doubles that are gone
+  int handles_left();             // live_handles() of the doubles that are gone
+  std::set<std::string> names();  // of all communicators that were asked for
 
  private:
   friend class NcclDouble;
@@ -86,6 +87,7 @@ class NcclWorld {
   std::deque<Stream> streams_;
   std::deque<Event> events_;
   std::vector<std::string> violations_;
+  std::set<std::string> names_;
   int ids_ = 0, handles_left_ = 0;
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 using test::NcclDouble;
 using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 class NcclRecovery : public RecoveryTest {
  protected:
@@ -54,6 +55,7 @@ TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
         1);
     EXPECT_EQ(sessions, 3U + 2U) << "one for each rank of each epoch";
     EXPECT_EQ(digest(run), digest("whole"));
+    EXPECT_THAT(world.names(), UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data"));
     EXPECT_EQ(events(run, "recovery").size(), 1U);
     EXPECT_THAT(world.violations(), IsEmpty());
     EXPECT_EQ(world.handles_left(), 0);
