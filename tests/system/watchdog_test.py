@@ -16,6 +16,7 @@ STEPS = 30
 SETTLE_S = 60
 FLOOR_S = 2
 CEILING_S = 12
+GUARD_LATE_S = 1.2  # it looks every 25 ms, and whatever comes later than by a second makes it begin anew
 LIMITS = [f"--watchdog.floor={FLOOR_S}s", f"--watchdog.ceiling={CEILING_S}s", "--elastic.recovery_timeout=16s"]
 RAM = ["--checkpoint.ram_every_steps=1"]
 
@@ -209,6 +210,28 @@ class WatchdogTest(unittest.TestCase):
         self.assertGreaterEqual(len(run.events("start")), 2, output)
         self.assertEqual(run.status()["state"], "finished")
         self.expect_nothing_left(start)
+
+    def test_runs_ten_times_apart_in_speed(self):
+        """The same settings: a hang is noticed after three times what the steps of the run take, and not before; in the fast
+        one after the floor. A step of the slow run takes longer than the floor."""
+        hung, floor_s, factor = 10, 1.0, 3.0
+        for step_ms in (120, 1200):
+            with self.subTest(step_ms=step_ms):
+                run = self.scene.run(f"a-step-in-{step_ms}", [*RAM, f"--watchdog.floor={floor_s:.0f}s", f"--watchdog.factor={factor}",
+                                                              "--training.steps=13", "--evaluation.every_steps=0"])
+                slow = [f"step.begin@{step}=sleep:{step_ms}" for step in range(1, hung)]
+                start = self.watched(run.start(3, "ft", (), ",".join([*slow, f"step.begin@{hung}:1=spin"])))
+                output = start.expect_exit(0, SETTLE_S)
+                reasons = [event["reason"] for event in run.events("fault")]
+                self.assertEqual(len(reasons), 1, output)
+                found = re.search(rf"rank 1 \(host \S+\) hangs: step {hung} for (\S+) (ms|s), ", reasons[0])
+                self.assertTrue(found, reasons)
+                noticed_s = float(found[1]) / (1000 if found[2] == "ms" else 1)
+                times = [event["time_us"] for event in run.events("step") if event["step"] < hung]
+                took_s = [(after - before) / 1e6 for before, after in zip(times, times[1:])]
+                self.assertGreaterEqual(noticed_s, max(factor * min(took_s), floor_s) - 0.1, took_s)
+                self.assertLess(noticed_s, max(factor * max(took_s), floor_s) + GUARD_LATE_S, took_s)
+                self.expect_nothing_left(start)
 
     # Who does not
 
