@@ -17,7 +17,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a HostTable
-constexpr std::uint32_t layout_version = 1;
+constexpr std::uint32_t layout_version = 2;
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -49,7 +49,8 @@ void clear(BoardSlot& slot) {
   slot.phase = slot.left = 0;
   slot.step = slot.epoch = 0;
   slot.members = 0;
-  slot.begun_ns = slot.deadline_ns = slot.usual_ns = slot.beat_ns = 0;
+  slot.role = -1;
+  slot.begun_ns = slot.deadline_ns = slot.usual_ns = slot.alone_ns = slot.beat_ns = 0;
   slot.wait_begun_ns = 0;
   slot.wait_peer = -1;
   slot.wait_number = 0;
@@ -72,9 +73,11 @@ SlotView read_once(const BoardSlot& slot) {
   view.step = slot.step.load(order);
   view.epoch = slot.epoch.load(order);
   view.members = slot.members.load(order);
+  view.role = slot.role.load(order);
   view.begun_ns = slot.begun_ns.load(order);
   view.deadline_ns = slot.deadline_ns.load(order);
   view.usual_ns = slot.usual_ns.load(order);
+  view.alone_ns = slot.alone_ns.load(order);
   view.beat_ns = slot.beat_ns.load(order);
   view.wait_begun_ns = slot.wait_begun_ns.load(order);
   view.wait_peer = slot.wait_peer.load(order);

@@ -52,9 +52,11 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint64_t> step{0};
   std::atomic<std::uint64_t> epoch{0};       // of the membership
   std::atomic<std::uint32_t> members{0};     // of it, spares too; 0: not known
+  std::atomic<std::int32_t> role{-1};        // those with the same one do the same work; -1: not known
   std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
   std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
   std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
+  std::atomic<std::int64_t> alone_ns{0};     // Deadlines::alone(); 0: the deadline alone counts
   std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
   // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
   // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
@@ -134,7 +136,8 @@ struct SlotView {
   bool left = false;
   std::uint64_t step = 0, epoch = 0;
   std::uint32_t members = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, beat_ns = 0;
+  int role = -1;
+  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, beat_ns = 0;
   std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;

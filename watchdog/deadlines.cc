@@ -6,13 +6,14 @@
 #include "runtime/core/check.h"
 
 namespace holdfast {
+namespace {
 
-Deadlines::Deadlines(const DeadlineLimits& limits) {
-  limit(limits);
-}
+constexpr std::int64_t alone_floors = 6;   // of watchdog.floor
+constexpr std::int64_t alone_factor = 10;  // times the slowest of the others
 
-void Deadlines::limit(const DeadlineLimits& limits) {
-  limits_ = limits;
+}  // namespace
+
+Deadlines::Deadlines(const DeadlineLimits& limits) : limits_(limits) {
   limits_.ceiling_ns = std::max(limits_.ceiling_ns, limits_.floor_ns);
 }
 
@@ -46,6 +47,18 @@ std::int64_t Deadlines::of(Phase phase) const {
   const double wanted_ns = limits_.factor * static_cast<double>(history.median_ns);
   if (wanted_ns >= static_cast<double>(limits_.ceiling_ns)) return limits_.ceiling_ns;
   return std::max(limits_.floor_ns, static_cast<std::int64_t>(wanted_ns));
+}
+
+std::int64_t Deadlines::alone(Phase phase) const {
+  HF_CHECK(phase < Phase::count);
+  const bool is_known = histories_[static_cast<std::size_t>(phase)].count >= least;
+  if (is_known || (phase != Phase::step && phase != Phase::evaluation)) return 0;
+  return limits_.floor_ns < limits_.ceiling_ns / alone_floors ? alone_floors * limits_.floor_ns
+                                                              : limits_.ceiling_ns;
+}
+
+std::int64_t Deadlines::alone_among(std::int64_t alone_ns, std::int64_t slowest_ns) {
+  return std::max(alone_ns, alone_factor * std::max<std::int64_t>(slowest_ns, 0));
 }
 
 void Deadlines::rescale(double times) {

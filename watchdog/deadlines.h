@@ -15,15 +15,20 @@ struct DeadlineLimits {
 };
 
 // factor x the median of the last 63 durations of the phase, between floor and ceiling; with fewer than five,
-// the ceiling.
+// the ceiling. The first times may be slow, and slower for one rank than for another: so what the others show
+// counts late, and only where they have done the same work (alone()).
 class Deadlines {
  public:
   explicit Deadlines(const DeadlineLimits& limits);
-  void limit(const DeadlineLimits& limits);  // what was learned stays
   const DeadlineLimits& limits() const { return limits_; }
   void took(Phase phase, std::int64_t duration_ns);
   std::int64_t of(Phase phase) const;
   std::int64_t usual(Phase phase) const;  // the median; 0 with fewer than five
+  // With fewer than five, of a step or an evaluation: how long a rank may compute at least while all others
+  // wait for it. 0: of() alone counts.
+  std::int64_t alone(Phase phase) const;
+  // And how long it may where those that do the same work needed up to `slowest_ns` for it.
+  static std::int64_t alone_among(std::int64_t alone_ns, std::int64_t slowest_ns);
   // The ranks are others now, and each has other work: what was learned counts `times` as long until as much
   // was learned again.
   void rescale(double times);

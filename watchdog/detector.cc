@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "watchdog/deadlines.h"
+
 namespace holdfast {
 namespace {
 
@@ -22,8 +24,22 @@ std::string duration(std::int64_t nanoseconds) {
   return seconds < 100 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
 }
 
-std::int64_t beat_of(const SlotView& slot) {
-  return std::max(slot.beat_ns, slot.begun_ns);
+std::int64_t begun_of(const WatchedRank& rank) {
+  return std::max(rank.slot.begun_ns, rank.anew_ns);
+}
+
+std::int64_t beat_of(const WatchedRank& rank) {
+  return std::max(rank.slot.beat_ns, begun_of(rank));
+}
+
+std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
+  const std::int64_t since_ns = rank.slot.phase == Phase::spare ? beat_of(rank) : begun_of(rank);
+  return rank.slot.deadline_ns > 0 ? now_ns - since_ns - rank.slot.deadline_ns : 0;
+}
+
+// Without a sign that it waits for anybody, for longer than that may last at least.
+bool may_be_alone(const WatchedRank& rank, std::int64_t now_ns) {
+  return rank.slot.alone_ns > 0 && now_ns - beat_of(rank) > rank.slot.alone_ns;
 }
 
 Standing standing_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
@@ -32,11 +48,10 @@ Standing standing_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t 
   standing.watched = slot.process > 0 && !slot.left && !rank.ended;
   if (!standing.watched) return standing;
   const bool says_that_it_waits = slot.wait_begun_ns > 0;
-  const bool silent = now_ns - beat_of(slot) > silent_ns;
+  const bool silent = now_ns - beat_of(rank) > silent_ns;
   standing.stuck = rank.stopped || (says_that_it_waits && silent);
   standing.waits = says_that_it_waits && !standing.stuck;
-  const std::int64_t since_ns = slot.phase == Phase::spare ? beat_of(slot) : slot.begun_ns;
-  standing.over_ns = slot.deadline_ns > 0 ? now_ns - since_ns - slot.deadline_ns : 0;
+  standing.over_ns = over_ns(rank, now_ns);
   return standing;
 }
 
@@ -56,19 +71,21 @@ std::string awaited(const SlotView& slot) {
   return text;
 }
 
-std::string culprit_sentence(const WatchedRank& rank, std::int64_t now_ns) {
+// `others_ns`: how long those needed that do the same work; -1: that was not asked.
+std::string culprit_sentence(const WatchedRank& rank, std::int64_t others_ns, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   const std::string measure = slot.usual_ns > 0      ? duration(slot.usual_ns) + " are usual"
+                              : others_ns >= 0       ? "others needed " + duration(others_ns)
                               : slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit"
                                                      : "others wait for it";
   std::string text =
-      fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot), duration(now_ns - slot.begun_ns), measure);
+      fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot), duration(now_ns - begun_of(rank)), measure);
   if (rank.stopped) text += "; it is stopped";
   if (slot.wait_begun_ns > 0) {
     text += fmt::format("; it waits for {}", awaited(slot));
-    if (!rank.stopped) text += fmt::format(" and has not looked for {}", duration(now_ns - beat_of(slot)));
+    if (!rank.stopped) text += fmt::format(" and has not looked for {}", duration(now_ns - beat_of(rank)));
   } else if (slot.phase == Phase::spare && !rank.stopped) {
-    text += fmt::format("; no sign of life for {}", duration(now_ns - beat_of(slot)));
+    text += fmt::format("; no sign of life for {}", duration(now_ns - beat_of(rank)));
   } else if (!rank.stopped) {
     text += "; it waits for nobody";
   }
@@ -90,7 +107,8 @@ std::string no_sink_sentence(std::span<const WatchedRank> ranks, const std::vect
 
 class Graph {
  public:
-  Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) : ranks_(ranks) {
+  Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns)
+      : ranks_(ranks), now_ns_(now_ns) {
     for (const WatchedRank& rank : ranks) standings_.push_back(standing_of(rank, now_ns, silent_ns));
   }
 
@@ -98,10 +116,34 @@ class Graph {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const Standing& one = standings_[each];
-      if (!one.watched || one.waits || !(one.over_ns > 0 || (one.stuck && is_awaited(each)))) continue;
+      if (!one.watched || one.waits) continue;
+      if (one.over_ns <= 0 && !(one.stuck && is_awaited(each)) && !is_alone_for_long(each)) continue;
       if (!found.has_value() || one.over_ns > standings_[*found].over_ns) found = each;
     }
     return found;
+  }
+
+  // How long those needed that do the same work as this one, where all others wait: up to the wait, in the
+  // same step. None: somebody else may be at work, or nobody is there to compare with.
+  std::optional<std::int64_t> slowest_of_others(std::size_t index) const {
+    const SlotView& slot = ranks_[index].slot;
+    if (slot.alone_ns <= 0 || slot.role < 0) return std::nullopt;
+    std::optional<std::int64_t> slowest_ns;
+    std::uint32_t members = slot.members, seen = 1;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      const SlotView& other = ranks_[each].slot;
+      members = std::max(members, other.members);
+      if (each == index || !standings_[each].watched) continue;
+      ++seen;
+      if (other.phase == Phase::spare) continue;
+      if (!standings_[each].waits) return std::nullopt;
+      if (other.role != slot.role) continue;
+      const bool same_work =
+          other.phase == slot.phase && other.step == slot.step && other.epoch == slot.epoch;
+      if (!same_work) return std::nullopt;
+      slowest_ns = std::max(slowest_ns.value_or(0), other.wait_begun_ns - other.begun_ns);
+    }
+    return seen < members ? std::nullopt : slowest_ns;
   }
 
   // Those that wait for as long again as they may; empty while somebody is left who may be what they wait
@@ -121,6 +163,14 @@ class Graph {
   }
 
  private:
+  bool is_alone_for_long(std::size_t index) const {
+    const WatchedRank& rank = ranks_[index];
+    if (!may_be_alone(rank, now_ns_)) return false;
+    const std::optional<std::int64_t> slowest_ns = slowest_of_others(index);
+    return slowest_ns.has_value() &&
+           now_ns_ - beat_of(rank) > Deadlines::alone_among(rank.slot.alone_ns, *slowest_ns);
+  }
+
   // By somebody who is over his time: for this rank, or for he does not know whom.
   bool is_awaited(std::size_t index) const {
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
@@ -133,17 +183,23 @@ class Graph {
   }
 
   std::span<const WatchedRank> ranks_;
+  std::int64_t now_ns_;
   std::vector<Standing> standings_;
 };
 
 }  // namespace
+
+bool may_hang(const WatchedRank& rank, std::int64_t now_ns) {
+  return over_ns(rank, now_ns) > 0 || may_be_alone(rank, now_ns);
+}
 
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
   const Graph graph(ranks, now_ns, silent_ns);
   if (const std::optional<std::size_t> culprit = graph.culprit(); culprit.has_value()) {
     return {.kind = HangVerdict::Kind::culprit,
             .index = *culprit,
-            .sentence = culprit_sentence(ranks[*culprit], now_ns)};
+            .sentence =
+                culprit_sentence(ranks[*culprit], graph.slowest_of_others(*culprit).value_or(-1), now_ns)};
   }
   const std::vector<std::size_t> over = graph.hopeless();
   if (over.empty()) return {};

@@ -5,6 +5,10 @@
 // wait, or says that it does and has not looked for a while. Also one that is within its time, but stopped or
 // silent in a wait, while others wait for it beyond theirs. A rank that waits for others and looks is never
 // it.
+//
+// Where a rank has no learned time yet, what the others show counts: it alone does not wait, they all do and
+// look, and of those some do the same work (SlotView::role) in the same step. They have come as far as they
+// can without it, so how long they took says how long it may take (Deadlines::alone_among).
 #pragma once
 
 #include <cstdint>
@@ -19,9 +23,10 @@ namespace holdfast {
 struct WatchedRank {
   SlotView slot;
   std::string host;
-  bool own_host = true;  // only such a one can this guard end
-  bool stopped = false;  // state T of /proc
-  bool ended = false;    // its process has; it counts as seen, and is never the culprit
+  bool own_host = true;      // only such a one can this guard end
+  bool stopped = false;      // state T of /proc
+  bool ended = false;        // its process has; it counts as seen, and is never the culprit
+  std::int64_t anew_ns = 0;  // what it did before then is no evidence against it
 };
 
 struct HangVerdict {
@@ -35,6 +40,9 @@ struct HangVerdict {
   std::string
       sentence;  // "rank 2 (host a) hangs: step 9 (forward) for 5.2 s, 31 ms are usual; it is stopped"
 };
+
+// Cheap. While it is so of none, there is no verdict.
+bool may_hang(const WatchedRank& rank, std::int64_t now_ns);
 
 // `silent_ns`: a rank that waits looks at least this often. One culprit at a time: the one that is over its
 // time for longest. While some rank of the run is not among `ranks` (SlotView::members), it may be the one

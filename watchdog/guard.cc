@@ -111,7 +111,7 @@ class Guard {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
     look_at_killed(now_ns);
-    if (anybody_over_time(now_ns)) {
+    if (anybody_may_hang(now_ns)) {
       judge(now_ns);
     } else {
       suspected_ = {};
@@ -192,38 +192,34 @@ class Guard {
     return std::ranges::all_of(watched_, [](const Watched& each) { return each.id == 0 || each.ended; });
   }
 
-  SlotView evidence(std::uint32_t index) {
-    SlotView slot = read_slot(board_->slot(index));
-    slot.begun_ns = std::max(slot.begun_ns, watched_[index].anew_ns);
-    return slot;
+  WatchedRank evidence(std::uint32_t index) {
+    return {.slot = read_slot(board_->slot(index)),
+            .host = host_,
+            .own_host = true,
+            .ended = watched_[index].ended,
+            .anew_ns = watched_[index].anew_ns};
   }
 
   // Of other hosts, as far as their guards are heard.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const {
     if (network_ == nullptr) return {};
     std::vector<WatchedRank> ranks = network_->distant_ranks(now_ns);
-    for (WatchedRank& rank : ranks) rank.slot.begun_ns = std::max(rank.slot.begun_ns, anew_ns_);
+    for (WatchedRank& rank : ranks) rank.anew_ns = anew_ns_;
     return ranks;
   }
 
-  static bool over_time(const SlotView& slot, std::int64_t now_ns) {
-    const std::int64_t since_ns =
-        slot.phase == Phase::spare ? std::max(slot.begun_ns, slot.beat_ns) : slot.begun_ns;
-    return slot.deadline_ns > 0 && now_ns - since_ns > slot.deadline_ns;
-  }
-
   // Cheap, for the ticks in which there is nothing to see.
-  bool anybody_over_time(std::int64_t now_ns) {
+  bool anybody_may_hang(std::int64_t now_ns) {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       if (watched_[index].id == 0 || watched_[index].ended) continue;
-      if (over_time(evidence(index), now_ns)) return true;
+      if (may_hang(evidence(index), now_ns)) return true;
     }
     if (now_ns - distant_look_ns_ > distant_look_ns) {
       distant_look_ns_ = now_ns;
-      distant_over_time_ = std::ranges::any_of(
-          distant_ranks(now_ns), [&](const WatchedRank& rank) { return over_time(rank.slot, now_ns); });
+      distant_may_hang_ = std::ranges::any_of(
+          distant_ranks(now_ns), [&](const WatchedRank& rank) { return may_hang(rank, now_ns); });
     }
-    return distant_over_time_;
+    return distant_may_hang_;
   }
 
   void judge(std::int64_t now_ns) {
@@ -233,11 +229,8 @@ class Guard {
       const Watched& watched = watched_[index];
       if (watched.id == 0) continue;
       if (watched.killed_ns != 0 && !watched.ended) return;  // one after the other
-      ranks.push_back({.slot = evidence(index),
-                       .host = host_,
-                       .own_host = true,
-                       .stopped = state_of(watched) == 'T',
-                       .ended = watched.ended});
+      ranks.push_back(evidence(index));
+      ranks.back().stopped = state_of(watched) == 'T';
       slots.push_back(index);
     }
     std::ranges::move(distant_ranks(now_ns), std::back_inserter(ranks));
@@ -334,7 +327,7 @@ class Guard {
   Suspicion suspected_;
   std::int64_t last_ns_ = 0, last_wall_us_ = 0;
   std::int64_t distant_look_ns_ = 0;
-  bool distant_over_time_ = false;
+  bool distant_may_hang_ = false;
   std::int64_t anew_ns_ = 0;  // newest Watched::anew_ns of all
   std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
   bool said_that_one_stays_ = false, said_that_it_cannot_write_ = false;

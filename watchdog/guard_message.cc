@@ -31,13 +31,13 @@ static_assert(sizeof(Ended) == 24);
 struct Rank {
   std::int64_t process = 0, started_ticks = 0;
   std::uint64_t step = 0, epoch = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, beat_ns = 0, wait_begun_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, beat_ns = 0, wait_begun_ns = 0;
   std::int32_t launched_rank = -1, wait_peer = -1;
   std::uint32_t wait_number = 0;
   std::uint8_t phase = 0, left = 0;
-  std::uint16_t reserved = 0;
+  std::int16_t role = -1;
 };
-static_assert(sizeof(Rank) == 88);
+static_assert(sizeof(Rank) == 96);
 
 template <typename T>
 void put(std::span<std::byte>& bytes, const T& value) {
@@ -66,13 +66,15 @@ Rank packed(const SlotView& slot) {
           .begun_ns = slot.begun_ns,
           .deadline_ns = slot.deadline_ns,
           .usual_ns = slot.usual_ns,
+          .alone_ns = slot.alone_ns,
           .beat_ns = slot.beat_ns,
           .wait_begun_ns = slot.wait_begun_ns,
           .launched_rank = slot.launched_rank,
           .wait_peer = slot.wait_peer,
           .wait_number = slot.wait_number,
           .phase = static_cast<std::uint8_t>(slot.phase),
-          .left = static_cast<std::uint8_t>(slot.left ? 1 : 0)};
+          .left = static_cast<std::uint8_t>(slot.left ? 1 : 0),
+          .role = static_cast<std::int16_t>(slot.role)};
 }
 
 SlotView unpacked(const Rank& rank) {
@@ -83,11 +85,13 @@ SlotView unpacked(const Rank& rank) {
   slot.phase =
       rank.phase < static_cast<std::uint8_t>(Phase::count) ? static_cast<Phase>(rank.phase) : Phase::start_up;
   slot.left = rank.left != 0;
+  slot.role = rank.role;
   slot.step = rank.step;
   slot.epoch = rank.epoch;
   slot.begun_ns = rank.begun_ns;
   slot.deadline_ns = rank.deadline_ns;
   slot.usual_ns = rank.usual_ns;
+  slot.alone_ns = rank.alone_ns;
   slot.beat_ns = rank.beat_ns;
   slot.wait_begun_ns = rank.wait_begun_ns;
   slot.wait_peer = rank.wait_peer;

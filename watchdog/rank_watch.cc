@@ -65,19 +65,17 @@ RankWatch::~RankWatch() {
   slot().left = 1;
 }
 
-void RankWatch::limit(const DeadlineLimits& limits) {
-  deadlines_.limit(limits);
-  put(slot().deadline_ns, deadline_of(phase_));
-}
-
 void RankWatch::run_directory(const std::string& directory) {
   write_run_directory(board_->header(), directory);
 }
 
-void RankWatch::epoch(std::uint64_t number, double work_times, std::uint32_t members) {
-  deadlines_.rescale(work_times);
-  put(slot().members, members);
-  put(slot().epoch, number);
+void RankWatch::begin_epoch(const Epoch& epoch) {
+  deadlines_.rescale(epoch.work_times);
+  BoardSlot& slot = this->slot();
+  const Together together(slot);
+  put(slot.members, epoch.members);
+  put(slot.role, epoch.role);
+  put(slot.epoch, epoch.number);
 }
 
 void RankWatch::enter(Phase phase, std::uint64_t step) {
@@ -123,6 +121,7 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_
   put(slot.begun_ns, now_ns);
   put(slot.deadline_ns, deadline_of(phase));
   put(slot.usual_ns, phase == Phase::spare ? 0 : deadlines_.usual(phase));
+  put(slot.alone_ns, fixed_ns > 0 ? 0 : deadlines_.alone(phase));
   put(slot.wait_begun_ns, 0);
   put(slot.beat_ns, now_ns);
 }

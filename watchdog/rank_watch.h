@@ -29,16 +29,20 @@ class RankWatch final : public WaitListener {
     std::uint32_t slots = 1;  // ranks of this host, and room for those that come later
     int launched_rank = 0;
     std::vector<std::string> guard = {};  // command line of a guard for this board; empty: none is started
-    DeadlineLimits limits = {};           // until limit() says others
+    DeadlineLimits limits = {};
   };
   // Takes a slot and starts the guard if there is none.
   static Result<std::unique_ptr<RankWatch>> begin(Env& env, const Setup& setup);
   ~RankWatch() override;  // leaves the slot, as a rank that ends by itself
 
-  void limit(const DeadlineLimits& limits);  // when the config is known
   void run_directory(const std::string& directory);
-  // Of the membership, with so many members (0: not known); Deadlines::rescale(work_times).
-  void epoch(std::uint64_t number, double work_times, std::uint32_t members = 0);
+  struct Epoch {
+    std::uint64_t number = 0;   // of the membership
+    double work_times = 1.0;    // Deadlines::rescale()
+    std::uint32_t members = 0;  // spares too; 0: not known
+    int role = -1;              // those with the same one do the same work; -1: not known
+  };
+  void begin_epoch(const Epoch& epoch);
 
   // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
   void enter(Phase phase, std::uint64_t step);

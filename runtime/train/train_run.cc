@@ -128,12 +128,16 @@ Result<void> TrainRun::take_seats(const SeatingWish& wish) {
 
 // Fewer ranks have more work each.
 void TrainRun::tell_watch_epoch() {
-  const int seats = epoch_->seating().shape.seats();
+  const MeshShape& shape = epoch_->seating().shape;
+  const int seats = shape.seats();
   const int before = std::exchange(seats_told_, seats);
   if (launched_.watch == nullptr || launched_.membership == nullptr) return;
-  launched_.watch->epoch(launched_.membership->view().epoch,
-                         before == 0 ? 1.0 : static_cast<double>(before) / seats,
-                         static_cast<std::uint32_t>(launched_.membership->view().members.size()));
+  const MembershipView& view = launched_.membership->view();
+  const int seat = epoch_->seating().seat_of(world().communicator.rank());
+  launched_.watch->begin_epoch({.number = view.epoch,
+                                .work_times = before == 0 ? 1.0 : static_cast<double>(before) / seats,
+                                .members = static_cast<std::uint32_t>(view.members.size()),
+                                .role = seat < 0 ? -1 : seat / shape.tensor % shape.pipeline});
 }
 
 // The leader has the run directory.

@@ -211,6 +211,16 @@ class WatchdogTest(unittest.TestCase):
         self.assertEqual(run.status()["state"], "finished")
         self.expect_nothing_left(start)
 
+    def test_the_first_of_a_kind(self):
+        """No time is learned yet, and the ceiling is far: what the others needed says that one hangs, but not that one does
+        which is only much slower than they are."""
+        slow = "step.begin@1=sleep:1000,step.begin@1:1=sleep:7000"  # longer than six floors, and less than ten times the others
+        for name, culprit, faults in (("step", 1, "step.begin@2:1=spin"), ("evaluation", 2, f"{slow},evaluation.begin:2=spin")):
+            with self.subTest(name):
+                run = self.scene.run(f"first-{name}", [*RAM, "--watchdog.floor=1s"])
+                start = self.watched(run.start(3, "ft", (), faults))
+                self.assertRegex(self.expect_healed(start, [culprit]), r"for (6\.\d|7\.\d) s, others needed \d+ ms; it waits for nobody")
+
     def test_runs_ten_times_apart_in_speed(self):
         """The same settings: a hang is noticed after three times what the steps of the run take, and not before; in the fast
         one after the floor. A step of the slow run takes longer than the floor."""

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/processes.h"
 #include "tests/watchdog/watch_env.h"
@@ -66,9 +67,9 @@ TEST_F(BoardTest, OneThatWasNeverFinishedIsReplaced) {
 TEST_F(BoardTest, WhatIsNoBoardIsRefused) {
   const std::unique_ptr<Board> board = made();
   BoardHeader& header = board->header();
-  header.layout = 99;
+  const std::uint32_t layout = std::exchange(header.layout, 99);
   EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("has layout 99"));
-  header.layout = 1;
+  header.layout = layout;
   for (const std::uint32_t slots : {0u, 4u, 1'000'000u, ~0u}) {
     header.slots = slots;
     EXPECT_FALSE(Board::open(env, env.board).ok()) << slots;

@@ -75,11 +75,23 @@ TEST(Deadlines, WithMoreWorkEachWhatWasLearnedCountsAsMuchLonger) {
   EXPECT_EQ(deadlines.of(Phase::load), 1'000'000);
 }
 
-TEST(Deadlines, NewLimitsKeepWhatWasLearned) {
+TEST(Deadlines, WhatOthersShowCountsForTheFirstTimesOfWorkThatAllDo) {
   Deadlines deadlines(limits);
-  take(deadlines, Phase::step, 2'000, 10);
-  deadlines.limit({.factor = 10, .floor_ns = 1, .ceiling_ns = 1'000'000});
-  EXPECT_EQ(deadlines.of(Phase::step), 20'000);
+  take(deadlines, Phase::step, 2'000, 4);
+  EXPECT_EQ(deadlines.alone(Phase::step), 6'000);
+  EXPECT_EQ(deadlines.alone(Phase::evaluation), 6'000);
+  take(deadlines, Phase::step, 2'000, 1);
+  EXPECT_EQ(deadlines.alone(Phase::step), 0) << "it has a deadline now";
+  for (const Phase phase :
+       {Phase::start_up, Phase::load, Phase::save, Phase::recovery, Phase::spare, Phase::end})
+    EXPECT_EQ(deadlines.alone(phase), 0) << name_of(phase);
+  EXPECT_EQ(Deadlines({.factor = 2, .floor_ns = 50, .ceiling_ns = 100}).alone(Phase::step), 100);
+}
+
+TEST(Deadlines, OthersThatNeededLongGiveLong) {
+  EXPECT_EQ(Deadlines::alone_among(6'000, 100), 6'000);
+  EXPECT_EQ(Deadlines::alone_among(6'000, 601), 6'010);
+  EXPECT_EQ(Deadlines::alone_among(6'000, -5), 6'000);
 }
 
 }  // namespace

@@ -155,6 +155,96 @@ TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
   EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink) << "who waits for the dead waits in vain";
 }
 
+// Of the first steps, which may take 600 s: what it did in a step so far says what the others may need.
+WatchedRank first(WatchedRank one, int role = 0) {
+  one.slot.deadline_ns = 600'000 * ms;
+  one.slot.usual_ns = 0;
+  one.slot.alone_ns = 30'000 * ms;
+  one.slot.role = role;
+  one.slot.members = 3;
+  return one;
+}
+
+TEST(Detector, OfTheFirstStepsTheOneThatAllOthersWaitFor) {
+  const HangVerdict verdict =
+      verdict_on({first(waits(0, 31'000)), first(computes(1, 30'100)), first(waits(2, 31'000))});
+  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(verdict.sentence,
+            "rank 1 (host a) hangs: step 9 for 30.1 s, others needed 10 ms; it waits for nobody");
+  EXPECT_EQ(verdict_on({first(waits(0, 31'000)), first(computes(1, 29'900)), first(waits(2, 31'000))}).kind,
+            Kind::none);
+  EXPECT_THAT(
+      verdict_on({first(waits(0, 31'000)), stopped(first(computes(1, 30'100))), first(waits(2, 31'000))})
+          .sentence,
+      HasSubstr("others needed 10 ms; it is stopped"));
+  EXPECT_THAT(
+      verdict_on({first(waits(0, 31'000)), first(waits(1, 31'000, 0, 30'100)), first(waits(2, 31'000))})
+          .sentence,
+      HasSubstr("has not looked for 30.1 s"));
+}
+
+TEST(Detector, OfTheFirstStepsTenTimesWhatTheSlowestOtherNeeded) {
+  WatchedRank slowest = first(waits(0, 70'000));
+  slowest.slot.wait_begun_ns = slowest.slot.begun_ns + 6'000 * ms;
+  const auto verdict = [&](std::int64_t for_ms) {
+    return verdict_on({slowest, first(computes(1, for_ms)), first(waits(2, 70'000))}).kind;
+  };
+  EXPECT_EQ(verdict(59'900), Kind::none);
+  EXPECT_EQ(verdict(60'100), Kind::culprit);
+}
+
+TEST(Detector, OfTheFirstStepsNobodyIsBlamedWhereOthersMayBeAtWork) {
+  const WatchedRank alone = first(computes(1, 40'000)), other = first(waits(0, 40'000));
+  const auto verdict = [&](const WatchedRank& third) { return verdict_on({other, alone, third}).kind; };
+  EXPECT_EQ(verdict(first(waits(2, 40'000))), Kind::culprit);
+  EXPECT_EQ(verdict(first(waits(2, 40'000), 1)), Kind::culprit) << "one that does the same is enough";
+  EXPECT_EQ(verdict(first(computes(2, 40'000))), Kind::none);
+  EXPECT_EQ(verdict(stopped(first(waits(2, 40'000)))), Kind::none);
+  EXPECT_EQ(verdict_on({other, alone}).kind, Kind::none) << "one is out of sight";
+  EXPECT_EQ(verdict_on({first(waits(0, 40'000), 1), alone, first(waits(2, 40'000), 2)}).kind, Kind::none)
+      << "nobody does the same work";
+  EXPECT_EQ(
+      verdict_on({first(waits(0, 40'000), -1), first(computes(1, 40'000), -1), first(waits(2, 40'000), -1)})
+          .kind,
+      Kind::none);
+  WatchedRank elsewhere = first(waits(2, 40'000));
+  elsewhere.slot.step = 8;
+  EXPECT_EQ(verdict(elsewhere), Kind::none);
+  WatchedRank spare = waits(2, 40'000);
+  spare.slot.phase = Phase::spare;
+  EXPECT_EQ(verdict(spare), Kind::culprit);
+}
+
+TEST(Detector, OfTheFirstStepsWhoHasJustBegunToComputeHasItsTime) {
+  WatchedRank late = first(computes(1, 90'000));
+  late.slot.beat_ns = now_ns - 20'000 * ms;  // it waited for somebody until then
+  const std::vector<WatchedRank> ranks = {first(waits(0, 90'000)), late, first(waits(2, 90'000))};
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+}
+
+TEST(Detector, WhatWasBeforeThenIsNoEvidence) {
+  std::vector<WatchedRank> ranks = {waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)};
+  ranks[1].anew_ns = now_ns - 4'900 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  ranks[1].anew_ns = now_ns - 5'100 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::culprit);
+  ranks = {first(waits(0, 90'000)), first(computes(1, 90'000)), first(waits(2, 90'000))};
+  for (WatchedRank& rank : ranks) rank.anew_ns = now_ns - 29'900 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  ranks[0].slot.wait_begun_ns = ranks[0].slot.begun_ns + 60'000 * ms;
+  for (WatchedRank& rank : ranks) rank.anew_ns = now_ns - 31'000 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "the others' time counts as a whole";
+}
+
+TEST(Detector, ALookAtAllIsWorthItWhereThereMayBeAVerdict) {
+  EXPECT_FALSE(may_hang(computes(0, 4'900), now_ns));
+  EXPECT_TRUE(may_hang(computes(0, 5'100), now_ns));
+  EXPECT_FALSE(may_hang(first(computes(0, 29'900)), now_ns));
+  EXPECT_TRUE(may_hang(first(computes(0, 30'100)), now_ns));
+  EXPECT_FALSE(may_hang(first(waits(0, 90'000)), now_ns)) << "it looks";
+}
+
 TEST(Detector, ASpareMayWaitForEver) {
   WatchedRank spare = waits(3, 90'000'000);
   spare.slot.phase = Phase::spare;

@@ -75,17 +75,19 @@ TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
   watch->enter(Phase::step, 1);
   for (std::uint64_t step = 2; step <= 6; ++step) {
     EXPECT_EQ(view().deadline_ns, 1'000 * ms);
+    EXPECT_EQ(view().alone_ns, 300 * ms);
     env.now_ns += 40 * ms;
     watch->enter(Phase::step, step);
   }
   EXPECT_EQ(view().deadline_ns, 120 * ms);
   EXPECT_EQ(view().usual_ns, 40 * ms);
-  watch->limit({.factor = 10, .floor_ns = 50 * ms, .ceiling_ns = 1'000 * ms});
-  EXPECT_EQ(view().deadline_ns, 400 * ms);
-  watch->epoch(3, 2.0);
+  EXPECT_EQ(view().alone_ns, 0);
+  watch->begin_epoch({.number = 3, .work_times = 2.0, .members = 5, .role = 1});
   EXPECT_EQ(view().epoch, 3u);
+  EXPECT_EQ(view().members, 5u);
+  EXPECT_EQ(view().role, 1);
   watch->enter(Phase::step, 7);
-  EXPECT_EQ(view().deadline_ns, 800 * ms);
+  EXPECT_EQ(view().deadline_ns, 240 * ms);
 }
 
 TEST_F(RankWatchTest, APartCountsAnew) {
@@ -104,11 +106,13 @@ TEST_F(RankWatchTest, ALimitOfItsOwnStays) {
   const auto watch = begin();
   watch->enter(Phase::recovery, 4, 250);
   EXPECT_EQ(view().deadline_ns, 250 * ms);
-  watch->limit({.factor = 10, .floor_ns = 1, .ceiling_ns = 10});
+  env.now_ns += 10 * ms;
   watch->mark();
   EXPECT_EQ(view().deadline_ns, 250 * ms);
   watch->enter(Phase::recovery, 4);
-  EXPECT_EQ(view().deadline_ns, 10);
+  EXPECT_EQ(view().deadline_ns, 1'000 * ms);
+  watch->enter(Phase::evaluation, 4, 250);
+  EXPECT_EQ(view().alone_ns, 0);
 }
 
 TEST_F(RankWatchTest, ASpareMayWaitButNotBeSilent) {
