@@ -166,6 +166,23 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(again.wait(), 0, again.tail())
         self.assertEqual(start.run.digest(), self.reference)
 
+    def test_a_hang_that_outlasts_the_others_patience(self):
+        """The watchdog would end the rank later than the others wait for it: they end the run, and it is started again."""
+        start = self.launch("--parallel.timeout=3s", "--watchdog.floor=60s", faults="step.begin@30:1=spin")
+        self.assertRegex(self.expect_finished(start, restarts=1), r"for 3000 ms|waited 3000 ms")
+
+    def test_a_restart_brings_lost_ranks_back(self):
+        """Of a run that does not grow by itself."""
+        start = self.launch("--elastic.grow=off", faults="step.begin@12:2=kill")
+        run = start.run
+        shrunk = harness.wait_until(lambda: run.events("recovery"), harness.HANG_S, lambda: not start.alive(), "nobody recovered",
+                                    start.tail)
+        self.assertTrue(shrunk, start.tail())
+        self.assertEqual(run.events("recovery")[0]["ranks_after"], RANKS - 1)
+        harness.kill(mpirun_of(run), signal.SIGKILL)
+        self.expect_finished(start, restarts=1)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS])
+
     # What a restart does not mend
 
     def test_bad_config(self):
