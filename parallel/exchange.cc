@@ -14,7 +14,7 @@ Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* ope
   exchange.abandon();
   return fail(ExitCode::communication,
               "rank {} waited {} ms for {} in {} (exchange {}): that rank or its host hangs or is out of "
-              "reach; look at its output, then start the run again",
+              "reach; look at its output; where the run does not go on by itself, start it again",
               exchange.global_rank(exchange.rank()), waiter.timeout_ms(),
               awaited.peer < 0 ? "another rank" : fmt::format("rank {}", exchange.global_rank(awaited.peer)),
               operation, awaited.number);

@@ -308,7 +308,7 @@ Error LaneReduction::State::timed_out() const {
   return fail(
       ExitCode::communication,
       "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is out "
-      "of reach; look at its output, then start the run again",
+      "of reach; look at its output; where the run does not go on by itself, start it again",
       exchange->global_rank(rank), waiter.timeout_ms(), wave, awaited.number - first, what);
 }
 

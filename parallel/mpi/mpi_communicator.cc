@@ -145,7 +145,8 @@ Result<void> MpiCommunicator::check_peers() {
                 global_rank(rank_));
   }
   return fail(ExitCode::communication,
-              "rank {} lost {}: its process or host died; its own output says why; start the run again",
+              "rank {} lost {}: its process or host died; its own output says why; where the run does not go "
+              "on by itself, start it again",
               global_rank(rank_), lost < 0 ? "a rank" : fmt::format("rank {}", global_rank(lost)));
 }
 
@@ -231,7 +232,7 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
   if (is_failed_process(error_class)) {
     return fail(ExitCode::communication,
                 "rank {} lost rank {} while {} it (message tag {}): its process or host died; its own output "
-                "says why; start the run again",
+                "says why; where the run does not go on by itself, start it again",
                 global_rank(rank_), peer, doing, slot.tag);
   }
   if (is_revoked(error_class)) {

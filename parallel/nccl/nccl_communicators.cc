@@ -61,9 +61,10 @@ Result<bool> NcclCommunicators::may_launch(const NcclLink& link) {
   const NcclResult outcome = result == NcclResult::success ? state : result;
   if (outcome == NcclResult::in_progress) return false;
   if (outcome != NcclResult::success) {
-    return fail(ExitCode::communication, "NCCL failed on rank {} of {}: {}: {}; start the run again",
-                launching_->rank, launching_->name, library_->text(outcome),
-                library_->last_error(launching_->comm));
+    return fail(
+        ExitCode::communication,
+        "NCCL failed on rank {} of {}: {}: {}; where the run does not go on by itself, start it again",
+        launching_->rank, launching_->name, library_->text(outcome), library_->last_error(launching_->comm));
   }
   launching_ = nullptr;
   return true;

@@ -170,15 +170,18 @@ std::string NcclExchange::describe(Number number) const {
 Error NcclExchange::nccl_failed(Number number, const char* call, NcclResult result) {
   cuda_error_ = result == NcclResult::unhandled_cuda_error ? library_->last_cuda_error() : 0;
   const std::string more = library_->last_error(link_->comm);
-  return fail(ExitCode::communication, "NCCL failed on rank {} of {} ({}): {}: {}{}{}; start the run again",
-              rank_, link_->name, describe(number), call, library_->text(result), more.empty() ? "" : ": ",
-              more);
+  return fail(
+      ExitCode::communication,
+      "NCCL failed on rank {} of {} ({}): {}: {}{}{}; where the run does not go on by itself, start it again",
+      rank_, link_->name, describe(number), call, library_->text(result), more.empty() ? "" : ": ", more);
 }
 
 Error NcclExchange::cuda_failed(Number number, const char* call, CudaError error) {
   cuda_error_ = error;
-  return fail(ExitCode::communication, "CUDA failed on rank {} of {} ({}): {}: {}; start the run again",
-              rank_, link_->name, describe(number), call, library_->text(error));
+  return fail(
+      ExitCode::communication,
+      "CUDA failed on rank {} of {} ({}): {}: {}; where the run does not go on by itself, start it again",
+      rank_, link_->name, describe(number), call, library_->text(error));
 }
 
 }  // namespace holdfast

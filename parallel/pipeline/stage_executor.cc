@@ -376,7 +376,7 @@ Error StageExecutor::timed_out(int index_of_action) {
   return fail(
       ExitCode::communication,
       "rank {} waited {} ms in the pipeline, at the {} of microbatch {}: {} or its host hangs or is out "
-      "of reach; look at its output, then start the run again",
+      "of reach; look at its output; where the run does not go on by itself, start it again",
       rank, waiter_.timeout_ms(), action.work == Work::forward ? "forward" : "backward", action.microbatch,
       neighbours);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every row of docs/errors.md, provoked with the real program: the sentence and the exit code are those of the table.
 
-A row and the test of the same name belong together: `unknown-key` and test_unknown_key. Either without the other fails.
+A row and the test of the same name belong together: `unknown-key` and test_unknown_key. Either without the other fails. The
+rows of one section are tested elsewhere, by whoever reads them with read_table().
 HOLDFAST names the program; tools/mpirun starts the ranks.
 """
 import json
@@ -61,11 +62,16 @@ class Row:
         self.pattern = re.compile(r".*?".join(parts), re.DOTALL)
 
 
-def read_table():
-    rows = {}
+SEVERAL_HOSTS = "Several hosts"  # the section of hosts_test.py
+
+
+def read_table(sections):
+    """The rows of the sections whose headings `sections` is true of."""
+    rows, heading = {}, ""
     for line in TABLE.read_text().splitlines():
+        heading = line.removeprefix("## ") if line.startswith("## ") else heading
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
-        if len(cells) != 5 or not re.fullmatch(r"`[a-z0-9-]+`", cells[0]):
+        if not sections(heading) or len(cells) != 5 or not re.fullmatch(r"`[a-z0-9-]+`", cells[0]):
             continue
         name = cells[0].strip("`")
         if name in rows:
@@ -136,7 +142,7 @@ def remove_tree(folder):
 
 
 class Errors(unittest.TestCase):
-    rows = read_table()
+    rows = read_table(lambda heading: heading != SEVERAL_HOSTS)
 
     @classmethod
     def setUpClass(cls):
@@ -301,6 +307,12 @@ class Errors(unittest.TestCase):
 
     def test_launch_hostfile_missing(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--hostfile", "hosts", "run.toml"))
+
+    def test_launch_on_host(self):
+        token = "0123456789abcdef"
+        for words in ([], ["look"], ["look", "../../etc"], ["stop", token], ["clean", token, "run", "more"]):
+            self.expect_nothing_made(self.holdfast("launch", "--on-host", *words))
+        self.assertEqual(self.holdfast("launch", "--on-host", "look", token).returncode, 0)
 
     def test_launch_same_fault(self):
         self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",

@@ -5,10 +5,13 @@ goes on, and nothing stays behind on any host.
 Where the system permits no namespaces this is skipped, and says why; with CI=true that is a failure.
 """
 import os
+import re
 import signal
 import time
 import unittest
+from pathlib import Path
 
+import errors_test
 import harness
 import hosts
 
@@ -20,6 +23,7 @@ OPTIONS = ["--checkpoint.every_steps=20", f"--checkpoint.ram_every_steps={INTERV
 NOTICE_S = 20
 SETTLE_S = 90    # no start and its restarts take so long
 SILENCE_S = 4    # of a host that is out of reach, before the others say so: watchdog.floor
+ROWS = errors_test.read_table(lambda heading: heading == errors_test.SEVERAL_HOSTS)
 # A step that takes long enough for something to happen in it, whatever else the machine does.
 SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
 
@@ -41,6 +45,10 @@ class HostsTest(unittest.TestCase):
         # On each host in its own shared memory, and the program's to clean up.
         del cls.scene.environment["OMPI_MCA_btl_sm_backing_directory"]
         cls.reference = harness.reference_digest(cls.scene, OPTIONS)
+
+    def expect_sentence(self, name, text):
+        """A row of docs/errors.md."""
+        self.assertRegex(text, ROWS[name].pattern)
 
     def setUp(self):
         self.cluster = hosts.Cluster(HOSTS)
@@ -83,6 +91,9 @@ class HostsTest(unittest.TestCase):
         # A snapshot is confirmed by the vote of a later step.
         self.assertLessEqual(recoveries[0]["lost_steps"], 2 * INTERVAL, recoveries)
         return recoveries[0]
+
+    def test_every_row_is_tested(self):
+        self.assertEqual(set(re.findall(r'expect_sentence\("([a-z-]+)"', Path(__file__).read_text())), set(ROWS))
 
     # What works
 
@@ -155,7 +166,7 @@ class HostsTest(unittest.TestCase):
         begun = time.monotonic()
         self.cluster.lose("n2")
         output = self.expect_finished(run, start)
-        self.assertIn("host n2 does not answer: it is left out", output)
+        self.expect_sentence("launch-host-left-out", output)
         self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         print(f"\na host lost to the end of the run: {time.monotonic() - begun:.1f} s")
 
@@ -178,7 +189,7 @@ class HostsTest(unittest.TestCase):
         self.assertTrue(start.wait_for_step(20, SETTLE_S), start.tail())
         harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
         output = self.expect_finished(run, start)
-        self.assertIn("host n1 answers again: the run takes it back", output)
+        self.expect_sentence("launch-host-back", output)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
 
     # Cables
@@ -193,7 +204,7 @@ class HostsTest(unittest.TestCase):
         noticed_s = time.monotonic() - begun
         output = self.expect_finished_but(run, start, "n2")
         # What they say behind the cut reaches nobody.
-        self.assertRegex(output, r"ranks 4 \(host n2\), 5 \(host n2\) are out of reach")
+        self.expect_sentence("hosts-out-of-reach", output)
         self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
         print(f"\na cut cable to the end of the ranks behind it: {noticed_s:.1f} s")
@@ -205,6 +216,7 @@ class HostsTest(unittest.TestCase):
         self.cluster.cut("n0")
         harness.wait_until(lambda: "starting again" in start.output(), SETTLE_S, lambda: not start.alive(), "no restart",
                            start.tail)
+        self.expect_sentence("hosts-cut-off", start.output())
         self.assertEqual([event for event in run.events("finish")], [])
         self.assertTrue(start.wait_for_step(20, SETTLE_S), start.tail())
         self.assertEqual(self.cluster.ranks_on(run, "n1") + self.cluster.ranks_on(run, "n2"), [],
