@@ -66,6 +66,8 @@ SlotView read_once(const BoardSlot& slot) {
   SlotView view;
   view.process = std::max<std::int64_t>(slot.process.load(order), 0);
   view.started_ticks = slot.started_ticks.load(order);
+  view.parent = slot.parent.load(order);
+  view.parent_started_ticks = slot.parent_started_ticks.load(order);
   view.launched_rank = slot.launched_rank.load(order);
   const std::uint32_t phase = slot.phase.load(order);
   view.phase = phase < static_cast<std::uint32_t>(Phase::count) ? static_cast<Phase>(phase) : Phase::start_up;
@@ -173,6 +175,8 @@ Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
   const std::int64_t own = env.process_id();
   const std::optional<ProcessFacts> facts = env.processes().facts(own);
   const std::int64_t own_ticks = facts.has_value() ? facts->started_ticks : 0;
+  const std::int64_t parent = facts.has_value() ? facts->parent : 0;
+  const std::optional<ProcessFacts> parent_facts = env.processes().facts(parent);
   for (std::uint32_t index = 0; index < slots(); ++index) {
     BoardSlot& slot = this->slot(index);
     std::int64_t before = slot.process;
@@ -182,6 +186,8 @@ Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
     if (!slot.process.compare_exchange_strong(before, -own)) continue;
     clear(slot);
     slot.started_ticks = own_ticks;
+    slot.parent = parent_facts.has_value() ? parent : 0;
+    slot.parent_started_ticks = parent_facts.has_value() ? parent_facts->started_ticks : 0;
     slot.launched_rank = launched_rank;
     slot.process = own;
     // Between this store and this look one of both sees the other: close() closes, then looks at the slots.

@@ -44,6 +44,8 @@ struct alignas(64) BoardSlot {
   // slot.
   std::atomic<std::int64_t> process{0};
   std::atomic<std::int64_t> started_ticks{0};  // ProcessFacts: with the id it names a process for good
+  std::atomic<std::int64_t> parent{0};         // who started it: a daemon of MPI on hosts other than mpirun's
+  std::atomic<std::int64_t> parent_started_ticks{0};
   std::atomic<std::int32_t> launched_rank{-1};
   std::atomic<std::uint32_t> version{0};
   // What it is at.
@@ -131,6 +133,7 @@ std::size_t remove_dead_boards(Env& env);
 // What one slot says, as plain values of one moment.
 struct SlotView {
   std::int64_t process = 0, started_ticks = 0;
+  std::int64_t parent = 0, parent_started_ticks = 0;
   int launched_rank = -1;
   Phase phase = Phase::start_up;
   bool left = false;

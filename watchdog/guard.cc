@@ -54,6 +54,7 @@ class Guard {
     while (true) {
       if (may_leave() && board_->close(*env_, settings_.board)) {
         HostTable::remove(*env_, settings_.board);
+        end_daemons_that_are_cut_off();
         return;
       }
       if (!nobody_left() || pending_.empty()) wait();
@@ -83,6 +84,29 @@ class Guard {
   // death is told to other hosts some times, as their ranks wait for the proof.
   bool may_leave() const {
     return nobody_left() && pending_.empty() && env_->monotonic_ns() - told_since_ns_ > tell_for_ns;
+  }
+
+  void end_daemons_that_are_cut_off() {
+    if (network_ == nullptr || !network_->is_cut_off()) return;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      const SlotView slot = read_slot(board_->slot(index));
+      const SlotView parent = {.process = slot.parent, .started_ticks = slot.parent_started_ticks};
+      constexpr std::int64_t init = 1;  // whom everybody has who lost a parent
+      if (parent.process <= init) continue;
+      // The handle first: if the facts are still those of the parent, the handle is the parent's.
+      Result<std::unique_ptr<Process>> process = env_->processes().find(parent.process);
+      if (!process.ok() || *process == nullptr || !lives(*env_, parent) || !is_daemon(parent.process))
+        continue;
+      static_cast<void>((*process)->signal(SIGKILL).ok());
+    }
+  }
+
+  // mpirun itself has the variable, as the ranks have; and without a launcher nobody has it.
+  bool is_daemon(std::int64_t process) {
+    if (settings_.start_variable.empty() || env_->variable(settings_.start_variable).empty()) return false;
+    const Result<std::string> environment = env_->read_text(fmt::format("/proc/{}/environ", process));
+    const std::string mark = fmt::format("{}{}=", '\0', settings_.start_variable);
+    return environment.ok() && ('\0' + *environment).find(mark) == std::string::npos;
   }
 
   // One tick, or until a process ends.

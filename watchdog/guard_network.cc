@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <utility>
 
 namespace holdfast {
@@ -184,6 +185,15 @@ void GuardNetwork::ended(const SlotView& slot) {
                     .process = slot.process,
                     .started_ticks = slot.started_ticks});
   beat_ns_ = 0;  // the others wait for it
+}
+
+bool GuardNetwork::is_cut_off() const {
+  if (table_ == nullptr || !has_peers()) return false;
+  const auto away = [&](int host) {
+    return host == table_->own_host() || table_->silent_since_ns(host) != 0;
+  };
+  if (table_->own_host() != 0) return away(0);
+  return std::ranges::all_of(std::views::iota(0, table_->hosts()), away);
 }
 
 std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const {

@@ -35,6 +35,8 @@ class GuardNetwork {
   // The guard saw the process of a slot end; it is told to the others from now on.
   void ended(const SlotView& slot);
   bool has_peers() const { return peers_.size() > 1; }
+  // From the first host of the run, where as a rule mpirun is; the first host itself: from all others.
+  bool is_cut_off() const;
   // Those of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 

@@ -1,5 +1,6 @@
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/train/launch_record.h"
 #include "watchdog/guard.h"
 
 namespace holdfast {
@@ -19,7 +20,7 @@ Result<void> guard(const std::vector<std::string>& words) {
   const std::string& board = arguments.positional(0);
   if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
     return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm", board);
-  return run_guard(posix_env(), {.board = board});
+  return run_guard(posix_env(), {.board = board, .start_variable = launch_variable});
 }
 
 }  // namespace
