@@ -281,21 +281,20 @@ std::string load_text(std::span<const std::atomic<std::uint64_t>> words) {
   return text;
 }
 
-void write_verdict(BoardHeader& header, int rank, std::string_view sentence) {
-  const std::uint64_t version = header.verdict_version / 2 * 2;  // even, whatever a writer left that died
-  header.verdict_version = version + 1;
-  header.verdict_rank = rank;
-  store_text(header.verdict, sentence);
-  header.verdict_version = version + 2;
+void write_notice(BoardNotice& notice, int rank, std::string_view sentence) {
+  const std::uint64_t version = notice.version / 2 * 2;  // even, whatever a writer left that died
+  notice.version = version + 1;
+  notice.rank = rank;
+  store_text(notice.sentence, sentence);
+  notice.version = version + 2;
 }
 
-BoardVerdict read_verdict(const BoardHeader& header) {
+Notice read_notice(const BoardNotice& notice) {
   constexpr int tries = 64;
   for (int left = tries; left > 0; --left) {
-    const std::uint64_t version = header.verdict_version;
-    BoardVerdict verdict = {
-        .number = version / 2, .rank = header.verdict_rank, .sentence = load_text(header.verdict)};
-    if (version % 2 == 0 && header.verdict_version == version) return verdict;
+    const std::uint64_t version = notice.version;
+    Notice read = {.number = version / 2, .rank = notice.rank, .sentence = load_text(notice.sentence)};
+    if (version % 2 == 0 && notice.version == version) return read;
   }
   return {};
 }

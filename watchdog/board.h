@@ -75,6 +75,13 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint32_t> ring_spans{0};
 };
 
+// A sentence about a rank, by the guard for the ranks: write_notice(), read_notice().
+struct BoardNotice {
+  std::atomic<std::int32_t> rank{-1};
+  std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> sentence{};
+  std::atomic<std::uint64_t> version{0};  // odd: being written
+};
+
 struct BoardHeader {
   std::atomic<std::uint64_t> magic{0};
   std::uint32_t layout = 0, slots = 0, ring_spans = 0, reserved = 0;
@@ -88,10 +95,9 @@ struct BoardHeader {
   // writes it, 2 yes.
   std::array<char, 1024> run_directory{};
   std::atomic<std::uint32_t> run_directory_known{0};
-  // The guard's newest verdict, for the `fault` event of those that go on: write_verdict(), read_verdict().
-  std::atomic<std::int32_t> verdict_rank{-1};
-  std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> verdict{};
-  std::atomic<std::uint64_t> verdict_version{0};  // odd: being written
+  // The guard's newest, for the `fault` events of those that go on.
+  BoardNotice verdict{};     // who hangs
+  BoardNotice lost_spare{};  // who was one and died, which nobody else notices
 };
 
 struct BoardSize {
@@ -156,13 +162,13 @@ bool lives(Env& env, const SlotView& slot);
 void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text);
 std::string load_text(std::span<const std::atomic<std::uint64_t>> words);
 
-struct BoardVerdict {
+struct Notice {
   std::uint64_t number = 0;  // they count from 1; 0: there was none so far
   int rank = -1;             // launched; -1: all of the host
   std::string sentence = {};
 };
-void write_verdict(BoardHeader& header, int rank, std::string_view sentence);
-BoardVerdict read_verdict(const BoardHeader& header);
+void write_notice(BoardNotice& notice, int rank, std::string_view sentence);
+Notice read_notice(const BoardNotice& notice);
 
 void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known

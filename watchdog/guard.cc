@@ -130,7 +130,10 @@ class Guard {
     if (late) begin_anew(now_ns, true);
     header.guard_tick_ns = now_ns;
     look_at_processes();
-    if (network_ != nullptr) network_->tick(now_ns, late);
+    if (network_ != nullptr) {
+      network_->tick(now_ns, late);
+      tell_lost_spares(network_->take_lost_spares());
+    }
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
@@ -173,6 +176,7 @@ class Guard {
 
   void look_at_processes() {
     std::string dead;
+    std::vector<WatchedRank> lost_spares;
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       const SlotView slot = read_slot(board_->slot(index));
       Watched& watched = watched_[index];
@@ -182,15 +186,28 @@ class Guard {
       watched.ended = true;
       if (network_ != nullptr) network_->ended(slot);
       if (slot.left) continue;
+      if (slot.phase == Phase::spare) lost_spares.push_back({.slot = slot, .host = host_});
       if (network_ != nullptr && network_->has_peers()) told_since_ns_ = env_->monotonic_ns();
       if (watched.killed_ns != 0) continue;
       dead += fmt::format("{}rank {}", dead.empty() ? "" : ", ", slot.launched_rank);
     }
+    tell_lost_spares(lost_spares);
     if (!dead.empty()) take_flight(fmt::format("{} (host {}) died", dead, host_));
     if (count_ended() != ended_) {  // those that are left have something to do that nobody foresaw
       ended_ = count_ended();
       begin_anew(env_->monotonic_ns(), false);
     }
+  }
+
+  // The others exchange nothing with a spare, so they would miss it when they need it.
+  void tell_lost_spares(std::span<const WatchedRank> spares) {
+    if (spares.empty()) return;
+    std::string names;
+    for (const WatchedRank& spare : spares) {
+      names +=
+          fmt::format("{}rank {} (host {})", names.empty() ? "" : ", ", spare.slot.launched_rank, spare.host);
+    }
+    write_notice(board_->header().lost_spare, spares.front().slot.launched_rank, names);
   }
 
   // The handle first: if the facts are still those of the slot, the handle is that process's.
@@ -272,7 +289,7 @@ class Guard {
 
   void end_one(std::uint32_t index, const std::string& sentence, std::int64_t now_ns) {
     take_flight(sentence);
-    write_verdict(board_->header(), read_slot(board_->slot(index)).launched_rank, sentence);
+    write_notice(board_->header().verdict, read_slot(board_->slot(index)).launched_rank, sentence);
     kill(watched_[index], now_ns);
     say(sentence + "; it is ended");
   }
@@ -280,7 +297,7 @@ class Guard {
   // Level 2: nobody of this host goes on; the launcher starts the run again.
   void end_all(const std::string& sentence, std::int64_t now_ns) {
     take_flight(sentence);
-    write_verdict(board_->header(), -1, sentence);
+    write_notice(board_->header().verdict, -1, sentence);
     for (Watched& each : watched_) {
       if (each.id != 0 && !each.ended) kill(each, now_ns);
     }

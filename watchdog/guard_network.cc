@@ -94,7 +94,24 @@ bool GuardNetwork::listen_to(Caller& caller, std::int64_t now_ns) {
   return open;
 }
 
+// What it was is known from the messages before.
+void GuardNetwork::note_lost_spares(const GuardMessage& message, std::int64_t now_ns) {
+  std::vector<WatchedRank> before;
+  for (const EndedProcess& each : message.ended) {
+    if (table_->has_ended(message.host, each.process, each.started_ticks)) continue;
+    if (before.empty()) before = sight_->ranks(now_ns);
+    const std::string host = table_->name_of(message.host);
+    for (WatchedRank& rank : before) {
+      const bool same = rank.host == host && rank.slot.process == each.process &&
+                        rank.slot.started_ticks == each.started_ticks;
+      if (same && !rank.ended && !rank.slot.left && rank.slot.phase == Phase::spare)
+        lost_spares_.push_back(std::move(rank));
+    }
+  }
+}
+
 void GuardNetwork::understand(Caller& caller, const GuardMessage& message, std::int64_t now_ns) {
+  if (message.host >= 0 && message.host < table_->hosts()) note_lost_spares(message, now_ns);
   if (!sight_->heard(message, now_ns)) return;
   caller.host = message.host;
   if (message.port != 0 && message.port != table_->port_of(message.host)) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/env.h"
@@ -37,6 +38,8 @@ class GuardNetwork {
   bool has_peers() const { return peers_.size() > 1; }
   // From the first host of the run, where as a rule mpirun is; the first host itself: from all others.
   bool is_cut_off() const;
+  // Spares of other hosts that their guards saw end, since the last time.
+  std::vector<WatchedRank> take_lost_spares() { return std::exchange(lost_spares_, {}); }
   // Those of hosts in reach, by the clock of this one.
   std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const;
 
@@ -58,6 +61,7 @@ class GuardNetwork {
   bool find_table(std::int64_t now_ns);
   void listen_to_callers(std::int64_t now_ns);
   bool listen_to(Caller& caller, std::int64_t now_ns);
+  void note_lost_spares(const GuardMessage& message, std::int64_t now_ns);
   void understand(Caller& caller, const GuardMessage& message, std::int64_t now_ns);
   bool needs_call(std::size_t host, std::int64_t now_ns);
   void call_somebody(std::int64_t now_ns);
@@ -74,6 +78,7 @@ class GuardNetwork {
   std::vector<Peer> peers_;  // by host; nothing in the place of this one
   std::vector<Caller> callers_;
   std::vector<EndedProcess> ended_;
+  std::vector<WatchedRank> lost_spares_;
   std::int64_t looked_for_table_ns_ = 0, beat_ns_ = 0;
   std::uint64_t number_ = 0;
   std::size_t next_call_ = 0;

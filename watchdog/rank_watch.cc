@@ -54,7 +54,8 @@ RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::u
       board_(std::move(board)),
       slot_(slot),
       deadlines_(setup_.limits),
-      verdicts_taken_(read_verdict(board_->header()).number),
+      verdicts_taken_(read_notice(board_->header().verdict).number),
+      spares_taken_(read_notice(board_->header().lost_spare).number),
       restart_gap_ns_(look_ns) {
   const std::int64_t now_ns = env_->monotonic_ns();
   begin_phase(Phase::start_up, 0, 0, now_ns);
@@ -178,10 +179,20 @@ std::atomic<std::uint64_t>& RankWatch::ring_count() {
 }
 
 std::string RankWatch::take_verdict() {
-  BoardVerdict verdict = read_verdict(board_->header());
-  if (verdict.number <= verdicts_taken_) return {};
-  verdicts_taken_ = verdict.number;
-  return std::move(verdict.sentence);
+  return take(board_->header().verdict, verdicts_taken_);
+}
+
+std::string RankWatch::take_lost_spares() {
+  return take(board_->header().lost_spare, spares_taken_);
+}
+
+// Asked after every step, so nothing but the number is read where there is nothing new.
+std::string RankWatch::take(const BoardNotice& notice, std::uint64_t& taken) {
+  if (notice.version / 2 <= taken) return {};
+  Notice newest = read_notice(notice);
+  if (newest.number <= taken) return {};
+  taken = newest.number;
+  return std::move(newest.sentence);
 }
 
 Board& RankWatch::board() {

@@ -63,11 +63,14 @@ class RankWatch final : public WaitListener {
 
   // The guard's newest verdict that was not taken yet; empty: none. "rank 2 (host a) hangs: ..."
   std::string take_verdict();
+  // As that, the spares that have died: "rank 3 (host a)".
+  std::string take_lost_spares();
   Board& board();
 
  private:
   RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
   void begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns);
+  static std::string take(const BoardNotice& notice, std::uint64_t& taken);
   std::int64_t deadline_of(Phase phase) const;
   void learn(std::int64_t now_ns);
   void keep_guard(std::int64_t now_ns);
@@ -85,7 +88,7 @@ class RankWatch final : public WaitListener {
   // Of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;
   Awaited awaited_ = {};
-  std::uint64_t verdicts_taken_ = 0;
+  std::uint64_t verdicts_taken_ = 0, spares_taken_ = 0;
   // The guard: when to look next, and what there was at the last look.
   std::int64_t next_look_ns_ = 0;
   std::int64_t restart_gap_ns_, guard_started_ns_ = 0;

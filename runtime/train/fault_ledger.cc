@@ -139,7 +139,7 @@ class LedgerReader::State {
                      .step = count_of(event, "step"),
                      .who = text_of(event, "lost"),
                      .noticed = text_of(event, "reason")};
-    const bool went_on = what == "save" || what == "replica" || what == "upload";
+    const bool went_on = what == "save" || what == "replica" || what == "upload" || what == "spare";
     if (went_on) {
       fault.level = FaultLevel::none;
       fault.noticed = fmt::format("{}: {}", what, fault.noticed);

@@ -186,6 +186,15 @@ Result<void> Progress::uploaded(const UploadReport& report) {
       line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
+Result<void> Progress::lost_spares(std::uint64_t step, const std::string& names) {
+  if (!speaks_) return {};
+  const std::string reason = fmt::format("lost {}, which had no seat", names);
+  say(fmt::format("{}, at step {}: training goes on", reason, step));
+  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  line.field("step", step).field("what", "spare").field("lost", names);
+  return log_.write(line.field("reason", reason));
+}
+
 Result<void> Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();

@@ -50,6 +50,8 @@ class Progress {
   // An event for each; on stderr when replicas begin to fail, and when they do no more.
   Result<void> replicated(const ReplicaReport& report);
   Result<void> uploaded(const UploadReport& report);
+  // A fault that takes nothing from those that train. `names`: RankWatch::take_lost_spares().
+  Result<void> lost_spares(std::uint64_t step, const std::string& names);
   // Ranks are gone and the others about to go on: a fault, told to people, too. The recovery itself is told
   // with the first step that is made after it, because it is over then.
   Result<void> recovering(const RecoveryRecord& record);

@@ -207,6 +207,10 @@ Result<StepOutcome> Trainer::step() {
   keep(parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns));
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
   report_saves();
+  if (RankWatch* const watch = parts_.worker.watch(); watch != nullptr) {
+    const std::string lost = watch->take_lost_spares();
+    if (!lost.empty()) keep(parts_.progress.lost_spares(outcome.step, lost));
+  }
   if (cadence_) {
     cadence_->stepped({.duration_ns = env.monotonic_ns() - begin_ns,
                        .beside_snapshot = is_copying,

@@ -190,6 +190,22 @@ class WatchdogTest(unittest.TestCase):
         self.assertRegex(output, r"rank 2 \(host \S+\) hangs: spare")
         self.expect_nothing_left(start)
 
+    def test_a_spare_that_dies(self):
+        """Nobody who trains misses it: that is told at once, and nothing else happens."""
+        start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=2000"])
+        harness.kill(start.rank_pid(2), signal.SIGKILL)
+        run = start.run
+        told = harness.wait_until(lambda: run.events("fault"), SETTLE_S, lambda: not start.alive(), "no fault is told", start.tail)
+        self.assertTrue(told and start.alive(), start.tail())
+        start.signal(signal.SIGUSR2)
+        output = start.expect_exit(75, SETTLE_S)
+        (fault,) = run.events("fault")
+        self.assertEqual(fault["what"], "spare")
+        self.assertRegex(fault["lost"], r"^rank 2 \(host \S+\)$")
+        self.assertRegex(output, r"lost rank 2 \(host \S+\), which had no seat, at step \d+: training goes on")
+        self.assertEqual(run.events("recovery"), [])
+        self.expect_nothing_left(start)
+
     # Who hangs
 
     def test_another_guard_when_the_first_dies(self):

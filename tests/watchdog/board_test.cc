@@ -227,17 +227,17 @@ TEST_F(BoardTest, TextsAreCutToWhatFits) {
 
 TEST_F(BoardTest, VerdictsCount) {
   const std::unique_ptr<Board> board = made(1);
-  EXPECT_EQ(read_verdict(board->header()).number, 0u);
-  write_verdict(board->header(), 3, "rank 3 hangs");
-  write_verdict(board->header(), 1, "rank 1 hangs" + std::string(400, '!'));
-  const BoardVerdict verdict = read_verdict(board->header());
+  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
+  write_notice(board->header().verdict, 3, "rank 3 hangs");
+  write_notice(board->header().verdict, 1, "rank 1 hangs" + std::string(400, '!'));
+  const Notice verdict = read_notice(board->header().verdict);
   EXPECT_EQ(verdict.number, 2u);
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.sentence.size(), board_text_bytes - 1);
-  board->header().verdict_version = 5;  // its writer died in the middle
-  EXPECT_EQ(read_verdict(board->header()).number, 0u);
-  write_verdict(board->header(), 2, "rank 2 hangs");
-  EXPECT_EQ(read_verdict(board->header()).number, 3u);
+  board->header().verdict.version = 5;  // its writer died in the middle
+  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
+  write_notice(board->header().verdict, 2, "rank 2 hangs");
+  EXPECT_EQ(read_notice(board->header().verdict).number, 3u);
 }
 
 TEST_F(BoardTest, TheFirstRunDirectoryStays) {

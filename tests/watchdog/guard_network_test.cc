@@ -23,6 +23,8 @@ GuardMessage sample() {
   slot.launched_rank = 5;
   slot.phase = Phase::save;
   slot.wait_peer = 3;
+  slot.role = 2;
+  slot.alone_ns = 98;
   slot.beat_ns = 99;
   message.ranks = {slot, slot};
   return message;
@@ -46,6 +48,8 @@ TEST(GuardMessage, ComesAsItWent) {
   EXPECT_EQ(read->ranks[1].launched_rank, 5);
   EXPECT_EQ(read->ranks[1].phase, Phase::save);
   EXPECT_EQ(read->ranks[1].wait_peer, 3);
+  EXPECT_EQ(read->ranks[1].role, 2);
+  EXPECT_EQ(read->ranks[1].alone_ns, 98);
   EXPECT_EQ(read->ranks[1].beat_ns, 99);
 }
 
@@ -149,6 +153,30 @@ TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
     const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(posix_env().monotonic_ns());
     return std::ranges::count(ranks, true, &WatchedRank::ended) == 1 && ranks.size() == 2;
   }));
+}
+
+TEST_F(GuardNetworkTest, ASpareOfAnotherHostThatEndedIsTold) {
+  make(3, 5'000);
+  host(1).board->slot(0).phase = static_cast<std::uint32_t>(Phase::spare);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  host(1).network->ended(read_slot(host(1).board->slot(0)));
+  host(2).network->ended(read_slot(host(2).board->slot(0)));
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(0).table->has_ended(2, 1'002, 5); }));
+  const std::vector<WatchedRank> lost = host(0).network->take_lost_spares();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(lost[0].slot.launched_rank, 1);
+  EXPECT_EQ(lost[0].host, "n1");
+  EXPECT_THAT(host(0).network->take_lost_spares(), SizeIs(0));
+}
+
+TEST_F(GuardNetworkTest, OnlyAHostThatHearsTheFirstIsNotCutOff) {
+  make(3, 300);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  for (int each = 0; each < 3; ++each) EXPECT_FALSE(host(each).network->is_cut_off()) << each;
+  EXPECT_TRUE(comes_true([&] { return host(1).table->silent_since_ns(0) != 0; }, /*asleep=*/0));
+  EXPECT_TRUE(host(1).network->is_cut_off());
+  EXPECT_FALSE(host(0).network->is_cut_off());
 }
 
 TEST_F(GuardNetworkTest, AHostThatFallsSilentAndComesBack) {

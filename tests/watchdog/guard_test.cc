@@ -157,7 +157,7 @@ TEST_F(GuardTest, WritesWhatAllWereAtWhenOneDies) {
   EXPECT_EQ(flights()[1].state, 'X');
   EXPECT_EQ(flights()[1].slot.step, 9u);
   EXPECT_TRUE(alive(0) && alive(2));
-  EXPECT_EQ(read_verdict(board->header()).number, 0u);
+  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
 }
 
 TEST_F(GuardTest, EndsTheOneThatHangs) {
@@ -169,14 +169,14 @@ TEST_F(GuardTest, EndsTheOneThatHangs) {
   for (const int innocent : {0, 1, 3}) computes(innocent, for_ever_ms);  // they go on without it
   EXPECT_GE(env.monotonic_ns() - slot(2).begun_ns, 100 * ms);
   ASSERT_TRUE(soon([&] { return flights().size() == 4; }));
-  const BoardVerdict verdict = read_verdict(board->header());
+  const Notice verdict = read_notice(board->header().verdict);
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.sentence, HasSubstr("rank 2 (host " + env.host_name() + ") hangs: step 9 for "));
   EXPECT_EQ(said(), "holdfast guard: " + verdict.sentence + "; it is ended\n");
   EXPECT_EQ(flights()[0].reason, verdict.sentence);
   env.sleep_us(300'000);
   EXPECT_TRUE(alive(0) && alive(1) && alive(3));
-  EXPECT_EQ(read_verdict(board->header()).number, 1u);
+  EXPECT_EQ(read_notice(board->header().verdict).number, 1u);
 }
 
 TEST_F(GuardTest, EndsAStoppedOneAlthoughItSaysThatItWaits) {
@@ -185,7 +185,7 @@ TEST_F(GuardTest, EndsAStoppedOneAlthoughItSaysThatItWaits) {
   ASSERT_TRUE(rank(1).signal(SIGSTOP).ok());
   start_guard();
   ASSERT_TRUE(rank(1).wait_ended(soon_ms));
-  EXPECT_THAT(read_verdict(board->header()).sentence, HasSubstr("it is stopped"));
+  EXPECT_THAT(read_notice(board->header().verdict).sentence, HasSubstr("it is stopped"));
   EXPECT_TRUE(alive(0) && alive(2));
 }
 
@@ -198,7 +198,7 @@ TEST_F(GuardTest, EndsAllThatAreStopped) {
   const pid_t guard = start_guard();
   for (int each = 0; each < 3; ++each) EXPECT_TRUE(rank(each).wait_ended(soon_ms)) << each;
   EXPECT_EQ(end_of(guard), 0);
-  EXPECT_EQ(read_verdict(board->header()).number, 3u);
+  EXPECT_EQ(read_notice(board->header().verdict).number, 3u);
 }
 
 TEST_F(GuardTest, ADeathGivesTheOthersTheirTimeAnew) {
@@ -221,7 +221,7 @@ TEST_F(GuardTest, EndsAllWhoWaitForEachOther) {
   EXPECT_FALSE(alive(0) || alive(1) || alive(2));
   EXPECT_THAT(said(), HasSubstr("all ranks wait for each other: rank 0, step 9, for an all-reduce"));
   EXPECT_THAT(said(), HasSubstr("; all ranks of this host are ended\n"));
-  EXPECT_EQ(read_verdict(board->header()).rank, -1);
+  EXPECT_EQ(read_notice(board->header().verdict).rank, -1);
   EXPECT_THAT(flights(), SizeIs(3));
 }
 
@@ -273,6 +273,24 @@ TEST_F(GuardTest, WatchesARankThatComesLater) {
   computes(1, 50);
   EXPECT_TRUE(rank(1).wait_ended(soon_ms));
   EXPECT_TRUE(alive(0));
+}
+
+TEST_F(GuardTest, TellsOfASpareThatDied) {
+  add_ranks(3);
+  slot(1).phase = slot(2).phase = static_cast<std::uint32_t>(Phase::spare);
+  start_guard();
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  ASSERT_TRUE(rank(0).wait_ended(soon_ms));
+  ASSERT_TRUE(ticks(3));
+  EXPECT_EQ(read_notice(board->header().lost_spare).number, 0u) << "it had a seat";
+  ASSERT_TRUE(rank(2).signal(SIGKILL).ok());
+  ASSERT_TRUE(soon([&] { return read_notice(board->header().lost_spare).number == 1; }));
+  EXPECT_EQ(read_notice(board->header().lost_spare).sentence, "rank 2 (host " + env.host_name() + ")");
+  slot(1).left = 1;
+  ASSERT_TRUE(rank(1).signal(SIGKILL).ok());
+  ASSERT_TRUE(rank(1).wait_ended(soon_ms));
+  env.sleep_us(50'000);
+  EXPECT_EQ(read_notice(board->header().lost_spare).number, 1u) << "it went by itself";
 }
 
 TEST_F(GuardTest, WithoutARunDirectoryItWatchesAllTheSame) {

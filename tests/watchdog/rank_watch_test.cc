@@ -176,13 +176,22 @@ TEST_F(RankWatchTest, LeavesItsSlot) {
 
 TEST_F(RankWatchTest, TakesAVerdictOnce) {
   const auto early = begin(0);
-  write_verdict(early->board().header(), 1, "rank 1 hangs");
+  write_notice(early->board().header().verdict, 1, "rank 1 hangs");
   const auto late = begin(1);
   EXPECT_EQ(early->take_verdict(), "rank 1 hangs");
   EXPECT_EQ(early->take_verdict(), "");
   EXPECT_EQ(late->take_verdict(), "") << "from before its time";
-  write_verdict(early->board().header(), 2, "rank 2 hangs");
+  write_notice(early->board().header().verdict, 2, "rank 2 hangs");
   EXPECT_EQ(late->take_verdict(), "rank 2 hangs");
+}
+
+TEST_F(RankWatchTest, HearsOfALostSpareOnce) {
+  const auto watch = begin(0);
+  EXPECT_EQ(watch->take_lost_spares(), "");
+  write_notice(watch->board().header().lost_spare, 3, "rank 3 (host a)");
+  EXPECT_EQ(watch->take_lost_spares(), "rank 3 (host a)");
+  EXPECT_EQ(watch->take_lost_spares(), "");
+  EXPECT_EQ(watch->take_verdict(), "");
 }
 
 TEST_F(RankWatchTest, ItsRingIsReadFromOutside) {
