@@ -237,7 +237,7 @@ TEST(Processes, ANameCannotMisleadTheFacts) {
 TEST(Processes, WaitsForTheFirstOfSeveral) {
   Processes& processes = posix_env().processes();
   const std::unique_ptr<Process> slow = start({.arguments = {"sleep", "60"}});
-  const std::unique_ptr<Process> quick = start(shell("sleep 0.2"));
+  const std::unique_ptr<Process> quick = start(shell("sleep 1"));
   const std::array<Process*, 2> both = {slow.get(), quick.get()};
   EXPECT_FALSE(processes.wait_any_ended(both, 0));
   EXPECT_TRUE(processes.wait_any_ended(both, soon_ms));

@@ -334,7 +334,7 @@ TEST(NcclFault, ALateCompletionIsTooLate) {
     HF_TRY_VOID(rank.connect());
     rank.library.hold_completions(true);
     std::thread later([&rank] {
-      std::this_thread::sleep_for(milliseconds(2 * deadline_ms));
+      std::this_thread::sleep_for(milliseconds(10 * deadline_ms));
       rank.library.hold_completions(false);
     });
     const Result<void> outcome = exchange_words(*rank.exchange, deadline_ms);

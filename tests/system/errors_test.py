@@ -644,9 +644,9 @@ class Errors(unittest.TestCase):
         outcome = self.on_small_disk(f"""
             '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=2 || exit 98
             cat /dev/zero > disk/fill 2>/dev/null; truncate -s -64K disk/fill
-            (for i in $(seq 300); do grep -q 'could not be saved' log && break; sleep 0.01; done; rm disk/fill) &
+            (while ! grep -q 'could not be saved' log && [ ! -e ended ]; do sleep 0.01; done; rm disk/fill) &
             HOLDFAST_FAULTS=step.begin@20=sleep:3500 \\
-                '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=30 > log 2>&1; code=$?
+                '{PROGRAM}' train run.toml --run.directory=disk/run --training.steps=30 > log 2>&1; code=$?; touch ended
             cat log; '{PROGRAM}' verify disk/run; exit $code""")
         self.expect(outcome)
         self.assertIn("whole    disk/run/checkpoints/step-00000030", outcome.stdout)
@@ -735,7 +735,7 @@ class Errors(unittest.TestCase):
         train = f"'{PROGRAM}' train run.toml --checkpoint.every_steps=0 --checkpoint.ram_every_steps=2"
         outcome = self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
             HOLDFAST_FAULTS=step.begin@4=kill {train} >log 2>&1; [ $? = 137 ] || {{ cat log; exit 98; }}
-            for slot in /dev/shm/holdfast-*; do printf x | dd of="$slot" bs=1 seek=4097 conv=notrunc status=none; done
+            for slot in $(ls --ignore='holdfast-board-*' /dev/shm); do slot=/dev/shm/$slot; printf x | dd of="$slot" bs=1 seek=4097 conv=notrunc status=none; done
             {train}; code=$?; ls --ignore=holdfast-board-* /dev/shm; exit $code""")
         self.expect(outcome)
         self.assertNotIn("\nholdfast-", outcome.stdout, "snapshots are left behind")

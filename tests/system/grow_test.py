@@ -23,7 +23,8 @@ class GrowTest(unittest.TestCase):
 
     def start(self, name, ranks, *options, faults="", after="0s"):
         self.run_ = self.scene.run(name, TENSOR_LANES)
-        start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], faults)
+        slow = harness.slow_steps(12, count=5)  # so that the run is not over before it grows
+        start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], ",".join(filter(None, (faults, slow))))
         self.assertTrue(start.wait_for_step(1), start.tail())
         self.launched = {rank: start.rank_pid(rank) for rank in range(ranks)}
         return start

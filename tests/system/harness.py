@@ -284,6 +284,12 @@ def wait_until(condition, timeout_s, ended, complaint, tail):
     return True
 
 
+def slow_steps(first, count=8, milliseconds=150):
+    """Faults: steps in which something can happen before the run is over, whatever else the machine does. Counted by each process
+    from its own first step, which is 1."""
+    return ",".join(f"step.begin@{step}=sleep:{milliseconds}" for step in range(first, first + count))
+
+
 def processes_of(directory):
     """Pids whose command line names the directory, this process apart. The dead that wait for their parent have none."""
     mark = str(directory).encode()
@@ -334,7 +340,7 @@ def program_output(*arguments):
     return done.stdout
 
 
-def expect_no_processes(run, timeout_s=5):
+def expect_no_processes(run, timeout_s=20):
     """A run that ended, however it ended, leaves no process behind."""
     limit = time.monotonic() + timeout_s
     while found := run.processes():

@@ -57,9 +57,11 @@ class KillTest(unittest.TestCase):
             run.start(2, "plain", faults="step.begin@4:0=kill").wait(kills.SETTLE_S)
         layouts = (kills.Layout(2), kills.Layout(2, stages=2), kills.Layout(2, tensor=2))  # in turn
         layout = layouts[self.points.index(point) % len(layouts)]
-        if point.startswith("replica."):  # which ranks with the same part of the model keep for each other
+        faults = f"{point}@{hit}:{rank}=kill"
+        if point.startswith("replica."):  # which ranks with the same part of the model keep for each other, if there is time
             layout = layouts[0]
-        start = run.start(2, "plain", layout.options(), f"{point}@{hit}:{rank}=kill")
+            faults += "," + harness.slow_steps(4, milliseconds=80)
+        start = run.start(2, "plain", layout.options(), faults)
         code = start.wait(kills.SETTLE_S)
         self.assertNotEqual(code, 0, f"the fault point was never passed\n{start.tail()}")
         kills.check_after_kill(run, RESUME_STEP)

@@ -107,8 +107,10 @@ class RecoveryTest(unittest.TestCase):
             layout = LAYOUTS[(seed - 1) % len(LAYOUTS)]
             ram = list(RAM)[(seed - 1) % len(RAM)]
             with self.subTest(seed=seed, layout=layout, ram=ram):
-                start, _ = self.start(f"seed-{seed}", layout, ram)
-                self.assertTrue(start.wait_for_step(generator.randint(2, STEPS - 10)), start.tail())
+                step = generator.randint(2, STEPS - 10)
+                # Some steps behind the kill, which is to come in the middle of whatever a step does.
+                start, _ = self.start(f"seed-{seed}", layout, ram, harness.slow_steps(step + 6, count=4))
+                self.assertTrue(start.wait_for_step(step), start.tail())
                 time.sleep(generator.uniform(0, 0.03))
                 deaths = generator.randint(1, min(2, layout.deaths_max()))
                 victims = generator.sample(range(layout.ranks), deaths)
@@ -117,7 +119,7 @@ class RecoveryTest(unittest.TestCase):
 
     def test_rank_0(self):
         """Who holds the run directory and writes the log: another rank takes over."""
-        start, _ = self.start("rank-0", Layout(3), "every step")
+        start, _ = self.start("rank-0", Layout(3), "every step", harness.slow_steps(11, count=4))
         self.assertTrue(start.wait_for_step(8), start.tail())
         last = self.kill(start, [0])
         self.assertEqual((last["ranks_before"], last["ranks_after"], last["seats_after"]), (3, 2, 2))
@@ -150,7 +152,7 @@ class RecoveryTest(unittest.TestCase):
                 self.check_end(start, 2)
 
     def test_a_spare_takes_the_seat(self):
-        start, pids = self.start("spare", Layout(3, spares=1), "every step")
+        start, pids = self.start("spare", Layout(3, spares=1), "every step", harness.slow_steps(8, count=4))
         self.assertTrue(start.wait_for_step(5), start.tail())
         self.assertEqual(len(pids), 3)
         last = self.kill(start, [1])
@@ -159,13 +161,13 @@ class RecoveryTest(unittest.TestCase):
 
     def test_a_spare_that_dies_costs_nothing(self):
         """Nobody misses it before the end."""
-        start, _ = self.start("dead-spare", Layout(3, spares=1), "every step")
+        start, _ = self.start("dead-spare", Layout(3, spares=1), "every step", harness.slow_steps(8, count=4))
         self.assertTrue(start.wait_for_step(5), start.tail())
         harness.kill(start.rank_pid(2), signal.SIGKILL)
         self.check_end(start, 0)
 
     def test_a_spare_that_died_takes_no_seat(self):
-        start, _ = self.start("no-spare", Layout(4, spares=1), "every step")
+        start, _ = self.start("no-spare", Layout(4, spares=1), "every step", harness.slow_steps(6, count=4))
         self.assertTrue(start.wait_for_step(3), start.tail())
         harness.kill(start.rank_pid(3), signal.SIGKILL)
         last = self.kill(start, [1])
@@ -174,7 +176,7 @@ class RecoveryTest(unittest.TestCase):
 
     def test_too_few_left(self):
         """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""
-        start, _ = self.start("half", Layout(2, pipeline=2), "every step")
+        start, _ = self.start("half", Layout(2, pipeline=2), "every step", harness.slow_steps(8, count=4))
         self.assertTrue(start.wait_for_step(5), start.tail())
         harness.kill(start.rank_pid(0), signal.SIGKILL)
         output = start.expect_exit(76, SETTLE_S)
