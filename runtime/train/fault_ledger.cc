@@ -9,30 +9,21 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/train/event_reading.h"
+
 namespace holdfast {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 double number_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  const double value = found != event.end() && found->is_number() ? found->get<double>() : 0.0;
+  const double value = holdfast::number_of(event, key, 0.0);
   return std::isfinite(value) ? value : 0.0;
-}
-
-std::uint64_t count_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
 std::int64_t time_of(const Json& event, const char* key = "time_us") {
   constexpr std::uint64_t largest = std::uint64_t{1} << 62;
   return static_cast<std::int64_t>(std::min(count_of(event, key), largest));
-}
-
-std::string text_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
 std::int64_t microseconds(double milliseconds) {
@@ -177,7 +168,7 @@ class LedgerReader::State {
                       count_of(event, "resumed_from_step")));
   }
 
-  // The step behind all faults that are open has been made.
+  // The step behind all faults that are open has been made, or the run was saved without one.
   void close(std::int64_t time_us, std::string action) {
     if (open_.empty()) return;
     const std::string place = resumed_from_ == "ram" ? " in RAM" : resumed_from_ == "disk" ? " on disk" : "";
@@ -214,6 +205,15 @@ class LedgerReader::State {
       restarting_ = true;
       return;
     }
+    // Asked to stop, those who go on save what they have found; nobody computes anything.
+    for (const std::size_t index : open_) {
+      FaultEntry& fault = ledger_.faults[index];
+      if (fault.level == FaultLevel::ended) fault.level = FaultLevel::in_place;
+    }
+    resumed_from_.clear();  // it is not gone on from
+    close(time_us,
+          fmt::format("step {} was saved and the run stopped, as it was asked to", count_of(event, "step")));
+    restarting_ = false;
     stopped_ = true;
   }
 
@@ -277,12 +277,7 @@ bool FaultLedger::disturbed() const {
 
 FaultLedger read_ledger(std::string_view event_lines) {
   LedgerReader reader;
-  while (!event_lines.empty()) {
-    const std::size_t end = std::min(event_lines.find('\n'), event_lines.size());
-    const Json event = Json::parse(event_lines.substr(0, end), nullptr, /*allow_exceptions=*/false);
-    if (event.is_object()) reader.read(event);
-    event_lines.remove_prefix(std::min(end + 1, event_lines.size()));
-  }
+  for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
   return std::move(reader).finish();
 }
 

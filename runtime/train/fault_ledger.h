@@ -23,12 +23,12 @@ enum class FaultLevel : std::uint8_t {
 struct FaultEntry {
   FaultLevel level = FaultLevel::ended;
   std::int64_t time_us = 0;  // when it was noticed, since 1970; of a start that ended silently its last word
-  std::int64_t resumed_us = 0;  // the end of the first step behind it; 0: there was none
+  std::int64_t resumed_us = 0;  // the end of the first step behind it, or of a run that was saved without one
   std::uint64_t step = 0;       // the newest before it
   std::string who = {};         // "rank 2 (host a)"; empty: all, or nobody in particular
   std::string noticed = {};     // how, in the words of the log
   std::string action = {};      // what was done
-  // From the notice to the end of the first step; of several that were mended together only the last has it.
+  // From the notice to resumed_us; of several that were mended together only the last has it.
   double cost_ms = 0.0;
   // In place, by part; 0 where the log has none.
   double shrink_ms = 0.0, plan_ms = 0.0, load_ms = 0.0, replay_ms = 0.0;

@@ -234,6 +234,8 @@ Result<void> Progress::recovered() {
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
                                 const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
   if (!speaks_) return {};
+  // Asked to stop, those who were left have saved what they had, without another step.
+  if (recovery_.has_value() && status.state != "failed") HF_TRY_VOID(recovered());
   EventLine& line = log_.line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
   // Of rank 0: how much of the gradient exchange ran behind the backward pass.

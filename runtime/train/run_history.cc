@@ -8,27 +8,15 @@
 #include <utility>
 
 #include "runtime/core/units.h"
+#include "runtime/train/event_reading.h"
 
 namespace holdfast {
 namespace {
 
 using Json = nlohmann::ordered_json;  // details stand in the order of the log
 
-// The log may be of any program and any hand: a field of another type counts as missing.
 double number_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number() ? found->get<double>()
-                                                    : std::numeric_limits<double>::quiet_NaN();
-}
-
-std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : otherwise;
-}
-
-std::string text_of(const Json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : std::string();
+  return holdfast::number_of(event, key, std::numeric_limits<double>::quiet_NaN());
 }
 
 std::string shown_value(const std::string& key, const Json& value) {
@@ -134,12 +122,7 @@ class Reader {
 
 RunHistory parse_history(std::string_view event_lines) {
   Reader reader;
-  while (!event_lines.empty()) {
-    const std::size_t end = std::min(event_lines.find('\n'), event_lines.size());
-    const Json event = Json::parse(event_lines.substr(0, end), nullptr, /*allow_exceptions=*/false);
-    if (event.is_object()) reader.read(event);
-    event_lines.remove_prefix(std::min(end + 1, event_lines.size()));
-  }
+  for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
   return std::move(reader).finish();
 }
 

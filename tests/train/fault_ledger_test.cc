@@ -171,6 +171,49 @@ TEST(FaultLedger, AStopThatWasAskedForIsNoFault) {
                        {SpanUse::not_running, 4860}});
 }
 
+// Preempted in a recovery, or in the start behind a fault: what is in memory is saved before another step.
+TEST(FaultLedger, SavedAndStoppedWithoutAnotherStep) {
+  const std::string saved = "\"state\":\"saved\",\"step\":2,\"exit_code\":75";
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
+  log.line(500, "checkpoint", "\"step\":2").line(510, "finish", saved);
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(ledger.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
+  EXPECT_EQ(ledger.faults[0].cost_ms, 160.0);
+  EXPECT_THAT(summary_of(ledger), HasSubstr("1 healed in place;"));
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 300}, {SpanUse::lost, 50}, {SpanUse::recovery, 160}});
+
+  // It goes on later, which is nothing that the fault did.
+  log.start(5000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(5100, 3);
+  const FaultLedger whole = log.ledger();
+  ASSERT_EQ(whole.faults.size(), 1U);
+  EXPECT_EQ(whole.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(whole.faults[0].cost_ms, 160.0);
+  EXPECT_EQ(whole.lost_steps, 1U);
+
+  // As the run says it since.
+  Log said;
+  said.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
+  said.line(500, "checkpoint", "\"step\":2").line(505, "recovery", healed).line(510, "finish", saved);
+  EXPECT_EQ(said.ledger().faults[0].action, "3 of 4 ranks went on from step 2 in RAM; 1 step again");
+  EXPECT_EQ(said.ledger().faults[0].level, FaultLevel::in_place);
+
+  Log again;
+  again.start(0).step(100, 1).step(200, 2);
+  again.line(500, "fault", "\"level\":2,\"step\":2,\"reason\":\"mpirun was killed by signal 9\"");
+  again.start(1500, "\"resumed_from_step\":2,\"resumed_from\":\"ram\"").line(1600, "finish", saved);
+  again.start(9000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(9100, 3);
+  const FaultLedger restarted = again.ledger();
+  ASSERT_EQ(restarted.faults.size(), 1U);
+  EXPECT_EQ(restarted.faults[0].level, FaultLevel::restart);
+  EXPECT_EQ(restarted.faults[0].cost_ms, 1100.0) << "not the time until somebody started it again";
+  EXPECT_EQ(restarted.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
+}
+
 TEST(FaultLedger, AFailedSaveIsBesideTraining) {
   Log log;
   log.start(0)
