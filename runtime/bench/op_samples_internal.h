@@ -1,0 +1,16 @@
+// Between the files that make samples: each knows the ops of one part of a model, and of others has none.
+#pragma once
+
+#include "kernels/visit_op.h"  // every op
+#include "runtime/bench/op_samples.h"
+
+namespace holdfast {
+
+using Samples = std::vector<OpSample>;
+
+Samples layer_samples(OpId id, const SampleSource& source);  // embedding and blocks
+Samples head_samples(OpId id, const SampleSource& source);   // the loss, and sums over slices
+// What goes through parameters and gradients has the sizes of the model's tensors; batches do not matter.
+Samples parameter_samples(OpId id, const SampleSource& source);
+
+}  // namespace holdfast
