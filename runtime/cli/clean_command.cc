@@ -4,6 +4,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/run_identity.h"
 #include "watchdog/board.h"
 
 namespace holdfast {
@@ -29,8 +30,15 @@ Result<void> clean(Env& env, const std::string& directory) {
         directory);
   }
   HF_TRY(const std::unique_ptr<FileLock> lock, claim_run_directory(env, paths));
-  HF_TRY(const std::string run_id, env.read_text(paths.run_id()));
-  HF_TRY(const SharedSnapshots removed, remove_snapshots(env, digest_of(run_id)));
+  const RunIdentity identity = identify_run(env, paths);
+  SharedSnapshots removed;
+  if (!identity.id.empty()) {
+    HF_TRY(removed, remove_snapshots(env, digest_of(identity.id)));
+  }
+  if (!identity.copy_of.empty()) {
+    fmt::print("{} is a copy of {}, which is still there and keeps its snapshots\n", directory,
+               identity.copy_of);
+  }
   remove_dead_boards(env);
   FaultPoints none;
   HF_TRY_VOID(CheckpointStore(env, none, directory).remove_leftovers());

@@ -181,7 +181,7 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (std::exchange(older_removed_, true)) return;
   cleanup_.start(
-      [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().run_id), writer_); });
+      [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_); });
 }
 
 void AsyncSaver::begin_sending(const Snapshot& snapshot) {

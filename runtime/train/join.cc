@@ -80,8 +80,8 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
 
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start) {
-  if (start.run_id.empty() || config.run.resume == "never") return {};
-  const Digest run = digest_of(start.run_id);
+  if (start.memory_id.empty() || config.run.resume == "never") return {};
+  const Digest run = digest_of(start.memory_id);
   std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
   // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
   std::erase_if(mine, [&](const FoundSnapshot& found) {

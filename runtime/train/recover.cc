@@ -6,6 +6,7 @@
 #include "checkpoint/candidates.h"
 #include "parallel/agreement.h"
 #include "runtime/train/join.h"
+#include "runtime/train/run_identity.h"
 
 namespace holdfast {
 namespace {
@@ -43,7 +44,7 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
   const std::string text =
       fmt::format("{} {} {} {} {} {}\n{}", mine.launched_ranks, mine.joined ? 1 : 0, static_cast<int>(opened),
-                  mine.step, mine.gemm_peak, mine.run_id.empty() ? "-" : mine.run_id, mine.verdict);
+                  mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id, mine.verdict);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
   bool some_did_not = false, some_did = false;
@@ -51,14 +52,14 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     std::istringstream stream(each);
     Standing one;
     int said = not_known;
-    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.run_id;
+    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id;
     all.launched_ranks = std::max(all.launched_ranks, one.launched_ranks);
     all.joined = all.joined && one.joined;
     some_did_not = some_did_not || said == no;
     some_did = some_did || said == yes;
     all.step = std::max(all.step, one.step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
-    if (all.run_id.empty() && one.run_id != "-") all.run_id = one.run_id;
+    if (all.memory_id.empty() && one.memory_id != "-") all.memory_id = one.memory_id;
     if (all.verdict.empty()) all.verdict = each.substr(each.find('\n') + 1);
   }
   // Spares alone have seen others begin; who came later has seen nothing.
@@ -67,31 +68,30 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
 }
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& run_id) {
+                                       const std::string& memory_id) {
   StartPoint start;
   if (world.communicator.rank() == 0) {
     const SnapshotStep newest = newest_checkpoint(world.env, config.run.directory);
-    const Result<std::string> recorded = world.env.read_text(RunPaths{config.run.directory}.run_id());
     // A snapshot of the same step is as good, and at hand.
     start = {.generation = newest.generation,
              .step = newest.step > 0 ? newest.step - 1 : 0,
-             .run_id = run_id.empty() && recorded.ok() ? *recorded : run_id,
+             .memory_id = memory_id.empty() ? identify_run(world.env, {config.run.directory}).id : memory_id,
              .writer = world.env.random_u64()};
   }
   HF_TRY(start, from_rank_0(world, waiter, start));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
-  return join_checkpoint_of_run(world, waiter, config, run_id);
+  return join_checkpoint_of_run(world, waiter, config, memory_id);
 }
 
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
-                                          const Config& config, const std::string& run_id) {
+                                          const Config& config, const std::string& memory_id) {
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
     chosen = choose_start(inputs.env, as_resumed(config));
     if (chosen.ok()) {
       StartPoint start = *chosen;
-      if (!run_id.empty()) start.run_id = run_id;
+      if (!memory_id.empty()) start.memory_id = memory_id;
       start.writer = inputs.env.random_u64();
       chosen = start;
     }

@@ -51,7 +51,7 @@ struct Standing {
   std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
   std::uint64_t step = 0;               // the furthest
   double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
-  std::string run_id = {};              // empty: not yet known to anybody
+  std::string memory_id = {};           // empty: not yet known to anybody
   std::string verdict = {};             // of the watchdog on any host, a line
 };
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);
@@ -59,10 +59,10 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
 // A snapshot that is not older than the newest checkpoint; else what a start would find on the disk, with
 // every byte verified. `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& run_id);
+                                       const std::string& memory_id);
 // The second of the two, where the first turned out not to be sound.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
-                                          const Config& config, const std::string& run_id);
+                                          const Config& config, const std::string& memory_id);
 
 // Also: "2 new ranks at step 9: 4 of 4 ...".
 // "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM".

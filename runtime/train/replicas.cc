@@ -14,7 +14,7 @@ class Replicas::Keeper {
  public:
   static Result<std::unique_ptr<Keeper>> create(Worker& worker, std::uint64_t writer, int rank) {
     std::unique_ptr<Keeper> keeper(new Keeper(worker, rank));
-    const Digest run = digest_of(worker.state().run_id);
+    const Digest run = digest_of(worker.state().memory_id);
     std::array<std::span<std::byte>, ReplicaKeeper::places> places;
     for (std::size_t place = 0; place < places.size(); ++place) {
       const std::string name = replica_name(run, writer, rank, static_cast<int>(place));

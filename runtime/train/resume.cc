@@ -7,6 +7,7 @@
 #include "runtime/exchange/model_import.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/kernel_choice.h"
+#include "runtime/train/run_identity.h"
 
 namespace holdfast {
 namespace {
@@ -16,7 +17,6 @@ StartPoint start_at(const FoundCheckpoint& found) {
   StartPoint start{.checkpoint = found.checkpoint.directory(),
                    .generation = manifest.generation,
                    .step = manifest.step,
-                   .run_id = manifest.run_id,
                    .config = manifest.config,
                    .device = {},
                    .notes = found.skipped};
@@ -46,7 +46,7 @@ Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optiona
   const Manifest& wanted = found->checkpoint.manifest();
   if (!own.has_value()) {
     StartPoint start = start_at(*found);
-    start.run_id.clear();  // what else there is of that run belongs to its own directory
+    start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
     return start;
   }
   const Manifest& here = own->checkpoint.manifest();
@@ -86,15 +86,15 @@ std::optional<OpId> op_of_key(std::string_view key) {
 
 }  // namespace
 
-Result<StartPoint> choose_start(Env& env, const Config& config) {
+namespace {
+
+Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
   HF_TRY(std::optional<FoundCheckpoint> own, find_checkpoint(env, directory));
   if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
-  StartPoint fresh;
-  if (const Result<std::string> id = env.read_text(RunPaths{directory}.run_id()); id.ok()) fresh.run_id = *id;
   if (resume == "never") {
-    if (!own.has_value()) return fresh;
+    if (!own.has_value()) return StartPoint{};
     return fail(ExitCode::config,
                 "run.resume = \"never\", but {} holds checkpoints up to step {}; nothing is overwritten. "
                 "Give another "
@@ -110,7 +110,18 @@ Result<StartPoint> choose_start(Env& env, const Config& config) {
         "run.resume = \"auto\" to start afresh",
         directory);
   }
-  return fresh;
+  return StartPoint{};
+}
+
+}  // namespace
+
+Result<StartPoint> choose_start(Env& env, const Config& config) {
+  HF_TRY(StartPoint start, choose_checkpoint(env, config));
+  const RunIdentity identity = identify_run(env, {config.run.directory});
+  start.copy_of = identity.copy_of;
+  if (start.memory_id.empty()) start.memory_id = identity.id;
+  if (start.memory_id.empty() && !start.checkpoint.empty()) start.memory_id = new_run_id(env);
+  return start;
 }
 
 std::string name_of(const StartPoint& start) {
@@ -122,10 +133,10 @@ std::string to_text(const StartPoint& start) {
   nlohmann::json passed_over = nlohmann::json::array();
   for (const SnapshotStep& step : start.passed_over)
     passed_over.push_back({step.writer, step.generation, step.step});
-  return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.run_id,
+  return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.memory_id,
                                 start.snapshot.has_value(), snapshot.writer, snapshot.generation,
                                 snapshot.step, start.config, start.device, start.notes, start.writer,
-                                passed_over})
+                                passed_over, start.copy_of})
       .dump();
 }
 
@@ -134,10 +145,11 @@ StartPoint start_from_text(const std::string& text) {
   StartPoint start = {.checkpoint = json[0],
                       .generation = json[1],
                       .step = json[2],
-                      .run_id = json[3],
+                      .memory_id = json[3],
                       .config = json[8],
                       .device = json[9],
                       .notes = json[10],
+                      .copy_of = json[13],
                       .writer = json[11]};
   for (const nlohmann::json& step : json[12])
     start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});

@@ -17,13 +17,16 @@ namespace holdfast {
 struct StartPoint {
   std::string checkpoint = {};             // directory to resume from; empty = a fresh run
   std::uint64_t generation = 0, step = 0;  // of the checkpoint
-  std::string run_id = {};                 // of the run whose directory it is; empty = not known, a new one
+  // Names what the run has in shared memory (run_identity.h); empty = nothing that is known of, for a fresh
+  // run.
+  std::string memory_id = {};
   // Newer than the checkpoint, if it turns out to be sound.
   std::optional<SnapshotStep> snapshot = {};
   std::vector<SnapshotStep> passed_over = {};  // newer ones that did not
   std::string config = {};                     // stored with the newest of them, as TOML
   std::string device = {};                     // what it was made on
   std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were passed over
+  std::string copy_of = {};                    // the run directory that this one is a copy of
   std::uint64_t writer = 0;                    // drawn anew by every start: names its unfinished saves
 };
 

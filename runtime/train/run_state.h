@@ -13,7 +13,7 @@
 namespace holdfast {
 
 struct RunState {
-  std::string run_id;  // 32 hex digits, made at the first start
+  std::string run_id;  // 32 hex digits, made at the first start; of all that is saved
   std::uint64_t generation =
       0;                   // lineage: for a rollback that changes the future, which this version never makes
   std::uint64_t step = 0;  // steps completed
@@ -21,6 +21,7 @@ struct RunState {
   Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // of the files, to notice that they changed
+  std::string memory_id = {};     // names what the run has in shared memory (run_identity.h); not saved
 };
 
 // Fills the manifest's run_id, generation, step and values.

@@ -111,9 +111,9 @@ Result<void> read_owned(Worker& worker, const std::string& directory) {
 }
 
 // All ranks together, also where one has met an error: the RunState, once the owned state is read.
-Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
+Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
-  SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(run_id), step);
+  SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(memory_id), step);
   HF_TRY(const std::string manifest_text, share_manifest(worker, set));
   HF_TRY_VOID(fetch_missing_parts(worker, set));
   if (manifest_text.empty()) return set.why_empty(worker.env(), step);
@@ -155,9 +155,9 @@ Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_di
   return worker.publish_parameters();
 }
 
-Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id) {
+Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id) {
   HF_FAULT_POINT(worker.faults(), "load.before_snapshot");
-  const Result<RunState> state = read_snapshot(worker, step, run_id);
+  const Result<RunState> state = read_snapshot(worker, step, memory_id);
   const Result<void> outcome = agree(worker, outcome_of(state));
   if (!outcome.ok() && !worker.communicator().abandoned()) HF_TRY_VOID(clear_moments(worker));
   HF_TRY_VOID(outcome);

@@ -20,7 +20,7 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
 // The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.
-Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& run_id);
+Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id);
 // Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the
 // RunState stays as it is.
 Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory);

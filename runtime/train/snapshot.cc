@@ -29,7 +29,7 @@ Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t wr
       parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
     }
   }
-  identity_.run = digest_of(worker.state().run_id);
+  identity_.run = digest_of(worker.state().memory_id);
   identity_.host = digest_of(worker.env().host_name());
   identity_.writer = writer;
   identity_.rank = static_cast<std::uint32_t>(worker.communicator().rank());

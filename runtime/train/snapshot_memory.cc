@@ -41,7 +41,7 @@ Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t wri
     memory.complaint_ = agreed.error().message;
     for (int slot = 0; slot < shared_slots; ++slot) {
       const std::string name =
-          snapshot_name(digest_of(worker.state().run_id), writer, communicator.rank(), slot);
+          snapshot_name(digest_of(worker.state().memory_id), writer, communicator.rank(), slot);
       // What cannot be removed now is found by the name, and goes with the run's others.
       if (const Result<void> removed = worker.env().remove_shared_memory(name); !removed.ok())
         memory.complaint_ += "; " + removed.error().message;
@@ -65,7 +65,7 @@ Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
     return fail(ExitCode::does_not_fit, "{}", removal);
   for (int slot = 0; slot < shared_slots; ++slot) {
     const std::string name =
-        snapshot_name(digest_of(worker.state().run_id), writer, worker.communicator().rank(), slot);
+        snapshot_name(digest_of(worker.state().memory_id), writer, worker.communicator().rank(), slot);
     HF_TRY(std::unique_ptr<SharedMemory> memory,
            worker.env().create_shared_memory(name, worker.snapshot_bytes()));
     slots_.push_back(memory->bytes());

@@ -7,6 +7,7 @@
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
+#include "runtime/train/run_identity.h"
 #include "runtime/train/save.h"
 #include "runtime/train/train_run_internal.h"
 #include "runtime/train/trainer.h"
@@ -90,6 +91,10 @@ Result<void> TrainRun::join() {
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(launched_.env, start_, config_));
   HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
   if (!says) return {};
+  if (!start_.copy_of.empty()) {
+    fmt::print("{} is a copy of {}, which is still there: RAM snapshots belong to that one\n",
+               config_.run.directory, start_.copy_of);
+  }
   for (const std::string& note : start_.notes)
     fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
   for (const std::string& change : changes) fmt::print("resume: {}\n", change);
@@ -173,7 +178,7 @@ Result<EpochEnd> TrainRun::run_seat() {
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(agree(device_->status()));
   times_.state_ns = phase_ns();
-  standing_.run_id = worker_->state().run_id;
+  worker_->state().memory_id = standing_.memory_id;
   if (recovery_.has_value()) {
     recovery_->load_ns += times_.worker_ns + times_.state_ns;
     recovery_->resumed_step = step();
@@ -189,8 +194,8 @@ Result<EpochEnd> TrainRun::run_seat() {
 // Before anybody makes new ones, and after all have read: else every death would leave a set of slots until
 // the next confirmation. What cannot be removed now goes then.
 void TrainRun::remove_old_snapshots(std::optional<std::uint64_t> kept_writer) {
-  if (standing_.run_id.empty()) return;
-  static_cast<void>(remove_snapshots(launched_.env, digest_of(standing_.run_id), kept_writer).ok());
+  if (standing_.memory_id.empty()) return;
+  static_cast<void>(remove_snapshots(launched_.env, digest_of(standing_.memory_id), kept_writer).ok());
 }
 
 Result<void> TrainRun::build_worker() {
@@ -220,25 +225,28 @@ Result<void> TrainRun::load_state() {
   worker_->state().data_fingerprint = data_->fingerprint();
   while (start_.snapshot.has_value()) {
     HF_TRY(const bool loaded, load_snapshot());
-    if (loaded) return {};
+    if (loaded) {
+      standing_.memory_id = start_.memory_id;
+      return {};
+    }
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
-      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, standing_.run_id));
+      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, standing_.memory_id));
     }
   }
   if (start_.checkpoint.empty()) return start_afresh();
+  standing_.memory_id = start_.memory_id;
   if (first_) fmt::print("resuming from {} (step {})\n", start_.checkpoint, start_.step);
   return restore_checkpoint(*worker_, start_.checkpoint);
 }
 
 Result<void> TrainRun::start_afresh() {
   // What an earlier run in this directory may have left in shared memory.
-  if (!start_.run_id.empty())
-    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.run_id)))));
-  std::string run_id = standing_.run_id;  // it had begun, and begins again
-  if (first_ && run_id.empty())
-    run_id = fmt::format("{:016x}{:016x}", launched_.env.random_u64(), launched_.env.random_u64());
+  if (!start_.memory_id.empty())
+    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
+  std::string run_id = standing_.memory_id;  // it had begun, and begins again
+  if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(seats().communicator, waiter(), run_id));
-  worker_->state().run_id = ids.front();
+  worker_->state().run_id = standing_.memory_id = ids.front();
   if (config_.run.initialize_from.empty()) return initialize_weights(*worker_);
   Result<std::optional<FoundCheckpoint>> found = find_checkpoint(launched_.env, config_.run.initialize_from);
   Result<void> outcome;
@@ -256,7 +264,7 @@ Result<void> TrainRun::start_afresh() {
 // False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (first_) fmt::print("resuming from {}\n", name_of(start_));
-  const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.run_id);
+  const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.memory_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (first_) fmt::print(stderr, "holdfast: RAM snapshot passed over: {}\n", restored.error().message);
@@ -290,8 +298,9 @@ Result<EpochEnd> TrainRun::train() {
 
 // Also of one whose last start died right behind its last save.
 Result<ExitCode> TrainRun::say_finished() {
-  if (!start_.run_id.empty())
-    HF_TRY_VOID(agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.run_id)))));
+  if (!start_.memory_id.empty())
+    HF_TRY_VOID(
+        agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
   step_ = start_.step;
   if (first_) {
     fmt::print("the run in {} is finished: step {} of {}\n", config_.run.directory, step(),

@@ -66,7 +66,7 @@ Result<ExitCode> TrainRun::admit() {
     standing_.joined = true;
   }
   HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.run_id));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();
@@ -81,7 +81,7 @@ Result<void> TrainRun::join_again() {
   HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
   HF_TRY_VOID(join_device_check(world(), waiter(), config));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
-  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.run_id));
+  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.memory_id));
   HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
   static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
   HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config));

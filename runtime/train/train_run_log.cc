@@ -8,6 +8,7 @@
 #include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/report.h"
+#include "runtime/train/run_identity.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
@@ -72,7 +73,7 @@ Result<void> TrainRun::continue_log() {
 Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
-  HF_TRY_VOID(launched_.env.replace_text(paths.run_id(), worker_->state().run_id));
+  HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
   HF_TRY_VOID(progress_->open());
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));

@@ -100,7 +100,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   HF_TRY_VOID(make_standing());
   if (!standing_.joined) return standing_.log_opened == true ? admit() : start();
   HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.run_id));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

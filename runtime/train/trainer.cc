@@ -155,7 +155,7 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   // The state is on the disk, whole.
   if (const Result<SharedSnapshots> removed =
-          remove_snapshots(worker.env(), digest_of(worker.state().run_id));
+          remove_snapshots(worker.env(), digest_of(worker.state().memory_id));
       !removed.ok()) {
     parts_.progress.say("RAM snapshots stay: " + removed.error().message);
   }

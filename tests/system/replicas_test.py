@@ -1,7 +1,9 @@
 """Snapshots of a killed run whose slots are lost or damaged: the replicas that its ranks kept for each other stand for them,
 and the run that is started again ends with the bits of the run that was never disturbed."""
 import re
+import shutil
 import signal
+import subprocess
 import unittest
 from pathlib import Path
 
@@ -107,6 +109,45 @@ class ReplicasTest(unittest.TestCase):
         removed = int(re.search(r"(\d+) snapshots removed", printed).group(1))
         self.assertEqual(removed, 6 + len(replicas), "three slots of each rank, two replicas of each")
         self.assertEqual([path for path in replicas if path.exists()], [])
+
+    def all_slots(self, run):
+        return [path for rank in (0, 1) for replicas in (False, True) for path in self.slots(run, rank, replicas)]
+
+    def test_a_copy_has_none(self):
+        """They belong to the run directory that was copied, and are neither taken nor removed, whichever goes on first."""
+        run, confirmed = self.killed("original")
+        copy = self.scene.run("copy", OPTIONS)
+        subprocess.run(["cp", "-a", run.directory, copy.directory], check=True)
+        snapshots = self.all_slots(run)
+        printed = harness.program_output("clean", copy.directory)
+        self.assertIn(f"{copy.directory} is a copy of {run.directory}, which is still there and keeps its snapshots\n", printed)
+        output, where, step = self.resume(copy)
+        self.assertIn(f"{copy.directory} is a copy of {run.directory}, which is still there: RAM snapshots belong to that one\n",
+                      output)
+        self.assertEqual((where, step), ("disk", SAVED_STEP))
+        self.assertTrue(copy.events("snapshot")[-1]["step"] > confirmed, "it had snapshots of its own")
+        self.assertEqual([path for path in snapshots if not path.exists()], [])
+        output, where, step = self.resume(run)
+        self.assertNotIn("is a copy", output)
+        self.assertEqual(where, "ram")
+        self.assertGreaterEqual(step, confirmed)
+
+    def test_a_run_that_was_moved_has_them(self):
+        """Its old path leads to it, as where hosts mount it elsewhere; later it leads nowhere."""
+        run, confirmed = self.killed("here")
+        moved = self.scene.run("there", OPTIONS)
+        shutil.move(run.directory, moved.directory)
+        run.directory.symlink_to(moved.directory)
+        start = moved.start(2, faults=SLOW_STEPS)
+        self.assertTrue(start.wait_for_step(confirmed + 4), start.tail())
+        start.kill_all()
+        self.assertEqual(moved.events("start")[-1]["resumed_from"], "ram", start.tail())
+        run.directory.unlink()
+        again = self.scene.run("elsewhere", OPTIONS)
+        shutil.move(moved.directory, again.directory)
+        output, where, _ = self.resume(again)
+        self.assertNotIn("is a copy", output)
+        self.assertEqual(where, "ram")
 
 
 if __name__ == "__main__":
