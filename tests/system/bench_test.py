@@ -106,6 +106,16 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(saving["durable_ms"][0], 0)
         self.assertGreater(saving["bytes"], 100e6, "weights and two moments")
 
+    def test_snapshots_and_their_replicas_stand_beside_none(self):
+        cases = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "16", "--every", "1", "--every", "4")[0]
+        self.assertEqual([each["every"] for each in cases["result"]], [1, 4])
+        for each in cases["result"]:
+            self.assertEqual([list(sides) for sides in each["rounds"]], [["none", "ram", "replicas"], ["ram", "replicas", "none"]])
+            self.assertTrue(all(side["step_ms"] > 0 for sides in each["rounds"] for side in sides.values()))
+            self.assertTrue(0 < each["confirmed"] <= each["due"])
+            self.assertGreater(each["bytes_sent"], 500e3, "weights and two moments of half of the blocks")
+            self.assertGreater(each["duration_ms"], 0)
+
     def test_watchdog_stands_beside_none(self):
         (case,) = self.figures("watchdog", "--case", "small", "--rounds", "2", "--steps", "12", "--ranks", "1")
         (figures,) = case["result"]

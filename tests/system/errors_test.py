@@ -19,6 +19,7 @@ import unittest
 from pathlib import Path
 
 import foreign_model
+import harness
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
@@ -1067,4 +1068,4 @@ class Errors(unittest.TestCase):
 if __name__ == "__main__":
     if not os.access(PROGRAM, os.X_OK):
         sys.exit(f"HOLDFAST = {PROGRAM} is not a program; build it first: cmake --build --preset release --target holdfast")
-    unittest.main()
+    harness.main()

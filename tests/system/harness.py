@@ -16,8 +16,11 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
+import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -378,6 +381,53 @@ def complaints(job, cases, at_once=1):
 
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(complaint, cases))
+
+
+class _Told(unittest.TestResult):
+    """Of one test."""
+
+    def said(self):
+        if self.failures or self.errors:
+            return "FAIL"
+        return f"skipped: {self.skipped[0][1]}" if self.skipped else "ok"
+
+
+def _run_class(tests, at_once, alone):
+    """The results of a class's tests: first those that may run side by side."""
+    telling = threading.Lock()
+
+    def run(name):
+        told, begun = _Told(), time.monotonic()
+        tests(name).run(told)
+        with telling:
+            print(f"{name} ... {told.said()}  ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)
+        return told
+
+    names = unittest.defaultTestLoader.getTestCaseNames(tests)
+    tests.setUpClass()
+    try:
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            results = list(pool.map(run, [name for name in names if name not in alone]))
+        return results + [run(name) for name in names if name in alone]
+    finally:
+        tests.tearDownClass()
+        tests.doClassCleanups()
+
+
+def main(at_once=2, alone=()):
+    """As unittest.main(), but with so many tests of a class side by side: a start under mpirun waits more than it computes. Those
+    of `alone` have the machine for themselves. With arguments it is unittest.main()."""
+    if len(sys.argv) > 1:
+        unittest.main(verbosity=2)
+    begun, results = time.monotonic(), []
+    for tests in list(vars(sys.modules["__main__"]).values()):
+        if isinstance(tests, type) and issubclass(tests, unittest.TestCase):
+            results += _run_class(tests, at_once, alone)
+    found = [each for result in results for each in result.failures + result.errors]
+    for test, text in found:
+        print(f"{'=' * 70}\n{test}\n{'-' * 70}\n{text}", file=sys.stderr)
+    print(f"\n{len(results)} tests in {time.monotonic() - begun:.1f} s: {f'{len(found)} FAILED' if found else 'OK'}", file=sys.stderr)
+    sys.exit(1 if found or not results else 0)
 
 
 def reference_digest(scene, overrides=(), name="reference"):

@@ -26,14 +26,14 @@ class KillTest(unittest.TestCase):
         cls.points = kills.fault_points(cls.scene)
 
     def test_random_kills_and_every_fault_point(self):
-        """Both kinds side by side: a start under mpirun waits more than it computes. Those of a kind follow one another,
-        because the runs that are killed at fault points are copies of one run, and share what names their RAM snapshots."""
+        """Side by side: a start under mpirun waits more than it computes."""
         self.assertGreater(len(self.points), 10, self.points)
         seeds = [(seed,) for seed in SEEDS]
         places = [(point, rank) for point in self.points for rank in (0, 1) if rank == 0 or point not in PUBLISHER_ONLY]
         self.killed_of = []  # of the seeds that were right
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            found = [pool.submit(harness.complaints, self.torment, seeds), pool.submit(harness.complaints, self.kill_at, places)]
+            found = [pool.submit(harness.complaints, self.torment, seeds),
+                     pool.submit(harness.complaints, self.kill_at, places, at_once=2)]
         for case, complaint in zip([*seeds, *places], [*found[0].result(), *found[1].result()]):
             with self.subTest(case=case):
                 self.assertIsNone(complaint)

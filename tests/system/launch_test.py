@@ -372,4 +372,4 @@ def signals_are_watched(pid):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(alone=("test_lost_host", "test_lost_host_comes_back"))  # they share the names of hosts
