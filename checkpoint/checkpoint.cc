@@ -15,7 +15,16 @@ Error in_directory(const std::string& directory, const Error& error) {
   return fail(ExitCode::checkpoint, "{}: {}", directory, error.message);
 }
 
-Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory) {
+using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
+
+Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const CheckpointUse& use) {
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));
+  HF_TRY_VOID(use(checkpoint));
+  return checkpoint;
+}
+
+Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory,
+                                                   const CheckpointUse& use) {
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
   if (candidates.empty()) return std::optional<FoundCheckpoint>();
   std::vector<std::string> skipped;
@@ -24,7 +33,7 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
       skipped.push_back(candidate.manifest.error().message);
       continue;
     }
-    Result<Checkpoint> checkpoint = open_verified(env, candidate.directory);
+    Result<Checkpoint> checkpoint = open_and_use(env, candidate.directory, use);
     if (checkpoint.ok()) {
       return std::optional<FoundCheckpoint>(
           FoundCheckpoint{.checkpoint = std::move(checkpoint).value(), .skipped = std::move(skipped)});
@@ -50,6 +59,8 @@ Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory) {
   for (const ShardFile& shard : checkpoint.manifest_.shards) {
     HF_TRY(ShardReader reader,
            ShardReader::open(env, directory, shard, checkpoint.manifest_.step, checkpoint.manifest_.run_id));
+    std::vector<std::vector<char>>& read = checkpoint.read_.emplace_back();
+    for (const IndexedPiece& piece : reader.pieces()) read.emplace_back(piece.chunks.size());
     checkpoint.shards_.push_back(std::move(reader));
   }
   return checkpoint;
@@ -67,7 +78,24 @@ std::vector<ShardSpec> Checkpoint::tensors() const {
   return whole_slices(manifest_.tensors.empty() ? pieces() : manifest_.tensors);
 }
 
+Result<void> Checkpoint::noted(Result<void> outcome) {
+  if (!outcome.ok() && !damage_.has_value()) damage_ = outcome.error();
+  return outcome;
+}
+
 Result<void> Checkpoint::read(std::span<const Wanted> wanted, int threads) {
+  return noted(read_wanted(wanted, threads));
+}
+
+Result<void> Checkpoint::verify(int threads) {
+  return noted(verify_rest(threads));
+}
+
+char& Checkpoint::read_mark(const ChunkJob& job) {
+  return read_[static_cast<std::size_t>(job.shard - shards_.data())][job.piece][job.chunk];
+}
+
+Result<void> Checkpoint::read_wanted(std::span<const Wanted> wanted, int threads) {
   std::vector<ShardSpec> specs;
   for (const Wanted& each : wanted) {
     HF_CHECK(each.target.size() == each.spec.byte_count(), "'{}' needs {} bytes, the target has {}",
@@ -84,15 +112,20 @@ Result<void> Checkpoint::read(std::span<const Wanted> wanted, int threads) {
                      .target = wanted[copy.wanted_index].target.subspan(copy.wanted_offset * element_bytes,
                                                                         copy.element_count * element_bytes)});
   }
-  return read_chunks(*env_, jobs_of(std::move(parts)), threads);
+  const std::vector<ChunkJob> jobs = jobs_of(std::move(parts));
+  HF_TRY_VOID(read_chunks(*env_, jobs, threads));
+  for (const ChunkJob& job : jobs) read_mark(job) = 1;
+  return {};
 }
 
-std::vector<ChunkJob> Checkpoint::all_chunks() const {
+std::vector<ChunkJob> Checkpoint::unread_chunks() const {
   std::vector<ChunkJob> jobs;
-  for (const ShardReader& shard : shards_) {
-    for (std::size_t piece = 0; piece < shard.pieces().size(); ++piece) {
-      for (std::size_t chunk = 0; chunk < shard.pieces()[piece].chunks.size(); ++chunk)
-        jobs.push_back({.shard = &shard, .piece = piece, .chunk = chunk, .parts = {}});
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    for (std::size_t piece = 0; piece < read_[shard].size(); ++piece) {
+      for (std::size_t chunk = 0; chunk < read_[shard][piece].size(); ++chunk) {
+        if (read_[shard][piece][chunk] == 0)
+          jobs.push_back({.shard = &shards_[shard], .piece = piece, .chunk = chunk, .parts = {}});
+      }
     }
   }
   return jobs;
@@ -124,8 +157,8 @@ std::vector<ChunkJob> Checkpoint::jobs_of(std::vector<PiecePart> parts) const {
   return jobs;
 }
 
-Result<void> Checkpoint::verify(int threads) {
-  HF_TRY_VOID(read_chunks(*env_, all_chunks(), threads));
+Result<void> Checkpoint::verify_rest(int threads) {
+  HF_TRY_VOID(read_chunks(*env_, unread_chunks(), threads));
   const std::vector<ShardSpec> existing = pieces();
   // A number of slices is believed only when there is a piece for each.
   for (const ShardSpec& tensor : manifest_.tensors.empty() ? existing : manifest_.tensors) {
@@ -141,6 +174,12 @@ Result<void> Checkpoint::verify(int threads) {
 }
 
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path) {
+  return find_checkpoint(env, path,
+                         [&](Checkpoint& checkpoint) { return checkpoint.verify(env.processor_count()); });
+}
+
+Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
+                                                       const CheckpointUse& use) {
   const Result<FileStatus> status = env.status(path);
   const Result<FileStatus> manifest = env.status(path + "/" + names::manifest);
   if (!status.ok() || !manifest.ok()) {
@@ -155,8 +194,8 @@ Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::stri
   while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
   const bool named_as_checkpoint =
       names::step_of(std::string_view(directory).substr(directory.find_last_of('/') + 1)).has_value();
-  if (!manifest.value().exists && !named_as_checkpoint) return find_in_run(env, directory);
-  HF_TRY(Checkpoint checkpoint, open_verified(env, directory));
+  if (!manifest.value().exists && !named_as_checkpoint) return find_in_run(env, directory, use);
+  HF_TRY(Checkpoint checkpoint, open_and_use(env, directory, use));
   return std::optional<FoundCheckpoint>(FoundCheckpoint{.checkpoint = std::move(checkpoint), .skipped = {}});
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -90,10 +91,13 @@ class Checkpoint {
     ShardSpec spec;
     std::span<std::byte> target;
   };
-  // Only the chunks that are needed are read, on `threads` threads.
+  // Only the chunks that are needed are read, on `threads` threads, each whole and against its checksum.
   Result<void> read(std::span<const Wanted> wanted, int threads = 1);
-  // Every byte of every chunk against its checksum, and the completeness of every tensor and kind.
+  // Every byte of every chunk against its checksum, but for the chunks that read() of this object has read,
+  // and the completeness of every tensor and kind.
   Result<void> verify(int threads = 1);
+  // What read() or verify() found first.
+  const std::optional<Error>& damage() const { return damage_; }
   const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists them
 
  private:
@@ -103,11 +107,17 @@ class Checkpoint {
     std::span<std::byte> target;
   };
   std::vector<ChunkJob> jobs_of(std::vector<PiecePart> parts) const;
-  std::vector<ChunkJob> all_chunks() const;
+  std::vector<ChunkJob> unread_chunks() const;
+  Result<void> read_wanted(std::span<const Wanted> wanted, int threads);
+  Result<void> verify_rest(int threads);
+  Result<void> noted(Result<void> outcome);
+  char& read_mark(const ChunkJob& job);
   Env* env_ = nullptr;
   Manifest manifest_;
   std::string directory_;
   std::vector<ShardReader> shards_;
+  std::vector<std::vector<std::vector<char>>> read_;  // by shard, piece and chunk: whether it was
+  std::optional<Error> damage_;
 };
 
 struct FoundCheckpoint {
@@ -119,5 +129,9 @@ struct FoundCheckpoint {
 // ones are named and skipped. std::nullopt when there is none at all; an error (ExitCode::checkpoint) when
 // there are some but none is whole or when `path` is a checkpoint directory that is damaged.
 Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
+// The same for who reads all of it anyhow: `use` gets one that is opened and not verified, and verifies what
+// it has not read before anything comes of what it has. Its error is that this one is damaged.
+Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
+                                                       const std::function<Result<void>(Checkpoint&)>& use);
 
 }  // namespace holdfast

@@ -35,19 +35,19 @@ constexpr const char* usage =
     "  --all     equal tensors, too\n";
 
 struct Side {
-  Checkpoint checkpoint;
+  std::string directory;
+  Manifest manifest;
   Config config;
 };
 
-Result<Side> open_side(Env& env, const std::string& path) {
-  HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, path));
+Result<Side> side_of(Env& env, const Checkpoint& checkpoint) {
   HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
-  return Side{.checkpoint = std::move(checkpoint), .config = std::move(config)};
+  return Side{
+      .directory = checkpoint.directory(), .manifest = checkpoint.manifest(), .config = std::move(config)};
 }
 
 std::string side_text(const Side& side) {
-  const Manifest& manifest = side.checkpoint.manifest();
-  return fmt::format("{}: step {} of run {}", side.checkpoint.directory(), manifest.step, manifest.run_id);
+  return fmt::format("{}: step {} of run {}", side.directory, side.manifest.step, side.manifest.run_id);
 }
 
 std::vector<std::string> row_of(const TensorDiff& diff) {
@@ -87,10 +87,10 @@ Json number(double value) {
 
 Json to_json(const Side& a, const Side& b, const std::vector<TensorDiff>& diffs) {
   const auto side_json = [](const Side& side) {
-    return Json{{"directory", side.checkpoint.directory()},
-                {"run_id", side.checkpoint.manifest().run_id},
-                {"generation", side.checkpoint.manifest().generation},
-                {"step", side.checkpoint.manifest().step}};
+    return Json{{"directory", side.directory},
+                {"run_id", side.manifest.run_id},
+                {"generation", side.manifest.generation},
+                {"step", side.manifest.step}};
   };
   Json json{{"equal", std::ranges::all_of(diffs, &TensorDiff::is_equal)},
             {"a", side_json(a)},
@@ -117,14 +117,37 @@ Json to_json(const Side& a, const Side& b, const std::vector<TensorDiff>& diffs)
   return json;
 }
 
+struct Comparison {
+  Side a, b;
+  std::vector<TensorDiff> diffs;
+};
+
+Result<Comparison> compare(Env& env, Checkpoint& a, Checkpoint& b) {
+  HF_TRY(Side side_a, side_of(env, a));
+  HF_TRY(Side side_b, side_of(env, b));
+  TensorReader reader_a(a, parameter_specs(make_model_spec(side_a.config)), env.processor_count());
+  TensorReader reader_b(b, parameter_specs(make_model_spec(side_b.config)), env.processor_count());
+  HF_TRY(std::vector<TensorDiff> diffs, diff_checkpoints(reader_a, reader_b));
+  return Comparison{.a = std::move(side_a), .b = std::move(side_b), .diffs = std::move(diffs)};
+}
+
+// The newest whole ones of both; of A's each is tried with B's from the newest on.
+Result<Comparison> compare_newest(Env& env, const std::string& path_a, const std::string& path_b) {
+  Comparison comparison;
+  HF_TRY_VOID(use_newest_checkpoint(env, path_a, [&](Checkpoint& a) {
+    return use_newest_checkpoint(env, path_b, [&](Checkpoint& b) -> Result<void> {
+      HF_TRY(comparison, compare(env, a, b));
+      return {};
+    });
+  }));
+  return comparison;
+}
+
 Result<int> diff(const std::vector<std::string>& words) {
   Env& env = posix_env();
   HF_TRY(const Arguments arguments, Arguments::parse("diff", words, {"A", "B"}, {}, {"json", "all"}));
-  HF_TRY(Side a, open_side(env, arguments.positional(0)));
-  HF_TRY(Side b, open_side(env, arguments.positional(1)));
-  TensorReader reader_a(a.checkpoint, parameter_specs(make_model_spec(a.config)), env.processor_count());
-  TensorReader reader_b(b.checkpoint, parameter_specs(make_model_spec(b.config)), env.processor_count());
-  HF_TRY(const std::vector<TensorDiff> diffs, diff_checkpoints(reader_a, reader_b));
+  HF_TRY(const Comparison comparison, compare_newest(env, arguments.positional(0), arguments.positional(1)));
+  const auto& [a, b, diffs] = comparison;
   if (arguments.has("json")) {
     fmt::print("{}\n", to_json(a, b, diffs).dump(1, ' ', false, Json::error_handler_t::replace));
   } else {

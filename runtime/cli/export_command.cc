@@ -36,16 +36,17 @@ Result<void> export_model(const std::vector<std::string>& words) {
   const ExportOptions options{.precision = precision == "fp32" ? WeightType::fp32 : WeightType::bf16,
                               .file_bytes_max = static_cast<std::uint64_t>(std::min(file_mib, largest_mib))
                                                 << 20};
-  HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
-  HF_TRY(const Config config, config_of_checkpoint(env, checkpoint));
-  TensorReader weights(checkpoint, parameter_specs(make_model_spec(config)), env.processor_count());
   const std::string& target = arguments.positional(1);
-  if (format == "llmc") {
-    HF_TRY_VOID(export_llmc(env, weights, config, target, options));
-  } else {
-    HF_TRY_VOID(export_hugging_face(env, weights, config, target, options));
-  }
-  fmt::print("{} (step {}) -> {}\n", checkpoint.directory(), checkpoint.manifest().step, target);
+  std::string exported;
+  HF_TRY_VOID(
+      use_newest_checkpoint(env, arguments.positional(0), [&](Checkpoint& checkpoint) -> Result<void> {
+        HF_TRY(const Config config, config_of_checkpoint(env, checkpoint));
+        TensorReader weights(checkpoint, parameter_specs(make_model_spec(config)), env.processor_count());
+        exported = fmt::format("{} (step {})", checkpoint.directory(), checkpoint.manifest().step);
+        return format == "llmc" ? export_llmc(env, weights, config, target, options)
+                                : export_hugging_face(env, weights, config, target, options);
+      }));
+  fmt::print("{} -> {}\n", exported, target);
   return {};
 }
 

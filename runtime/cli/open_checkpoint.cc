@@ -15,14 +15,32 @@ Error no_checkpoint(const std::string& path) {
       path);
 }
 
+void say_skipped(const FoundCheckpoint& found) {
+  for (const std::string& sentence : found.skipped)
+    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", sentence);
+}
+
 }  // namespace
 
 Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path) {
   HF_TRY(std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
   if (!found.has_value()) return no_checkpoint(path);
-  for (const std::string& sentence : found->skipped)
-    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", sentence);
+  say_skipped(*found);
   return std::move(found->checkpoint);
+}
+
+Result<void> use_newest_checkpoint(Env& env, const std::string& path,
+                                   const std::function<Result<void>(Checkpoint&)>& use) {
+  Result<void> outcome;
+  const Result<std::optional<FoundCheckpoint>> found =
+      find_checkpoint(env, path, [&](Checkpoint& checkpoint) -> Result<void> {
+        outcome = use(checkpoint);
+        return checkpoint.damage().has_value() ? *checkpoint.damage() : Result<void>();
+      });
+  if (!found.ok()) return found.error();
+  if (!found->has_value()) return no_checkpoint(path);
+  say_skipped(**found);
+  return outcome;
 }
 
 Result<CheckpointPaths> checkpoints_at(Env& env, std::string path) {

@@ -1,6 +1,7 @@
 // The checkpoint or checkpoints that a command works on.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace holdfast {
 // `path`: a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones that were passed over
 // are named on stderr. ExitCode::checkpoint when there is none.
 Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path);
+// The same for who reads it anyhow, so that its bytes are read once: `use` works on one whose bytes nobody
+// has verified yet, and calls verify() before it makes anything of what it has read. Where that or a read
+// finds damage, what `use` said counts for nothing, and it is called with the next older one.
+Result<void> use_newest_checkpoint(Env& env, const std::string& path,
+                                   const std::function<Result<void>(Checkpoint&)>& use);
 
 // All checkpoints that `path` means, the newest first; at least one.
 struct CheckpointPaths {

@@ -102,6 +102,8 @@ Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& 
       compare_elements(tensor, first, of_a, of_b, diff);
     }
   }
+  HF_TRY_VOID(a.verify_rest());
+  HF_TRY_VOID(b.verify_rest());
   return diffs;
 }
 

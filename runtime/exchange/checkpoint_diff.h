@@ -29,8 +29,8 @@ struct TensorDiff {
   bool is_equal() const { return mismatch.empty() && differing == 0; }
 };
 
-// Of every (tensor, kind) that one of them holds, in the order of names. ExitCode::checkpoint when something
-// cannot be read.
+// Of every (tensor, kind) that one of them holds, in the order of names. Both are verified to the last byte.
+// ExitCode::checkpoint when something cannot be read.
 Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& b);
 
 // Compares elements that begin at `first` of the whole tensor. `a` and `b` have the same length; fp32 or

@@ -37,12 +37,13 @@ std::string without_last_slash(std::string path) {
   return path;
 }
 
-// Makes `target` by way of a partial one, which goes when make() fails.
+// Makes `target` by way of a partial one, which goes when make() fails or the checkpoint is damaged.
 template <typename Make>
-Result<void> make_whole(Env& env, const std::string& target, const Make& make) {
+Result<void> make_whole(Env& env, TensorReader& weights, const std::string& target, const Make& make) {
   HF_TRY_VOID(check_free(env, target));
   const std::string partial = target + partial_suffix;
   Result<void> made = make(partial);
+  if (made.ok()) made = weights.verify_rest();
   if (made.ok()) made = env.rename(partial, target);
   if (!made.ok()) {
     static_cast<void>(env.remove_tree(partial).ok());  // the first error is the one to tell
@@ -109,7 +110,7 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
   HF_TRY(const std::string description, hugging_face_config(config, options.precision));
   const FolderPlan plan =
       plan_folder(hugging_face_tensors(make_model_spec(config)), options.precision, options.file_bytes_max);
-  return make_whole(env, without_last_slash(target), [&](const std::string& folder) -> Result<void> {
+  return make_whole(env, weights, without_last_slash(target), [&](const std::string& folder) -> Result<void> {
     HF_TRY_VOID(env.make_directories(folder));
     for (const FolderPlan::FileOfTensors& file : plan.files) {
       HF_TRY_VOID(write_weights(env, weights, file.tensors, folder + "/" + file.name,
@@ -126,7 +127,7 @@ Result<void> export_hugging_face(Env& env, TensorReader& weights, const Config& 
 Result<void> export_llmc(Env& env, TensorReader& weights, const Config& config, const std::string& target,
                          const ExportOptions& options) {
   HF_TRY(const std::string header, llmc_header(config, options.precision));
-  return make_whole(env, target, [&](const std::string& path) {
+  return make_whole(env, weights, target, [&](const std::string& path) {
     return write_weights(env, weights, llmc_tensors(make_model_spec(config)), path, header,
                          options.precision);
   });

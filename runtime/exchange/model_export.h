@@ -1,5 +1,5 @@
 // The weights of a checkpoint as files of another program. The target appears by one rename when all of it is
-// durable; nothing that is there is overwritten.
+// durable and what else is in the checkpoint was verified, too; nothing that is there is overwritten.
 #pragma once
 
 #include <cstdint>

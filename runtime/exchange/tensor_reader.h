@@ -34,6 +34,8 @@ class TensorReader {
   // A piece as another run wants it, cut into another number of slices perhaps. ExitCode::checkpoint when the
   // tensor is of another shape or type.
   Result<void> read_piece(const ShardSpec& wanted, std::span<std::byte> target);
+  // What of the checkpoint was not read: every byte against its checksum, and that nothing is missing.
+  Result<void> verify_rest() { return checkpoint_->verify(threads_); }
   // Whether it is stored in as many slices.
   bool has_slices_of(const ShardSpec& wanted) const;
 

@@ -94,6 +94,27 @@ class CheckpointsTest(unittest.TestCase):
         self.assertRegex(output, r"step +3 ")
         self.assertRegex(output, r"6 .*damaged")
 
+    def test_export_and_diff_pass_a_damaged_checkpoint_over(self):
+        """Also where the damage is in what an export does not need."""
+        run = self.trained("damaged-moment", LLAMA)
+        early, late = run.checkpoints()
+        shard = late / "shard-00000.hfs"
+        content = bytearray(shard.read_bytes())
+        content[4 * len(content) // 5] ^= 1
+        shard.write_bytes(content)
+        printed = harness.program_output("export", run.directory, self.path("folder"))
+        self.assertRegex(printed, r"checkpoint passed over: \S*step-00000006\S* is damaged: tensor '\S+' \(moment\d\)")
+        self.assertIn(f"{early} (step 3) -> ", printed)
+        harness.program_output("export", early, self.path("early"))
+        self.assertEqual((self.path("folder") / "model.safetensors").read_bytes(), (self.path("early") / "model.safetensors").read_bytes())
+        for a, b in ((run.directory, early), (early, run.directory)):
+            printed = harness.program_output("diff", a, b)
+            self.assertEqual(printed.count("checkpoint passed over"), 1)
+            self.assertRegex(printed, r"(\d+) of \1 tensors have the same bits")
+        done = harness.call_program("export", late, self.path("late"))
+        self.assertEqual(done.returncode, 5, done.stdout)
+        self.assertEqual(sorted(path.name for path in self.scene.directory.glob(f"{self._testMethodName}-late*")), [])
+
     # diff
 
     def test_diff_does_not_see_the_layout(self):
