@@ -174,7 +174,7 @@ class LaunchTest(unittest.TestCase):
 
     def test_a_restart_brings_lost_ranks_back(self):
         """Of a run that does not grow by itself."""
-        start = self.launch("--elastic.grow=off", faults="step.begin@12:2=kill")
+        start = self.launch("--elastic.grow=off", faults=f"step.begin@12:2=kill,{harness.slow_steps(15, count=6)}")
         run = start.run
         shrunk = harness.wait_until(lambda: run.events("recovery"), harness.HANG_S, lambda: not start.alive(), "nobody recovered",
                                     start.tail)
