@@ -8,6 +8,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
+#include "runtime/train/run_identity.h"
 #include "watchdog/board.h"
 
 namespace holdfast {
@@ -35,7 +36,8 @@ void remove_scratch(Env& env, const std::string& token) {
 Result<std::string> launch_token(Env& env, const RunPaths& paths) {
   const std::string path = paths.launch() + "/token";
   const Result<std::string> known = env.read_text(path);
-  if (known.ok() && is_token(*known)) return *known;
+  const bool is_copied = !identify_run(env, paths).copy_of.empty();  // it names processes of another run
+  if (known.ok() && is_token(*known) && !is_copied) return *known;
   const std::string token = fmt::format("{:016x}", env.random_u64());
   HF_TRY_VOID(env.replace_text(path, token));
   return token;

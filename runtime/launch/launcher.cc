@@ -6,6 +6,7 @@
 #include "runtime/core/digest.h"
 #include "runtime/core/events.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/train/run_identity.h"
 
 namespace holdfast {
 namespace {
@@ -220,9 +221,9 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
 }
 
 void Launcher::note_run_id() {
-  const Result<std::string> run_id = env_->read_text(paths_.run_id());
-  if (!run_id.ok() || run_ids_.find(*run_id) != std::string::npos) return;
-  run_ids_ += (run_ids_.empty() ? "" : ",") + *run_id;
+  const std::string run_id = identify_run(*env_, paths_).id;
+  if (run_id.empty() || run_ids_.find(run_id) != std::string::npos) return;
+  run_ids_ += (run_ids_.empty() ? "" : ",") + run_id;
 }
 
 bool Launcher::lives_elsewhere() {

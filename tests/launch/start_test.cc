@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 
 #include "runtime/core/processes.h"
 #include "runtime/launch/host_duty.h"
@@ -12,6 +13,7 @@
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/launch_record.h"
+#include "runtime/train/run_identity.h"
 #include "tests/launch/variables_env.h"
 #include "tests/support/temporary_directory.h"
 
@@ -115,6 +117,21 @@ TEST(HostDuty, EndsWhatStartsWithTheTokenLeft) {
   EXPECT_FALSE(other->wait_ended(0));
   EXPECT_TRUE(end_processes_of_starts(env, "fedcba9876543210", 0));
   EXPECT_TRUE(other->end()->killed);
+}
+
+// Else it would end the processes of the run that it is a copy of.
+TEST(HostDuty, ACopyOfARunDirectoryHasATokenOfItsOwn) {
+  const TemporaryDirectory directory;
+  Env& env = posix_env();
+  const RunPaths run{directory / "run"}, copy{directory / "copy"};
+  ASSERT_TRUE(env.make_directories(run.launch()).ok());
+  ASSERT_TRUE(record_identity(env, run, "one").ok());
+  const std::string token = launch_token(env, run).value();
+  std::filesystem::copy(run.directory, copy.directory, std::filesystem::copy_options::recursive);
+  EXPECT_NE(launch_token(env, copy).value(), token);
+  EXPECT_EQ(launch_token(env, run).value(), token);
+  ASSERT_TRUE(record_identity(env, copy, "two").ok());
+  EXPECT_EQ(launch_token(env, copy).value(), launch_token(env, copy).value());
 }
 
 TEST(HostDuty, TakesNothingForAToken) {
