@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+import harness
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RUN = ROOT / "tools/bench_cases/run.py"
 
@@ -107,14 +109,13 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(saving["bytes"], 100e6, "weights and two moments")
 
     def test_snapshots_and_their_replicas_stand_beside_none(self):
-        cases = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "16", "--every", "1", "--every", "4")[0]
-        self.assertEqual([each["every"] for each in cases["result"]], [1, 4])
-        for each in cases["result"]:
-            self.assertEqual([list(sides) for sides in each["rounds"]], [["none", "ram", "replicas"], ["ram", "replicas", "none"]])
-            self.assertTrue(all(side["step_ms"] > 0 for sides in each["rounds"] for side in sides.values()))
-            self.assertTrue(0 < each["confirmed"] <= each["due"])
-            self.assertGreater(each["bytes_sent"], 500e3, "weights and two moments of half of the blocks")
-            self.assertGreater(each["duration_ms"], 0)
+        (case,) = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "16", "--every", "2")
+        (result,) = case["result"]
+        self.assertEqual([list(sides) for sides in result["rounds"]], [["none", "ram", "replicas"], ["ram", "replicas", "none"]])
+        self.assertTrue(all(side["step_ms"] > 0 for sides in result["rounds"] for side in sides.values()))
+        self.assertTrue(0 < result["confirmed"] <= result["due"])
+        self.assertGreater(result["bytes_sent"], 500e3, "weights and two moments of half of the blocks")
+        self.assertGreater(result["duration_ms"], 0)
 
     def test_watchdog_stands_beside_none(self):
         (case,) = self.figures("watchdog", "--case", "small", "--rounds", "2", "--steps", "12", "--ranks", "1")
@@ -139,4 +140,4 @@ class BenchTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main()
