@@ -7,102 +7,35 @@
 
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/chaos_summary.h"
+#include "runtime/chaos/small_disk.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/available_memory.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/units.h"
+#include "runtime/launch/launch_options.h"
+#include "runtime/launch/mpirun_line.h"
 #include "runtime/train/rank_layout.h"
 
 namespace holdfast {
 namespace {
-
-constexpr std::int64_t slow_rank_most_ms = 400;  // chaos_plan.cc
 
 void say(const std::string& line) {
   fmt::print("{}\n", line);
   std::fflush(stdout);
 }
 
-bool is_possible(const Config& config, const ChaosLayout& layout) {
-  Config with = config;
-  with.parallel.data = layout.data();
-  with.parallel.pipeline = layout.pipeline;
-  with.parallel.tensor = layout.tensor;
-  with.elastic.spares = layout.spares;
-  const bool enough = layout.data() >= config.elastic.min_data_parallel;
-  return enough && check_layout(with, layout.ranks, layout.spares).ok();
-}
-
-// Of layouts that differ in their spares alone: those with the fewest, and one copy more.
-std::vector<ChaosLayout> layouts_of(const Config& config, const CampaignOptions& options) {
-  std::vector<ChaosLayout> possible, chosen;
-  for (const ChaosLayout& layout : layouts_up_to(options.ranks, static_cast<int>(config.model.layers) + 2,
-                                                 static_cast<int>(config.parallel.tensor_lanes))) {
-    if (is_possible(config, layout)) possible.push_back(layout);
-  }
-  for (const ChaosLayout& layout : possible) {
-    int fewest = layout.spares;
-    for (const ChaosLayout& other : possible) {
-      const bool same =
-          other.ranks == layout.ranks && other.pipeline == layout.pipeline && other.tensor == layout.tensor;
-      if (same) fewest = std::min(fewest, other.spares);
-    }
-    // What only kills wants many of them, each with somebody left.
-    const bool fits = !options.kills_only || (layout.ranks == options.ranks && layout.deaths_in_place() > 1);
-    if (fits && layout.spares <= fewest + layout.pipeline * layout.tensor) chosen.push_back(layout);
-  }
-  return chosen;
-}
-
-// Those that a rank passes in the middle of such a run. A start has its own tests, and gives up quickly.
-std::vector<std::string> points_of(const Config& config) {
-  std::vector<std::string> points;
-  for (const std::string_view name : FaultPoints::names()) {
-    const bool snapshots = config.checkpoint.ram_every_steps > 0;
-    const bool passed =
-        name.starts_with("step.") ||
-        ((name.starts_with("save.") || name.starts_with("retain.")) && config.checkpoint.every_steps != 0) ||
-        (name.starts_with("snapshot.") && (snapshots || config.checkpoint.every_steps != 0)) ||
-        (name.starts_with("replica.") && snapshots && config.checkpoint.replicas == "on") ||
-        (name.starts_with("evaluation.") && config.evaluation.every_steps > 0);
-    if (passed) points.emplace_back(name);
-  }
-  return points;
-}
-
-bool can_spin(Env& env) {
-  return FaultPoints::parse("step.begin=spin", 0, env).ok();
-}
-
-// Why this one cannot be made here; empty when it can.
-std::string why_not(ChaosFault fault, const Config& config) {
-  switch (fault) {
-    case ChaosFault::hang:
-      return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
-    case ChaosFault::livelock:
-      if (!can_spin(posix_env())) return "this program has no fault point action \"spin\"";
-      return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
-    case ChaosFault::slow_rank:
-      return config.watchdog.floor_ms > 2 * slow_rank_most_ms
-                 ? ""
-                 : "watchdog.floor is so short that slow is a hang";
-    case ChaosFault::damaged_checkpoint:
-      return config.checkpoint.every_steps != 0 ? ""
-                                                : "checkpoint.every_steps is 0: there is none before the end";
-    case ChaosFault::full_disk:
-      return "it needs a file system of limited size that only this run writes to";
-    case ChaosFault::lost_host:
-    case ChaosFault::cut_link:
-      return "all ranks are on this host";
-    default:
-      return "";
-  }
+std::vector<std::string> host_options(const CampaignOptions& options) {
+  if (!options.hosts.empty()) return {"--host", options.hosts};
+  if (!options.hostfile.empty()) return {"--hostfile", options.hostfile};
+  return {};
 }
 
 class Campaign {
  public:
-  Campaign(Env& env, const CampaignOptions& options, Config config, ChaosChoice choice)
+  Campaign(Env& env, Mounts& mounts, const CampaignOptions& options, const ChaosMachine& machine,
+           Config config, ChaosChoice choice)
       : env_(&env),
         options_(&options),
         config_(std::move(config)),
@@ -111,20 +44,24 @@ class Campaign {
     setup_ = {.program = program_path(),
               .config = options.config,
               .overrides = options.overrides,
+              .steps = static_cast<std::uint64_t>(config_.training.steps),
               .lanes = config_.parallel.lanes,
               .tensor_lanes = config_.parallel.tensor_lanes,
-              .digest = {}};
-    header_ = {.name = "chaos of " + options.config,
-               .program = options.version,
-               .host = env.host_name(),
-               .skipped = choice_.skipped};
+              .digest = {},
+              .host_options = host_options(options),
+              .other_hosts = machine.other_hosts,
+              .host_commands = options.host_commands,
+              .mounts = &mounts};
+    header_ = {.name = "chaos of " + options.config, .program = options.version, .host = env.host_name()};
   }
 
   Result<bool> run() {
     HF_TRY_VOID(env_->make_directories(options_->directory));
+    HF_TRY_VOID(run_undisturbed());
+    HF_TRY_VOID(measure_disk());
     for (const auto& [fault, reason] : choice_.skipped)
       say(fmt::format("left out: {}: {}", facts_of(fault).text, reason));
-    HF_TRY_VOID(run_undisturbed());
+    header_.skipped = choice_.skipped;
     std::uint64_t seed = options_->first_seed;
     while (goes_on()) {
       HF_TRY_VOID(run_seed(seed++));
@@ -149,7 +86,9 @@ class Campaign {
   bool goes_on() const {
     const double minutes = static_cast<double>(env_->monotonic_ns() - begun_ns_) / 60e9;
     const ChaosSummary summary = summarize(runs_);
-    if (options_->kills > 0 && summary.kills >= options_->kills) return false;
+    // What only kills takes the layouts in turn, and each has its turn.
+    const bool in_turn = options_->kills_only && summary.runs < std::ssize(choice_.limits.layouts);
+    if (options_->kills > 0 && summary.kills >= options_->kills && !in_turn) return false;
     if (options_->minutes > 0.0 && minutes >= options_->minutes) return false;
     return options_->runs == 0 || summary.runs < options_->runs;
   }
@@ -228,12 +167,28 @@ class Campaign {
         said.ok() ? ":\n" + said->substr(said->size() - std::min<std::size_t>(said->size(), 800)) : "");
   }
 
+  // It lies in memory, and has room for a run with all that a fault may leave there for a while.
+  Result<void> measure_disk() {
+    constexpr std::uint64_t factor = 4, least_bytes = std::uint64_t{16} << 20, part_of_memory = 4;
+    std::vector<ChaosFault>& faults = choice_.limits.faults;
+    if (std::ranges::find(faults, ChaosFault::full_disk) == faults.end()) return {};
+    HF_TRY(const std::uint64_t bytes, bytes_of_tree(*env_, undisturbed()));
+    setup_.disk_bytes = least_bytes + factor * bytes;
+    const std::optional<std::uint64_t> memory_bytes = available_memory_bytes(*env_);
+    if (!memory_bytes.has_value() || setup_.disk_bytes <= *memory_bytes / part_of_memory) return {};
+    choice_.skipped[ChaosFault::full_disk] =
+        fmt::format("a file system for a run takes {} of memory, and {} are free",
+                    format_bytes(setup_.disk_bytes), format_bytes(*memory_bytes));
+    std::erase(faults, ChaosFault::full_disk);
+    return faults.empty() ? nothing_to_draw(choice_) : Result<void>();
+  }
+
   Result<void> run_seed(std::uint64_t seed) {
     const ChaosPlan plan = plan_chaos(seed, choice_.limits);
     const std::string directory = fmt::format("{}/seed-{}", options_->directory, seed);
     HF_TRY_VOID(env_->remove_tree(directory));
     HF_TRY_VOID(env_->remove(directory + ".log"));
-    HF_TRY(ChaosRun run, run_chaos(*env_, setup_, plan, directory));
+    HF_TRY(ChaosRun run, run_chaos(*env_, setup_, plan, directory, options_->keep));
     tell(run);
     if (run.wrong.empty() && !options_->keep) {
       HF_TRY_VOID(env_->remove_tree(directory));
@@ -252,14 +207,24 @@ class Campaign {
     if (run.wrong.empty()) return;
     for (const std::string& line : to_lines(run.plan)) say("  " + line);
     for (const ChaosInjected& injected : run.injected) say("  done: " + injected.what);
-    say(fmt::format("  {}\n  its files: {}, {}.log; again: {}", run.wrong, run.directory, run.directory,
-                    command(run.plan.seed, run.plan.seed)));
+    say(fmt::format(
+        "  {}\n  its files: {}, {}.log\n  what it left in memory: holdfast clean {} removes it\n  again: {}",
+        run.wrong, run.directory, run.directory, run.directory, command(run.plan.seed, run.plan.seed)));
   }
 
   std::string command(std::uint64_t first, std::uint64_t last) const {
     std::string text = fmt::format("holdfast chaos {} --seeds {}..{} --ranks {}", options_->config, first,
                                    last, options_->ranks);
+    for (const ChaosLayout& layout : options_->layouts)
+      text += (&layout == &options_->layouts.front() ? " --layouts " : ",") + to_word(layout);
     if (options_->kills_only) text += " --kills-only";
+    for (const std::string& word : setup_.host_options) text += " " + shell_word(word);
+    const HostCommands& commands = options_->host_commands;
+    for (const auto& [name, words] :
+         {std::pair("--lose-host", commands.lose), std::pair("--return-host", commands.give_back),
+          std::pair("--cut-link", commands.cut), std::pair("--mend-link", commands.mend)}) {
+      if (!words.empty()) text += fmt::format(" {} {}", name, shell_word(words));
+    }
     if (options_->faults_max != CampaignOptions{}.faults_max)
       text += fmt::format(" --faults-max {}", options_->faults_max);
     std::string names;
@@ -290,39 +255,11 @@ class Campaign {
 
 }  // namespace
 
-Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options) {
-  ChaosChoice choice;
-  choice.limits = {.steps = static_cast<std::uint64_t>(resolved.training.steps),
-                   .layouts = layouts_of(resolved, options),
-                   .points = points_of(resolved),
-                   .savings = {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"},
-                   .faults_max = options.faults_max,
-                   .kills_only = options.kills_only};
-  if (choice.limits.layouts.empty()) {
-    return fail(
-        ExitCode::config,
-        "no layout of 2 to {} ranks can run this config; raise --ranks, or parallel.lanes in the config",
-        options.ranks);
-  }
-  for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
-    const auto fault = static_cast<ChaosFault>(i);
-    const bool wanted =
-        options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end();
-    if (!wanted) continue;
-    if (const std::string reason = why_not(fault, resolved); reason.empty()) {
-      choice.limits.faults.push_back(fault);
-    } else {
-      choice.skipped[fault] = reason;
-    }
-  }
-  if (!choice.limits.faults.empty()) return choice;
-  return fail(ExitCode::config, "none of the faults that --faults names can be made here: {}: {}",
-              facts_of(choice.skipped.begin()->first).name, choice.skipped.begin()->second);
-}
-
-Result<bool> run_campaign(Env& env, const CampaignOptions& options, Config resolved) {
-  HF_TRY(ChaosChoice choice, choose_limits(resolved, options));
-  if (!options.only_plans) return Campaign(env, options, std::move(resolved), std::move(choice)).run();
+Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& options, Config resolved) {
+  HF_TRY(const ChaosMachine machine, look_around(env, mounts, options));
+  HF_TRY(ChaosChoice choice, choose_limits(resolved, options, machine));
+  if (!options.only_plans)
+    return Campaign(env, mounts, options, machine, std::move(resolved), std::move(choice)).run();
   for (std::int64_t i = 0; i < options.runs; ++i) {
     for (const std::string& line :
          to_lines(plan_chaos(options.first_seed + static_cast<std::uint64_t>(i), choice.limits)))

@@ -14,9 +14,12 @@
 
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/chaos_report.h"
+#include "runtime/chaos/chaos_run.h"
 #include "runtime/config/config.h"
 #include "runtime/core/env.h"
+#include "runtime/core/mounts.h"
 #include "runtime/core/result.h"
+#include "watchdog/restart_policy.h"
 
 namespace holdfast {
 
@@ -26,13 +29,16 @@ struct CampaignOptions {
   std::string directory = {};
   std::string json = {};  // empty: chaos.json in the directory
   std::uint64_t first_seed = 1;
-  std::int64_t runs = 10;               // at most; 0: as many as the time allows
-  double minutes = 0.0;                 // no run is begun later; 0: no limit
-  std::int64_t kills = 0;               // enough of them end the campaign; 0: no matter
-  int ranks = 4;                        // of a run, at most
-  std::int64_t limit_ms = 0;            // of one run; 0: a minute, and ten times the undisturbed run
-  std::vector<ChaosFault> faults = {};  // to choose from; empty: all
-  int faults_max = 4;                   // of a run
+  std::int64_t runs = 10;                 // at most; 0: as many as the time allows
+  double minutes = 0.0;                   // no run is begun later; 0: no limit
+  std::int64_t kills = 0;                 // enough of them end the campaign; 0: no matter
+  int ranks = 4;                          // of a run, at most
+  std::vector<ChaosLayout> layouts = {};  // only these, of whatever ranks they need; empty: all
+  std::int64_t limit_ms = 0;              // of one run; 0: a minute, and ten times the undisturbed run
+  std::vector<ChaosFault> faults = {};    // to choose from; empty: all
+  int faults_max = 4;                     // of a run
+  std::string hostfile = {}, hosts = {};  // of `holdfast launch`; at most one
+  HostCommands host_commands = {};
   bool kills_only = false;
   bool keep = false;
   bool only_plans = false;   // print them, and run nothing
@@ -40,16 +46,28 @@ struct CampaignOptions {
   std::string version = {};
 };
 
-// What can be drawn for this config on this machine, and what cannot, with the reason. Pure but for the
-// arguments. ExitCode::config: no layout of so many ranks can run it.
+// What the campaign found here.
+struct ChaosMachine {
+  std::string no_small_disk = {};      // why no file system of limited size can be mounted; empty: it can
+  std::vector<LaunchHost> hosts = {};  // that the options name
+  std::vector<std::string> other_hosts = {};  // of them, all but this one
+};
+
+// Asks for mounts of its own where the options may need them.
+Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options);
+
+// What can be drawn for this config on this machine, and what cannot, with the reason. Pure.
+// ExitCode::config: no layout of so many ranks can run it.
 struct ChaosChoice {
   ChaosLimits limits;
   std::map<ChaosFault, std::string> skipped;
 };
-Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options);
+Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options,
+                                  const ChaosMachine& machine);
+Error nothing_to_draw(const ChaosChoice& choice);
 
 // Prints as it goes. True: every run ended with the right bits. `resolved`: the config with everything that
-// follows from it and from the data.
-Result<bool> run_campaign(Env& env, const CampaignOptions& options, Config resolved);
+// follows from it and from the data. Where it may, this process has mounts of its own from then on.
+Result<bool> run_campaign(Env& env, Mounts& mounts, const CampaignOptions& options, Config resolved);
 
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <csignal>
 
 #include "runtime/core/check.h"
@@ -12,9 +13,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t delay_most_us = 60'000;  // within a step of a small run, or some of them
-constexpr std::int64_t recovery_least_us = 20'000,
-                       recovery_most_us = 80'000;  // from a death: noticed, and hardly mended
+constexpr std::int64_t delay_most_us = 60'000;     // within a step of a small run, or some of them
+constexpr std::int64_t recovery_most_us = 15'000;  // the others have begun to recover, and are hardly done
+constexpr std::int64_t lasts_least = 3, lasts_most = 12;  // steps; what was under way when it began is one
 constexpr std::array<std::string_view, 4> recovery_points = {"recover.begin", "recover.after_shrink",
                                                              "recover.before_load", "recover.before_resume"};
 
@@ -93,9 +94,15 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
   injection.victim = static_cast<int>(draw.between(0, layout.ranks - 1));
   injection.other = static_cast<int>(draw.between(1, std::max(layout.ranks - 1, 1)));
   injection.place = draw.bits();
+  if (facts_of(fault).lasts)
+    injection.lasts = static_cast<std::uint64_t>(draw.between(lasts_least, lasts_most));
   switch (fault) {
+    case ChaosFault::two_kills:
+      injection.deaths = 2;
+      break;
     case ChaosFault::kill_in_recovery:
-      injection.pause_us = draw.between(recovery_least_us, recovery_most_us);
+      injection.deaths = 2;
+      injection.pause_us = draw.between(0, recovery_most_us);
       break;
     case ChaosFault::kill_at_point:
       injection.point = point_of_kill(draw, limits, layout, injection);
@@ -127,39 +134,54 @@ void plan_mixture(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   }
 }
 
-// Of one start: until the copies of the model are used up.
-std::vector<ChaosFault> deaths_of_start(Draw& draw, const ChaosLayout& layout) {
-  std::vector<ChaosFault> faults;
-  int left = layout.deaths_in_place();
+// What a start dies of, one behind the other: until `left` ranks are dead, then all that is left of it.
+std::vector<ChaosInjection> deaths_of_start(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
+                                            int left) {
+  constexpr int most_at_once = 6;
+  std::vector<ChaosInjection> injections;
   while (left > 0) {
-    const ChaosFault fault = left == 1 || draw.chance(5) ? ChaosFault::kill
-                             : draw.chance(94)           ? ChaosFault::kill_in_recovery
-                                                         : ChaosFault::two_kills;
-    faults.push_back(fault);
-    left -= fault == ChaosFault::kill ? 1 : 2;
+    const int deaths = draw.chance(10) ? 1 : static_cast<int>(draw.between(3, most_at_once));
+    ChaosFault fault = ChaosFault::kill_in_recovery;
+    if (std::min(deaths, left) == 2 && draw.chance(15)) fault = ChaosFault::two_kills;
+    if (std::min(deaths, left) == 1) fault = ChaosFault::kill;
+    injections.push_back(draw_injection(draw, limits, layout, fault, 1));
+    injections.back().deaths = std::min(deaths, left);
+    left -= injections.back().deaths;
   }
-  return faults;
+  const ChaosFault end = draw.chance(20) ? ChaosFault::mpirun_killed : ChaosFault::all_killed;
+  injections.push_back(draw_injection(draw, limits, layout, end, 1));
+  return injections;
 }
 
+bool is_of_one_start(ChaosFault fault) {
+  return fault != ChaosFault::mpirun_killed && fault != ChaosFault::all_killed;
+}
+
+// The last start of a run lives on.
 void plan_kills(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
-  constexpr std::uint64_t steps_each = 4;  // that a death has for itself
+  // Steps of a small run are over in milliseconds: more pass than are waited for.
+  constexpr std::uint64_t steps_each = 10, steps_between = 4;
+  constexpr std::int64_t most_us = 5'000;
   const std::size_t room = std::max<std::size_t>(limits.steps / steps_each, 2) - 1;
-  std::vector<ChaosFault> faults;
-  while (faults.size() < room) {
-    for (const ChaosFault fault : deaths_of_start(draw, plan.layout)) faults.push_back(fault);
-    faults.push_back(ChaosFault::mpirun_killed);
+  const bool by_itself = draw.chance(50);
+  std::vector<ChaosInjection>& injections = plan.injections;
+  while (injections.size() < room) {
+    const int left = plan.layout.deaths_in_place() - (by_itself ? 1 : 0);
+    for (ChaosInjection& injection : deaths_of_start(draw, limits, plan.layout, left))
+      injections.push_back(std::move(injection));
   }
-  faults.resize(room);
-  for (std::size_t i = 0; i < room; ++i) {
-    const auto step = steps_each * i + static_cast<std::uint64_t>(draw.between(1, steps_each));
-    plan.injections.push_back(draw_injection(draw, limits, plan.layout, faults[i], step));
+  injections.resize(room);
+  if (injections.size() > 1 && !is_of_one_start(injections.back().fault)) injections.pop_back();
+  for (std::size_t i = 0; i < injections.size(); ++i) {
+    injections[i].step = steps_between * i + static_cast<std::uint64_t>(draw.between(1, steps_between));
+    injections[i].delay_us = draw.between(0, most_us);
   }
-  // By itself, at the named places of a recovery: in the first one of every start.
-  auto first = std::ranges::find(plan.injections, ChaosFault::kill_in_recovery, &ChaosInjection::fault);
-  if (first == plan.injections.begin() && draw.chance(70)) {
-    const auto point = static_cast<std::size_t>(draw.between(0, std::ssize(recovery_points) - 1));
-    first->point = fmt::format("{}:{}=kill", recovery_points[point], first->other % plan.layout.ranks);
-  }
+  if (!by_itself) return;
+  // At a named place of a recovery: in the first one of every start.
+  const auto point = static_cast<std::size_t>(draw.between(0, std::ssize(recovery_points) - 1));
+  ChaosInjection injection{.fault = ChaosFault::kill_at_point};
+  injection.point = fmt::format("{}:{}=kill", recovery_points[point], draw.between(0, plan.layout.ranks - 1));
+  plan.injections.insert(plan.injections.begin(), std::move(injection));
 }
 
 std::string signal_name(int number) {
@@ -173,8 +195,9 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "kill", .text = "kill -9 of a rank", .kills_rank = true},
       {.name = "two_kills", .text = "kill -9 of two ranks at once", .kills_rank = true},
       {.name = "kill_in_recovery",
-       .text = "kill -9 of a rank, and of another during recovery",
+       .text = "kill -9 of a rank, and of others during recovery",
        .kills_rank = true},
+      {.name = "all_killed", .text = "kill -9 of every rank", .kills_rank = true},
       {.name = "kill_at_point", .text = "a rank dies at a named place of the program", .kills_rank = true},
       {.name = "crash", .text = "a rank crashes", .kills_rank = true},
       {.name = "hang", .text = "a rank is stopped and hangs", .kills_rank = true},
@@ -186,9 +209,9 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "damaged_checkpoint",
        .text = "the whole job dies, and the newest checkpoint is damaged",
        .ends_job = true},
-      {.name = "full_disk", .text = "the disk is full for a while"},
-      {.name = "lost_host", .text = "a host is lost"},
-      {.name = "cut_link", .text = "the link between two hosts is cut"},
+      {.name = "full_disk", .text = "the disk is full for a while", .lasts = true},
+      {.name = "lost_host", .text = "a host is lost", .lasts = true},
+      {.name = "cut_link", .text = "a host is cut off from the others", .lasts = true},
   }};
   return table[static_cast<std::size_t>(fault)];
 }
@@ -198,6 +221,7 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits) {
   Draw draw(seed);
   ChaosPlan plan{
       .seed = seed, .layout = draw_layout(draw, limits.layouts), .saving = draw.one_of(limits.savings)};
+  if (limits.kills_only) plan.layout = limits.layouts[seed % limits.layouts.size()];
   limits.kills_only ? plan_kills(draw, limits, plan) : plan_mixture(draw, limits, plan);
   return plan;
 }
@@ -225,7 +249,10 @@ std::string to_text(const ChaosInjection& injection) {
   if (injection.fault == ChaosFault::crash) text += fmt::format(" ({})", signal_name(injection.signal));
   if (!injection.point.empty()) return fmt::format("{}: {}", text, injection.point);
   text += fmt::format(", {} ms behind step {}", injection.delay_us / 1000, injection.step);
-  if (injection.pause_us > 0) text += fmt::format(", the second {} ms later", injection.pause_us / 1000);
+  if (injection.lasts > 0) text += fmt::format(", for {} steps", injection.lasts);
+  if (injection.fault == ChaosFault::kill_in_recovery)
+    text += fmt::format(", {} in all, each {} ms after recovery began", injection.deaths,
+                        injection.pause_us / 1000);
   return text;
 }
 
@@ -249,6 +276,29 @@ std::vector<ChaosLayout> layouts_up_to(int ranks_max, int pipeline_max, int tens
     }
   }
   return layouts;
+}
+
+std::optional<ChaosLayout> read_layout(std::string_view text) {
+  std::array<int, 4> numbers = {0, 0, 0, 0};  // copies, stages, ranks of a layer, spares
+  const std::array<std::string_view, 4> between = {"", "x", "x", "+"};
+  const char* at = text.data();
+  const char* end = text.data() + text.size();
+  for (std::size_t i = 0; i < numbers.size() && (i < 3 || at != end); ++i) {
+    if (!std::string_view(at, end).starts_with(between[i])) return std::nullopt;
+    const auto [next, error] = std::from_chars(at + between[i].size(), end, numbers[i]);
+    const bool good = error == std::errc() && numbers[i] >= (i < 3 ? 1 : 0) && numbers[i] <= 4096;
+    if (!good) return std::nullopt;
+    at = next;
+  }
+  if (at != end) return std::nullopt;
+  const auto [data, pipeline, tensor, spares] = numbers;
+  return ChaosLayout{
+      .ranks = data * pipeline * tensor + spares, .pipeline = pipeline, .tensor = tensor, .spares = spares};
+}
+
+std::string to_word(const ChaosLayout& layout) {
+  return fmt::format("{}x{}x{}{}", layout.data(), layout.pipeline, layout.tensor,
+                     layout.spares > 0 ? fmt::format("+{}", layout.spares) : "");
 }
 
 }  // namespace holdfast

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,8 @@ namespace holdfast {
 enum class ChaosFault : std::uint8_t {
   kill,                // SIGKILL of a rank
   two_kills,           // of two at once
-  kill_in_recovery,    // of one more while the others recover
+  kill_in_recovery,    // of others, one after another, while those that are left recover
+  all_killed,          // of every rank at once
   kill_at_point,       // of a rank by itself, at a named place in the program
   crash,               // SIGSEGV or SIGABRT
   hang,                // SIGSTOP: it lives and does nothing
@@ -28,7 +30,7 @@ enum class ChaosFault : std::uint8_t {
                        // snapshot
   full_disk,           // for a while nothing can be written to the run directory
   lost_host,           // a machine with all its ranks
-  cut_link,            // between two machines
+  cut_link,            // of a machine to all others
   count
 };
 inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);
@@ -38,6 +40,7 @@ struct ChaosFaultFacts {
   std::string_view text;
   bool kills_rank = false;  // one at least: a run heals so many of them in place
   bool ends_job = false;    // the campaign launches the run again
+  bool lasts = false;       // for some steps
 };
 const ChaosFaultFacts& facts_of(ChaosFault fault);
 
@@ -57,8 +60,10 @@ struct ChaosInjection {
   std::int64_t delay_us = 0;
   // Of the ranks that live then, in their order, counted in a circle; with a point the launched rank.
   int victim = 0;
-  int other = 0;              // the second one, counted from the first
-  std::int64_t pause_us = 0;  // between the two
+  int deaths = 1;             // ranks, one after the other
+  int other = 0;              // the next one, counted from the one before
+  std::int64_t pause_us = 0;  // before the next; kill_in_recovery: since the others recover
+  std::uint64_t lasts = 0;    // steps, until a full disk, a lost host or a cut link is as it was before
   int signal = 0;             // of a crash
   std::string point =
       {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch
@@ -80,8 +85,8 @@ struct ChaosLimits {
   std::vector<std::string> points = {};   // named places that a rank of such a run passes
   std::vector<std::string> savings = {};  // at least one
   int faults_max = 4;                     // of a run
-  // As many deaths as a run of `steps` has room for: start after start until no copy of the model is left, a
-  // third of them while the others recover.
+  // As many deaths as a run of `steps` has room for: start after start until no copy of the model is left,
+  // more than a third of them while the others recover. The layouts come in turn, seed by seed.
   bool kills_only = false;
 };
 
@@ -96,5 +101,8 @@ std::vector<std::string> to_lines(const ChaosPlan& plan);
 // Every layout of at most `ranks_max` ranks, with at least two, and at most this many stages and ranks that
 // share a layer; whether the run can have it is for the caller to ask.
 std::vector<ChaosLayout> layouts_up_to(int ranks_max, int pipeline_max, int tensor_max);
+// "2x3x1+4": copies x stages x ranks that share a layer, and spares. None: it is no such text.
+std::optional<ChaosLayout> read_layout(std::string_view text);
+std::string to_word(const ChaosLayout& layout);
 
 }  // namespace holdfast

@@ -24,6 +24,8 @@ Json json_of(const ChaosRun& run) {
                   {"outcome", name_of(judged[i].outcome)},
                   {"in_recovery", judged[i].in_recovery}};
     if (judged[i].notice_ms >= 0.0) fault["notice_ms"] = judged[i].notice_ms;
+    if (injected.rank >= 0) fault["rank"] = injected.rank;
+    if (judged[i].culprit_right.has_value()) fault["culprit_right"] = *judged[i].culprit_right;
     if (judged[i].mend_ms >= 0.0) fault["mend_ms"] = judged[i].mend_ms;
     faults.push_back(std::move(fault));
   }
@@ -58,6 +60,9 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
   text += fact("Runs", std::to_string(summary.runs), fmt::format("{} with the right bits", summary.right));
   text += fact("Faults", std::to_string(summary.faults), fmt::format("{} of them kills", summary.kills));
   text += fact("During recovery", std::to_string(summary.in_recovery), "of the faults");
+  if (summary.hangs > 0)
+    text += fact("Right culprit", fmt::format("{} of {}", summary.hangs_named, summary.hangs),
+                 "hangs and livelocks");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
   text += fact("Wall time", format_duration(header.duration_ms / 1000 * 1000));
   return text + "</dl>\n";
@@ -135,6 +140,7 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   json["kills"] = summary.kills;
   json["in_recovery"] = summary.in_recovery;
   json["lost_steps"] = summary.lost_steps;
+  json["hangs"] = {{"noticed", summary.hangs}, {"culprit_right", summary.hangs_named}};
   json["faults"] = Json::object();
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
     const ChaosTally& tally = summary.tallies[i];

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <set>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/chaos/lasting_fault.h"
 #include "runtime/chaos/run_watcher.h"
+#include "runtime/chaos/small_disk.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/state_digest.h"
@@ -14,6 +17,8 @@ namespace holdfast {
 namespace {
 
 constexpr std::int64_t look_us = 3'000;
+constexpr std::int64_t recovery_look_us = 500;
+constexpr std::int64_t recovery_limit_ms = 1'000;  // a death is noticed in a tenth of it
 constexpr std::int64_t job_death_limit_ms = 10'000;
 constexpr std::int64_t launches_after_end = 3;  // by the campaign, of a run that ended with exit code 76
 constexpr std::size_t last_words_bytes = 800;
@@ -30,17 +35,25 @@ class Executor {
     run_.directory = directory;
   }
 
-  Result<ChaosRun> run() {
+  Result<ChaosRun> run(bool keep) {
+    const bool small = std::ranges::any_of(run_.plan.injections, [](const ChaosInjection& injection) {
+      return injection.fault == ChaosFault::full_disk;
+    });
+    if (small) {
+      HF_TRY(disk_, SmallDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
+    }
     for (bool on = true; on;) {
       HF_TRY_VOID(launch());
       watch_launch();
       end_launch();
+      HF_TRY_VOID(trouble_);
       on = goes_on();
     }
     if (run_.wrong.empty()) check_end();
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
     const Result<std::string> log = env_->read_text(paths_.events());
     if (log.ok()) run_.ledger = read_ledger(*log);
+    if (disk_ != nullptr && (keep || !run_.wrong.empty())) HF_TRY_VOID(disk_->keep());
     return std::move(run_);
   }
 
@@ -63,7 +76,8 @@ class Executor {
   }
 
   void watch_launch() {
-    while (!launcher_->wait_ended(0) && !time_is_over()) {
+    disk_was_full_ = false;
+    while (!launcher_->wait_ended(0) && !time_is_over() && trouble_.ok()) {
       watcher_.look(launcher_->id());
       note_deaths();
       if (job_ended_ = act(); job_ended_) return;
@@ -77,7 +91,8 @@ class Executor {
   void end_launch() {
     ChaosLaunch& launch = run_.launches.back();
     if (!launcher_->wait_ended(0)) {
-      run_.wrong = fmt::format("no end within {} s: a hang ({})", setup_->limit_ms / 1000, states());
+      if (time_is_over())
+        run_.wrong = fmt::format("no end within {} s: a hang ({})", setup_->limit_ms / 1000, states());
       launch.killed = true;
       static_cast<void>(kill_job(*env_, *launcher_, paths_.directory));
     }
@@ -87,6 +102,7 @@ class Executor {
       launch.exit_code = end->code;
     }
     launch.last_words = end_of_log();
+    if (lasting_.has_value()) put_right();
     for (const std::string& name : watcher_.starts())
       static_cast<void>(env_->remove_tree(launch_scratch(name)).ok());
   }
@@ -97,8 +113,10 @@ class Executor {
     if (!run_.wrong.empty()) return false;
     if (job_ended_) return true;
     if (!launch.killed && launch.exit_code == static_cast<int>(ExitCode::done)) return false;
+    const bool full = disk_was_full_ && launch.exit_code == static_cast<int>(ExitCode::checkpoint) &&
+                      launch.last_words.find("the disk is full") != std::string::npos;
     const bool told =
-        launch.exit_code == static_cast<int>(ExitCode::communication) && !launch.last_words.empty();
+        full || (launch.exit_code == static_cast<int>(ExitCode::communication) && !launch.last_words.empty());
     if (!launch.killed && told && ++ended_truthfully_ <= launches_after_end) return true;
     run_.wrong = fmt::format("it ended with {} {}: {}", launch.killed ? "signal" : "exit code",
                              launch.exit_code, launch.last_words);
@@ -115,6 +133,10 @@ class Executor {
         const bool dies = injection.fault != ChaosFault::slow_rank && !injection.point.empty();
         if (dies && injection.point.find(fmt::format(":{}=", rank)) != std::string::npos) {
           note(injection.fault, fmt::format("rank {} at {}", rank, injection.point));
+          run_.injected.back().rank = rank;
+          // The guard has ended it; it computes for ever since the step behind the newest.
+          if (injection.fault == ChaosFault::livelock)
+            run_.injected.back().time_us = watcher_.newest_step_us();
           break;
         }
       }
@@ -132,6 +154,10 @@ class Executor {
 
   // What is due. True: the job was killed.
   bool act() {
+    if (lasting_.has_value()) {
+      if (lasting_->is_over(watcher_.newest_step()) || watcher_.finished()) put_right();
+      return false;
+    }
     const std::vector<ChaosInjection>& injections = run_.plan.injections;
     while (next_ < injections.size() && happens_by_itself(injections[next_])) ++next_;
     if (next_ == injections.size() || watcher_.finished()) return false;
@@ -141,17 +167,35 @@ class Executor {
     if (!watcher_.trains()) return false;
     const std::int64_t now_ns = env_->monotonic_ns();
     if (due_ns_ < 0) due_ns_ = now_ns + injection.delay_us * 1000;
-    if (now_ns < due_ns_ || watcher_.living().empty()) return false;
+    const bool lasts = facts_of(injection.fault).lasts;
+    if (now_ns < due_ns_ || (!lasts && watcher_.living().empty())) return false;
     due_ns_ = -1;
     ++next_;
     if (facts_of(injection.fault).ends_job) return end_job(injection);
-    injection.fault == ChaosFault::mpirun_killed ? kill_mpirun() : strike(injection);
+    if (lasts) {
+      put_wrong(injection);
+    } else {
+      injection.fault == ChaosFault::mpirun_killed ? kill_mpirun() : strike(injection);
+    }
     seen_before_ = watcher_.steps_seen();
     return false;
   }
 
-  static bool happens_by_itself(const ChaosInjection& injection) {
-    return !injection.point.empty() && injection.fault != ChaosFault::kill_in_recovery;
+  static bool happens_by_itself(const ChaosInjection& injection) { return !injection.point.empty(); }
+
+  void put_wrong(const ChaosInjection& injection) {
+    lasting_.emplace(*env_, *setup_, disk_.get(), injection);
+    note(injection.fault, lasting_->what());
+    trouble_ = lasting_->begin();
+    watcher_.look(launcher_->id());
+    lasting_->since(watcher_.newest_step());
+    disk_was_full_ = disk_was_full_ || injection.fault == ChaosFault::full_disk;
+  }
+
+  void put_right() {
+    if (const Result<void> right = lasting_->end(); trouble_.ok()) trouble_ = right;
+    lasting_.reset();
+    seen_before_ = watcher_.steps_seen();
   }
 
   void kill_mpirun() {
@@ -163,26 +207,41 @@ class Executor {
   }
 
   void strike(const ChaosInjection& injection) {
-    std::vector<WatchedRank*> living = watcher_.living();
-    const auto count = static_cast<int>(living.size());
-    if (count == 0) return;
     const int number = injection.fault == ChaosFault::hang    ? SIGSTOP
                        : injection.fault == ChaosFault::crash ? injection.signal
                                                               : SIGKILL;
-    const int first = injection.victim % count;
-    send(injection.fault, *living[static_cast<std::size_t>(first)], number);
-    const bool second =
-        injection.fault == ChaosFault::two_kills || injection.fault == ChaosFault::kill_in_recovery;
-    if (!second || count == 1 || !injection.point.empty()) return;
-    env_->sleep_us(injection.pause_us);
-    const int other = (first + 1 + injection.other % (count - 1)) % count;
-    if (!living[static_cast<std::size_t>(other)]->process->wait_ended(0))
-      send(injection.fault, *living[static_cast<std::size_t>(other)], number);
+    std::vector<WatchedRank*> living = watcher_.living();
+    if (injection.fault == ChaosFault::all_killed) {
+      for (WatchedRank* rank : living) send(injection.fault, *rank, number);
+      return;
+    }
+    int at = injection.victim;
+    for (int death = 0; death < injection.deaths && !living.empty(); ++death) {
+      at %= static_cast<int>(living.size());
+      send(injection.fault, *living[static_cast<std::size_t>(at)], number);
+      if (death + 1 == injection.deaths) return;
+      if (injection.fault == ChaosFault::kill_in_recovery && !wait_for_recovery()) return;
+      env_->sleep_us(injection.pause_us);
+      living = watcher_.living();
+      at += injection.other;
+    }
+  }
+
+  // Of those that are left. False: it does not come, so the run ends, or needs none.
+  bool wait_for_recovery() {
+    const std::int64_t until_ns = env_->monotonic_ns() + recovery_limit_ms * 1'000'000;
+    while (env_->monotonic_ns() < until_ns && watcher_.trains() && !watcher_.living().empty()) {
+      if (watcher_.recovers()) return true;
+      env_->sleep_us(recovery_look_us);
+      watcher_.look(launcher_->id());
+    }
+    return false;
   }
 
   void send(ChaosFault fault, WatchedRank& rank, int number) {
     const char* what = number == SIGSTOP ? "stop" : number == SIGKILL ? "kill -9" : "crash";
     note(fault, fmt::format("{} of rank {}", what, rank.rank));
+    run_.injected.back().rank = rank.rank;
     killed_.insert(rank.rank);
     static_cast<void>(rank.process->signal(number).ok());
   }
@@ -268,7 +327,11 @@ class Executor {
   std::int64_t begun_ns_;
   std::int64_t due_ns_ = -1;  // of the next injection; -1: its step has not come
   std::size_t next_ = 0;
-  std::uint64_t seen_before_ = 0;  // steps, at the last injection
+  std::uint64_t seen_before_ = 0;        // steps, at the last injection
+  std::unique_ptr<SmallDisk> disk_;      // of a run whose plan fills it
+  std::optional<LastingFault> lasting_;  // while there is one, nothing else is done to the run
+  bool disk_was_full_ = false;           // in this launch
+  Result<void> trouble_;                 // that keeps the campaign from going on
   std::int64_t ended_truthfully_ = 0;
   bool job_ended_ = false;
   std::size_t starts_ = 0;  // seen
@@ -291,8 +354,9 @@ std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& 
                                       const std::string& directory) {
   const ChaosLayout& layout = plan.layout;
   const std::string saving_key = plan.saving.substr(0, plan.saving.find('=') + 1);
-  std::vector<std::string> words = {setup.program, "launch", "-np", std::to_string(layout.ranks),
-                                    setup.config};
+  std::vector<std::string> words = {setup.program, "launch", "-np", std::to_string(layout.ranks)};
+  words.insert(words.end(), setup.host_options.begin(), setup.host_options.end());
+  words.push_back(setup.config);
   for (const std::string& word : setup.overrides) {
     const bool replaced = !saving_key.empty() && word.starts_with(saving_key);
     if (!is_set_by_plan(word) && !replaced) words.push_back(word);
@@ -309,8 +373,8 @@ std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& 
 }
 
 Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,
-                           const std::string& directory) {
-  return Executor(env, setup, plan, directory).run();
+                           const std::string& directory, bool keep) {
+  return Executor(env, setup, plan, directory).run(keep);
 }
 
 Result<std::string> digest_of_run(Env& env, const std::string& directory) {
@@ -334,6 +398,7 @@ bool kill_job(Env& env, Process& launcher, const std::string& directory) {
     // Its launcher would have removed it; only the ranks of the start that goes on are looked at.
     static_cast<void>(env.remove_tree(start).ok());
   }
+  remove_dead_boards(env);
   return all_gone;
 }
 

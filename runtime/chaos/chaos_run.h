@@ -10,6 +10,7 @@
 
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/core/env.h"
+#include "runtime/core/mounts.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/result.h"
 #include "runtime/train/fault_ledger.h"
@@ -17,14 +18,27 @@
 
 namespace holdfast {
 
+// What the user does to hosts: commands for a shell, with {host} for the name, or the name behind them.
+// Empty: nobody can do it.
+struct HostCommands {
+  std::string lose = {}, give_back = {};
+  std::string cut = {}, mend = {};
+};
+
 // Of a campaign.
 struct ChaosSetup {
-  std::string program;                       // holdfast
-  std::string config;                        // RUN.toml
-  std::vector<std::string> overrides = {};   // of all runs, without those that a plan sets
-  std::int64_t lanes = 1, tensor_lanes = 1;  // of the run, whatever the layout
-  std::string digest;                        // of the undisturbed run
-  std::int64_t limit_ms = 600'000;           // of one run, all its launches together
+  std::string program;                      // holdfast
+  std::string config;                       // RUN.toml
+  std::vector<std::string> overrides = {};  // of all runs, without those that a plan sets
+  std::uint64_t steps = 0;
+  std::int64_t lanes = 1, tensor_lanes = 1;    // of the run, whatever the layout
+  std::string digest;                          // of the undisturbed run
+  std::int64_t limit_ms = 600'000;             // of one run, all its launches together
+  std::vector<std::string> host_options = {};  // of `holdfast launch`: which hosts
+  std::vector<std::string> other_hosts = {};   // of them, those that may be lost
+  HostCommands host_commands = {};
+  Mounts* mounts = nullptr;      // for runs whose disk is full for a while
+  std::uint64_t disk_bytes = 0;  // of which so much is enough for a run
 };
 
 // That was made, or has happened by itself.
@@ -32,6 +46,7 @@ struct ChaosInjected {
   ChaosFault fault = ChaosFault::kill;
   std::int64_t time_us = 0;  // wall clock
   std::string what = {};     // "kill -9 of rank 2"
+  int rank = -1;             // whom it met; -1: not one rank
 };
 
 struct ChaosLaunch {
@@ -55,9 +70,11 @@ struct ChaosRun {
 std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& plan,
                                       const std::string& directory);
 
-// To its end, or that of its time; then nothing of it goes on. Error: it could not be started.
+// To its end, or that of its time; then nothing of it goes on. With `keep`, or when it went wrong, its files
+// are in the directory, also those of a small disk. Error: it could not be started, or a command of the
+// user's for hosts failed.
 Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,
-                           const std::string& directory);
+                           const std::string& directory, bool keep);
 
 // What `holdfast digest` prints of the newest whole state.
 Result<std::string> digest_of_run(Env& env, const std::string& directory);

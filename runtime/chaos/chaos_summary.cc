@@ -22,15 +22,51 @@ const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us) {
 // Whether the launcher gave the run up between the fault and what mended it.
 bool gave_up_between(const ChaosRun& run, std::int64_t time_us, std::int64_t resumed_us) {
   return std::ranges::any_of(run.launches, [&](const ChaosLaunch& launch) {
-    const bool gave_up = !launch.killed && launch.exit_code == static_cast<int>(ExitCode::communication);
+    const bool gave_up = !launch.killed && launch.exit_code != static_cast<int>(ExitCode::done);
     return gave_up && launch.ended_us > time_us && (resumed_us == 0 || launch.ended_us < resumed_us);
   });
 }
 
+// Verdicts, and the launcher's word of a death, begin with the rank that they are about.
+bool names_one_rank(const std::string& text) {
+  const std::size_t end = text.find_first_not_of("0123456789", 5);
+  return text.starts_with("rank ") && end != std::string::npos && end > 5 && text.substr(end, 6) == " (host";
+}
+
+// Nothing when nobody noticed that it hung.
+std::optional<bool> names_culprit(const FaultLedger& ledger, const ChaosInjected& injected) {
+  bool noticed = false;
+  for (const FaultEntry& entry : ledger.faults) {
+    if (entry.level == FaultLevel::none || entry.time_us + same_moment_us < injected.time_us) continue;
+    noticed = true;
+    if (!names_one_rank(entry.noticed)) continue;
+    return entry.noticed.starts_with(fmt::format("rank {} (host", injected.rank));
+  }
+  return noticed ? std::optional(false) : std::nullopt;
+}
+
+bool is_hang(ChaosFault fault) {
+  return fault == ChaosFault::hang || fault == ChaosFault::livelock;
+}
+
+// Training goes on beside it; what was told of it is that a save failed.
+JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) {
+  JudgedFault judged{.fault = injected.fault};
+  for (const FaultEntry& entry : run.ledger.faults) {
+    if (entry.level != FaultLevel::none || entry.time_us < injected.time_us) continue;
+    judged.notice_ms = static_cast<double>(entry.time_us - injected.time_us) / 1e3;
+    break;
+  }
+  return judged;
+}
+
 JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
   JudgedFault judged{.fault = injected.fault};
-  const FaultEntry* entry =
-      injected.fault == ChaosFault::slow_rank ? nullptr : entry_of(run.ledger, injected.time_us);
+  const bool beside = injected.fault == ChaosFault::slow_rank || injected.fault == ChaosFault::full_disk;
+  if (injected.fault == ChaosFault::full_disk) judged = judge_full_disk(run, injected);
+  if (beside && gave_up_between(run, injected.time_us, 0)) judged.outcome = ChaosOutcome::ended_truthfully;
+  if (is_hang(injected.fault)) judged.culprit_right = names_culprit(run.ledger, injected);
+  const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);
   if (entry != nullptr) {
     // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
     const bool told = entry->level != FaultLevel::launch;
@@ -63,8 +99,7 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
 
 bool is_kill(ChaosFault fault) {
   const ChaosFaultFacts& facts = facts_of(fault);
-  const bool other_signal =
-      fault == ChaosFault::crash || fault == ChaosFault::hang || fault == ChaosFault::livelock;
+  const bool other_signal = fault == ChaosFault::crash || is_hang(fault);
   return (facts.kills_rank && !other_signal) || facts.ends_job || fault == ChaosFault::mpirun_killed;
 }
 
@@ -87,8 +122,16 @@ void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
     ++tally.in_recovery;
     ++summary.in_recovery;
   }
-  const bool hangs = judged.fault == ChaosFault::hang || judged.fault == ChaosFault::livelock;
-  if (judged.notice_ms >= 0.0 && judged.outcome == ChaosOutcome::in_place)
+  const bool hangs = is_hang(judged.fault);
+  if (judged.culprit_right.has_value()) {
+    ++summary.hangs;
+    summary.hangs_named += *judged.culprit_right ? 1 : 0;
+  }
+  const bool mended =
+      judged.outcome == ChaosOutcome::in_place || (hangs && judged.outcome == ChaosOutcome::restarted);
+  if (judged.notice_ms >= 0.0 && judged.fault == ChaosFault::full_disk)
+    add_time(summary, "full disk told", judged.notice_ms);
+  if (judged.notice_ms >= 0.0 && mended)
     add_time(summary, hangs ? "hang noticed" : "death noticed", judged.notice_ms);
   if (judged.mend_ms < 0.0 || judged.in_recovery) return;
   if (judged.outcome == ChaosOutcome::in_place)
@@ -161,6 +204,10 @@ std::string to_text(const ChaosSummary& summary) {
                         times.values_ms.size(), times.percentile(0.5), times.percentile(0.9),
                         times.percentile(0.99), times.percentile(1.0));
   }
+  if (summary.hangs > 0)
+    text +=
+        fmt::format("\n\nof {} hang{}, the verdict named the right rank {} time{}", summary.hangs,
+                    summary.hangs == 1 ? "" : "s", summary.hangs_named, summary.hangs_named == 1 ? "" : "s");
   return text + "\n";
 }
 

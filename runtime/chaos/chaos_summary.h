@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,8 @@ struct JudgedFault {
   bool in_recovery = false;  // it came while another one was being mended
   double notice_ms = -1.0;   // until it was noticed; -1: nobody did, or together with another
   double mend_ms = -1.0;     // until the first step behind it was made
+  // Of a hang that was noticed: whether the verdict names the rank that hung.
+  std::optional<bool> culprit_right = {};
 };
 // One for each of run.injected, by what the log says.
 std::vector<JudgedFault> judge(const ChaosRun& run);
@@ -51,6 +54,8 @@ struct ChaosSummary {
   std::int64_t faults = 0;       // injected
   std::int64_t in_recovery = 0;  // of them
   std::int64_t kills = 0;        // by signal 9, of ranks, mpirun and launchers
+  std::int64_t hangs = 0;        // that were noticed, livelocks among them
+  std::int64_t hangs_named = 0;  // of them, with the right rank
   std::uint64_t lost_steps = 0;
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
   // Detection, the parts of a recovery in place, and from fault to step by who mended it.

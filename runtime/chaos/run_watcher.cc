@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/launch_record.h"
 
 namespace holdfast {
@@ -52,6 +53,7 @@ void RunWatcher::read_line(std::string_view line) {
   finished_ = event["event"] == "finish";
   if (event["event"] != "step" || !event.contains("step") || !event["step"].is_number_unsigned()) return;
   step_ = event["step"].get<std::uint64_t>();
+  step_us_ = event.value("time_us", std::int64_t{0});
   ++steps_seen_;
 }
 
@@ -65,6 +67,7 @@ void RunWatcher::find_ranks() {
   const std::string name = names.empty() ? "" : names.front();
   if (name != start_) {
     ranks_.clear();
+    board_.reset();
     start_ = name;
     steps_before_ = steps_seen_;  // the log was read before: what the dead had written is in it
     if (!name.empty()) starts_.push_back(name);
@@ -72,12 +75,47 @@ void RunWatcher::find_ranks() {
   if (name.empty()) return;
   for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
     if (std::ranges::find(ranks_, told.rank, &WatchedRank::rank) != ranks_.end()) continue;
+    if (told.host != host_) continue;  // out of reach of signals
     Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
     const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
     const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;
     if (!process.ok() || *process == nullptr || !same) continue;  // gone already
     ranks_.push_back({.rank = told.rank, .process = std::move(process).value()});
   }
+  if (board_ == nullptr && !ranks_.empty()) find_board();
+}
+
+// The one whose slots name these ranks.
+void RunWatcher::find_board() {
+  const std::string any = board_name("");
+  const Result<std::vector<std::string>> names = env_->list(shared_memory_directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const bool is_board = name.size() == any.size() && name.starts_with(any.substr(0, any.rfind('-')));
+    if (!is_board) continue;
+    Result<std::unique_ptr<Board>> board = Board::open(*env_, name);
+    if (!board.ok()) continue;
+    for (std::uint32_t i = 0; i < (*board)->slots(); ++i) {
+      const std::int64_t process = read_slot((*board)->slot(i)).process;
+      const bool ours =
+          std::ranges::any_of(ranks_, [&](const WatchedRank& rank) { return rank.process->id() == process; });
+      if (!ours) continue;
+      board_ = std::move(board).value();
+      return;
+    }
+  }
+}
+
+bool RunWatcher::recovers() {
+  const std::vector<WatchedRank*> ranks = living();
+  if (board_ == nullptr || ranks.empty()) return false;
+  const auto recovers = [&](const WatchedRank* rank) {
+    for (std::uint32_t i = 0; i < board_->slots(); ++i) {
+      const SlotView slot = read_slot(board_->slot(i));
+      if (slot.process == rank->process->id()) return slot.phase == Phase::recovery;
+    }
+    return false;
+  };
+  return std::ranges::all_of(ranks, recovers);
 }
 
 std::vector<WatchedRank*> RunWatcher::living() {

@@ -32,9 +32,15 @@ constexpr const char* usage =
     "  --seed S          the first seed, 1 when left out\n"
     "  --seeds A..B      these, both included: 17..17 repeats the plan of one\n"
     "  --ranks N         of a run, at most; 4 when left out\n"
+    "  --layouts LIST    only these: copies x stages x ranks that share a layer, and spares, as in "
+    "2x2x1,4x1x2+1\n"
     "  --faults LIST     only these, as in kill,crash; all when left out\n"
     "  --faults-max N    of a run, 4 when left out\n"
-    "  --kills-only      as many deaths as a run has room for, a third of them during recovery\n"
+    "  --kills-only      as many deaths as a run has room for, more than a third of them during recovery\n"
+    "  --host LIST, --hostfile F   of `holdfast launch`: the hosts of the runs\n"
+    "  --lose-host CMD, --return-host CMD   what ends a host, and what brings it back: {host} in CMD is its "
+    "name\n"
+    "  --cut-link CMD, --mend-link CMD      what cuts a host off from the others, and what mends that\n"
     "  --directory DIR   where the runs are; run.directory with \"-chaos\" behind it when left out\n"
     "  --json FILE       DIR/chaos.json when left out\n"
     "  --limit SECONDS   of one run: longer is a hang; 60 and ten times the undisturbed run when left out\n"
@@ -96,6 +102,22 @@ Result<std::vector<ChaosFault>> read_faults(const std::string& list) {
   return faults;
 }
 
+Result<std::vector<ChaosLayout>> read_layouts(const std::string& list) {
+  std::vector<ChaosLayout> layouts;
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const std::optional<ChaosLayout> layout = read_layout(word);
+    if (!layout.has_value() || layout->ranks < 2) {
+      return fail(ExitCode::config,
+                  "chaos: {} is no layout; one is copies x stages x ranks that share a layer, and spares, as "
+                  "in 2x1x2 or 4x2x1+3, of two ranks at least",
+                  word);
+    }
+    layouts.push_back(*layout);
+  }
+  return layouts;
+}
+
 Result<CampaignOptions> read_options(const Arguments& parsed) {
   CampaignOptions options{.config = parsed.positional(0)};
   const bool bounded = parsed.has("minutes") || parsed.has("kills");
@@ -109,7 +131,18 @@ Result<CampaignOptions> read_options(const Arguments& parsed) {
   options.faults_max = static_cast<int>(std::min<std::int64_t>(faults_max, 1000));
   HF_TRY(const double limit_seconds, parsed.real("limit", 0.0, 1.0));
   options.limit_ms = static_cast<std::int64_t>(limit_seconds * 1e3);
+  HF_TRY(options.layouts, read_layouts(parsed.text("layouts", "")));
   HF_TRY(options.faults, read_faults(parsed.text("faults", "")));
+  options.hosts = parsed.text("host", "");
+  options.hostfile = parsed.text("hostfile", "");
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return fail(ExitCode::config,
+                "chaos: --host and --hostfile both say where the ranks run; give one of them");
+  }
+  options.host_commands = {.lose = parsed.text("lose-host", ""),
+                           .give_back = parsed.text("return-host", ""),
+                           .cut = parsed.text("cut-link", ""),
+                           .mend = parsed.text("mend-link", "")};
   options.kills_only = parsed.has("kills-only");
   options.keep = parsed.has("keep");
   options.only_plans = parsed.has("plan");
@@ -127,10 +160,12 @@ std::string without_slashes(std::string path) {
 Result<bool> chaos(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const Words parts = split(words);
-  HF_TRY(const Arguments parsed, Arguments::parse("chaos", parts.others, {"RUN.toml"},
-                                                  {"runs", "minutes", "kills", "seed", "seeds", "ranks",
-                                                   "faults", "faults-max", "directory", "json", "limit"},
-                                                  {"kills-only", "keep", "plan"}));
+  HF_TRY(const Arguments parsed,
+         Arguments::parse("chaos", parts.others, {"RUN.toml"},
+                          {"runs", "minutes", "kills", "seed", "seeds", "ranks", "layouts", "faults",
+                           "faults-max", "directory", "json", "limit", "host", "hostfile", "lose-host",
+                           "return-host", "cut-link", "mend-link"},
+                          {"kills-only", "keep", "plan"}));
   HF_TRY(CampaignOptions options, read_options(parsed));
   options.overrides = parts.overrides;
   HF_TRY(const std::vector<Override> overrides, parse_overrides(parts.overrides));
@@ -138,7 +173,7 @@ Result<bool> chaos(const std::vector<std::string>& words) {
   HF_TRY_VOID(resolve_with_data(env, loaded.config));
   if (options.directory.empty()) options.directory = without_slashes(loaded.config.run.directory) + "-chaos";
   options.directory = without_slashes(options.directory);
-  return run_campaign(env, options, std::move(loaded.config));
+  return run_campaign(env, posix_mounts(), options, std::move(loaded.config));
 }
 
 }  // namespace

@@ -76,6 +76,54 @@ TEST(ChaosSummary, Outcomes) {
   EXPECT_EQ(judge(wrong).front().outcome, ChaosOutcome::wrong);
 }
 
+// The verdict of the guard, of a rank that waits for others, and of the launcher.
+TEST(ChaosSummary, WhoWasNamedForAHang) {
+  const auto right = [](const std::string& noticed, FaultLevel level = FaultLevel::in_place) {
+    ChaosRun run =
+        run_with(ChaosFault::hang, 10 * second,
+                 {{.level = FaultLevel::in_place,
+                   .time_us = 4 * second,
+                   .resumed_us = 5 * second,
+                   .noticed = "rank 3 (host a) hangs: step 4 for 2.0 s"},
+                  {.level = level, .time_us = 12 * second, .resumed_us = 13 * second, .noticed = noticed}});
+    run.injected.front().rank = 2;
+    return judge(run).front().culprit_right;
+  };
+  EXPECT_EQ(right("rank 2 (host a) hangs: step 12 for 2.0 s, 90 ms are usual; it is stopped"), true);
+  EXPECT_EQ(right("rank 12 (host a) hangs: step 12 for 2.0 s"), false);
+  EXPECT_EQ(right("rank 1 (host a) hangs: it waits for the gradients with rank 2"), false);
+  EXPECT_EQ(right("rank 2 (host a) died", FaultLevel::restart), true);
+  EXPECT_EQ(right("mpirun was killed by signal 9", FaultLevel::restart), false);
+  EXPECT_EQ(right("save: no space", FaultLevel::none), std::nullopt) << "nobody noticed";
+
+  ChaosRun hung = run_with(ChaosFault::livelock, 10 * second,
+                           {{.level = FaultLevel::in_place,
+                             .time_us = 12 * second,
+                             .resumed_us = 13 * second,
+                             .noticed = "rank 2 (host a) hangs: step 12 for 2.0 s"}});
+  hung.injected.front().rank = 2;
+  const std::vector<ChaosRun> runs = {hung};
+  const ChaosSummary summary = summarize(runs);
+  EXPECT_EQ(summary.hangs, 1);
+  EXPECT_EQ(summary.hangs_named, 1);
+  EXPECT_THAT(to_text(summary), HasSubstr("of 1 hang, the verdict named the right rank 1 time"));
+  EXPECT_THAT(to_text(summary), HasSubstr("hang noticed"));
+  EXPECT_THAT(chaos_html({}, runs, summary), HasSubstr("1 of 1"));
+}
+
+TEST(ChaosSummary, AFullDiskIsToldAndNoMore) {
+  const ChaosRun run =
+      run_with(ChaosFault::full_disk, 10 * second,
+               {{.level = FaultLevel::none, .time_us = 10 * second + 70'000},
+                {.level = FaultLevel::in_place, .time_us = 30 * second, .resumed_us = 31 * second}});
+  EXPECT_EQ(judge(run).front().outcome, ChaosOutcome::nothing_to_mend);
+  EXPECT_EQ(judge(run).front().notice_ms, 70.0);
+  ChaosRun ended = run;
+  ended.launches = {{.begun_us = 1, .ended_us = 20 * second, .exit_code = 5},
+                    {.begun_us = 21 * second, .ended_us = 40 * second}};
+  EXPECT_EQ(judge(ended).front().outcome, ChaosOutcome::ended_truthfully);
+}
+
 TEST(ChaosSummary, PercentilesAreMeasuredValues) {
   ChaosDistribution times{.name = "t", .values_ms = {1, 2, 3, 4, 5, 6, 7, 8, 9, 100}};
   EXPECT_EQ(times.percentile(0.5), 5.0);

@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/chaos/campaign.h"
+#include "runtime/core/fault_point.h"
+#include "runtime/launch/launch_options.h"
+#include "runtime/train/rank_layout.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t slow_rank_most_ms = 400;  // chaos_plan.cc
+
+bool is_possible(const Config& config, const ChaosLayout& layout) {
+  Config with = config;
+  with.parallel.data = layout.data();
+  with.parallel.pipeline = layout.pipeline;
+  with.parallel.tensor = layout.tensor;
+  with.elastic.spares = layout.spares;
+  const bool enough = layout.data() >= config.elastic.min_data_parallel;
+  return enough && check_layout(with, layout.ranks, layout.spares).ok();
+}
+
+// Of layouts that differ in their spares alone: those with the fewest, and one copy more.
+std::vector<ChaosLayout> all_layouts(const Config& config, const CampaignOptions& options, int ranks) {
+  std::vector<ChaosLayout> possible, chosen;
+  for (const ChaosLayout& layout : layouts_up_to(ranks, static_cast<int>(config.model.layers) + 2,
+                                                 static_cast<int>(config.parallel.tensor_lanes))) {
+    if (is_possible(config, layout)) possible.push_back(layout);
+  }
+  for (const ChaosLayout& layout : possible) {
+    int fewest = layout.spares;
+    for (const ChaosLayout& other : possible) {
+      const bool same =
+          other.ranks == layout.ranks && other.pipeline == layout.pipeline && other.tensor == layout.tensor;
+      if (same) fewest = std::min(fewest, other.spares);
+    }
+    // What only kills wants many of them, each with somebody left.
+    const bool fits = !options.kills_only || (layout.ranks == ranks && layout.deaths_in_place() > 1);
+    if (fits && layout.spares <= fewest + layout.pipeline * layout.tensor) chosen.push_back(layout);
+  }
+  return chosen;
+}
+
+// As many ranks as wanted, or as the hosts have slots for, where all of them say so.
+int most_ranks(const CampaignOptions& options, const ChaosMachine& machine) {
+  int slots = 0;
+  for (const LaunchHost& host : machine.hosts) {
+    if (host.slots <= 0) return options.ranks;
+    slots += host.slots;
+  }
+  return slots > 0 ? std::min(options.ranks, slots) : options.ranks;
+}
+
+Result<std::vector<ChaosLayout>> layouts_of(const Config& config, const CampaignOptions& options,
+                                            const ChaosMachine& machine) {
+  if (options.layouts.empty()) {
+    const int ranks = most_ranks(options, machine);
+    std::vector<ChaosLayout> layouts = all_layouts(config, options, ranks);
+    if (!layouts.empty()) return layouts;
+    return fail(
+        ExitCode::config,
+        "no layout of 2 to {} ranks can run this config; raise --ranks, or parallel.lanes in the config",
+        ranks);
+  }
+  for (const ChaosLayout& layout : options.layouts) {
+    if (!is_possible(config, layout))
+      return fail(ExitCode::config, "this config cannot run in the layout {} ({}); holdfast plan says more",
+                  to_word(layout), to_text(layout));
+  }
+  return options.layouts;
+}
+
+// Those that a rank passes in the middle of such a run. A start has its own tests, and gives up quickly.
+std::vector<std::string> points_of(const Config& config) {
+  std::vector<std::string> points;
+  for (const std::string_view name : FaultPoints::names()) {
+    const bool snapshots = config.checkpoint.ram_every_steps > 0;
+    const bool passed =
+        name.starts_with("step.") ||
+        ((name.starts_with("save.") || name.starts_with("retain.")) && config.checkpoint.every_steps != 0) ||
+        (name.starts_with("snapshot.") && (snapshots || config.checkpoint.every_steps != 0)) ||
+        (name.starts_with("replica.") && snapshots && config.checkpoint.replicas == "on") ||
+        (name.starts_with("evaluation.") && config.evaluation.every_steps > 0);
+    if (passed) points.emplace_back(name);
+  }
+  return points;
+}
+
+bool can_spin(Env& env) {
+  return FaultPoints::parse("step.begin=spin", 0, env).ok();
+}
+
+std::string why_no_host_fault(const CampaignOptions& options, const ChaosMachine& machine, bool lost) {
+  if (machine.hosts.size() < 2) return "all ranks are on this host";
+  if (machine.other_hosts.empty()) return "the hosts of the run are all this one";
+  const HostCommands& commands = options.host_commands;
+  const bool told = lost ? !commands.lose.empty() && !commands.give_back.empty()
+                         : !commands.cut.empty() && !commands.mend.empty();
+  if (told) return "";
+  return lost ? "nobody said how: --lose-host CMD and --return-host CMD"
+              : "nobody said how: --cut-link CMD and --mend-link CMD";
+}
+
+// Why this one cannot be made here; empty when it can.
+std::string why_not(ChaosFault fault, const Config& config, const CampaignOptions& options,
+                    const ChaosMachine& machine) {
+  constexpr const char* other_memory = "what other hosts have in memory would be left";
+  const bool several_hosts = machine.hosts.size() > 1;
+  switch (fault) {
+    case ChaosFault::hang:
+      return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
+    case ChaosFault::livelock:
+      if (!can_spin(posix_env())) return "this program has no fault point action \"spin\"";
+      return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
+    case ChaosFault::slow_rank:
+      return config.watchdog.floor_ms > 2 * slow_rank_most_ms
+                 ? ""
+                 : "watchdog.floor is so short that slow is a hang";
+    case ChaosFault::ram_lost:
+      return several_hosts ? other_memory : "";
+    case ChaosFault::damaged_checkpoint:
+      if (several_hosts) return other_memory;
+      return config.checkpoint.every_steps != 0 ? ""
+                                                : "checkpoint.every_steps is 0: there is none before the end";
+    case ChaosFault::full_disk:
+      if (several_hosts) return "other hosts would not see a file system that is mounted here";
+      if (config.checkpoint.every_steps == 0) return "checkpoint.every_steps is 0: nothing is written";
+      return machine.no_small_disk;
+    case ChaosFault::lost_host:
+    case ChaosFault::cut_link:
+      return why_no_host_fault(options, machine, fault == ChaosFault::lost_host);
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+Error nothing_to_draw(const ChaosChoice& choice) {
+  const auto& [fault, reason] = *choice.skipped.begin();
+  return fail(ExitCode::config, "none of the faults that --faults names can be made here: {}: {}",
+              facts_of(fault).name, reason);
+}
+
+Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options) {
+  ChaosMachine machine;
+  if (!options.hosts.empty()) machine.hosts = hosts_of_list(options.hosts);
+  if (!options.hostfile.empty()) {
+    HF_TRY(const std::string text, env.read_text(options.hostfile));
+    machine.hosts = hosts_of_file(text);
+  }
+  for (const LaunchHost& host : machine.hosts) {
+    if (host.name != env.host_name() && host.name != "localhost") machine.other_hosts.push_back(host.name);
+  }
+  const bool fills_disk = !options.kills_only && machine.hosts.size() < 2 &&
+                          (options.faults.empty() ||
+                           std::ranges::find(options.faults, ChaosFault::full_disk) != options.faults.end());
+  if (!fills_disk) return machine;
+  if (const Result<void> own = mounts.begin_own(); !own.ok())
+    machine.no_small_disk = "a file system of limited size is not permitted: " + own.error().message;
+  return machine;
+}
+
+Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions& options,
+                                  const ChaosMachine& machine) {
+  ChaosChoice choice;
+  HF_TRY(std::vector<ChaosLayout> layouts, layouts_of(resolved, options, machine));
+  choice.limits = {.steps = static_cast<std::uint64_t>(resolved.training.steps),
+                   .layouts = std::move(layouts),
+                   .points = points_of(resolved),
+                   .savings = {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"},
+                   .faults_max = options.faults_max,
+                   .kills_only = options.kills_only};
+  for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
+    const auto fault = static_cast<ChaosFault>(i);
+    const bool wanted =
+        options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end();
+    if (!wanted) continue;
+    if (const std::string reason = why_not(fault, resolved, options, machine); reason.empty()) {
+      choice.limits.faults.push_back(fault);
+    } else {
+      choice.skipped[fault] = reason;
+    }
+  }
+  if (!choice.limits.faults.empty()) return choice;
+  return nothing_to_draw(choice);
+}
+
+}  // namespace holdfast

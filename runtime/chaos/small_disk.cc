@@ -1,0 +1,76 @@
+#include "runtime/chaos/small_disk.h"
+
+namespace holdfast {
+
+Result<std::unique_ptr<SmallDisk>> SmallDisk::mount(Env& env, Mounts& mounts, const std::string& directory,
+                                                    std::uint64_t bytes) {
+  HF_TRY_VOID(env.make_directories(directory));
+  HF_TRY_VOID(mounts.mount_memory(directory, bytes));
+  return std::unique_ptr<SmallDisk>(new SmallDisk(env, mounts, directory));
+}
+
+SmallDisk::~SmallDisk() {
+  if (mounted_) static_cast<void>(mounts_->unmount(directory_).ok());  // it goes with the process at last
+}
+
+// The run writes meanwhile, so what is free now may be less a moment later.
+Result<void> SmallDisk::fill(std::uint64_t room_bytes) {
+  constexpr int tries = 5;
+  Result<void> filled;
+  for (int i = 0; i < tries; ++i) {
+    HF_TRY_VOID(empty());
+    HF_TRY(const std::uint64_t free, env_->free_bytes(directory_));
+    if (free <= room_bytes) return {};
+    HF_TRY(const std::unique_ptr<File> file, env_->open(filler(), OpenMode::create));
+    filled = file->allocate(free - room_bytes);
+    if (filled.ok()) break;
+  }
+  return filled;
+}
+
+Result<void> SmallDisk::empty() {
+  return env_->remove(filler());
+}
+
+Result<void> SmallDisk::keep() {
+  const std::string kept = directory_ + ".kept";
+  HF_TRY_VOID(env_->remove_tree(kept));
+  HF_TRY_VOID(copy_tree(*env_, directory_, kept));
+  HF_TRY_VOID(mounts_->unmount(directory_));
+  mounted_ = false;
+  HF_TRY_VOID(env_->remove_tree(directory_));
+  return env_->rename(kept, directory_);
+}
+
+Result<std::uint64_t> bytes_of_tree(Env& env, const std::string& directory) {
+  std::uint64_t sum = 0;
+  HF_TRY(const std::vector<std::string> names, env.list(directory));
+  for (const std::string& name : names) {
+    const std::string path = directory + "/" + name;
+    HF_TRY(const FileStatus status, env.status(path));
+    std::uint64_t bytes = status.bytes;
+    if (status.directory) {
+      HF_TRY(bytes, bytes_of_tree(env, path));
+    }
+    sum += bytes;
+  }
+  return sum;
+}
+
+Result<void> copy_tree(Env& env, const std::string& source, const std::string& target) {
+  HF_TRY_VOID(env.make_directories(target));
+  HF_TRY(const std::vector<std::string> names, env.list(source));
+  for (const std::string& name : names) {
+    const std::string from = source + "/" + name, to = target + "/" + name;
+    HF_TRY(const FileStatus status, env.status(from));
+    if (status.directory) {
+      HF_TRY_VOID(copy_tree(env, from, to));
+      continue;
+    }
+    HF_TRY(const std::string bytes, env.read_text(from));
+    HF_TRY_VOID(env.replace_text(to, bytes));
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,103 @@
+#include "runtime/chaos/lasting_fault.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/chaos/small_disk.h"
+#include "runtime/core/mounts.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class LastingFaultTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "lasting_fault";
+    ASSERT_TRUE(env_.remove_tree(folder_).ok());
+    ASSERT_TRUE(env_.make_directories(folder_).ok());
+    setup_.steps = 100;
+    setup_.other_hosts = {"b", "c"};
+    const std::string log = " >> " + folder_ + "/log";
+    setup_.host_commands = {.lose = "echo lose {host} and {host}" + log,
+                            .give_back = "echo back" + log + "; echo",
+                            .cut = "echo no switch >&2; exit 3; #",
+                            .mend = "true"};
+  }
+  void TearDown() override { EXPECT_TRUE(env_.remove_tree(folder_).ok()); }
+
+  Env& env_ = posix_env();
+  std::string folder_;
+  ChaosSetup setup_;
+};
+
+TEST_F(LastingFaultTest, AHostIsLostAndComesBackByTheUsersCommands) {
+  const ChaosInjection injection{.fault = ChaosFault::lost_host, .victim = 3, .lasts = 4};
+  LastingFault fault(env_, setup_, nullptr, injection);
+  EXPECT_EQ(fault.what(), "host c is lost for 4 steps");
+  ASSERT_TRUE(fault.begin().ok());
+  fault.since(10);
+  EXPECT_EQ(env_.read_text(folder_ + "/log").value(), "lose c and c\n");
+  EXPECT_FALSE(fault.is_over(13));
+  EXPECT_TRUE(fault.is_over(14));
+  ASSERT_TRUE(fault.end().ok());
+  EXPECT_EQ(env_.read_text(folder_ + "/log").value(), "lose c and c\nback\n") << "the name stands behind it";
+}
+
+TEST_F(LastingFaultTest, ACommandThatFailsIsToldWithWhatItSaid) {
+  const ChaosInjection injection{.fault = ChaosFault::cut_link, .victim = 0, .lasts = 4};
+  LastingFault fault(env_, setup_, nullptr, injection);
+  EXPECT_EQ(fault.what(), "host b is cut off for 4 steps");
+  const Result<void> begun = fault.begin();
+  ASSERT_FALSE(begun.ok());
+  EXPECT_THAT(begun.error().message, HasSubstr("# b\" ended with exit code 3: no switch"));
+}
+
+TEST_F(LastingFaultTest, IsOverBeforeTheRunIs) {
+  const ChaosInjection injection{.fault = ChaosFault::lost_host, .victim = 0, .lasts = 12};
+  LastingFault fault(env_, setup_, nullptr, injection);
+  ASSERT_TRUE(fault.begin().ok());
+  fault.since(95);
+  EXPECT_TRUE(fault.is_over(98));
+}
+
+// What it hides and shows is the system's.
+class NoMounts final : public Mounts {
+ public:
+  Result<void> begin_own() override { return {}; }
+  Result<void> mount_memory(const std::string& directory, std::uint64_t) override {
+    calls.push_back("mount " + directory);
+    return {};
+  }
+  Result<void> unmount(const std::string& directory) override {
+    calls.push_back("unmount " + directory);
+    return {};
+  }
+  std::vector<std::string> calls;
+};
+
+TEST_F(LastingFaultTest, WhatIsOnASmallDiskCanBeKept) {
+  NoMounts mounts;
+  const std::string directory = folder_ + "/run";
+  {
+    Result<std::unique_ptr<SmallDisk>> disk = SmallDisk::mount(env_, mounts, directory, 1 << 20);
+    ASSERT_TRUE(disk.ok()) << disk.error().message;
+    ASSERT_TRUE(env_.make_directories(directory + "/checkpoints/one").ok());
+    ASSERT_TRUE(env_.replace_text(directory + "/checkpoints/one/shard", "bytes").ok());
+    ASSERT_TRUE(env_.replace_text(directory + "/.hidden", "more").ok());
+    EXPECT_EQ(bytes_of_tree(env_, directory).value(), 9U);
+    ASSERT_TRUE((*disk)->keep().ok());
+  }
+  EXPECT_THAT(mounts.calls, ElementsAre("mount " + directory, "unmount " + directory));
+  EXPECT_EQ(env_.read_text(directory + "/checkpoints/one/shard").value(), "bytes");
+  EXPECT_EQ(env_.read_text(directory + "/.hidden").value(), "more");
+  EXPECT_THAT(env_.list(folder_).value(), ElementsAre("run"));
+
+  { const auto disk = SmallDisk::mount(env_, mounts, directory, 1 << 20); }
+  EXPECT_EQ(mounts.calls.back(), "unmount " + directory);
+}
+
+}  // namespace
+}  // namespace holdfast
