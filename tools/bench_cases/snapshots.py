@@ -25,6 +25,7 @@ style = "llama"
 layers = 2
 heads = 4
 width = 64
+vocabulary = 256
 """
 # name: model, tokens of it, sequence length, microbatch, steps of a round
 CASES = {"small": (SMALL, 256, 64, 4, 400), "llama-15m": ('[model]\npreset = "llama-15m"\n', 32_000, 256, 2, 40)}
