@@ -15,7 +15,9 @@ using testing::HasSubstr;
 class LastingFaultTest : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = testing::TempDir() + "lasting_fault";
+    // Its own: tests run beside each other.
+    folder_ = fmt::format("{}lasting_fault-{}", testing::TempDir(),
+                          testing::UnitTest::GetInstance()->current_test_info()->name());
     ASSERT_TRUE(env_.remove_tree(folder_).ok());
     ASSERT_TRUE(env_.make_directories(folder_).ok());
     setup_.steps = 100;
