@@ -19,6 +19,7 @@ bool HostSight::heard(const GuardMessage& message, std::int64_t now_ns) {
   const auto place = [](const GuardMessage& of) { return std::pair(of.generation, of.number); };
   if (!first && place(message) <= place(host.last)) return false;
   host.watched = true;
+  host.closed_ns = 0;
   host.heard_ns = host.received_ns = now_ns;
   host.deaf = std::ranges::find(message.silent, own_host_) != message.silent.end();
   host.last = message;
@@ -29,23 +30,32 @@ bool HostSight::heard(const GuardMessage& message, std::int64_t now_ns) {
 void HostSight::closed(int index, std::int64_t now_ns) {
   constexpr std::int64_t just_now = 2;  // half of the silence
   Host& host = hosts_[static_cast<std::size_t>(index)];
-  if (now_ns - host.heard_ns < silence_ns_ / just_now) host.watched = false;
+  if (now_ns - host.heard_ns < silence_ns_ / just_now) host.closed_ns = now_ns;
 }
 
 void HostSight::looked_late(std::int64_t now_ns) {
   for (Host& host : hosts_) {
     if (host.heard_ns != 0) host.heard_ns = now_ns;
+    if (host.closed_ns != 0) host.closed_ns = now_ns;
     host.deaf = false;
   }
 }
 
 bool HostSight::is_silent(int host, std::int64_t now_ns) const {
   const Host& of = hosts_[static_cast<std::size_t>(host)];
-  return of.watched && now_ns - of.heard_ns > silence_ns_;
+  return of.watched && of.closed_ns == 0 && now_ns - of.heard_ns > silence_ns_;
+}
+
+bool HostSight::is_lost_behind_guard(const Host& host, std::int64_t now_ns) const {
+  constexpr std::int64_t silences_to_return = 2, silences_said = 1;
+  const std::int64_t since_ns = now_ns - host.closed_ns;
+  return since_ns > silences_to_return * silence_ns_ &&
+         since_ns <= (silences_to_return + silences_said) * silence_ns_;
 }
 
 bool HostSight::out_of_reach(int host, std::int64_t now_ns) const {
   const Host& of = hosts_[static_cast<std::size_t>(host)];
+  if (of.closed_ns != 0) return is_lost_behind_guard(of, now_ns);
   return of.watched && (of.deaf || is_silent(host, now_ns));
 }
 
@@ -65,7 +75,7 @@ std::vector<WatchedRank> HostSight::ranks(std::int64_t now_ns) const {
   std::vector<WatchedRank> found;
   for (int index = 0; index < static_cast<int>(hosts_.size()); ++index) {
     const Host& host = hosts_[static_cast<std::size_t>(index)];
-    if (!host.watched || out_of_reach(index, now_ns)) continue;
+    if (!host.watched || host.closed_ns != 0 || out_of_reach(index, now_ns)) continue;
     const std::int64_t ahead_ns = host.received_ns - host.last.sent_ns;
     for (SlotView slot : host.last.ranks) {
       for (std::int64_t* const time_ns : {&slot.begun_ns, &slot.beat_ns, &slot.wait_begun_ns}) {

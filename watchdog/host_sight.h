@@ -3,8 +3,11 @@
 //   - A host that was heard and says nothing for `silence_ns` is out of reach. One that was never heard is
 //     not: its guard may be unable to reach anybody.
 //   - A host that says that it does not hear this one is out of reach, too: the link works in one direction.
-//   - A guard that closes its connection while it is heard has ended, its host has not gone silent; from then
-//     on nothing is said about the host until it is heard again.
+//   - A guard that closes its connection while it is heard has ended, its host has not gone silent: its ranks
+//     have, too, or start another one. Where neither shows for two silences, nobody may ever hear what became
+//     of them (the host went down behind its processes), and the host is out of reach for one silence more:
+//     long enough for everybody who still waits. Those that have gone on without it by then are not
+//     concerned, and afterwards nothing is said until the host is heard again.
 //   - Processes that the guard of their host saw end are dead; silence is no proof of that.
 //
 // What is refused changes nothing: a message of another start, of a guard that another one has followed, that
@@ -40,10 +43,12 @@ class HostSight {
     std::string name = {};
     bool watched = false;
     std::int64_t heard_ns = 0, received_ns = 0;  // received: of `last`; heard: or taken for that
+    std::int64_t closed_ns = 0;                  // its guard has ended since then; 0: it has not
     bool deaf = false;
     GuardMessage last = {};
   };
   bool is_silent(int host, std::int64_t now_ns) const;
+  bool is_lost_behind_guard(const Host& host, std::int64_t now_ns) const;
 
   std::uint64_t start_;
   int own_host_;

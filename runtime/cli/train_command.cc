@@ -44,16 +44,21 @@ constexpr const char* usage =
 // Ctrl-C.
 class SignalStop final : public StopSource {
  public:
-  explicit SignalStop(SignalWatcher& watcher) : watcher_(watcher) {}
+  SignalStop(Env& env, SignalWatcher& watcher) : env_(env), watcher_(watcher) {}
   bool stop_requested() override {
-    if (const int signal = watcher_.poll(); signal != 0) signal_ = signal;
+    if (const int signal = watcher_.poll(); signal != 0) {
+      signal_ = signal;
+      tell_launcher_signal(env_, number_, signal);
+    }
     return signal_ != 0;
   }
-  int signal() const { return signal_; }  // the last one; 0: none
+  void is_rank(int number) { number_ = number; }  // to the launcher
+  int signal() const { return signal_; }          // the last one; 0: none
 
  private:
+  Env& env_;
   SignalWatcher& watcher_;
-  int signal_ = 0;
+  int signal_ = 0, number_ = 0;
 };
 
 // The group this process is one rank of: MPI's when a launcher started it, else a group of one.
@@ -128,7 +133,7 @@ Result<int> train(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
-  SignalStop stop(*watcher);
+  SignalStop stop(env, *watcher);
   const bool came_later = launched_by_ranks(env);
   if (!came_later)
     tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
@@ -139,6 +144,7 @@ Result<int> train(const std::vector<std::string>& words) {
   if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
   HF_TRY(Group group, std::move(joined));
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
+  stop.is_rank(number);
   if (came_later) {
     tell_launcher_ready(env, number);
     watch = begin_watch(env, config, number, join_timeout_ms);

@@ -51,9 +51,9 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
                            .process = number_of(json, "process"),
                            .started_ticks = number_of(json, "started_ticks")};
     }
-    if (!found.has_value() || !json.contains("exit_code")) continue;
-    found->end = exit_code_of(number_of(json, "exit_code"));
-    found->signal = static_cast<int>(number_of(json, "signal"));
+    if (!found.has_value()) continue;
+    if (json.contains("exit_code")) found->end = exit_code_of(number_of(json, "exit_code"));
+    if (json.contains("signal")) found->signal = static_cast<int>(number_of(json, "signal"));
   }
   return found;
 }
@@ -83,6 +83,10 @@ void tell_launcher_ready(Env& env, int rank) {
        {{"host", env.host_name()},
         {"process", env.process_id()},
         {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
+}
+
+void tell_launcher_signal(Env& env, int rank, int signal) {
+  tell(env, rank, {{"signal", signal}});
 }
 
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {

@@ -27,6 +27,8 @@ void use_launch_scratch(Env& env);
 
 // A rank's own side. Best effort: a rank that cannot write there trains all the same.
 void tell_launcher_ready(Env& env, int rank);
+// At once: whoever sent it may not leave this rank the time to end.
+void tell_launcher_signal(Env& env, int rank, int signal);
 // `signal`: that this rank got and that made the run save and stop; 0: none, it stopped for the others.
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
 

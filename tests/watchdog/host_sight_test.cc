@@ -101,7 +101,10 @@ TEST(HostSight, AGuardThatEndsIsNoSilence) {
   HostSight sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.closed(1, second + second / 10);
-  EXPECT_FALSE(sight.out_of_reach(1, 60 * second));
+  EXPECT_FALSE(sight.out_of_reach(1, 11 * second)) << "another guard may begin";
+  EXPECT_TRUE(sight.silent(12 * second).empty());
+  EXPECT_TRUE(sight.out_of_reach(1, 12 * second)) << "none did, and who still waits is told";
+  EXPECT_FALSE(sight.out_of_reach(1, 60 * second)) << "the others have gone on";
   EXPECT_TRUE(sight.heard(beat(1, 1, {}, 2), 60 * second));
   EXPECT_TRUE(sight.out_of_reach(1, 66 * second)) << "watched again";
   sight.closed(1, 75 * second);
