@@ -293,6 +293,15 @@ class Errors(unittest.TestCase):
     def test_chaos_without_layout(self):
         self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--ranks=2", "--elastic.min_data_parallel=3", "--parallel.lanes=4"))
 
+    def test_chaos_unknown_layout(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--layouts=2x2"))
+
+    def test_chaos_impossible_layout(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--layouts=3x1x1"))
+
+    def test_chaos_hosts_twice(self):
+        self.expect_nothing_made(self.holdfast("chaos", "run.toml", "--host=a,b", "--hostfile=hosts"))
+
     def test_chaos_undisturbed(self):
         self.expect(self.holdfast("chaos", "run.toml", "--model.vocabulary=256",
                                   "--data.sources=[{path = \"missing.txt\", format = \"text\"}]"))
