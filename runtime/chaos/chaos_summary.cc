@@ -70,11 +70,13 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
   if (entry != nullptr) {
     // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
     const bool told = entry->level != FaultLevel::launch;
-    judged.in_recovery = told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
-    if (told && entry->time_us + same_moment_us >= injected.time_us)
+    const bool began = injected.time_us > 0;  // of a livelock before the first step nobody knows when
+    judged.in_recovery =
+        told && began && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
+    if (told && began && entry->time_us + same_moment_us >= injected.time_us)
       judged.notice_ms =
           static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;
-    if (entry->resumed_us > 0)
+    if (began && entry->resumed_us > 0)
       judged.mend_ms = static_cast<double>(entry->resumed_us - injected.time_us) / 1e3;
     switch (entry->level) {
       case FaultLevel::in_place:
