@@ -88,10 +88,6 @@ std::vector<std::string> points_of(const Config& config) {
   return points;
 }
 
-bool can_spin(Env& env) {
-  return FaultPoints::parse("step.begin=spin", 0, env).ok();
-}
-
 std::string why_no_host_fault(const CampaignOptions& options, const ChaosMachine& machine, bool lost) {
   if (machine.hosts.size() < 2) return "all ranks are on this host";
   if (machine.other_hosts.empty()) return "the hosts of the run are all this one";
@@ -110,9 +106,7 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
   const bool several_hosts = machine.hosts.size() > 1;
   switch (fault) {
     case ChaosFault::hang:
-      return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
     case ChaosFault::livelock:
-      if (!can_spin(posix_env())) return "this program has no fault point action \"spin\"";
       return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
     case ChaosFault::slow_rank:
       return config.watchdog.floor_ms > 2 * slow_rank_most_ms

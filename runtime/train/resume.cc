@@ -84,10 +84,6 @@ std::optional<OpId> op_of_key(std::string_view key) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
