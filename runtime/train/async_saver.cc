@@ -44,7 +44,7 @@ Result<void> AsyncSaver::make_replicas() {
   return {};
 }
 
-Snapshot* AsyncSaver::free_snapshot() {
+Snapshot* AsyncSaver::free_snapshot() const {
   Snapshot* oldest = nullptr;
   for (const std::unique_ptr<Snapshot>& snapshot : snapshots_) {
     const auto uses_it = [&](const std::unique_ptr<Save>& save) { return save->snapshot == snapshot.get(); };
@@ -53,6 +53,13 @@ Snapshot* AsyncSaver::free_snapshot() {
     if (oldest == nullptr || snapshot->state().step < oldest->state().step) oldest = snapshot.get();
   }
   return oldest;
+}
+
+std::optional<int> AsyncSaver::unused_slot() const {
+  const Snapshot* const unused = free_snapshot();
+  if (unused == nullptr || !has_ram_tier()) return std::nullopt;
+  const auto is_it = [&](const std::unique_ptr<Snapshot>& each) { return each.get() == unused; };
+  return static_cast<int>(std::ranges::find_if(snapshots_, is_it) - snapshots_.begin());
 }
 
 bool AsyncSaver::is_saving() const {

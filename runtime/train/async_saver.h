@@ -74,6 +74,9 @@ class AsyncSaver {
   const std::string& replica_complaint() const { return replica_complaint_; }
   // Whether snapshots outlive the process.
   bool has_ram_tier() const { return memory_->outlives_process(); }
+  // The number of a slot of the RAM tier in which nothing is that could still be of use; none: there is no
+  // such slot, or no RAM tier.
+  std::optional<int> unused_slot() const;
   // The state after the step that was just made is copied, and saved if `to_disk`. False: a RAM snapshot was
   // left out.
   Result<bool> begin(bool to_disk);
@@ -104,7 +107,7 @@ class AsyncSaver {
     BackgroundJob<ShardFile> job = {};                   // of no file, if not to_disk
   };
 
-  Snapshot* free_snapshot();
+  Snapshot* free_snapshot() const;
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);

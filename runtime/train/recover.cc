@@ -1,6 +1,7 @@
 #include "runtime/train/recover.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 
 #include "checkpoint/candidates.h"
@@ -29,6 +30,10 @@ Config as_resumed(const Config& config) {
   return resumed;
 }
 
+std::string text_left(std::istream& stream) {
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
 Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen) {
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(chosen), inputs.env.host_name()));
@@ -42,9 +47,10 @@ Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
   enum Opened : int { no, yes, not_known };
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
-  const std::string text =
-      fmt::format("{} {} {} {} {} {}\n{}", mine.launched_ranks, mine.joined ? 1 : 0, static_cast<int>(opened),
-                  mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id, mine.verdict);
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
+      static_cast<int>(opened), mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id,
+      mine.redone_step, mine.redone, mine.noticed_us, mine.verdict, mine.noticed);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
   bool some_did_not = false, some_did = false;
@@ -52,7 +58,11 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     std::istringstream stream(each);
     Standing one;
     int said = not_known;
-    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id;
+    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id >>
+        one.redone_step >> one.redone >> one.noticed_us;
+    stream.ignore();  // the end of the line
+    std::getline(stream, one.verdict);
+    one.noticed = text_left(stream);
     all.launched_ranks = std::max(all.launched_ranks, one.launched_ranks);
     all.joined = all.joined && one.joined;
     some_did_not = some_did_not || said == no;
@@ -60,7 +70,15 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     all.step = std::max(all.step, one.step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.memory_id.empty() && one.memory_id != "-") all.memory_id = one.memory_id;
-    if (all.verdict.empty()) all.verdict = each.substr(each.find('\n') + 1);
+    if (all.verdict.empty()) all.verdict = one.verdict;
+    if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {
+      all.redone_step = one.redone_step;
+      all.redone = one.redone;
+    }
+    if (!one.noticed.empty() && (all.noticed.empty() || one.noticed_us < all.noticed_us)) {
+      all.noticed_us = one.noticed_us;
+      all.noticed = one.noticed;
+    }
   }
   // Spares alone have seen others begin; who came later has seen nothing.
   if (all.joined || some_did) all.log_opened = !some_did_not;

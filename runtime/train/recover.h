@@ -53,6 +53,10 @@ struct Standing {
   double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
   std::string memory_id = {};           // empty: not yet known to anybody
   std::string verdict = {};             // of the watchdog on any host, a line
+  std::uint64_t redone_step = 0;        // behind which the ranks lost each other last though all were there,
+  int redone = 0;                       // and how often in succession
+  std::int64_t noticed_us = 0;          // when the fault was noticed first, by the wall clocks, and how
+  std::string noticed = {};
 };
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);
 

@@ -107,18 +107,14 @@ double clip_scale(double largest_norm, double norm) {
 // host gets copies that wait their turn in the queue, so one rank alone launches its next step behind the
 // update.
 Result<void> finish_update(Worker& worker) {
-  if (worker.device().host_sees_memory() || worker.communicator().size() > 1) {
-    {
-      const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
-      worker.device().synchronize();
-    }
-    if (Result<void> device = worker.device_outcome(); !device.ok()) {
-      worker.communicator().abandon();  // the vote is over: this rank leaves alone
-      return device;
-    }
+  if (!worker.device().host_sees_memory() && worker.communicator().size() == 1) return {};
+  {
+    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
+    worker.device().synchronize();
   }
-  HF_FAULT_POINT(worker.faults(), "step.before_gather");
-  return worker.parameter_gather().begin();
+  Result<void> device = worker.device_outcome();
+  if (!device.ok()) worker.communicator().abandon();  // the vote is over: this rank leaves alone
+  return device;
 }
 
 void advance(RunState& state, const BatchShape& shape, const Digest& data, const StepOutcome& outcome) {
@@ -171,6 +167,8 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   HF_TRY_VOID(finish_update(worker));
   advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
+  HF_FAULT_POINT(worker.faults(), "step.before_gather");
+  outcome.gathers = worker.parameter_gather().begin();
   HF_FAULT_POINT(worker.faults(), "step.end");
   return outcome;
 }

@@ -27,7 +27,7 @@ struct StepRequest {
   SaveDue due = {};             // by this rank's count; rank 0's is what the vote carries
 };
 
-// Equal on all ranks.
+// Equal on all ranks, but for `gathers`.
 struct StepOutcome {
   std::uint64_t step = 0;  // the step just made, counted from 1
   double loss = 0.0;       // mean over the tokens of the global batch
@@ -36,6 +36,9 @@ struct StepOutcome {
   bool stop = false;     // some rank asked for it
   bool grow = false;     // rank 0 asked for it
   SaveVotes saves = {};  // of all ranks
+  // Whether the updated parameters are on their way. Where they are not a peer is gone, and this rank must
+  // leave; the step is made all the same.
+  Result<void> gathers = {};
 };
 
 // Errors: trouble or a loader error of some rank (agreed: all ranks return it, the update was not made),

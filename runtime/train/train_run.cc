@@ -290,6 +290,7 @@ Result<EpochEnd> TrainRun::train() {
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();
+    unused_slot_ = trainer.unused_slot();
     enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
     return end.error();
   }

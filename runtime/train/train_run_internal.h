@@ -70,7 +70,9 @@ class TrainRun {
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);
   Result<void> regroup();
+  void keep_live_state();
   Result<void> make_standing();
+  Result<void> count_redo();
 
   // Growing back (train_run_growth.cc).
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
@@ -122,6 +124,7 @@ class TrainRun {
   std::optional<HeldOutSet> held_out_;
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
+  std::optional<int> unused_slot_;  // of a trainer that met a fault: the state is that of worker_'s step
 
   Standing standing_;
   std::uint64_t step_ = 0;                  // while there is no worker

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/train/live_state.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
@@ -45,11 +46,24 @@ void TrainRun::note_fault(const Error& fault) {
   fault_ns_ = 0;
 }
 
+// A rank that cannot leaves its part out, and with it all of that step.
+void TrainRun::keep_live_state() {
+  const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
+  if (!slot.has_value() || worker_ == nullptr) return;
+  if (!no_seat_is_lost(epoch_->seating(), recovery_->before, launched_.membership->view())) return;
+  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
+  if (!sealed.ok())
+    fmt::print(stderr, "holdfast: the step is not redone from the state in use: {}\n",
+               sealed.error().message);
+}
+
 // The threads of the trainer have ended; what is left of the epoch goes.
 Result<void> TrainRun::regroup() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
   const Result<void> regrouped =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  if (regrouped.ok()) keep_live_state();
   worker_.reset();
   progress_.reset();
   epoch_.reset();
@@ -70,6 +84,8 @@ Result<void> TrainRun::make_standing() {
   standing_.step = step_;
   standing_.launched_ranks = launched_ranks_;
   standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  standing_.noticed = recovery_->noticed;
+  standing_.noticed_us = recovery_->noticed_us;
   HF_TRY(standing_, join_standing(world(), waiter(), standing_));
   launched_ranks_ = standing_.launched_ranks;
   recovery_->step_before = std::max(recovery_->step_before, standing_.step);
@@ -78,7 +94,20 @@ Result<void> TrainRun::make_standing() {
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
   if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
-  return {};
+  recovery_->noticed = standing_.noticed;
+  return lost.empty() && recovery_->wanted == 0 ? count_redo() : Result<void>();
+}
+
+// What comes again and again with all ranks there does not go away by this. All count alike.
+Result<void> TrainRun::count_redo() {
+  constexpr int redone_most = 3;
+  standing_.redone = standing_.step == standing_.redone_step ? standing_.redone + 1 : 1;
+  standing_.redone_step = standing_.step;
+  if (standing_.redone <= redone_most) return {};
+  ends_here_ = true;
+  return fail(ExitCode::communication,
+              "step {} was begun again {} times with all ranks there, and failed each time: {}",
+              standing_.step + 1, redone_most, standing_.noticed);
 }
 
 Result<ExitCode> TrainRun::recover(const Error& fault) {

@@ -205,6 +205,7 @@ Result<StepOutcome> Trainer::step() {
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
   keep(parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns));
+  HF_TRY_VOID(outcome.gathers);
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
   report_saves();
   if (RankWatch* const watch = parts_.worker.watch(); watch != nullptr) {

@@ -37,6 +37,8 @@ class Trainer {
   // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
   // disk, and the run goes on from there. Equal on all ranks.
   bool stands_still() const { return stands_still_; }
+  // After an error: AsyncSaver::unused_slot().
+  std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
 
  private:
   Result<ExitCode> run_steps();

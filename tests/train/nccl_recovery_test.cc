@@ -11,55 +11,125 @@ namespace holdfast {
 namespace {
 
 using test::NcclDouble;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
+
+// NCCL of every rank and epoch.
+class Doubles {
+ public:
+  test::NcclWorld world;
+
+  // A rank that dies takes its NCCL with it.
+  Trouble trouble() {
+    Trouble trouble;
+    trouble.load_nccl = [this](int rank) -> Result<std::unique_ptr<NcclLibrary>> {
+      constexpr int modern = 23007;  // takes ranks that share a GPU
+      auto made = std::make_unique<NcclDouble>(world, modern);
+      const std::lock_guard guard(mutex_);
+      newest_[rank] = made.get();
+      ++sessions_;
+      return std::unique_ptr<NcclLibrary>(std::move(made));
+    };
+    trouble.before_death = [this](int rank) { newest_of(rank).die(); };
+    return trouble;
+  }
+  NcclDouble& newest_of(int rank) {
+    const std::lock_guard guard(mutex_);
+    return *newest_.at(rank);
+  }
+  std::size_t sessions() const { return sessions_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, NcclDouble*> newest_;
+  std::size_t sessions_ = 0;
+};
 
 class NcclRecovery : public RecoveryTest {
  protected:
   NcclRecovery() { setenv("HOLDFAST_CUDA_MODULE", HF_BINARY_DIR "/bin/libholdfast_cuda_emulated.so", 1); }
   ~NcclRecovery() override { unsetenv("HOLDFAST_CUDA_MODULE"); }
+
+  const std::vector<std::string> small_ = {"device=cuda",
+                                           "training.steps=6",
+                                           "training.sequence_length=8",
+                                           "training.microbatch_size=1",
+                                           "optimizer.warmup_steps=1",
+                                           "evaluation.every_steps=0"};
 };
 
 TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
-  const std::vector<std::string> small = {"device=cuda",
-                                          "training.steps=6",
-                                          "training.sequence_length=8",
-                                          "training.microbatch_size=1",
-                                          "optimizer.warmup_steps=1",
-                                          "evaluation.every_steps=0",
-                                          "checkpoint.ram_every_steps=1"};
-  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = small}), 0);
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = often}), 0);
   for (const char* point : {"step.before_reduce", "step.before_vote", "step.before_gather"}) {
     SCOPED_TRACE(point);
-    test::NcclWorld world;
-    std::mutex mutex;
-    std::map<int, NcclDouble*> newest;  // of each rank
-    std::size_t sessions = 0;
-    Trouble trouble;
-    trouble.load_nccl = [&](int rank) -> Result<std::unique_ptr<NcclLibrary>> {
-      constexpr int modern = 23007;  // takes ranks that share a GPU
-      auto made = std::make_unique<NcclDouble>(world, modern);
-      const std::lock_guard guard(mutex);
-      newest[rank] = made.get();
-      ++sessions;
-      return std::unique_ptr<NcclLibrary>(std::move(made));
-    };
-    trouble.before_death = [&](int rank) {
-      const std::lock_guard guard(mutex);
-      newest.at(rank)->die();
-    };
+    Doubles doubles;
     const std::string run = fmt::format("healed-{}", point);
     EXPECT_EQ(
-        survive({.run = run, .ranks = 3, .overrides = small, .faults = fmt::format("{}@3:1=kill", point)},
-                trouble),
+        survive({.run = run, .ranks = 3, .overrides = often, .faults = fmt::format("{}@3:1=kill", point)},
+                doubles.trouble()),
         1);
-    EXPECT_EQ(sessions, 3U + 2U) << "one for each rank of each epoch";
+    EXPECT_EQ(doubles.sessions(), 3U + 2U) << "one for each rank of each epoch";
     EXPECT_EQ(digest(run), digest("whole"));
-    EXPECT_THAT(world.names(), UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data"));
+    EXPECT_THAT(doubles.world.names(), UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data"));
     EXPECT_EQ(events(run, "recovery").size(), 1U);
-    EXPECT_THAT(world.violations(), IsEmpty());
-    EXPECT_EQ(world.handles_left(), 0);
+    EXPECT_THAT(doubles.world.violations(), IsEmpty());
+    EXPECT_EQ(doubles.world.handles_left(), 0);
   }
+}
+
+// NCCL fails, or stands still, and nobody dies: a cable that was out for a moment.
+TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
+  std::vector<std::string> seldom = small_;
+  seldom.insert(seldom.end(), {"checkpoint.ram_every_steps=5", "parallel.timeout=10s"});
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = seldom}), 0);
+  const std::pair<const char*, std::function<void(NcclDouble&)>> failures[] = {
+      {"fails", [](NcclDouble& library) { library.fail_next("ncclSend", 2); }},
+      {"hangs", [](NcclDouble& library) { library.die(); }},
+  };
+  for (const auto& [run, failure] : failures) {
+    SCOPED_TRACE(run);
+    Doubles doubles;
+    Trouble trouble = doubles.trouble();
+    trouble.before_step = [&](int rank, int steps_begun) {
+      if (rank == 1 && steps_begun == 4) failure(doubles.newest_of(rank));
+    };
+    EXPECT_EQ(survive({.run = run, .ranks = 3, .overrides = seldom}, trouble), 0);
+    EXPECT_EQ(doubles.sessions(), 3U + 3U);
+    EXPECT_EQ(digest(run), digest("whole"));
+    const std::vector<nlohmann::json> healed = events(run, "recovery");
+    ASSERT_EQ(healed.size(), 1U);
+    EXPECT_EQ(healed[0]["ranks_after"], 3);
+    EXPECT_EQ(healed[0]["lost_steps"], 0);
+    EXPECT_EQ(healed[0]["resumed_from_step"], 3);
+    EXPECT_THAT(doubles.world.violations(), IsEmpty());
+    EXPECT_EQ(doubles.world.handles_left(), 0);
+  }
+}
+
+// Again and again in the same step: the run ends as one and says so, for a start of everything to make it
+// better.
+TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
+  Doubles doubles;
+  Trouble trouble = doubles.trouble();
+  trouble.before_step = [&](int rank, int steps_begun) {
+    if (rank == 1 && steps_begun >= 4) doubles.newest_of(rank).fail_next("ncclSend", 2);
+  };
+  std::vector<std::string> seldom = small_;
+  seldom.push_back("checkpoint.ram_every_steps=5");
+  const std::vector<std::optional<RunEnd>> ends =
+      train_all({.run = "again", .ranks = 2, .overrides = seldom}, trouble);
+  for (const std::optional<RunEnd>& end : ends) {
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(end->code, ExitCode::communication);
+    EXPECT_THAT(end->message,
+                HasSubstr("step 4 was begun again 3 times with all ranks there, and failed each "
+                          "time: NCCL failed on rank 1 of holdfast-e0-data"));
+  }
+  EXPECT_EQ(doubles.sessions(), 2U * 4U);
+  EXPECT_EQ(read_status(posix_env(), {run_directory("again")}).state, "failed");
 }
 
 }  // namespace

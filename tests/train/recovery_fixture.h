@@ -43,24 +43,22 @@ class MortalEnv final : public ForwardingEnv {
   std::set<std::string> damaged_;
 };
 
-// Asks for no stop; one rank's system refuses it something when it is asked for the fifth time.
-class Refusal final : public StopSource {
+// Asks for no stop. It is asked before every step, which is when something may happen to a rank.
+class Mishap final : public StopSource {
  public:
-  explicit Refusal(bool refuses) : refuses_(refuses) {}
+  explicit Mishap(std::function<void(int asked)> happens) : happens_(std::move(happens)) {}
   bool stop_requested() override {
-    constexpr int at = 5;
-    if (++asked_ == at && refuses_)
-      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    happens_(++asked_);
     return false;
   }
 
  private:
-  bool refuses_;
+  std::function<void(int asked)> happens_;
   int asked_ = 0;
 };
 
 struct Trouble {
-  int refused_rank = -1;
+  std::function<void(int rank, int steps_begun)> before_step = {};
   bool damages_snapshots = false;  // of rank 0, which reads them
   int newcomers = 0;               // ranks that can be started later
   std::function<void(int rank)> before_death = {};
@@ -118,7 +116,9 @@ class RecoveryTest : public TrainingTest {
     });
     const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);
     EXPECT_TRUE(faults.ok()) << faults.error().message;
-    Refusal stop(rank == trouble.refused_rank);
+    Mishap stop([&](int asked) {
+      if (trouble.before_step) trouble.before_step(rank, asked);
+    });
     std::vector<Override> mine = overrides;
     if (world.came_later() && !trouble.newcomers_change.empty())
       mine.push_back(parse_overrides({"--" + trouble.newcomers_change})->front());

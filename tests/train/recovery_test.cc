@@ -88,6 +88,49 @@ TEST_F(RecoveryTest, TellsWhatHappened) {
   for (const char* part : {"shrink_ms", "plan_ms", "load_ms", "replay_ms"}) EXPECT_GE(healed[1][part], 0);
 }
 
+// A rank that is late for longer than the others wait takes nothing with it, whatever it was about to do: the
+// step is redone, although the last snapshot is old.
+TEST_F(RecoveryTest, WhereNobodyIsLostTheStepIsRedone) {
+  const std::string end = reference();
+  const std::vector<std::string> seldom = {"checkpoint.ram_every_steps=7", "parallel.timeout=1s"};
+  const struct {
+    const char* what;
+    int ranks;
+    std::vector<std::string> layout;
+    const char* faults;
+    int from_step;
+  } cases[] = {
+      {"before the step", 2, {}, "step.begin@13:1=sleep:2000", 12},
+      {"before the vote", 2, {}, "step.before_vote@13:1=sleep:2000", 12},
+      {"the leader", 3, {}, "step.before_reduce@26:0=sleep:2000", 12},
+      {"before the update", 2, {}, "step.after_vote@13:1=sleep:2000", 13},
+      {"before the parameters go", 3, {}, "step.before_gather@13:1=sleep:2000", 13},
+      {"behind a snapshot", 2, {}, "step.begin@15:1=sleep:2000", 14},
+      {"in a pipeline", 4, {"parallel.pipeline=2"}, "step.before_backward@26:2=sleep:2000", 12},
+      {"with a spare", 3, {"elastic.spares=1"}, "step.before_vote@13:1=sleep:2000", 12},
+  };
+  int number = 0;
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.what);
+    const std::string run = fmt::format("late-{}", ++number);
+    std::vector<std::string> overrides = seldom;
+    overrides.insert(overrides.end(), each.layout.begin(), each.layout.end());
+    EXPECT_EQ(survive({.run = run, .ranks = each.ranks, .overrides = overrides, .faults = each.faults}), 0);
+    EXPECT_EQ(digest(run), end);
+    const std::vector<nlohmann::json> healed = events(run, "recovery");
+    ASSERT_EQ(healed.size(), 1U);
+    EXPECT_EQ(healed[0]["level"], 1);
+    EXPECT_EQ(healed[0]["ranks_after"], healed[0]["ranks_before"]);
+    EXPECT_EQ(healed[0]["seats_after"], healed[0]["seats_before"]);
+    EXPECT_EQ(healed[0]["lost_steps"], 0) << healed[0];
+    EXPECT_EQ(healed[0]["resumed_from"], "ram");
+    EXPECT_EQ(healed[0]["resumed_from_step"], each.from_step);
+    std::set<int> steps;
+    for (const nlohmann::json& event : events(run, "step")) steps.insert(event["step"].get<int>());
+    EXPECT_EQ(steps.size(), 20U);
+  }
+}
+
 TEST_F(RecoveryTest, ADamagedSnapshotIsPassedOver) {
   const std::string end = reference();
   EXPECT_EQ(train({.run = "damaged", .ranks = 2, .stop_after_steps = 5}).code, ExitCode::saved);
@@ -109,7 +152,12 @@ TEST_F(RecoveryTest, ADamagedSnapshotIsPassedOver) {
 TEST_F(RecoveryTest, ARankWhoseSystemFailsItLeavesTheOthersInPeace) {
   const std::string end = reference();
   EXPECT_EQ(survive({.run = "refused", .ranks = 3, .overrides = {"checkpoint.ram_every_steps=1"}},
-                    {.refused_rank = 1}),
+                    {.before_step =
+                         [](int rank, int steps_begun) {
+                           const auto refused = std::errc::resource_unavailable_try_again;
+                           if (rank == 1 && steps_begun == 5)
+                             throw std::system_error(std::make_error_code(refused));
+                         }}),
             1);
   EXPECT_EQ(events("refused", "recovery").size(), 1U);
   EXPECT_EQ(digest("refused"), end);
