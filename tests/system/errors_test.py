@@ -992,6 +992,11 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
+    def test_step_fails_again(self):
+        late = ",".join(f"step.begin@{attempt}:1=sleep:2500" for attempt in range(3, 7))
+        self.expect(self.mpirun(2, "train", "run.toml", "--parallel.timeout=1s", "--checkpoint.ram_every_steps=1",
+                                environment={"HOLDFAST_FAULTS": late}))
+
     def test_hang_ended(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--watchdog.floor=1s", "--watchdog.ceiling=3s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=stop"}))

@@ -174,6 +174,27 @@ class RecoveryTest(unittest.TestCase):
         self.assertEqual((last["ranks_before"], last["ranks_after"], last["seats_after"]), (4, 2, 2))
         self.check_end(start, 2)
 
+    def test_nobody_is_lost(self):
+        """A rank is late for longer than the others wait. It is not dead, and nothing is lost: the step is redone, by the same
+        processes, however old the newest snapshot is."""
+        for layout, point, resumed in ((Layout(3), "step.before_vote@14:1", 13), (Layout(4, tensor=2), "step.after_vote@14:2", 14)):
+            with self.subTest(layout=layout):
+                options = ["--parallel.timeout=1500ms", "--checkpoint.ram_every_steps=10"]
+                self.run_ = self.scene.run(point.partition("@")[0], TENSOR_LANES)
+                start = self.run_.start(layout.ranks, "ft", [*layout.options(), *options], f"{point}=sleep:3000")
+                self.assertTrue(start.wait_for_step(1), start.tail())
+                pids = set(start.ranks())
+                harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered",
+                                   start.tail)
+                self.assertLessEqual(set(start.ranks()), pids)
+                self.check_end(start, 0)
+                only, = self.run_.events("recovery")
+                self.assertEqual((only["level"], only["lost_steps"], only["resumed_from"], only["resumed_from_step"]),
+                                 (1, 0, "ram", resumed), only)
+                self.assertEqual(only["ranks_after"], layout.ranks)
+                fault, = self.run_.events("fault")
+                self.assertIn("waited 1500 ms", fault["reason"])
+
     def test_too_few_left(self):
         """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""
         start, _ = self.start("half", Layout(2, pipeline=2), "every step", harness.slow_steps(8, count=4))
