@@ -123,8 +123,15 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(figures["case"], "small")
         self.assertEqual(len(figures["rounds"]), 2)
         for each in figures["rounds"]:
-            for pair in (each["with"], each["without"]):
+            for pair in (each["cost"], each["noise"]):
                 self.assertTrue(all(step_ms > 0 for turn in pair["step_ms"] for step_ms in turn), pair)
+
+    def test_all_of_fault_tolerance_stands_beside_none(self):
+        (case,) = self.figures("tolerance", "--case", "small", "--rounds", "1", "--steps", "150")
+        (figures,) = case["result"]
+        (each,) = figures["rounds"]
+        self.assertTrue(all(step_ms > 0 for pair in each.values() for turn in pair["step_ms"] for step_ms in turn), each)
+        self.assertGreater(min(figures["snapshots"]), 0, "what is compared has to be there")
 
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")

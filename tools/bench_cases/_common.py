@@ -1,6 +1,8 @@
 """What the Python cases of tools/bench share: their command line, made-up tokens, runs of holdfast and their events."""
 import argparse
+import concurrent.futures
 import json
+import math
 import os
 import random
 import resource
@@ -57,6 +59,65 @@ def write_config(path, run_directory, tokens, preset, **training):
              f'[data]\nsources = [{{ path = "{tokens}", format = "llmc" }}]', "[training]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in training.items()]
     path.write_text("\n".join(lines) + "\n")
+
+
+SMALL_MODEL = """\
+[model]
+style = "llama"
+layers = 2
+heads = 4
+width = 64
+vocabulary = 256
+"""
+PRESET_MODEL = '[model]\npreset = "llama-15m"\n'
+
+
+def write_case(folder, case, steps, threads, ranks):
+    """The config of one of the two models that the costs of a run are measured with ("small", "llama-15m"), on made-up tokens,
+    with nothing saved or evaluated before the end."""
+    model, vocabulary, length, batch = {"small": (SMALL_MODEL, 256, 64, 4), "llama-15m": (PRESET_MODEL, 32_000, 256, 2)}[case]
+    tokens = folder / f"{case}.bin"
+    write_tokens(tokens, 400_000, vocabulary)
+    config = folder / f"{case}.toml"
+    write_config(config, "unset", tokens, "llama-15m", steps=steps, sequence_length=length, microbatch_size=batch)
+    text = config.read_text().replace(PRESET_MODEL, model)
+    config.write_text(f"threads = {threads}\n{text}[parallel]\nlanes = {ranks}\n[checkpoint]\nevery_steps = 0\n"
+                      "[evaluation]\nevery_steps = 0\n")
+    return config
+
+
+def side_by_side(train, first, second):
+    """Two runs at the same time, each on half of the processors, so that what else goes on in the machine slows both; then again with
+    the halves changed over, so that it does not count which are the faster ones. train(side, processors) gives (ms of a step,
+    losses). What the second costs beside the first, in percent, and the ms of both."""
+    processors = sorted(os.sched_getaffinity(0))
+    half = len(processors) // 2
+    if half == 0:
+        fail("two runs beside each other need two processors")
+    halves = (processors[:half], processors[half:2 * half])
+    turns = []
+    for places in (halves, halves[::-1]):
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(train, (first, second), places))
+        if both[0][1] != both[1][1]:
+            fail("two runs that should differ in time alone differ in a loss")
+        turns.append([step_ms for step_ms, _ in both])
+    quotients = [second_ms / first_ms for first_ms, second_ms in turns]
+    return {"cost_percent": 100 * (math.sqrt(math.prod(quotients)) - 1), "step_ms": turns}
+
+
+def on_processors(processors, ranks, *words):
+    launcher = [MPIRUN, "-np", str(ranks)] if ranks > 1 else []
+    return ["taskset", "--cpu-list", ",".join(map(str, processors)), *launcher, HOLDFAST, *map(str, words)]
+
+
+def cost_row(name, rounds):
+    """Of rounds with "cost" and "noise", each of side_by_side(): (| columns |, figures)."""
+    costs, noise = ([each[key]["cost_percent"] for each in rounds] for key in ("cost", "noise"))
+    step_ms = [statistics.median(turn[side] for each in rounds for turn in each["cost"]["step_ms"]) for side in (0, 1)]
+    row = (f"| {name} | {step_ms[0]:.2f} | {step_ms[1]:.2f} | {statistics.median(costs):+.2f} % ({min(costs):+.2f} to {max(costs):+.2f}) | "
+           f"{statistics.median(noise):+.2f} % ({min(noise):+.2f} to {max(noise):+.2f}) |")
+    return row, {"rounds": rounds, "cost_percent": statistics.median(costs), "noise_percent": statistics.median(noise)}
 
 
 def events(run_directory):

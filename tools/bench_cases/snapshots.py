@@ -17,31 +17,10 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_config, write_json, write_tokens
+from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_case, write_json
 
-SMALL = """\
-[model]
-style = "llama"
-layers = 2
-heads = 4
-width = 64
-vocabulary = 256
-"""
-# name: model, tokens of it, sequence length, microbatch, steps of a round
-CASES = {"small": (SMALL, 256, 64, 4, 400), "llama-15m": ('[model]\npreset = "llama-15m"\n', 32_000, 256, 2, 40)}
+CASES = {"small": 400, "llama-15m": 40}  # steps of a round
 SIDES = {"none": ["--checkpoint.ram_every_steps=0"], "ram": ["--checkpoint.replicas=off"], "replicas": ["--checkpoint.replicas=on"]}
-
-
-def prepare(folder, name, options):
-    model, vocabulary, length, batch, _ = CASES[name]
-    tokens = folder / f"{name}.bin"
-    write_tokens(tokens, 400_000, vocabulary)
-    config = folder / f"{name}.toml"
-    write_config(config, "unset", tokens, "llama-15m", steps=1, sequence_length=length, microbatch_size=batch)
-    text = config.read_text().replace('[model]\npreset = "llama-15m"\n', model)
-    config.write_text(f"threads = {options.threads}\n{text}[parallel]\nlanes = {options.ranks}\n[checkpoint]\nevery_steps = 0\n"
-                      "[evaluation]\nevery_steps = 0\n")
-    return config
 
 
 def train(folder, config, every, steps, side, options):
@@ -79,8 +58,8 @@ def range_text(values, form):
 
 
 def measure(folder, name, every, options):
-    config = prepare(folder, name, options)
-    steps = options.steps or CASES[name][-1]
+    steps = options.steps or CASES[name]
+    config = write_case(folder, name, steps, options.threads, options.ranks)
     sides, rounds = list(SIDES), []
     for index in range(options.rounds):
         turn = index % len(sides)

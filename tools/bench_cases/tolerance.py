@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""bench tolerance: what all of fault tolerance costs a run of several ranks: the watchdog with its flight record, RAM snapshots as often
+as the run chooses by itself (checkpoint.ram_every_steps = "auto"), and their replicas in other ranks.
+
+The same run trains with all of it and without (watchdog.guard = false, checkpoint.ram_every_steps = 0) at the same time, each on
+processors of its own, then with the processors changed over (bench watchdog says why). There are more ranks than processors, so
+what is done in the background takes its time from the steps as well. Compared is the time from one step to the last, which holds whole
+snapshots and everything between the steps, not the median of the steps. The vote of a step is in both: it carries the loss.
+"""
+import functools
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from _common import cost_row, events, fail, on_processors, parser, positive, side_by_side, write_case, write_json
+
+# steps of a run, and the step behind which time counts: the first snapshots of a process meet cold memory, and the run tries
+# out what one costs
+CASES = {"small": (1000, 100), "llama-15m": (100, 10)}
+SIDES = {"without": ["--watchdog.guard=false", "--checkpoint.ram_every_steps=0"],
+         "with": ["--checkpoint.ram_every_steps=auto", "--checkpoint.replicas=on"]}
+
+
+def train(folder, config, options, first, snapshots, side, processors):
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        command = on_processors(processors, options.ranks, "train", config, f"--run.directory={name}/run", *SIDES[side], *options.override)
+        outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if outcome.returncode != 0 or "no RAM snapshots" in outcome.stdout or "no replicas" in outcome.stdout:
+            fail(f"{' '.join(command)} ended with exit code {outcome.returncode}: {outcome.stdout}")
+        lines = events(f"{name}/run")
+    steps = [line for line in lines if line["event"] == "step"]
+    if side == "with":
+        snapshots.append(sum(line["event"] == "snapshot" and line["step"] > first for line in lines))
+    measured = steps[first - 1:]
+    return (measured[-1]["time_us"] - measured[0]["time_us"]) / 1e3 / (len(measured) - 1), [step["loss"] for step in steps]
+
+
+def measure(folder, name, options):
+    steps, first = options.steps or CASES[name][0], CASES[name][1]
+    config = write_case(folder, name, steps, options.threads, options.ranks)
+    snapshots = []
+    run = functools.partial(train, folder, config, options, first, snapshots)
+    row, figures = cost_row(name, [{"cost": side_by_side(run, "without", "with"), "noise": side_by_side(run, "without", "without")}
+                                   for _ in range(options.rounds)])
+    print(f"{row} {sum(snapshots)} in {len(snapshots)} runs of {steps - first} steps |", flush=True)
+    return {"case": name, "ranks": options.ranks, "snapshots": snapshots} | figures
+
+
+def parse_arguments():
+    arguments = parser(__doc__)
+    arguments.add_argument("--case", choices=CASES, action="append", help="default: all")
+    arguments.add_argument("--ranks", type=positive, default=2, help="of each run")
+    arguments.add_argument("--threads", type=positive, default=1)
+    arguments.add_argument("--steps", type=positive, help="of a run (default: by case)")
+    arguments.add_argument("--rounds", type=positive, default=5)
+    arguments.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
+    return arguments.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    if options.ranks < 2:
+        fail("--ranks must be at least 2: a replica is in another rank")
+    if options.steps is not None and any(options.steps <= CASES[name][1] + 1 for name in options.case or CASES):
+        fail("--steps must be more than " + " and ".join(f"{first + 1} ({name})" for name, (_, first) in CASES.items()))
+    print(f"{options.rounds} rounds, {options.ranks} ranks of {options.threads} thread(s)")
+    print("| model | ms/step without | with all | cost (range of the rounds) | of none beside none | snapshots |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
+        figures = [measure(Path(name), case, options) for case in options.case or CASES]
+    write_json(options.json, "tolerance", figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
