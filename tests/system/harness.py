@@ -13,6 +13,7 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -294,8 +295,9 @@ def slow_steps(first, count=8, milliseconds=150):
 
 
 def processes_of(directory):
-    """Pids whose command line names the directory, this process apart. The dead that wait for their parent have none."""
-    mark = str(directory).encode()
+    """Pids whose command line names the directory or something in it, this process apart. Not one whose name only begins so:
+    several runs of a scene go on side by side. The dead that wait for their parent have no command line."""
+    mark = re.compile(re.escape(str(directory).encode()) + rb"(?![\w.-])")
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -304,7 +306,7 @@ def processes_of(directory):
             line = Path(f"/proc/{entry}/cmdline").read_bytes()
         except OSError:
             continue
-        if mark in line:
+        if mark.search(line):
             found.append(int(entry))
     return sorted(found)
 
@@ -419,8 +421,13 @@ def main(at_once=2, alone=()):
     of `alone` have the machine for themselves. With arguments it is unittest.main()."""
     if len(sys.argv) > 1:
         unittest.main(verbosity=2)
-    begun, results = time.monotonic(), []
-    for tests in list(vars(sys.modules["__main__"]).values()):
+    begun, results, module = time.monotonic(), [], vars(sys.modules["__main__"])
+    try:
+        module.get("setUpModule", lambda: None)()
+    except unittest.SkipTest as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        sys.exit(0)
+    for tests in list(module.values()):
         if isinstance(tests, type) and issubclass(tests, unittest.TestCase):
             results += _run_class(tests, at_once, alone)
     found = [each for result in results for each in result.failures + result.errors]

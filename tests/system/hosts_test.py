@@ -281,4 +281,4 @@ def mpirun_of(cluster, run):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=2)
