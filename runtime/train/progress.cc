@@ -53,6 +53,8 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   line.field("join_ms", milliseconds(times.join_ns)).field("worker_ms", milliseconds(times.worker_ns));
   line.field("state_ms", milliseconds(times.state_ns))
       .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
+  line.field("gemm_peak_flops", setup_.peak_flops)
+      .field("gemm_peak_from", times.gemm_peak_recorded ? "record" : "measured");
   line.field("device", device.description()).field("exchange", exchange);
   if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
   put_kernels(device.kernels(), line);

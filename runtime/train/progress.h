@@ -21,7 +21,7 @@ class Progress {
     std::int64_t steps = 0;
     std::int64_t every_steps = 10;
     double flops_per_token = 0.0;
-    double peak_flops = 0.0;  // all ranks together, measured at the start
+    double peak_flops = 0.0;  // all ranks together (gemm_peak.h)
     std::uint64_t tokens_per_step = 0;
   };
   Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks);
@@ -29,10 +29,11 @@ class Progress {
 
   // How long this process was busy before its first step, by phase.
   struct StartupTimes {
-    std::int64_t join_ns = 0;       // from the start of the program: config, data, device, start point
-    std::int64_t worker_ns = 0;     // memory is planned and allocated, kernels are prepared
-    std::int64_t state_ns = 0;      // initial weights, or a checkpoint
-    std::int64_t gemm_peak_ns = 0;  // the yardstick of the console's "gemm"
+    std::int64_t join_ns = 0;         // from the start of the program: config, data, device, start point
+    std::int64_t worker_ns = 0;       // memory is planned and allocated, kernels are prepared
+    std::int64_t state_ns = 0;        // initial weights, or a checkpoint
+    std::int64_t gemm_peak_ns = 0;    // the yardstick of the console's "gemm"
+    bool gemm_peak_recorded = false;  // by an earlier start; false: it was measured
   };
   // `resumed_from`: "ram", "disk", or empty. `exchange`: how the ranks exchange the device's memory, and why
   // so.

@@ -4,6 +4,7 @@
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
+//   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
 #pragma once
 
@@ -25,6 +26,7 @@ struct RunPaths {
   std::string lock() const { return directory + "/lock"; }
   std::string run_id() const { return directory + "/run_id"; }
   std::string run_place() const { return directory + "/run_place"; }
+  std::string gemm_peak() const { return directory + "/gemm_peak"; }
   std::string trace() const { return directory + "/trace"; }
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
   std::string launch() const { return directory + "/launch"; }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/device.h"
 #include "parallel/agreement.h"
@@ -66,6 +67,7 @@ class TrainRun {
   Result<EpochEnd> train();
   Result<ExitCode> say_finished();
   Result<double> peak_of_all_ranks();
+  Result<std::vector<double>> measure_peaks();
 
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);

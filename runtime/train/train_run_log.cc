@@ -1,10 +1,11 @@
 #include "runtime/train/train_run_internal.h"
 
-#include <algorithm>
+#include <numeric>
 
 #include "runtime/config/document.h"
 #include "runtime/core/units.h"
 #include "runtime/train/gemm_peak.h"
+#include "runtime/train/gemm_peak_record.h"
 #include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/report.h"
@@ -13,29 +14,50 @@
 
 namespace holdfast {
 
-// The best of a few short rounds: other work on the machine only ever makes a peak look lower than it is, and
-// every start waits for them.
+// What the run has recorded where that is about these ranks on these machines. Else the best of a few short
+// rounds: other work on the machine only ever makes a peak look lower than it is, and every start waits for
+// them.
 Result<double> TrainRun::peak_of_all_ranks() {
+  Env& env = launched_.env;
+  const std::string path = RunPaths{config_.run.directory}.gemm_peak();
+  const Result<std::string> record = first_ ? env.read_text(path) : std::string();
+  HF_TRY(const std::vector<std::string> places,
+         all_gather_text(seats().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
+  HF_TRY(const std::vector<std::string> records,
+         all_gather_text(seats().communicator, waiter(), record.ok() ? *record : ""));
+  if (const std::optional<double> known = recorded_peak(records.front(), places); known.has_value()) {
+    times_.gemm_peak_recorded = true;
+    return *known;
+  }
+  HF_TRY(const std::vector<double> rates, measure_peaks());
+  // Without a record the next start measures again.
+  if (const std::string text = peak_record(places, rates); first_ && !text.empty())
+    static_cast<void>(env.replace_text(path, text).ok());
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+// Of every rank, in the round in which they were fastest together.
+Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr int rounds = 4;
   constexpr std::int64_t round_ns = 6'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
   HF_TRY_VOID(agree(outcome_of(product)));
-  double best = 0.0;
-  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size()));
+  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size())), best = all;
+  const auto sum_of = [](const std::vector<double>& rates) {
+    return std::accumulate(rates.begin(), rates.end(), 0.0);
+  };
   for (int round = 0; round < rounds; ++round) {
     HF_TRY_VOID(barrier(seats().communicator, waiter()));
     const double mine = product->rate(round_ns);
     HF_TRY_VOID(agree(device_->status()));
     HF_TRY_VOID(all_gather(seats().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
                            std::as_writable_bytes(std::span(all))));
-    double sum = 0.0;
-    for (const double peak : all) sum += peak;
-    best = std::max(best, sum);
+    if (sum_of(all) > sum_of(best)) best = all;
   }
   return best;
 }
 
-// Measured once: a rank does not get faster.
+// Known once: a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = seats().communicator.size();
   const bool opened_before = standing_.log_opened == true;

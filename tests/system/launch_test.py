@@ -132,6 +132,9 @@ class LaunchTest(unittest.TestCase):
         harness.kill(mpirun_of(start.run), signal.SIGKILL)
         self.assertIn("mpirun was killed by signal 9; starting again", self.expect_finished(start, restarts=1))
         self.expect_no_scratch(killed)
+        # The run waits for no rate that it knows.
+        rates = [(event["gemm_peak_from"], event["gemm_peak_flops"]) for event in start.run.events("start")]
+        self.assertEqual(rates, [("measured", rates[0][1]), ("record", rates[0][1])])
 
     def test_ranks_killed(self):
         """All at once: stopped first, so that none sees another one die."""

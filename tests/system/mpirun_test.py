@@ -93,6 +93,23 @@ class MpirunTest(unittest.TestCase):
         readers = sorted(path.name for path in run.directory.glob("ledger-*.jsonl"))
         self.assertEqual(readers, ["ledger-00000.jsonl", "ledger-00001.jsonl"], "who reads samples is a first stage")
 
+    @unittest.skipUnless(can_pretend_hosts(), "the system gives no namespace for another host name")
+    def test_a_rate_is_measured_once_on_a_machine(self):
+        """Another start there goes by what the run has recorded; one elsewhere, or of other ranks, measures."""
+        run = self.run_of_test()
+        starts = [("node-a", 2, "measured"), ("node-a", 2, "record"), ("node-b", 2, "measured"), ("node-b", 3, "measured"),
+                  ("node-b", 3, "record")]
+        for host, ranks, expected in starts:
+            words = on_host(host, run.train_arguments("--run.stop_after=1ms"))
+            run.start_command([*harness.command("ft", ranks), *words]).expect_exit(75)
+            start = run.events("start")[-1]
+            self.assertEqual((start["ranks"], start["gemm_peak_from"]), (ranks, expected))
+            self.assertGreater(start["gemm_peak_flops"], 1e6)
+        flops = [start["gemm_peak_flops"] for start in run.events("start")]
+        self.assertEqual((flops[0], flops[3]), (flops[1], flops[4]))
+        run.start(4).expect_exit(0)
+        self.assertEqual(run.digest(), harness.reference_digest(self.scene))
+
     # What does not fit together
 
     def test_more_ranks_than_lanes(self):
