@@ -17,7 +17,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a HostTable
-constexpr std::uint32_t layout_version = 2;
+constexpr std::uint32_t layout_version = 3;
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -281,22 +281,28 @@ std::string load_text(std::span<const std::atomic<std::uint64_t>> words) {
   return text;
 }
 
-void write_notice(BoardNotice& notice, int rank, std::string_view sentence) {
-  const std::uint64_t version = notice.version / 2 * 2;  // even, whatever a writer left that died
-  notice.version = version + 1;
-  notice.rank = rank;
-  store_text(notice.sentence, sentence);
-  notice.version = version + 2;
+// One that its writer could not finish was never counted: the next one takes its number.
+void write_notice(BoardNotices& notices, int rank, std::string_view sentence) {
+  const std::uint64_t number = notices.count + 1;
+  BoardNotices::Entry& entry = notices.newest[number % BoardNotices::kept];
+  entry.number = 0;
+  entry.rank = rank;
+  store_text(entry.sentence, sentence);
+  entry.number = number;
+  notices.count = number;
 }
 
-Notice read_notice(const BoardNotice& notice) {
-  constexpr int tries = 64;
-  for (int left = tries; left > 0; --left) {
-    const std::uint64_t version = notice.version;
-    Notice read = {.number = version / 2, .rank = notice.rank, .sentence = load_text(notice.sentence)};
-    if (version % 2 == 0 && notice.version == version) return read;
+std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t after) {
+  std::vector<Notice> found;
+  const std::uint64_t count = notices.count;
+  const std::uint64_t forgotten = count - std::min(count, BoardNotices::kept);
+  for (std::uint64_t number = std::max(after, forgotten) + 1; number <= count; ++number) {
+    const BoardNotices::Entry& entry = notices.newest[number % BoardNotices::kept];
+    Notice notice = {.number = number, .rank = entry.rank, .sentence = load_text(entry.sentence)};
+    // A newer one may just take its place.
+    if (entry.number == number) found.push_back(std::move(notice));
   }
-  return {};
+  return found;
 }
 
 void write_run_directory(BoardHeader& header, const std::string& directory) {

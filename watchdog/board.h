@@ -25,6 +25,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
@@ -75,11 +76,16 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint32_t> ring_spans{0};
 };
 
-// A sentence about a rank, by the guard for the ranks: write_notice(), read_notice().
-struct BoardNotice {
-  std::atomic<std::int32_t> rank{-1};
-  std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> sentence{};
-  std::atomic<std::uint64_t> version{0};  // odd: being written
+// Sentences about ranks, by the guard for the ranks, the newest some of them: write_notice(), read_notices().
+struct BoardNotices {
+  static constexpr std::uint64_t kept = 8;
+  struct Entry {
+    std::atomic<std::int32_t> rank{-1};
+    std::array<std::atomic<std::uint64_t>, board_text_bytes / 8> sentence{};
+    std::atomic<std::uint64_t> number{0};  // 0: being written, or never
+  };
+  std::atomic<std::uint64_t> count{0};  // of all that there were
+  std::array<Entry, kept> newest{};     // number n has the place n % kept
 };
 
 struct BoardHeader {
@@ -95,9 +101,9 @@ struct BoardHeader {
   // writes it, 2 yes.
   std::array<char, 1024> run_directory{};
   std::atomic<std::uint32_t> run_directory_known{0};
-  // The guard's newest, for the `fault` events of those that go on.
-  BoardNotice verdict{};     // who hangs
-  BoardNotice lost_spare{};  // who was one and died, which nobody else notices
+  // The guard's, for the `fault` events of those that go on.
+  BoardNotices verdicts{};     // who hangs
+  BoardNotices lost_spares{};  // who was one and died, which nobody else notices
 };
 
 struct BoardSize {
@@ -163,12 +169,13 @@ void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view te
 std::string load_text(std::span<const std::atomic<std::uint64_t>> words);
 
 struct Notice {
-  std::uint64_t number = 0;  // they count from 1; 0: there was none so far
+  std::uint64_t number = 0;  // they count from 1
   int rank = -1;             // launched; -1: all of the host
   std::string sentence = {};
 };
-void write_notice(BoardNotice& notice, int rank, std::string_view sentence);
-Notice read_notice(const BoardNotice& notice);
+void write_notice(BoardNotices& notices, int rank, std::string_view sentence);
+// Those behind number `after`, oldest first; of more than are kept the newest.
+std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t after = 0);
 
 void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known

@@ -110,40 +110,36 @@ class Graph {
   Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns)
       : ranks_(ranks), now_ns_(now_ns) {
     for (const WatchedRank& rank : ranks) standings_.push_back(standing_of(rank, now_ns, silent_ns));
+    awaited_ = awaited_by_all();
   }
 
-  std::optional<std::size_t> culprit() const {
+  // One, or those that hang in the first steps; empty: nobody.
+  std::vector<std::size_t> culprits() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const Standing& one = standings_[each];
       if (!one.watched || one.waits) continue;
-      if (one.over_ns <= 0 && !(one.stuck && is_awaited(each)) && !is_alone_for_long(each)) continue;
+      if (one.over_ns <= 0 && !(one.stuck && is_awaited(each))) continue;
       if (!found.has_value() || one.over_ns > standings_[*found].over_ns) found = each;
     }
-    return found;
+    return found.has_value() ? std::vector{*found} : alone_for_long();
   }
 
-  // How long those needed that do the same work as this one, where all others wait: up to the wait, in the
-  // same step. None: somebody else may be at work, or nobody is there to compare with.
+  // How long those needed that do the same work as this one, up to the wait, in the same step. None: too many
+  // may be at work, or nobody is there to compare with.
   std::optional<std::int64_t> slowest_of_others(std::size_t index) const {
     const SlotView& slot = ranks_[index].slot;
-    if (slot.alone_ns <= 0 || slot.role < 0) return std::nullopt;
+    if (slot.alone_ns <= 0 || slot.role < 0 || awaited_.empty()) return std::nullopt;
     std::optional<std::int64_t> slowest_ns;
-    std::uint32_t members = slot.members, seen = 1;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const SlotView& other = ranks_[each].slot;
-      members = std::max(members, other.members);
-      if (each == index || !standings_[each].watched) continue;
-      ++seen;
-      if (other.phase == Phase::spare) continue;
-      if (!standings_[each].waits) return std::nullopt;
-      if (other.role != slot.role) continue;
+      if (!has_seat(each) || !standings_[each].waits || other.role != slot.role) continue;
       const bool same_work =
           other.phase == slot.phase && other.step == slot.step && other.epoch == slot.epoch;
       if (!same_work) return std::nullopt;
       slowest_ns = std::max(slowest_ns.value_or(0), other.wait_begun_ns - other.begun_ns);
     }
-    return seen < members ? std::nullopt : slowest_ns;
+    return slowest_ns;
   }
 
   // Those that wait for as long again as they may; empty while somebody is left who may be what they wait
@@ -163,12 +159,42 @@ class Graph {
   }
 
  private:
-  bool is_alone_for_long(std::size_t index) const {
-    const WatchedRank& rank = ranks_[index];
-    if (!may_be_alone(rank, now_ns_)) return false;
-    const std::optional<std::int64_t> slowest_ns = slowest_of_others(index);
-    return slowest_ns.has_value() &&
-           now_ns_ - beat_of(rank) > Deadlines::alone_among(rank.slot.alone_ns, *slowest_ns);
+  bool has_seat(std::size_t index) const {
+    return standings_[index].watched && ranks_[index].slot.phase != Phase::spare;
+  }
+
+  // Those that do not wait, while all others do: one, or fewer than these. Empty where they are more, and
+  // while somebody is out of sight. Who has died in this epoch was one of its members.
+  std::vector<std::size_t> awaited_by_all() const {
+    std::vector<std::size_t> awaited;
+    std::uint64_t epoch = 0;
+    std::uint32_t members = 0, seen = 0;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      if (!standings_[each].watched) continue;
+      epoch = std::max(epoch, ranks_[each].slot.epoch);
+      members = std::max(members, ranks_[each].slot.members);
+    }
+    std::size_t waiting = 0;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      const bool died = ranks_[each].ended && ranks_[each].slot.epoch == epoch;
+      if (standings_[each].watched || died) ++seen;
+      if (!has_seat(each)) continue;
+      if (standings_[each].waits) ++waiting;
+      if (!standings_[each].waits) awaited.push_back(each);
+    }
+    const bool few = awaited.size() == 1 || awaited.size() < waiting;
+    return seen < members || !few ? std::vector<std::size_t>() : awaited;
+  }
+
+  // All of them or nobody: while one may be at work the others may wait for it in a way that does not show.
+  std::vector<std::size_t> alone_for_long() const {
+    const bool all = std::ranges::all_of(awaited_, [&](std::size_t each) {
+      const WatchedRank& rank = ranks_[each];
+      const std::optional<std::int64_t> slowest_ns = slowest_of_others(each);
+      return slowest_ns.has_value() &&
+             now_ns_ - beat_of(rank) > Deadlines::alone_among(rank.slot.alone_ns, *slowest_ns);
+    });
+    return all ? awaited_ : std::vector<std::size_t>();
   }
 
   // By somebody who is over his time: for this rank, or for he does not know whom.
@@ -185,6 +211,7 @@ class Graph {
   std::span<const WatchedRank> ranks_;
   std::int64_t now_ns_;
   std::vector<Standing> standings_;
+  std::vector<std::size_t> awaited_;  // by all others
 };
 
 }  // namespace
@@ -195,12 +222,16 @@ bool may_hang(const WatchedRank& rank, std::int64_t now_ns) {
 
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
   const Graph graph(ranks, now_ns, silent_ns);
-  if (const std::optional<std::size_t> culprit = graph.culprit(); culprit.has_value()) {
-    return {.kind = HangVerdict::Kind::culprit,
-            .index = *culprit,
-            .sentence =
-                culprit_sentence(ranks[*culprit], graph.slowest_of_others(*culprit).value_or(-1), now_ns)};
+  HangVerdict verdict;
+  for (const std::size_t each : graph.culprits()) {
+    std::string sentence = culprit_sentence(ranks[each], graph.slowest_of_others(each).value_or(-1), now_ns);
+    if (verdict.kind == HangVerdict::Kind::none) {
+      verdict = {.kind = HangVerdict::Kind::culprit, .index = each, .sentence = std::move(sentence)};
+    } else {
+      verdict.others.push_back({.index = each, .sentence = std::move(sentence)});
+    }
   }
+  if (verdict.kind != HangVerdict::Kind::none) return verdict;
   const std::vector<std::size_t> over = graph.hopeless();
   if (over.empty()) return {};
   return {.kind = HangVerdict::Kind::no_sink, .index = 0, .sentence = no_sink_sentence(ranks, over, now_ns)};

@@ -6,9 +6,10 @@
 // silent in a wait, while others wait for it beyond theirs. A rank that waits for others and looks is never
 // it.
 //
-// Where a rank has no learned time yet, what the others show counts: it alone does not wait, they all do and
-// look, and of those some do the same work (SlotView::role) in the same step. They have come as far as they
-// can without it, so how long they took says how long it may take (Deadlines::alone_among).
+// Where a rank has no learned time yet, what the others show counts: it does not wait, they all do and look,
+// and of those some do the same work (SlotView::role) in the same step. They have come as far as they can
+// without it, so how long they took says how long it may take (Deadlines::alone_among). Several may hang so
+// at once, as long as they are fewer than the others, and every one of them has had its time.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +40,19 @@ struct HangVerdict {
   std::size_t index = 0;  // of the culprit in `ranks`
   std::string
       sentence;  // "rank 2 (host a) hangs: step 9 (forward) for 5.2 s, 31 ms are usual; it is stopped"
+  struct Another {
+    std::size_t index = 0;
+    std::string sentence = {};
+  };
+  std::vector<Another> others = {};  // that hang beside the culprit, by the same evidence
 };
 
 // Cheap. While it is so of none, there is no verdict.
 bool may_hang(const WatchedRank& rank, std::int64_t now_ns);
 
-// `silent_ns`: a rank that waits looks at least this often. One culprit at a time: the one that is over its
-// time for longest. While some rank of the run is not among `ranks` (SlotView::members), it may be the one
-// that all wait for, so there is no verdict no_sink.
+// `silent_ns`: a rank that waits looks at least this often. Of ranks that are over a time of their own only
+// one: that for longest, because the others may hang for its sake. While some rank of the run is not among
+// `ranks` (SlotView::members), it may be the one that all wait for, so there is no verdict no_sink.
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns);
 
 }  // namespace holdfast

@@ -98,7 +98,11 @@ std::string culprit_text(std::span<const FlightRecord> records, const std::optio
                          record.slot.launched_rank, record.host);
   }
   const HangVerdict verdict = hang_among(records);
-  if (verdict.kind != HangVerdict::Kind::none) return verdict.sentence;
+  if (verdict.kind != HangVerdict::Kind::none) {
+    std::string text = verdict.sentence;
+    for (const HangVerdict::Another& each : verdict.others) text += "; " + each.sentence;
+    return text;
+  }
   // A look at healthy ranks always finds some ahead of others; only one that is missed by most is a hint.
   if (divergence.has_value() && divergence->not_begun.size() == 1 && divergence->begun.size() > 1)
     return fmt::format("perhaps rank {}, which is behind the others", divergence->not_begun.front());

@@ -207,7 +207,7 @@ class Guard {
       names +=
           fmt::format("{}rank {} (host {})", names.empty() ? "" : ", ", spare.slot.launched_rank, spare.host);
     }
-    write_notice(board_->header().lost_spare, spares.front().slot.launched_rank, names);
+    write_notice(board_->header().lost_spares, spares.front().slot.launched_rank, names);
   }
 
   // The handle first: if the facts are still those of the slot, the handle is that process's.
@@ -276,28 +276,39 @@ class Guard {
     }
     std::ranges::move(distant_ranks(now_ns), std::back_inserter(ranks));
     const HangVerdict verdict = find_culprit(ranks, now_ns, silent_ns);
-    const Suspicion suspicion = {.kind = verdict.kind, .index = verdict.index};
+    std::vector<HangVerdict::Another> culprits = verdict.others;
+    culprits.insert(culprits.begin(), {.index = verdict.index, .sentence = verdict.sentence});
+    Suspicion suspicion = {.kind = verdict.kind, .indices = {}};
+    for (const HangVerdict::Another& each : culprits) suspicion.indices.push_back(each.index);
     const bool again = suspicion == suspected_;  // a single look may have caught a slot between two moments
-    suspected_ = suspicion;
+    suspected_ = std::move(suspicion);
     if (verdict.kind == HangVerdict::Kind::none || !again) return;
-    if (verdict.kind == HangVerdict::Kind::no_sink) {
-      end_all(verdict.sentence, now_ns);
-    } else if (ranks[verdict.index].own_host) {
-      end_one(slots[verdict.index], verdict.sentence, now_ns);
-    }
+    if (verdict.kind == HangVerdict::Kind::no_sink) return end_all(verdict.sentence, now_ns);
+    std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
+    for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
+    end(culprits, now_ns);
   }
 
-  void end_one(std::uint32_t index, const std::string& sentence, std::int64_t now_ns) {
-    take_flight(sentence);
-    write_notice(board_->header().verdict, read_slot(board_->slot(index)).launched_rank, sentence);
-    kill(watched_[index], now_ns);
-    say(sentence + "; it is ended");
+  // What all were at is one record, and told before any of them has gone. `index`: of the slot.
+  void end(std::span<const HangVerdict::Another> culprits, std::int64_t now_ns) {
+    std::string sentences;
+    for (const HangVerdict::Another& each : culprits)
+      sentences += fmt::format("{}{}", sentences.empty() ? "" : "; ", each.sentence);
+    if (!culprits.empty()) take_flight(sentences);
+    for (const HangVerdict::Another& each : culprits) {
+      const auto index = static_cast<std::uint32_t>(each.index);
+      write_notice(board_->header().verdicts, read_slot(board_->slot(index)).launched_rank, each.sentence);
+    }
+    for (const HangVerdict::Another& each : culprits) {
+      kill(watched_[each.index], now_ns);
+      say(each.sentence + "; it is ended");
+    }
   }
 
   // Level 2: nobody of this host goes on; the launcher starts the run again.
   void end_all(const std::string& sentence, std::int64_t now_ns) {
     take_flight(sentence);
-    write_notice(board_->header().verdict, -1, sentence);
+    write_notice(board_->header().verdicts, -1, sentence);
     for (Watched& each : watched_) {
       if (each.id != 0 && !each.ended) kill(each, now_ns);
     }
@@ -352,7 +363,7 @@ class Guard {
 
   struct Suspicion {
     HangVerdict::Kind kind = HangVerdict::Kind::none;
-    std::size_t index = 0;
+    std::vector<std::size_t> indices = {};  // of the culprits
     bool operator==(const Suspicion&) const = default;
   };
 

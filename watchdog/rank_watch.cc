@@ -54,8 +54,8 @@ RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::u
       board_(std::move(board)),
       slot_(slot),
       deadlines_(setup_.limits),
-      verdicts_taken_(read_notice(board_->header().verdict).number),
-      spares_taken_(read_notice(board_->header().lost_spare).number),
+      verdicts_taken_(board_->header().verdicts.count),
+      spares_taken_(board_->header().lost_spares.count),
       restart_gap_ns_(look_ns) {
   const std::int64_t now_ns = env_->monotonic_ns();
   begin_phase(Phase::start_up, 0, 0, now_ns);
@@ -179,20 +179,22 @@ std::atomic<std::uint64_t>& RankWatch::ring_count() {
 }
 
 std::string RankWatch::take_verdict() {
-  return take(board_->header().verdict, verdicts_taken_);
+  return take(board_->header().verdicts, verdicts_taken_, "; ");
 }
 
 std::string RankWatch::take_lost_spares() {
-  return take(board_->header().lost_spare, spares_taken_);
+  return take(board_->header().lost_spares, spares_taken_, ", ");
 }
 
 // Asked after every step, so nothing but the number is read where there is nothing new.
-std::string RankWatch::take(const BoardNotice& notice, std::uint64_t& taken) {
-  if (notice.version / 2 <= taken) return {};
-  Notice newest = read_notice(notice);
-  if (newest.number <= taken) return {};
-  taken = newest.number;
-  return std::move(newest.sentence);
+std::string RankWatch::take(const BoardNotices& notices, std::uint64_t& taken, std::string_view between) {
+  if (notices.count.load(std::memory_order_acquire) <= taken) return {};
+  std::string text;
+  for (const Notice& notice : read_notices(notices, taken)) {
+    taken = notice.number;
+    text += fmt::format("{}{}", text.empty() ? "" : between, notice.sentence);
+  }
+  return text;
 }
 
 Board& RankWatch::board() {

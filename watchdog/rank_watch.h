@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/env.h"
@@ -61,16 +62,17 @@ class RankWatch final : public WaitListener {
   std::span<Span> ring();                    // for SpanRecorder::record_into
   std::atomic<std::uint64_t>& ring_count();  // of the spans opened there, for whoever counts them
 
-  // The guard's newest verdict that was not taken yet; empty: none. "rank 2 (host a) hangs: ..."
+  // The guard's verdicts that were not taken yet, behind each other; empty: none. "rank 2 (host a) hangs:
+  // ..."
   std::string take_verdict();
-  // As that, the spares that have died: "rank 3 (host a)".
+  // As that, the spares that have died: "rank 3 (host a), rank 4 (host a)".
   std::string take_lost_spares();
   Board& board();
 
  private:
   RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
   void begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns);
-  static std::string take(const BoardNotice& notice, std::uint64_t& taken);
+  static std::string take(const BoardNotices& notices, std::uint64_t& taken, std::string_view between);
   std::int64_t deadline_of(Phase phase) const;
   void learn(std::int64_t now_ns);
   void keep_guard(std::int64_t now_ns);

@@ -235,9 +235,26 @@ class WatchdogTest(unittest.TestCase):
         slow = "step.begin@1=sleep:1000,step.begin@1:1=sleep:7000"  # longer than six floors, and less than ten times the others
         for name, culprit, faults in (("step", 1, "step.begin@2:1=spin"), ("evaluation", 2, f"{slow},evaluation.begin:2=spin")):
             with self.subTest(name):
-                run = self.scene.run(f"first-{name}", [*RAM, "--watchdog.floor=1s"])
+                run = self.scene.run(f"first-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s"])
                 start = self.watched(run.start(3, "ft", (), faults))
-                self.assertRegex(self.expect_healed(start, [culprit]), r"for (6\.\d|7\.\d) s, others needed \d+ ms; it waits for nobody")
+                self.expect_first_times(self.expect_healed(start, [culprit]), [culprit])
+
+    def test_several_hang_in_the_first_steps(self):
+        """Fewer than those that wait for them: named and ended together, by what the others needed."""
+        run = self.scene.run("first-several", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2"])
+        start = self.watched(run.start(6, "ft", (), f"step.begin@2:1=sleep:{1000 * SETTLE_S},step.begin@2:4=stop"))
+        output = self.expect_healed(start, [1, 4], ranks_after=4)
+        self.expect_first_times(output, [1, 4])
+        self.assertEqual(len(run.events("fault")), 1, "both by one recovery")
+
+    def expect_first_times(self, output, culprits):
+        """With a floor of a second, and nothing learned: after six seconds, and ten times what the others needed."""
+        found = re.findall(r"guard: rank (\d) .* hangs: .*step \d+ for (\S+) s, others needed (\S+) (ms|s); ", output)
+        self.assertEqual(sorted(int(rank) for rank, *_ in found), culprits, output)
+        for _, noticed_s, needed, unit in found:
+            limit_s = max(6, 10 * float(needed) / (1000 if unit == "ms" else 1))
+            self.assertGreaterEqual(float(noticed_s), limit_s - 0.1, output)
+            self.assertLess(float(noticed_s), limit_s + GUARD_LATE_S, output)
 
     def test_runs_ten_times_apart_in_speed(self):
         """The same settings: a hang is noticed after three times what the steps of the run take, and not before; in the fast

@@ -227,17 +227,42 @@ TEST_F(BoardTest, TextsAreCutToWhatFits) {
 
 TEST_F(BoardTest, VerdictsCount) {
   const std::unique_ptr<Board> board = made(1);
-  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
-  write_notice(board->header().verdict, 3, "rank 3 hangs");
-  write_notice(board->header().verdict, 1, "rank 1 hangs" + std::string(400, '!'));
-  const Notice verdict = read_notice(board->header().verdict);
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 0u);
+  write_notice(board->header().verdicts, 3, "rank 3 hangs");
+  write_notice(board->header().verdicts, 1, "rank 1 hangs" + std::string(400, '!'));
+  const Notice verdict = newest_notice(board->header().verdicts);
   EXPECT_EQ(verdict.number, 2u);
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.sentence.size(), board_text_bytes - 1);
-  board->header().verdict.version = 5;  // its writer died in the middle
-  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
-  write_notice(board->header().verdict, 2, "rank 2 hangs");
-  EXPECT_EQ(read_notice(board->header().verdict).number, 3u);
+  // A guard dies while it writes the third one; its heir writes another.
+  BoardNotices::Entry& torn = board->header().verdicts.newest[3];
+  torn.number = 0;
+  store_text(torn.sentence, "rank 9 ha");
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 2u);
+  write_notice(board->header().verdicts, 2, "rank 2 hangs");
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 3u);
+  EXPECT_EQ(newest_notice(board->header().verdicts).sentence, "rank 2 hangs");
+}
+
+TEST_F(BoardTest, TheNewestNoticesAreKept) {
+  const std::unique_ptr<Board> board = made(1);
+  BoardNotices& spares = board->header().lost_spares;
+  const auto sentences = [&](std::uint64_t after) {
+    std::vector<std::string> all;
+    for (const Notice& notice : read_notices(spares, after)) all.push_back(notice.sentence);
+    return all;
+  };
+  EXPECT_THAT(sentences(0), testing::IsEmpty());
+  for (int rank = 1; rank <= 3; ++rank) write_notice(spares, rank, fmt::format("rank {}", rank));
+  EXPECT_THAT(sentences(0), testing::ElementsAre("rank 1", "rank 2", "rank 3"));
+  EXPECT_THAT(sentences(1), testing::ElementsAre("rank 2", "rank 3"));
+  EXPECT_THAT(sentences(3), testing::IsEmpty());
+  for (int rank = 4; rank <= 11; ++rank) write_notice(spares, rank, fmt::format("rank {}", rank));
+  EXPECT_THAT(sentences(0), testing::SizeIs(BoardNotices::kept));
+  EXPECT_EQ(sentences(0).front(), "rank 4");
+  EXPECT_EQ(read_notices(spares, 9).front().number, 10u);
+  spares.newest[10 % BoardNotices::kept].number = 0;  // a newer one just takes its place
+  EXPECT_THAT(sentences(8), testing::ElementsAre("rank 9", "rank 11"));
 }
 
 TEST_F(BoardTest, TheFirstRunDirectoryStays) {

@@ -216,6 +216,66 @@ TEST(Detector, OfTheFirstStepsNobodyIsBlamedWhereOthersMayBeAtWork) {
   EXPECT_EQ(verdict(spare), Kind::culprit);
 }
 
+// Of a run of five.
+std::vector<WatchedRank> three_wait_for(const WatchedRank& one, const WatchedRank& other) {
+  std::vector<WatchedRank> ranks = {first(waits(0, 40'000)), one, first(waits(2, 40'000)), other,
+                                    first(waits(4, 40'000))};
+  for (WatchedRank& rank : ranks) rank.slot.members = 5;
+  return ranks;
+}
+
+TEST(Detector, OfTheFirstStepsSeveralThatMostOthersWaitFor) {
+  const HangVerdict verdict =
+      verdict_on(three_wait_for(first(computes(1, 39'000)), stopped(first(computes(3, 39'500)))));
+  ASSERT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.index, 1u);
+  EXPECT_EQ(verdict.sentence,
+            "rank 1 (host a) hangs: step 9 for 39.0 s, others needed 10 ms; it waits for nobody");
+  ASSERT_EQ(verdict.others.size(), 1u);
+  EXPECT_EQ(verdict.others[0].index, 3u);
+  EXPECT_EQ(verdict.others[0].sentence,
+            "rank 3 (host a) hangs: step 9 for 39.5 s, others needed 10 ms; it is stopped");
+}
+
+TEST(Detector, OfTheFirstStepsSeveralOnlyWhereAllHaveHadTheirTime) {
+  const WatchedRank hangs = first(computes(1, 39'000));
+  const auto verdict = [&](const WatchedRank& other) {
+    return verdict_on(three_wait_for(hangs, other)).kind;
+  };
+  EXPECT_EQ(verdict(first(computes(3, 30'100))), Kind::culprit);
+  EXPECT_EQ(verdict(first(computes(3, 29'900))), Kind::none)
+      << "it may be at work, and the first wait for it";
+  EXPECT_EQ(verdict(first(computes(3, 39'000), 1)), Kind::none) << "the only one that does such work";
+  WatchedRank learned = first(computes(3, 39'000));
+  learned.slot.alone_ns = 0;
+  EXPECT_EQ(verdict(learned), Kind::none) << "it has a time of its own";
+  WatchedRank looks = first(waits(3, 39'000));
+  EXPECT_EQ(verdict(looks), Kind::culprit) << "then it is one";
+  EXPECT_TRUE(verdict_on(three_wait_for(hangs, looks)).others.empty());
+}
+
+TEST(Detector, OfTheFirstStepsTheMostAreNotBlamedByTheFew) {
+  std::vector<WatchedRank> ranks = three_wait_for(first(computes(1, 39'000)), first(computes(3, 39'000)));
+  EXPECT_EQ(verdict_on(ranks).others.size(), 1u);
+  ranks[4] = first(computes(4, 39'000));
+  ranks[4].slot.members = 5;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "three are at work, and two have come through";
+  ranks.pop_back();
+  for (WatchedRank& rank : ranks) rank.slot.members = 4;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "two and two";
+}
+
+TEST(Detector, OfTheFirstStepsTheOtherOneAlsoWhenTheFirstHasEnded) {
+  std::vector<WatchedRank> ranks = three_wait_for(first(computes(1, 39'000)), first(computes(3, 39'000)));
+  ranks[1].ended = true;
+  const HangVerdict verdict = verdict_on(ranks);
+  EXPECT_EQ(verdict.index, 3u);
+  EXPECT_TRUE(verdict.others.empty());
+  for (std::size_t each : {0u, 2u, 3u, 4u}) ranks[each].slot.epoch = 1;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none)
+      << "it was of the epoch before: one of this one is out of sight";
+}
+
 TEST(Detector, OfTheFirstStepsWhoHasJustBegunToComputeHasItsTime) {
   WatchedRank late = first(computes(1, 90'000));
   late.slot.beat_ns = now_ns - 20'000 * ms;  // it waited for somebody until then

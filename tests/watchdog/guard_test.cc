@@ -157,7 +157,7 @@ TEST_F(GuardTest, WritesWhatAllWereAtWhenOneDies) {
   EXPECT_EQ(flights()[1].state, 'X');
   EXPECT_EQ(flights()[1].slot.step, 9u);
   EXPECT_TRUE(alive(0) && alive(2));
-  EXPECT_EQ(read_notice(board->header().verdict).number, 0u);
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 0u);
 }
 
 TEST_F(GuardTest, EndsTheOneThatHangs) {
@@ -169,14 +169,14 @@ TEST_F(GuardTest, EndsTheOneThatHangs) {
   for (const int innocent : {0, 1, 3}) computes(innocent, for_ever_ms);  // they go on without it
   EXPECT_GE(env.monotonic_ns() - slot(2).begun_ns, 100 * ms);
   ASSERT_TRUE(soon([&] { return flights().size() == 4; }));
-  const Notice verdict = read_notice(board->header().verdict);
+  const Notice verdict = newest_notice(board->header().verdicts);
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.sentence, HasSubstr("rank 2 (host " + env.host_name() + ") hangs: step 9 for "));
   EXPECT_EQ(said(), "holdfast guard: " + verdict.sentence + "; it is ended\n");
   EXPECT_EQ(flights()[0].reason, verdict.sentence);
   env.sleep_us(300'000);
   EXPECT_TRUE(alive(0) && alive(1) && alive(3));
-  EXPECT_EQ(read_notice(board->header().verdict).number, 1u);
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 1u);
 }
 
 TEST_F(GuardTest, EndsAStoppedOneAlthoughItSaysThatItWaits) {
@@ -185,7 +185,7 @@ TEST_F(GuardTest, EndsAStoppedOneAlthoughItSaysThatItWaits) {
   ASSERT_TRUE(rank(1).signal(SIGSTOP).ok());
   start_guard();
   ASSERT_TRUE(rank(1).wait_ended(soon_ms));
-  EXPECT_THAT(read_notice(board->header().verdict).sentence, HasSubstr("it is stopped"));
+  EXPECT_THAT(newest_notice(board->header().verdicts).sentence, HasSubstr("it is stopped"));
   EXPECT_TRUE(alive(0) && alive(2));
 }
 
@@ -198,7 +198,30 @@ TEST_F(GuardTest, EndsAllThatAreStopped) {
   const pid_t guard = start_guard();
   for (int each = 0; each < 3; ++each) EXPECT_TRUE(rank(each).wait_ended(soon_ms)) << each;
   EXPECT_EQ(end_of(guard), 0);
-  EXPECT_EQ(read_notice(board->header().verdict).number, 3u);
+  EXPECT_EQ(newest_notice(board->header().verdicts).number, 3u);
+}
+
+TEST_F(GuardTest, EndsAllThatHangInTheFirstSteps) {
+  add_ranks(5);
+  for (int each = 0; each < 5; ++each) {
+    if (each < 3) waits(each, for_ever_ms);
+    slot(each).members = 5;
+    slot(each).role = 0;
+    slot(each).alone_ns = 200 * ms;
+  }
+  const pid_t guard = start_guard();
+  EXPECT_TRUE(rank(3).wait_ended(soon_ms) && rank(4).wait_ended(soon_ms));
+  for (int innocent = 0; innocent < 3; ++innocent) computes(innocent, for_ever_ms);  // and slots 3, 4 stay
+  ASSERT_TRUE(soon([&] { return flights().size() == 5; }));
+  std::vector<int> named;
+  for (const Notice& notice : read_notices(board->header().verdicts)) {
+    named.push_back(notice.rank);
+    EXPECT_THAT(said(), HasSubstr("holdfast guard: " + notice.sentence + "; it is ended\n"));
+    EXPECT_THAT(flights()[0].reason, HasSubstr(notice.sentence));
+  }
+  EXPECT_THAT(named, testing::ElementsAre(3, 4));
+  EXPECT_EQ(end_of(guard, 100), -1);
+  EXPECT_TRUE(alive(0) && alive(1) && alive(2));
 }
 
 TEST_F(GuardTest, ADeathGivesTheOthersTheirTimeAnew) {
@@ -221,7 +244,7 @@ TEST_F(GuardTest, EndsAllWhoWaitForEachOther) {
   EXPECT_FALSE(alive(0) || alive(1) || alive(2));
   EXPECT_THAT(said(), HasSubstr("all ranks wait for each other: rank 0, step 9, for an all-reduce"));
   EXPECT_THAT(said(), HasSubstr("; all ranks of this host are ended\n"));
-  EXPECT_EQ(read_notice(board->header().verdict).rank, -1);
+  EXPECT_EQ(newest_notice(board->header().verdicts).rank, -1);
   EXPECT_THAT(flights(), SizeIs(3));
 }
 
@@ -282,15 +305,15 @@ TEST_F(GuardTest, TellsOfASpareThatDied) {
   ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
   ASSERT_TRUE(rank(0).wait_ended(soon_ms));
   ASSERT_TRUE(ticks(3));
-  EXPECT_EQ(read_notice(board->header().lost_spare).number, 0u) << "it had a seat";
+  EXPECT_EQ(newest_notice(board->header().lost_spares).number, 0u) << "it had a seat";
   ASSERT_TRUE(rank(2).signal(SIGKILL).ok());
-  ASSERT_TRUE(soon([&] { return read_notice(board->header().lost_spare).number == 1; }));
-  EXPECT_EQ(read_notice(board->header().lost_spare).sentence, "rank 2 (host " + env.host_name() + ")");
+  ASSERT_TRUE(soon([&] { return newest_notice(board->header().lost_spares).number == 1; }));
+  EXPECT_EQ(newest_notice(board->header().lost_spares).sentence, "rank 2 (host " + env.host_name() + ")");
   slot(1).left = 1;
   ASSERT_TRUE(rank(1).signal(SIGKILL).ok());
   ASSERT_TRUE(rank(1).wait_ended(soon_ms));
   env.sleep_us(50'000);
-  EXPECT_EQ(read_notice(board->header().lost_spare).number, 1u) << "it went by itself";
+  EXPECT_EQ(newest_notice(board->header().lost_spares).number, 1u) << "it went by itself";
 }
 
 TEST_F(GuardTest, WithoutARunDirectoryItWatchesAllTheSame) {

@@ -176,21 +176,33 @@ TEST_F(RankWatchTest, LeavesItsSlot) {
 
 TEST_F(RankWatchTest, TakesAVerdictOnce) {
   const auto early = begin(0);
-  write_notice(early->board().header().verdict, 1, "rank 1 hangs");
+  write_notice(early->board().header().verdicts, 1, "rank 1 hangs");
   const auto late = begin(1);
   EXPECT_EQ(early->take_verdict(), "rank 1 hangs");
   EXPECT_EQ(early->take_verdict(), "");
   EXPECT_EQ(late->take_verdict(), "") << "from before its time";
-  write_notice(early->board().header().verdict, 2, "rank 2 hangs");
+  write_notice(early->board().header().verdicts, 2, "rank 2 hangs");
   EXPECT_EQ(late->take_verdict(), "rank 2 hangs");
 }
 
 TEST_F(RankWatchTest, HearsOfALostSpareOnce) {
   const auto watch = begin(0);
   EXPECT_EQ(watch->take_lost_spares(), "");
-  write_notice(watch->board().header().lost_spare, 3, "rank 3 (host a)");
+  write_notice(watch->board().header().lost_spares, 3, "rank 3 (host a)");
   EXPECT_EQ(watch->take_lost_spares(), "rank 3 (host a)");
   EXPECT_EQ(watch->take_lost_spares(), "");
+  EXPECT_EQ(watch->take_verdict(), "");
+}
+
+TEST_F(RankWatchTest, HearsOfAllThatWasSaidMeanwhile) {
+  const auto watch = begin(0);
+  BoardHeader& header = watch->board().header();
+  write_notice(header.lost_spares, 3, "rank 3 (host a)");
+  write_notice(header.lost_spares, 4, "rank 4 (host b), rank 5 (host b)");
+  EXPECT_EQ(watch->take_lost_spares(), "rank 3 (host a), rank 4 (host b), rank 5 (host b)");
+  write_notice(header.verdicts, 1, "rank 1 hangs");
+  write_notice(header.verdicts, 2, "rank 2 hangs");
+  EXPECT_EQ(watch->take_verdict(), "rank 1 hangs; rank 2 hangs");
   EXPECT_EQ(watch->take_verdict(), "");
 }
 

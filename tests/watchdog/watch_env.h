@@ -1,5 +1,4 @@
-// A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes with the
-// object.
+// For the tests of this folder.
 #pragma once
 
 #include <unistd.h>
@@ -7,9 +6,12 @@
 #include <string>
 
 #include "tests/support/forwarding_env.h"
+#include "watchdog/board.h"
 
 namespace holdfast {
 
+// A clock that stands still but for sleeps, an identity to choose, and a name for a board that goes with the
+// object.
 class WatchEnv final : public ForwardingEnv {
  public:
   WatchEnv() : ForwardingEnv(posix_env()) {}
@@ -25,5 +27,11 @@ class WatchEnv final : public ForwardingEnv {
   std::int64_t own_id = getpid();
   const std::string board = fmt::format("holdfast-test-{}-{:016x}", getpid(), posix_env().random_u64());
 };
+
+// Number 0: there is none.
+inline Notice newest_notice(const BoardNotices& notices) {
+  const std::vector<Notice> all = read_notices(notices);
+  return all.empty() ? Notice() : all.back();
+}
 
 }  // namespace holdfast
