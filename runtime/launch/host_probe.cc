@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t death_limit_ms = 10'000;
+constexpr std::int64_t death_limit_ms = 10'000, look_ms = 50;
 constexpr int not_reached = 255;  // by which ssh says so
 
 // The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
@@ -30,7 +30,8 @@ bool is_this_host(Env& env, const std::string& name) {
 }  // namespace
 
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
-                                          const std::vector<std::string>& words, std::int64_t limit_ms) {
+                                          const std::vector<std::string>& words,
+                                          const std::function<std::int64_t()>& left_ms) {
   std::vector<std::optional<int>> answers(hosts.size());
   std::vector<std::unique_ptr<Process>> asking(hosts.size());
   for (std::size_t i = 0; i < hosts.size(); ++i) {
@@ -45,11 +46,11 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
         {.arguments = line, .output = "/dev/null", .own_session = true, .die_with_parent = true});
     if (started.ok()) asking[i] = std::move(started).value();
   }
-  const std::int64_t until_ns = env.monotonic_ns() + limit_ms * 1'000'000;
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (asking[i] == nullptr) continue;
-    const std::int64_t left_ms = (until_ns - env.monotonic_ns()) / 1'000'000;
-    if (!asking[i]->wait_ended(std::max<std::int64_t>(left_ms, 0))) {
+    std::int64_t left = left_ms();
+    while (!asking[i]->wait_ended(std::clamp<std::int64_t>(left, 0, look_ms)) && left > 0) left = left_ms();
+    if (!asking[i]->wait_ended(0)) {
       static_cast<void>(asking[i]->signal_group(SIGKILL).ok());
       asking[i]->wait_ended(death_limit_ms);
     }

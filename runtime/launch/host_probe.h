@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,11 @@
 
 namespace holdfast {
 
-// Runs the words there (for its shell), on all hosts at once; the exit codes. None: it did not answer within
-// `limit_ms`, or could not be reached. Of this host, where nothing is run: 0.
+// Runs the words there (for its shell), on all hosts at once; the exit codes. None: it could not be reached,
+// or did not answer while `left_ms`, which is asked again and again, was more than 0. Of this host, where
+// nothing is run: 0.
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
-                                          const std::vector<std::string>& words, std::int64_t limit_ms);
+                                          const std::vector<std::string>& words,
+                                          const std::function<std::int64_t()>& left_ms);
 
 }  // namespace holdfast

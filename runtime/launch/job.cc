@@ -92,8 +92,12 @@ void Job::look() {
   if (stop_->requested() && plan_.may_be_cut_short) look_at_step();
 }
 
+// Those that the run has started itself are looked for when none is left of the others, or all are to know
+// something.
 void Job::look_at_ranks() {
-  if (ranks_.size() >= static_cast<std::size_t>(plan_.ranks) && !is_final(status_)) return;
+  const bool asks = stop_->requested() && !passed_on_;
+  const bool all_known = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
+  if (all_known && !is_final(status_) && !asks && !all_ended()) return;
   ranks_ = read_launched_ranks(*env_, plan_.directory);
   const std::string host = env_->host_name();
   for (const LaunchedRank& rank : ranks_) {
@@ -102,8 +106,7 @@ void Job::look_at_ranks() {
     Result<std::unique_ptr<Process>> process = env_->processes().find(rank.process);
     const std::optional<ProcessFacts> facts = env_->processes().facts(rank.process);
     const bool same = facts.has_value() && facts->started_ticks == rank.started_ticks;
-    processes_[rank.rank] =
-        process.ok() && same ? std::move(process).value() : nullptr;  // null: gone already
+    processes_[rank.rank] = process.ok() && same ? std::move(process).value() : nullptr;
   }
 }
 
@@ -126,14 +129,19 @@ bool Job::lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const {
   return now_ns - since_ns > limit_ms * 1'000'000;
 }
 
-void Job::look_at_mpirun() {
+// Of this host, as far as they are known; false where there is none.
+bool Job::all_ended() const {
   const auto ended = [](const auto& rank) { return rank.second == nullptr || rank.second->wait_ended(0); };
-  const bool all_here = processes_.size() == static_cast<std::size_t>(plan_.ranks);
-  const bool all_ended = !processes_.empty() && std::ranges::all_of(processes_, ended);
+  return !processes_.empty() && std::ranges::all_of(processes_, ended);
+}
+
+void Job::look_at_mpirun() {
+  const bool all_here =
+      ranks_.size() >= static_cast<std::size_t>(plan_.ranks) && processes_.size() == ranks_.size();
   // The record comes before the report is written; then a rank says that it leaves.
   const bool left =
       std::ranges::any_of(ranks_, [](const LaunchedRank& rank) { return rank.end.has_value(); });
-  const bool over = (all_here && all_ended) || (is_final(status_) && (left || all_ended));
+  const bool over = (all_here && all_ended()) || (is_final(status_) && (left || all_ended()));
   if (lasts(over, over_since_ns_, over_limit_ms)) {
     why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks", over_limit_ms / 1000);
   }
@@ -179,10 +187,11 @@ void Job::look_for_life() {
   lifeless_since_ns_ = -1;
 }
 
-// A rank that has not begun would be ended by the signal. mpirun passes it on to all hosts, but not when it
-// is stopped; twice does no harm.
+// A rank that has not begun would be ended by the signal; once the run trains, those that have not begun have
+// died. mpirun passes it on to all hosts, but not when it is stopped; twice does no harm.
 void Job::pass_on_request() {
-  if (ranks_.size() < static_cast<std::size_t>(plan_.ranks)) return;
+  const bool all_begun = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
+  if (!all_begun && status_.state == "unknown") return;
   static_cast<void>(mpirun_->signal(SIGUSR2).ok());
   for (const auto& [rank, process] : processes_) {
     if (process != nullptr) static_cast<void>(process->signal(SIGUSR2).ok());

@@ -56,6 +56,7 @@ class Job {
   void look_for_life();
   void look_at_step();
   void pass_on_request();
+  bool all_ended() const;
   bool lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const;
   StartEnd end_of_start(std::uint64_t step_before) const;
   bool ended_by_mpirun() const;
@@ -68,7 +69,7 @@ class Job {
   std::unique_ptr<Process> mpirun_;
   std::optional<ProcessEnd> mpirun_end_;
   std::vector<LaunchedRank> ranks_;
-  std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host
+  std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host; null: gone already
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;
   bool passed_on_ = false, cut_short_ = false;

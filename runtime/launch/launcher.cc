@@ -16,7 +16,8 @@ constexpr std::int64_t host_retry_ms = 5'000;
 constexpr std::int64_t host_patience_ms = 1'800'000;
 constexpr std::int64_t look_ms = 50;
 constexpr std::int64_t host_answer_ms = 10'000;
-constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs
+constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and less when it is over soon
+constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
 void say(const std::string& sentence) {
@@ -199,14 +200,12 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   note_run_id();
   std::vector<std::string> words = words_of(duty, token_, run_ids_);
   words.insert(words.begin(), shell_word(places_.program));
-  const std::int64_t limit_ms = stop_->requested() ? hurried_answer_ms : host_answer_ms;
   if (last) {  // who did not answer before rarely does now
     const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
-    static_cast<void>(
-        ask_hosts(*env_, hosts_, words, all_answer ? limit_ms : std::min(limit_ms, look_answer_ms)));
+    static_cast<void>(ask(words, all_answer ? host_answer_ms : look_answer_ms));
     return;
   }
-  const std::vector<std::optional<int>> codes = ask_hosts(*env_, hosts_, words, limit_ms);
+  const std::vector<std::optional<int>> codes = ask(words, host_answer_ms);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const bool answers = codes[i] == 0;
     if (codes[i].has_value() && !answers) {
@@ -226,11 +225,30 @@ void Launcher::note_run_id() {
   run_ids_ += (run_ids_.empty() ? "" : ",") + run_id;
 }
 
+// In a hurry once somebody has asked for a stop, be it meanwhile: also this ends within the notice.
+std::vector<std::optional<int>> Launcher::ask(const std::vector<std::string>& words, std::int64_t limit_ms) {
+  const std::int64_t until_ns = env_->monotonic_ns() + limit_ms * 1'000'000;
+  std::int64_t hurried_until_ns = -1;
+  return ask_hosts(*env_, hosts_, words, [&] {
+    stop_->poll();
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
+    if (hurried_until_ns < 0) {
+      const std::int64_t left_ms = std::clamp<std::int64_t>(stop_->left_to_end_ms() - end_reserve_ms,
+                                                            least_answer_ms, hurried_answer_ms);
+      hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
+    }
+    return (hurried_until_ns - now_ns) / 1'000'000;
+  });
+}
+
 bool Launcher::lives_elsewhere() {
   std::vector<std::string> words = words_of(HostDuty::look, token_, "");
   words.insert(words.begin(), shell_word(places_.program));
-  const std::vector<std::optional<int>> codes = ask_hosts(*env_, hosts_, words, look_answer_ms);
-  return std::ranges::any_of(codes, [](const std::optional<int>& code) { return code == 1; });
+  const std::vector<std::optional<int>> codes = ask(words, look_answer_ms);
+  // Who was asked in a hurry may not have come to answer.
+  return stop_->requested() ||
+         std::ranges::any_of(codes, [](const std::optional<int>& code) { return code == 1; });
 }
 
 // On the hosts that are left; waits while they are too few.

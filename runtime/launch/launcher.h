@@ -43,6 +43,7 @@ class Launcher {
   void note_run_id();
   void ask_all_hosts(HostDuty duty, bool last);
   bool lives_elsewhere();
+  std::vector<std::optional<int>> ask(const std::vector<std::string>& words, std::int64_t limit_ms);
   bool wait_ms(std::int64_t duration_ms);
   void log_fault(const StartEnd& end);
   void log_recovery(int ranks, std::uint64_t step);

@@ -40,4 +40,9 @@ std::int64_t StopRequest::left_ms() const {
   return said_twice_ ? 0 : std::max<std::int64_t>(0, patience_ms - waited_ms);
 }
 
+std::int64_t StopRequest::left_to_end_ms() const {
+  const std::int64_t waited_ms = (env_->monotonic_ns() - requested_ns_) / 1'000'000;
+  return std::max<std::int64_t>(0, notice_ms_ - waited_ms);
+}
+
 }  // namespace holdfast

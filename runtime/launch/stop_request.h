@@ -25,6 +25,8 @@ class StopRequest {
   std::int64_t notice_ms() const { return notice_ms_; }
   // Until it is over; 0 when it is. Only once it is requested.
   std::int64_t left_ms() const;
+  // And until this process is to be gone, too.
+  std::int64_t left_to_end_ms() const;
 
  private:
   Env* env_;

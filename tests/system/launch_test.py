@@ -187,6 +187,25 @@ class LaunchTest(unittest.TestCase):
         self.expect_finished(start, restarts=1)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS])
 
+    def test_none_of_the_launched_ranks_is_left(self):
+        """They died one after the other, and the run has grown back each time: it goes on, and takes the signal."""
+        start = self.launch("--elastic.grow_after=0s", "--training.steps=100000", "--checkpoint.ram_every_steps=1", ranks=2)
+        run = start.run
+        self.assertTrue(start.wait_for_step(3), start.tail())
+        mpirun = mpirun_of(run)
+        for victim in (0, 1):
+            harness.kill(start.rank_pid(victim), signal.SIGKILL)
+            grown = harness.wait_until(lambda: sum(event["reason"] == "growth" for event in run.events("recovery")) > victim,
+                                       harness.HANG_S, lambda: not start.alive(), "the run did not grow", start.tail)
+            self.assertTrue(grown, start.tail())
+        time.sleep(7)  # longer than mpirun may go on behind the end of its ranks
+        self.assertEqual(mpirun_of(run), mpirun, start.tail())
+        start.signal(signal.SIGTERM)
+        output = self.expect_end(start, 75)
+        self.assertNotIn("starting again", output)
+        self.assertEqual(run.status()["state"], "saved", output)
+        self.assertEqual(len(run.events("start")), 1)
+
     # What a restart does not mend
 
     def test_bad_config(self):
