@@ -31,7 +31,7 @@ def train(folder, config, options, first, snapshots, side, processors):
         lines = events(f"{name}/run")
     steps = [line for line in lines if line["event"] == "step"]
     if side == "with":
-        snapshots.append(sum(line["event"] == "snapshot" and line["step"] > first for line in lines))
+        snapshots.append(sum(line["event"] == "snapshot" for line in lines))
     measured = steps[first - 1:]
     return (measured[-1]["time_us"] - measured[0]["time_us"]) / 1e3 / (len(measured) - 1), [step["loss"] for step in steps]
 
@@ -43,7 +43,7 @@ def measure(folder, name, options):
     run = functools.partial(train, folder, config, options, first, snapshots)
     row, figures = cost_row(name, [{"cost": side_by_side(run, "without", "with"), "noise": side_by_side(run, "without", "without")}
                                    for _ in range(options.rounds)])
-    print(f"{row} {sum(snapshots)} in {len(snapshots)} runs of {steps - first} steps |", flush=True)
+    print(f"{row} {sum(snapshots)} in {len(snapshots)} runs of {steps} steps |", flush=True)
     return {"case": name, "ranks": options.ranks, "snapshots": snapshots} | figures
 
 
