@@ -37,7 +37,8 @@ constexpr const char* usage =
     "starts mpirun, makes SIGUSR2 of them, and starts the run again after a fault.\n"
     "The keys: holdfast config help. The console's \"gemm\" is the share of the rate that one large matrix "
     "product\n"
-    "reaches on the same cores, measured at the start, with 6 FLOP per weight and token and causal attention "
+    "reaches on the same cores, measured at the first start there, with 6 FLOP per weight and token and "
+    "causal attention "
     "once.\n";
 
 // SIGUSR2 asks for a save; mpirun passes it on to every rank. SIGTERM may leave half a second; SIGINT is
