@@ -22,6 +22,7 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.env().open_shared_memory(name));
   if (memory->bytes().size() < worker.snapshot_bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
+  worker.abort_nccl();  // the copies stand behind what it has in the device's queue
   Snapshot snapshot(worker, memory->bytes(), writer);
   HF_TRY_VOID(snapshot.begin());
   snapshot.complete();

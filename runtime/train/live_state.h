@@ -17,8 +17,9 @@ namespace holdfast {
 // Whether everyone who had a seat is still there. `seating`: by rank of `before`. Pure.
 bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const MembershipView& now);
 
-// `worker`: between two updates; its communicator is not used. `slot`: AsyncSaver::unused_slot() of this
-// `writer`, whose object is gone. Errors: the device's, or that the slot is not there any more.
+// `worker`: between two updates, and for the last time; its communicator is not used. `slot`:
+// AsyncSaver::unused_slot() of this `writer`, whose object is gone. Errors: the device's, or that the slot is
+// not there any more.
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot);
 
 }  // namespace holdfast

@@ -63,9 +63,12 @@ Worker::Worker(const WorkerInputs& inputs)
 
 // What NCCL has under way with a peer that died never ends by itself, and takes the GPU: first that, then
 // whatever waits for the device.
+void Worker::abort_nccl() {
+  if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all("another rank is gone"));
+}
+
 Worker::~Worker() {
-  if (nccl_session_ != nullptr && communicator_.abandoned())
-    static_cast<void>(nccl_session_->abort_all("another rank is gone"));
+  if (communicator_.abandoned()) abort_nccl();
   device().synchronize();
   if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all("the run has ended"));
 }

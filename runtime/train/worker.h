@@ -141,6 +141,9 @@ class Worker {
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
   // device is lost to this process, it ends here (runtime/train/device_loss.h).
   Result<void> device_outcome();
+  // When peers are gone or NCCL failed: nothing of it is under way on the device any more. After that this
+  // worker takes no steps.
+  void abort_nccl();
   // Owned master weights -> the parameter buffer of every rank that computes with them. After initialisation
   // and a load.
   Result<void> publish_parameters();
