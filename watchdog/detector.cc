@@ -18,8 +18,11 @@ struct Standing {
   std::int64_t over_ns = 0;
 };
 
+// Never 0 of what took some time.
 std::string duration(std::int64_t nanoseconds) {
   const double seconds = static_cast<double>(nanoseconds) / 1e9;
+  if (seconds < 0.001) return fmt::format("{:.1g} ms", seconds * 1e3);
+  if (seconds < 0.01) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 1) return fmt::format("{} ms", nanoseconds / 1'000'000);
   return seconds < 100 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
 }

@@ -252,6 +252,7 @@ class WatchdogTest(unittest.TestCase):
         found = re.findall(r"guard: rank (\d) .* hangs: .*step \d+ for (\S+) s, others needed (\S+) (ms|s); ", output)
         self.assertEqual(sorted(int(rank) for rank, *_ in found), culprits, output)
         for _, noticed_s, needed, unit in found:
+            self.assertGreater(float(needed), 0, output)
             limit_s = max(6, 10 * float(needed) / (1000 if unit == "ms" else 1))
             self.assertGreaterEqual(float(noticed_s), limit_s - 0.1, output)
             self.assertLess(float(noticed_s), limit_s + GUARD_LATE_S, output)

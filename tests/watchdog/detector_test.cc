@@ -57,6 +57,22 @@ TEST(Detector, OneThatIsStopped) {
   EXPECT_EQ(verdict.sentence, "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped");
 }
 
+TEST(Detector, TimesHaveTheUnitThatFits) {
+  struct Case {
+    std::int64_t usual_ns;
+    const char* text;
+  };
+  for (const Case& each :
+       {Case{4'321, "0.004 ms"}, Case{37'000, "0.04 ms"}, Case{412'000, "0.4 ms"}, Case{990'000, "1 ms"},
+        Case{1'260'000, "1.3 ms"}, Case{9'940'000, "9.9 ms"}, Case{12 * ms, "12 ms"},
+        Case{999 * ms, "999 ms"}, Case{3'120 * ms, "3.1 s"}, Case{150'000 * ms, "150 s"}}) {
+    WatchedRank one = stopped(computes(0, 5'200));
+    one.slot.usual_ns = each.usual_ns;
+    EXPECT_EQ(verdict_on({one}).sentence,
+              fmt::format("rank 0 (host a) hangs: step 9 for 5.2 s, {} are usual; it is stopped", each.text));
+  }
+}
+
 TEST(Detector, OneThatSpins) {
   const HangVerdict verdict = verdict_on({waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)});
   EXPECT_EQ(verdict.kind, Kind::culprit);
