@@ -60,9 +60,9 @@ Result<std::string> read_all(int descriptor, const std::string& path) {
   }
 }
 
-// The content is changed in place: a rename would leave the lock on a file without a name.
+// The content is changed in place: a rename would leave the lock on a file without a name, and what is emptied
+// first may have no room again on a full disk.
 Result<void> write_lock_content(int descriptor, const std::string& path, std::string_view content) {
-  if (ftruncate(descriptor, 0) != 0) return write_error("write", path, errno);
   std::size_t done = 0;
   while (done < content.size()) {
     const ssize_t put =
@@ -71,6 +71,7 @@ Result<void> write_lock_content(int descriptor, const std::string& path, std::st
     if (put < 0) return write_error("write", path, errno);
     done += static_cast<std::size_t>(put);
   }
+  if (ftruncate(descriptor, static_cast<off_t>(done)) != 0) return write_error("write", path, errno);
   return {};
 }
 
