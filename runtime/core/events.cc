@@ -9,6 +9,9 @@
 namespace holdfast {
 namespace {
 
+// Of lines that wait: some ten thousand steps.
+constexpr std::uint64_t memory_bytes = std::uint64_t{4} << 20;
+
 // The length of the well-formed UTF-8 sequence at the front of `text`, or 0 (Unicode 15, table 3-7).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
@@ -122,22 +125,32 @@ std::string_view EventLine::end() {
   return text_;
 }
 
-Result<void> end_torn_line(Env& env, const std::string& path) {
-  HF_TRY(const FileStatus status, env.status(path));
-  if (!status.exists || status.bytes == 0) return {};
-  HF_TRY(const std::unique_ptr<File> file, env.open(path, OpenMode::read));
-  std::byte last{};
-  HF_TRY_VOID(file->read_at(status.bytes - 1, std::span(&last, 1)));
-  if (last == std::byte{'\n'}) return {};
-  return env.append_line(path, "");
+EventLog::EventLog(Env& env, const std::string& path)
+    : env_(&env), lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
+
+void EventLog::write(EventLine& line) {
+  static_cast<void>(lines_.append(line.end()).ok());  // there is always room for one more
+  note_gap();
 }
 
-Result<void> EventLog::open() {
-  return end_torn_line(*env_, path_);
+Result<void> EventLog::flush() {
+  HF_TRY_VOID(lines_.flush());
+  note_gap();
+  return lines_.flush();
 }
 
-Result<void> EventLog::write(EventLine& line) {
-  return env_->append_line(path_, line.end());
+void EventLog::retry() {
+  lines_.retry();
+  note_gap();
+}
+
+void EventLog::note_gap() {
+  if (lines_.waiting() > 0) return;
+  const std::uint64_t dropped = lines_.take_dropped();
+  if (dropped == 0) return;
+  EventLine gap;
+  gap.begin("gap", env_->wall_time_us()).field("lines", dropped);
+  static_cast<void>(lines_.append(gap.end()).ok());
 }
 
 }  // namespace holdfast

@@ -1,7 +1,8 @@
 // The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report
 // and all metrics derive. Rank 0 writes, and the launcher what it did between two starts. A line is written
 // by one append, so lines of both do not mix and a killed run leaves whole lines, but for the last; readers
-// skip a torn last line, and a writer that continues such a file starts a new line first.
+// skip lines that are not whole. What cannot be written waits (line_log.h), and training goes on: lines of
+// one writer stay in order, while those that waited may stand behind younger ones of the other.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <string_view>
 
 #include "runtime/core/env.h"
+#include "runtime/core/line_log.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
@@ -34,19 +36,25 @@ class EventLine {
   std::string text_;
 };
 
-// Starts a new line in a file of lines whose last line was torn by a kill.
-Result<void> end_torn_line(Env& env, const std::string& path);
-
 class EventLog {
  public:
-  EventLog(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}
-  Result<void> open();  // ends a torn last line
-  Result<void> write(EventLine& line);
+  EventLog(Env& env, const std::string& path);
   EventLine& line() { return line_; }
+  // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
+  // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
+  void write(EventLine& line);
+  // As those of a LineLog: for the start of a run, whose log must be one that can be written, and for its
+  // end.
+  Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
+  Result<void> flush();
+  void retry();
+  // Before the next line: another writer may have died in the middle of one.
+  void others_have_written() { lines_.others_have_written(); }
 
  private:
+  void note_gap();
   Env* env_;
-  std::string path_;
+  LineLog lines_;
   EventLine line_;
 };
 

@@ -4,7 +4,6 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/events.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/train/run_identity.h"
 
@@ -58,6 +57,7 @@ Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, La
       places_(std::move(places)),
       config_(std::move(config)),
       paths_{config_.run.directory},
+      log_(std::make_unique<EventLog>(env, paths_.events())),
       hosts_(std::move(hosts)) {}
 
 Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptions& options) {
@@ -153,6 +153,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   }
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
+  log_->retry();  // in front of what the start writes, where that can be
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.
@@ -318,30 +319,23 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
   if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
 }
 
-// Between two starts nobody else writes the log.
+// Between two starts, when nobody else writes the log.
 void Launcher::log_fault(const StartEnd& end) {
   const Result<FileStatus> log = env_->status(paths_.events());
   if (!log.ok() || !log->exists) return;
-  EventLine line;
-  line.begin("fault", env_->wall_time_us())
-      .field("level", 2)
-      .field("step", end.step)
-      .field("reason", end.fault);
-  Result<void> written = end_torn_line(*env_, paths_.events());
-  if (written.ok()) written = env_->append_line(paths_.events(), line.end());
-  if (!written.ok()) say(written.error().message);
+  log_->others_have_written();
+  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
+  log_->write(line.field("level", 2).field("step", end.step).field("reason", end.fault));
 }
 
 void Launcher::log_recovery(int ranks, std::uint64_t step) {
   const std::uint64_t reached = starts_.back().step;
   const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
-  EventLine line;
-  line.begin("recovery", env_->wall_time_us()).field("level", 2).field("ranks_before", ranks_before_);
+  log_->others_have_written();
+  EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
+  line.field("level", 2).field("ranks_before", ranks_before_);
   line.field("ranks_after", ranks).field("lost_steps", reached > step ? reached - step : std::uint64_t{0});
-  line.field("duration_ms", duration_ms);
-  if (const Result<void> written = env_->append_line(paths_.events(), line.end()); !written.ok()) {
-    say(written.error().message);
-  }
+  log_->write(line.field("duration_ms", duration_ms));
   failed_ns_ = env_->monotonic_ns();
 }
 

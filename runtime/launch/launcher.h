@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
+#include "runtime/core/events.h"
 #include "runtime/core/result.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/job.h"
@@ -55,6 +57,7 @@ class Launcher {
   LaunchPlaces places_;
   Config config_;
   RunPaths paths_;
+  std::unique_ptr<EventLog> log_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
   bool cut_short_ = false;         // the newest start
   std::string run_ids_;            // with commas; a start that found nothing to go on from has made another

@@ -1,10 +1,9 @@
 #include "runtime/train/checkpoint_parts.h"
 
-#include <cstdio>
-
 #include <nlohmann/json.hpp>
 
 #include "runtime/config/document.h"
+#include "runtime/core/tell.h"
 #include "runtime/train/device_state.h"
 
 namespace holdfast {
@@ -45,7 +44,7 @@ Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<
 
 void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
   if (const Result<void> retained = store.retain(keep); !retained.ok())
-    fmt::print(stderr, "holdfast: an old checkpoint stays: {}\n", retained.error().message);
+    tell("an old checkpoint stays: {}", retained.error().message);
 }
 
 Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep) {

@@ -2,9 +2,19 @@
 
 #include <iterator>
 
-#include "runtime/core/events.h"
-
 namespace holdfast {
+namespace {
+
+constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // of lines that wait
+
+}  // namespace
+
+Ledger::Ledger(Env& env, const std::string& path)
+    : lines_(env, path, {.bytes = memory_bytes, .drops_oldest = false}) {}
+
+void Ledger::begin() {
+  samples_.clear();
+}
 
 void Ledger::add(std::span<const SampleId> samples) {
   for (const SampleId& id : samples) {
@@ -14,12 +24,10 @@ void Ledger::add(std::span<const SampleId> samples) {
 }
 
 Result<void> Ledger::close_step(std::uint64_t step) {
-  if (!open_) HF_TRY_VOID(end_torn_line(*env_, path_));
-  open_ = true;
   line_.clear();
   fmt::format_to(std::back_inserter(line_), "{{\"step\":{},\"samples\":[{}]}}", step, samples_);
   samples_.clear();
-  return env_->append_line(path_, line_);
+  return lines_.append(line_);
 }
 
 }  // namespace holdfast

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/kernel_choice.h"
 
@@ -23,11 +24,11 @@ std::string rate(double per_second) {
 
 }  // namespace
 
-Progress::Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks)
-    : env_(&env), setup_(setup), speaks_(speaks), log_(env, paths.events()) {}
+Progress::Progress(Env& env, EventLog& log, Setup setup, bool speaks)
+    : env_(&env), setup_(setup), speaks_(speaks), log_(&log) {}
 
-Result<void> Progress::open() {
-  return speaks_ ? log_.open() : Result<void>();
+Result<void> Progress::flush() {
+  return log_->flush();
 }
 
 void Progress::say(std::string_view line) const {
@@ -42,7 +43,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
                                std::string_view resumed_from, const StartupTimes& times, const Device& device,
                                std::string_view exchange) {
   if (!speaks_) return {};
-  EventLine& line = log_.line().begin("start", env_->wall_time_us());
+  EventLine& line = log_->line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
   line.field("steps", setup_.steps).field("flops_per_token", setup_.flops_per_token);
   if (!resumed_from.empty()) {
@@ -58,7 +59,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   line.field("device", device.description()).field("exchange", exchange);
   if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
   put_kernels(device.kernels(), line);
-  return log_.write(line);
+  return log_->insist(line);
 }
 
 std::string Progress::console_line(const StepOutcome& outcome, double duration_ms,
@@ -74,51 +75,48 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
 }
 
-Result<void> Progress::stepped(const StepOutcome& outcome, const Digest& data_digest,
-                               std::int64_t duration_ns) {
-  if (!speaks_) return {};
+void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns) {
+  if (!speaks_) return;
   const double duration_ms = milliseconds(duration_ns);
   const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
   constexpr double memory = 0.95;
   // The first two begin anew: the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
-  EventLine& line = log_.line().begin("step", env_->wall_time_us());
+  EventLine& line = log_->line().begin("step", env_->wall_time_us());
   line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
   line.field("learning_rate", outcome.learning_rate).field("tokens", outcome.step * setup_.tokens_per_step);
   line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
   line.field("data_digest", hex_text(data_digest).view());
-  HF_TRY_VOID(log_.write(line));
-  if (recovery_.has_value()) HF_TRY_VOID(recovered());
+  log_->write(line);
+  if (recovery_.has_value()) recovered();
   const auto step = static_cast<std::int64_t>(outcome.step);
   const bool shown =
       step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
   if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
-  return {};
 }
 
-Result<void> Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
-  if (!speaks_) return {};
+void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
+  if (!speaks_) return;
   say(fmt::format("step {}/{}  held-out loss {:.4f}", step, setup_.steps, loss));
-  EventLine& line = log_.line().begin("evaluation", env_->wall_time_us());
-  return log_.write(
-      line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
+  EventLine& line = log_->line().begin("evaluation", env_->wall_time_us());
+  log_->write(line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
 }
 
-Result<void> Progress::saved(const SaveReport& report, const std::string& directory) {
-  if (!speaks_) return {};
-  EventLine& line = log_.line().begin("checkpoint", env_->wall_time_us());
+void Progress::saved(const SaveReport& report, const std::string& directory) {
+  if (!speaks_) return;
+  EventLine& line = log_->line().begin("checkpoint", env_->wall_time_us());
   line.field("step", report.step).field("directory", directory).field("bytes", report.bytes);
   line.field("duration_ms", milliseconds(report.duration_ns));
   line.field("stall_ms", milliseconds(report.stall_ns)).field("copy_ms", milliseconds(report.copy_ns));
   line.field("drain_ms", milliseconds(report.drain_ns)).field("publish_ms", milliseconds(report.publish_ns));
   line.field("processor_ms", milliseconds(report.processor_ns));
   line.field("durable_ms", milliseconds(report.durable_ns));
-  return log_.write(line);
+  log_->write(line);
 }
 
-Result<void> Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
-  if (!speaks_) return {};
+void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
+  if (!speaks_) return;
   const SaveTimes& times = choice.times;
   std::string why =
       fmt::format("one costs {:.3g} s, a step takes {:.3g} s", times.cost_seconds, times.step_seconds);
@@ -129,97 +127,94 @@ Result<void> Progress::chose_interval(std::uint64_t step, const IntervalChoice& 
   }
   say(fmt::format("{} every {} steps: {}", choice.to_disk ? "checkpoints" : "RAM snapshots",
                   choice.every_steps, why));
-  EventLine& line = log_.line().begin("interval", env_->wall_time_us());
+  EventLine& line = log_->line().begin("interval", env_->wall_time_us());
   line.field("step", step).field("tier", choice.to_disk ? "disk" : "ram");
   line.field("every_steps", choice.every_steps).field("cost_ms", times.cost_seconds * 1e3);
   line.field("step_ms", times.step_seconds * 1e3);
   if (choice.to_disk) {
     line.field("durable_ms", times.durable_seconds * 1e3).field("mtbf_ms", choice.mtbf_seconds * 1e3);
   }
-  return log_.write(line);
+  log_->write(line);
 }
 
-Result<void> Progress::save_failed(const SaveReport& report) {
-  if (!speaks_) return {};
+void Progress::save_failed(const SaveReport& report) {
+  if (!speaks_) return;
   const std::string& reason = report.outcome.error().message;
-  fmt::print(stderr,
-             "holdfast: step {} could not be saved: {}. Training goes on, and the next save that is due is "
-             "another try\n",
-             report.step, reason);
-  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  tell("step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
+       report.step, reason);
+  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", report.step).field("what", "save").field("reason", reason);
-  return log_.write(line);
+  log_->write(line);
 }
 
-Result<void> Progress::replicated(const ReplicaReport& report) {
-  if (!speaks_) return {};
+void Progress::replicated(const ReplicaReport& report) {
+  if (!speaks_) return;
   const bool failed = !report.outcome.ok();
   const bool failed_before = std::exchange(replicas_fail_, failed);
-  EventLine& line = log_.line().begin(failed ? "fault" : "snapshot", env_->wall_time_us());
+  EventLine& line = log_->line().begin(failed ? "fault" : "snapshot", env_->wall_time_us());
   line.field("step", report.step);
   if (failed) {
     const std::string& reason = report.outcome.error().message;
     line.field("what", "replica").field("reason", reason);
     if (!failed_before) {
-      fmt::print(stderr,
-                 "holdfast: the snapshot of step {} has not all its replicas: {}. Training goes on with the "
-                 "last one that has, and the next one that is due is another try\n",
-                 report.step, reason);
+      tell(
+          "the snapshot of step {} has not all its replicas: {}. Training goes on with the last one that "
+          "has, "
+          "and the next one that is due is another try",
+          report.step, reason);
     }
-    return log_.write(line);
+    log_->write(line);
+    return;
   }
-  if (failed_before)
-    fmt::print(stderr, "holdfast: the snapshot of step {} has all its replicas again\n", report.step);
-  return log_.write(
-      line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
+  if (failed_before) tell("the snapshot of step {} has all its replicas again", report.step);
+  log_->write(line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
-Result<void> Progress::uploaded(const UploadReport& report) {
-  if (!speaks_) return {};
+void Progress::uploaded(const UploadReport& report) {
+  if (!speaks_) return;
   const bool ok = report.outcome.ok();
-  EventLine& line = log_.line().begin(ok ? "upload" : "fault", env_->wall_time_us());
+  EventLine& line = log_->line().begin(ok ? "upload" : "fault", env_->wall_time_us());
   line.field("step", report.step);
   if (!ok) {
-    fmt::print(stderr, "holdfast: the checkpoint of step {} was not uploaded: {}. It stays where it is\n",
-               report.step, report.outcome.error().message);
+    tell("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
+         report.outcome.error().message);
     line.field("what", "upload").field("reason", report.outcome.error().message);
   }
-  return log_.write(
-      line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
+  log_->write(line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
-Result<void> Progress::lost_spares(std::uint64_t step, const std::string& names) {
-  if (!speaks_) return {};
+void Progress::lost_spares(std::uint64_t step, const std::string& names) {
+  if (!speaks_) return;
   const std::string reason = fmt::format("lost {}, which had no seat", names);
   say(fmt::format("{}, at step {}: training goes on", reason, step));
-  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", step).field("what", "spare").field("lost", names);
-  return log_.write(line.field("reason", reason));
+  log_->write(line.field("reason", reason));
 }
 
-Result<void> Progress::recovering(const RecoveryRecord& record) {
+void Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();
   const bool grew = record.wanted > 0 && record.faults == 0;
   say(fmt::format("{}: {}", grew ? "growth" : "recovery", sentence_of(record)));
-  if (grew && record.not_grown.empty()) return {};
-  EventLine& line = log_.line().begin("fault", env_->wall_time_us());
+  if (grew && record.not_grown.empty()) return;
+  EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", record.step_before).field("what", grew ? "growth" : "rank").field("lost", record.lost);
   const std::string& reason = grew                     ? record.not_grown
                               : record.verdict.empty() ? record.noticed
                                                        : record.verdict;
-  return log_.write(line.field("noticed_us", record.noticed_us).field("reason", reason));
+  log_->write(line.field("noticed_us", record.noticed_us).field("reason", reason));
 }
 
-Result<void> Progress::recovered() {
+void Progress::recovered() {
   const RecoveryRecord& record = *recovery_;
   if (record.faults == 0 && !record.not_grown.empty()) {  // the fault says all there is to say
     recovery_.reset();
-    return {};
+    return;
   }
   const std::int64_t now_ns = env_->monotonic_ns();
   constexpr int in_place = 1;  // DESIGN, section 7
-  EventLine& line = log_.line().begin("recovery", env_->wall_time_us());
+  EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
   line.field("reason", record.faults > 0 ? "loss" : "growth");
   line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
   line.field("ranks_after", record.ranks_after).field("seats_before", record.seats_before);
@@ -230,15 +225,15 @@ Result<void> Progress::recovered() {
   line.field("shrink_ms", milliseconds(record.shrink_ns)).field("plan_ms", milliseconds(record.plan_ns));
   line.field("load_ms", milliseconds(record.load_ns)).field("replay_ms", milliseconds(now_ns - resumed_ns_));
   recovery_.reset();
-  return log_.write(line);
+  log_->write(line);
 }
 
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
                                 const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
   if (!speaks_) return {};
   // Asked to stop, those who were left have saved what they had, without another step.
-  if (recovery_.has_value() && status.state != "failed") HF_TRY_VOID(recovered());
-  EventLine& line = log_.line().begin("finish", env_->wall_time_us());
+  if (recovery_.has_value() && status.state != "failed") recovered();
+  EventLine& line = log_->line().begin("finish", env_->wall_time_us());
   line.field("state", status.state).field("step", status.step).field("exit_code", status.exit_code);
   // Of rank 0: how much of the gradient exchange ran behind the backward pass.
   line.field("gradient_bytes_sent", gradients.bytes_sent)
@@ -256,7 +251,7 @@ Result<void> Progress::finished(const RunStatus& status, const LaneReductionCoun
     line.field(fmt::format("{}_bytes_sent", axis_names[axis]), moved.bytes_sent);
     line.field(fmt::format("{}_bytes_received", axis_names[axis]), moved.bytes_received);
   }
-  return log_.write(line.field("reason", status.reason));
+  return log_->insist(line.field("reason", status.reason));
 }
 
 }  // namespace holdfast

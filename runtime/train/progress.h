@@ -1,4 +1,6 @@
-// What a run tells while it goes: the console line and the events. Only rank 0's speaks.
+// What a run tells while it goes: the console line and the events. Only rank 0's speaks. Between
+// its start and its end none of it ends the run: an event that cannot be written waits
+// (runtime/core/events.h), a console that is gone hears nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +26,8 @@ class Progress {
     double peak_flops = 0.0;  // all ranks together (gemm_peak.h)
     std::uint64_t tokens_per_step = 0;
   };
-  Progress(Env& env, const RunPaths& paths, Setup setup, bool speaks);
-  Result<void> open();
+  // The log outlives it, from one epoch of the run to the next.
+  Progress(Env& env, EventLog& log, Setup setup, bool speaks);
 
   // How long this process was busy before its first step, by phase.
   struct StartupTimes {
@@ -36,40 +38,43 @@ class Progress {
     bool gemm_peak_recorded = false;  // by an earlier start; false: it was measured
   };
   // `resumed_from`: "ram", "disk", or empty. `exchange`: how the ranks exchange the device's memory, and why
-  // so.
+  // so. The error: no event can be written.
   Result<void> started(std::uint64_t parameters, int ranks, const RunState& state,
                        std::string_view resumed_from, const StartupTimes& times, const Device& device,
                        std::string_view exchange);
   // A console line for the first step, every `every_steps` and the last; an event for every step.
-  Result<void> stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
-  Result<void> evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
-  Result<void> saved(const SaveReport& report, const std::string& directory);
+  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
+  void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
+  void saved(const SaveReport& report, const std::string& directory);
   // How often is saved from this step on, and why.
-  Result<void> chose_interval(std::uint64_t step, const IntervalChoice& choice);
+  void chose_interval(std::uint64_t step, const IntervalChoice& choice);
   // Told on stderr and as a fault; training goes on.
-  Result<void> save_failed(const SaveReport& report);
+  void save_failed(const SaveReport& report);
   // An event for each; on stderr when replicas begin to fail, and when they do no more.
-  Result<void> replicated(const ReplicaReport& report);
-  Result<void> uploaded(const UploadReport& report);
+  void replicated(const ReplicaReport& report);
+  void uploaded(const UploadReport& report);
   // A fault that takes nothing from those that train. `names`: RankWatch::take_lost_spares().
-  Result<void> lost_spares(std::uint64_t step, const std::string& names);
+  void lost_spares(std::uint64_t step, const std::string& names);
   // Ranks are gone and the others about to go on: a fault, told to people, too. The recovery itself is told
   // with the first step that is made after it, because it is over then.
-  Result<void> recovering(const RecoveryRecord& record);
+  void recovering(const RecoveryRecord& record);
   // Of this rank: how its gradients left, how parameters came, and all that it sent and received.
+  // The error: it cannot be written, or what waits before it.
   Result<void> finished(const RunStatus& status, const LaneReductionCounts& gradients,
                         const ParameterGatherCounts& parameters, const AxisTraffic& traffic);
+  // Every event is in the file, or the error says why not: at the end of a run.
+  Result<void> flush();
   // One line for people, on stdout.
   void say(std::string_view line) const;
 
  private:
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
-  Result<void> recovered();
+  void recovered();
 
   Env* env_;
   Setup setup_;
   bool speaks_;
-  EventLog log_;
+  EventLog* log_;
   std::optional<RecoveryRecord> recovery_;  // until its first step is made
   std::int64_t resumed_ns_ = 0;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA

@@ -6,6 +6,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/config/document.h"
+#include "runtime/core/tell.h"
 #include "runtime/exchange/tensor_reader.h"
 #include "runtime/model/parameters.h"
 #include "runtime/train/checkpoint_parts.h"
@@ -121,9 +122,8 @@ Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const s
   HF_TRY(const RunState state, checked_state(worker, manifest, place));
   HF_TRY_VOID(read_state(worker.host_access(), worker.optimizer().state(),
                          [&](std::span<const Checkpoint::Wanted> wanted) { return set.read(wanted); }));
-  for (const std::string& damage : set.damages()) {
-    fmt::print(stderr, "holdfast: {}; the replica of its rank's snapshot is sound and is used\n", damage);
-  }
+  for (const std::string& damage : set.damages())
+    tell("{}; the replica of its rank's snapshot is sound and is used", damage);
   return state;
 }
 

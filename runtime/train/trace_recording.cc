@@ -1,8 +1,8 @@
 #include "runtime/train/trace_recording.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "runtime/core/tell.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
 
@@ -96,8 +96,7 @@ void TraceRecording::finish() {
   if (recording()) {
     worker_->device().synchronize();
     if (const Result<void> written = write(); !written.ok()) {
-      fmt::print(stderr, "holdfast: rank {}: the trace of its steps is lost: {}\n", header_.rank,
-                 written.error().message);
+      tell("rank {}: the trace of its steps is lost: {}", header_.rank, written.error().message);
     }
     spans.record_into({});
   }

@@ -3,6 +3,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
@@ -95,8 +96,7 @@ Result<void> TrainRun::join() {
     fmt::print("{} is a copy of {}, which is still there: RAM snapshots belong to that one\n",
                config_.run.directory, start_.copy_of);
   }
-  for (const std::string& note : start_.notes)
-    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
+  for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
   for (const std::string& change : changes) fmt::print("resume: {}\n", change);
   const std::string device = device_->identity(precision_of(config_));
   if (!start_.device.empty() && start_.device != device) {
@@ -203,6 +203,10 @@ Result<void> TrainRun::build_worker() {
   const Mesh mesh(epoch_->seating().shape);
   HF_TRY(std::vector<int> buddies, join_buddies(seats(), waiter(), config_, mesh));
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
+  if (config_.data.ledger && ledger_ == nullptr) {
+    const int rank = world().communicator.global_rank(world().communicator.rank());
+    ledger_ = std::make_unique<Ledger>(launched_.env, RunPaths{config_.run.directory}.ledger(rank));
+  }
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
                                                            .communicator = seats().communicator,
@@ -215,7 +219,8 @@ Result<void> TrainRun::build_worker() {
                                                            .nccl = exchange_.nccl.get(),
                                                            .gpu = exchange_.gpu,
                                                            .epoch = epoch,
-                                                           .watch = launched_.watch});
+                                                           .watch = launched_.watch,
+                                                           .ledger = ledger_.get()});
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
   return {};
@@ -267,7 +272,7 @@ Result<bool> TrainRun::load_snapshot() {
   const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.memory_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
-  if (first_) fmt::print(stderr, "holdfast: RAM snapshot passed over: {}\n", restored.error().message);
+  if (first_) tell("RAM snapshot passed over: {}", restored.error().message);
   start_.passed_over.push_back(*start_.snapshot);
   start_.snapshot.reset();
   HF_TRY_VOID(join_snapshot(seats(), waiter(), config_, start_));

@@ -2,6 +2,7 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
@@ -126,7 +127,7 @@ Result<void> TrainRun::take_place_on_host() {
 // What new ranks cannot do, or do otherwise, ends no run: they go, and the others go on as after a death.
 bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
   if (!std::exchange(admits_, false) || code.ok() || world().communicator.abandoned()) return false;
-  fmt::print(stderr, "holdfast: new ranks cannot take part: {}\n", code.error().message);
+  tell("new ranks cannot take part: {}", code.error().message);
   std::fflush(nullptr);
   if (device_ == nullptr) launched_.env.kill_self();
   standing_.joined = true;

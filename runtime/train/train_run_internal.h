@@ -124,6 +124,9 @@ class TrainRun {
   std::unique_ptr<Device> device_;
   JoinedExchange exchange_;
   std::optional<HeldOutSet> held_out_;
+  // What could not be written yet waits in these, from one epoch to the next.
+  std::unique_ptr<EventLog> log_;
+  std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
   std::optional<int> unused_slot_;  // of a trainer that met a fault: the state is that of worker_'s step

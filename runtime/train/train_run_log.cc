@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "runtime/config/document.h"
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/gemm_peak_record.h"
@@ -66,8 +67,11 @@ Result<void> TrainRun::open_log() {
     standing_.gemm_peak = peak / ranks;
   }
   times_.gemm_peak_ns = phase_ns();
+  if (log_ == nullptr)
+    log_ = std::make_unique<EventLog>(launched_.env, RunPaths{config_.run.directory}.events());
+  log_->others_have_written();
   progress_ = std::make_unique<Progress>(
-      launched_.env, RunPaths{config_.run.directory},
+      launched_.env, *log_,
       Progress::Setup{.steps = config_.training.steps,
                       .every_steps = config_.log.every_steps,
                       .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
@@ -75,7 +79,7 @@ Result<void> TrainRun::open_log() {
                       .tokens_per_step = worker_->tokens_per_step()},
       first_);
   Result<void> outcome;
-  if (first_) outcome = opened_before ? progress_->open() : begin_log();
+  if (first_ && !opened_before) outcome = begin_log();
   if (first_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
   standing_.log_opened = true;
@@ -89,14 +93,14 @@ Result<void> TrainRun::continue_log() {
     HF_TRY_VOID(write_status(launched_.env, paths,
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   }
-  return progress_->recovering(*recovery_);
+  progress_->recovering(*recovery_);
+  return {};
 }
 
 Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
-  HF_TRY_VOID(progress_->open());
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
@@ -142,7 +146,7 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   if (end.code == ExitCode::saved) status.state = "saved";
   // The run itself has ended; what cannot be told is told on stderr.
   const auto complain = [](const Result<void>& result) {
-    if (!result.ok()) fmt::print(stderr, "holdfast: {}\n", result.error().message);
+    if (!result.ok()) tell("{}", result.error().message);
   };
   complain(write_status(launched_.env, paths, status));
   if (progress_ != nullptr && worker_ != nullptr)

@@ -143,7 +143,8 @@ FailureHistory Trainer::failures_so_far() const {
   return {.failures = history->failures, .running_seconds = static_cast<double>(history->running_us) / 1e6};
 }
 
-// The last log lines have no vote after them, so they are agreed on here.
+// Lines that wait have no later step to be tried again in: all of them are in their files now, or the run
+// ends with that error.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
   enter(worker.watch(), Phase::end, worker.state().step, worker.config().watchdog.ceiling_ms);
@@ -152,6 +153,8 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   // Asked to stop there may be no time for it; the next start offers this checkpoint again.
   if (uploader_ && code != ExitCode::done) uploader_->cancel();
   HF_TRY_VOID(finish_uploads());
+  keep(parts_.progress.flush());
+  if (Ledger* ledger = worker.ledger()) keep(ledger->flush());
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   // The state is on the disk, whole.
   if (const Result<SharedSnapshots> removed =
@@ -204,20 +207,20 @@ Result<StepOutcome> Trainer::step() {
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
-  keep(parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns));
+  parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns);
   HF_TRY_VOID(outcome.gathers);
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
   report_saves();
   if (RankWatch* const watch = parts_.worker.watch(); watch != nullptr) {
     const std::string lost = watch->take_lost_spares();
-    if (!lost.empty()) keep(parts_.progress.lost_spares(outcome.step, lost));
+    if (!lost.empty()) parts_.progress.lost_spares(outcome.step, lost);
   }
   if (cadence_) {
     cadence_->stepped({.duration_ns = env.monotonic_ns() - begin_ns,
                        .beside_snapshot = is_copying,
                        .beside_save = is_saving});
     if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
-      keep(parts_.progress.chose_interval(outcome.step, *choice));
+      parts_.progress.chose_interval(outcome.step, *choice);
   }
   return outcome;
 }
@@ -230,7 +233,7 @@ Result<void> Trainer::evaluate() {
   HF_TRY(const double loss, parts_.held_out->loss(parts_.worker));
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   longest_evaluation_ns_ = std::max(longest_evaluation_ns_, duration_ns);
-  keep(parts_.progress.evaluated(parts_.worker.state().step, loss, duration_ns));
+  parts_.progress.evaluated(parts_.worker.state().step, loss, duration_ns);
   return {};
 }
 
@@ -252,26 +255,26 @@ Result<void> Trainer::begin_save(bool to_disk) {
 void Trainer::report_saves() {
   report_uploads();
   if (!saver_) return;
-  for (const ReplicaReport& report : saver_->take_replica_reports()) keep(parts_.progress.replicated(report));
+  for (const ReplicaReport& report : saver_->take_replica_reports()) parts_.progress.replicated(report);
   for (const SaveReport& report : saver_->take_reports()) {
     cadence_->ended(report);
     if (report.outcome.ok()) {
       note_save(report.drain_ns + report.publish_ns);
       saved(report);
     } else {
-      keep(parts_.progress.save_failed(report));
+      parts_.progress.save_failed(report);
     }
   }
 }
 
 void Trainer::saved(const SaveReport& report) {
-  keep(parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step)));
+  parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step));
   if (uploader_) uploader_->offer(report.step);
 }
 
 void Trainer::report_uploads() {
   if (!uploader_) return;
-  for (const UploadReport& report : uploader_->take_reports()) keep(parts_.progress.uploaded(report));
+  for (const UploadReport& report : uploader_->take_reports()) parts_.progress.uploaded(report);
 }
 
 // All ranks leave together, so the others vote on while rank 0 waits.

@@ -59,8 +59,7 @@ class Trainer {
   void saved(const SaveReport& report);
   void report_uploads();
   Result<void> finish_uploads();
-  // Keeps the first error that only this rank met (its log cannot be written): the next vote carries it to
-  // all.
+  // Keeps the first error that only this rank met (its ledger has no room): the next vote carries it to all.
   void keep(const Result<void>& result);
 
   Parts parts_;

@@ -11,7 +11,6 @@
 #include "runtime/train/device_loss.h"
 #include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
-#include "runtime/train/run_directory.h"
 #include "runtime/train/snapshot_memory.h"
 
 namespace holdfast {
@@ -330,9 +329,7 @@ void Worker::start_loader() {
   loader_ =
       std::make_unique<DataLoader>(inputs_.data, config().run.seed, batch_shape_, rank_lanes_,
                                    state_.data_cursor, spec_.vocabulary, config().data.prefetch_microbatches);
-  if (!config().data.ledger || !counts_samples()) return;
-  const RunPaths paths{config().run.directory};
-  ledger_ = std::make_unique<Ledger>(env(), paths.ledger(communicator().global_rank(communicator().rank())));
+  if (inputs_.ledger != nullptr) inputs_.ledger->begin();
 }
 
 Result<void> Worker::publish_parameters() {

@@ -51,6 +51,7 @@ struct WorkerInputs {
   int gpu = 0;                 // for it: the CUDA ordinal of the device
   std::uint64_t epoch = 0;     // for it: of the communicator, in the names that NCCL's own log shows
   RankWatch* watch = nullptr;  // hears of its waits, and has the ring of its spans; null: nobody
+  Ledger* ledger = nullptr;    // of this process; null unless data.ledger
 };
 
 class Worker {
@@ -101,8 +102,9 @@ class Worker {
   ParameterGather& parameter_gather() { return *parameter_gather_; }
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
-  SpanRecorder& spans() { return spans_; }    // off unless there is a watch or a trace is recorded
-  Ledger* ledger() { return ledger_.get(); }  // null unless data.ledger
+  SpanRecorder& spans() { return spans_; }  // off unless there is a watch or a trace is recorded
+  // Null where samples are not written down, or another rank does it for this one.
+  Ledger* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
   HostAccess& host_access() { return *host_access_; }  // to save and load state
 
@@ -133,7 +135,7 @@ class Worker {
   // Of snapshots and replicas in shared memory, beside the memory plan.
   std::uint64_t shared_snapshot_bytes() const;
   int host_threads() const;  // for work of the host while the device rests
-  // Starts the loader at state().data_cursor, and the ledger if data.ledger asks for it.
+  // Starts the loader at state().data_cursor.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
   // workspace they need. create() has done it.
@@ -196,7 +198,6 @@ class Worker {
   std::unique_ptr<ParameterGather> parameter_gather_;
   std::unique_ptr<LaneRunner> lane_runner_;
   std::unique_ptr<DataLoader> loader_;
-  std::unique_ptr<Ledger> ledger_;
   std::byte* parameters_ = nullptr;
   float* gradients_ = nullptr;
   std::int32_t* tokens_ = nullptr;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "runtime/core/random.h"
 #include "tests/support/faulty_env.h"
@@ -85,9 +86,9 @@ TEST(EventLine, BytesThatAreNotUtf8AreReplaced) {
 TEST(EventLog, AppendsLines) {
   const TemporaryDirectory directory;
   EventLog log(posix_env(), directory / "events.jsonl");
-  ASSERT_TRUE(log.open().ok());
-  ASSERT_TRUE(log.write(log.line().begin("a", 1)).ok());
-  ASSERT_TRUE(log.write(log.line().begin("b", 2)).ok());
+  log.write(log.line().begin("a", 1));
+  log.write(log.line().begin("b", 2));
+  ASSERT_TRUE(log.flush().ok());
   EXPECT_EQ(posix_env().read_text(directory / "events.jsonl").value(),
             "{\"event\":\"a\",\"time_us\":1}\n{\"event\":\"b\",\"time_us\":2}\n");
 }
@@ -96,24 +97,77 @@ TEST(EventLog, ContinuesAfterATornLineOnALineOfItsOwn) {
   const TemporaryDirectory directory;
   const std::string path = directory / "events.jsonl";
   ASSERT_TRUE(posix_env().replace_text(path, "{\"event\":\"a\"}\n{\"eve").ok());
-  for (const char* event : {"b", "c"}) {  // the second open finds a whole last line and adds nothing
+  for (const char* event : {"x", "y"}) {  // the second finds a whole last line and adds nothing
     EventLog log(posix_env(), path);
-    ASSERT_TRUE(log.open().ok());
-    ASSERT_TRUE(log.write(log.line().begin(event, 2)).ok());
+    log.line().begin("b", 1).field("what", event);
+    log.write(log.line());
   }
   EXPECT_EQ(posix_env().read_text(path).value(),
-            "{\"event\":\"a\"}\n{\"eve\n{\"event\":\"b\",\"time_us\":2}\n{\"event\":\"c\",\"time_us\":2}\n");
+            "{\"event\":\"a\"}\n{\"event\":\"b\",\"time_us\":1,\"what\":\"x\"}\n"
+            "{\"event\":\"b\",\"time_us\":1,\"what\":\"y\"}\n")
+      << "the torn one is the beginning of the next";
+  ASSERT_TRUE(posix_env().replace_text(path, "{\"event\":\"a\"}\n{\"event\":\"step").ok());
+  EventLog log(posix_env(), path);
+  log.write(log.line().begin("b", 2));
+  EXPECT_EQ(posix_env().read_text(path).value(),
+            "{\"event\":\"a\"}\n{\"event\":\"step\n{\"event\":\"b\",\"time_us\":2}\n");
 }
 
-TEST(EventLog, FullDiskIsAnError) {
+TEST(EventLog, AFullDiskCostsNoEvent) {
   const TemporaryDirectory directory;
   FaultyEnv env(posix_env());
   EventLog log(env, directory / "events.jsonl");
-  ASSERT_TRUE(log.open().ok());
-  env.inject({.operation = Operation::append_line, .reason = ENOSPC});
-  const Result<void> written = log.write(log.line().begin("a", 1));
-  ASSERT_FALSE(written.ok());
-  EXPECT_THAT(written.error().message, testing::HasSubstr("the disk is full"));
+  env.inject({.operation = Operation::append_line, .for_ever = true, .reason = ENOSPC});
+  testing::internal::CaptureStderr();
+  for (const char* event : {"a", "b", "c"}) log.write(log.line().begin(event, 1));
+  const Result<void> flushed = log.flush();
+  ASSERT_FALSE(flushed.ok());
+  EXPECT_EQ(flushed.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(flushed.error().message, testing::HasSubstr("the disk is full"));
+  env.clear_faults();
+  log.write(log.line().begin("d", 2));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("with 3 lines that waited\n"));
+  EXPECT_EQ(posix_env().read_text(directory / "events.jsonl").value(),
+            "{\"event\":\"a\",\"time_us\":1}\n{\"event\":\"b\",\"time_us\":1}\n"
+            "{\"event\":\"c\",\"time_us\":1}\n{\"event\":\"d\",\"time_us\":2}\n");
+}
+
+// More than memory is for: the log says itself how many are missing.
+TEST(EventLog, SaysWhatIsMissing) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "events.jsonl", padding(100'000, 'x');
+  FaultyEnv env(posix_env());
+  EventLog log(env, path);
+  env.inject({.operation = Operation::append_line, .for_ever = true, .reason = ENOSPC});
+  testing::internal::CaptureStderr();
+  constexpr int count = 100;
+  for (int i = 0; i < count; ++i)
+    log.write(log.line().begin("step", 1).field("step", i).field("text", padding));
+  env.clear_faults();
+  for (const bool with_flush : {true, false}) {
+    if (with_flush) {
+      EXPECT_TRUE(log.flush().ok());
+    } else {
+      log.write(log.line().begin("last", 2));
+    }
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::ContainsRegex("but without [0-9]+ lines before them\n"));
+  std::istringstream lines(posix_env().read_text(path).value());
+  std::vector<int> steps;
+  int missing = 0;
+  std::string newest;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json event = nlohmann::json::parse(line);
+    newest = event["event"];
+    if (newest == "step") steps.push_back(event["step"]);
+    if (newest == "gap") missing += event["lines"].get<int>();
+  }
+  EXPECT_EQ(newest, "last");
+  ASSERT_FALSE(steps.empty());
+  EXPECT_GE(std::ssize(steps), 40);
+  EXPECT_EQ(missing, count - static_cast<int>(steps.size()));
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], missing + static_cast<int>(i));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "parallel/local/local_communicator.h"
 #include "runtime/config/loader.h"
 #include "runtime/train/rank_layout.h"
+#include "runtime/train/run_directory.h"
 #include "runtime/train/save.h"
 #include "runtime/train/step.h"
 #include "tests/support/temporary_directory.h"
@@ -51,15 +52,18 @@ class WorkerRig {
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
       const std::unique_ptr<Device> device = make_device();
       const std::unique_ptr<NcclLibrary> nccl = make_nccl ? make_nccl() : nullptr;
-      HF_TRY(const std::unique_ptr<Worker> worker, Worker::create({.env = env_,
-                                                                   .faults = faults,
-                                                                   .communicator = communicator,
-                                                                   .device = *device,
-                                                                   .config = config_,
-                                                                   .mesh = mesh_of(config_, ranks_),
-                                                                   .data = data,
-                                                                   .ranks_on_host = ranks_,
-                                                                   .nccl = nccl.get()}));
+      Ledger ledger(env_, RunPaths{config_.run.directory}.ledger(communicator.rank()));
+      HF_TRY(const std::unique_ptr<Worker> worker,
+             Worker::create({.env = env_,
+                             .faults = faults,
+                             .communicator = communicator,
+                             .device = *device,
+                             .config = config_,
+                             .mesh = mesh_of(config_, ranks_),
+                             .data = data,
+                             .ranks_on_host = ranks_,
+                             .nccl = nccl.get(),
+                             .ledger = config_.data.ledger ? &ledger : nullptr}));
       HF_TRY_VOID(initialize_weights(*worker));
       worker->start_loader();
       HF_TRY_VOID(body(*worker));

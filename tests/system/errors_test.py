@@ -661,6 +661,44 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
         self.assertIn("whole    disk/run/checkpoints/step-00000030", outcome.stdout)
 
+    def test_log_waits(self):
+        # Not a byte is free while some twenty steps are made, with saves among them: the log fills its last page, in the middle of a
+        # line, and stands still. A second time nobody can hear of it.
+        slow_steps = ",".join(f"step.begin@{hit}=sleep:60" for hit in range(1, 39))
+        outcome = self.on_small_disk(f"""
+            run() {{
+                log=disk/$1/events.jsonl
+                '{PROGRAM}' train run.toml --run.directory=disk/$1 --training.steps=2 || exit 98
+                HOLDFAST_FAULTS={slow_steps} '{PROGRAM}' train run.toml --run.directory=disk/$1 --training.steps=40 \\
+                    > said 2> $2 & pid=$!
+                while ! grep -q '"step":5,' $log; do sleep 0.01; done
+                cat /dev/zero > disk/fill 2>/dev/null
+                while [ $(($(stat -c %s $log) % $(getconf PAGE_SIZE))) != 0 ]; do sleep 0.01; kill -0 $pid || exit 97; done
+                size=$(stat -c %s $log); sleep 0.5; [ $(stat -c %s $log) = $size ] || exit 96
+                rm disk/fill; wait $pid; code=$?; cp -r disk/$1 .; rm -r disk/$1
+            }}
+            run deaf /dev/full; [ $code = 0 ] || exit 95
+            run run complaints; cat complaints
+            exit $code""")
+        self.expect(outcome)
+        for steps in (2, 40):
+            self.assertEqual(self.train("--run.directory=straight", f"--training.steps={steps}").returncode, 0)
+        for run in ("run", "deaf"):
+            events = [json.loads(line) for line in (self.folder / run / "events.jsonl").read_text().splitlines()]
+            self.assertEqual([event["step"] for event in events if event["event"] == "step"], list(range(1, 41)))
+            self.assertEqual(events[-1]["event"], "finish")
+            self.assertEqual(self.holdfast("digest", run).stdout, self.holdfast("digest", "straight").stdout)
+
+    def test_log_incomplete(self):
+        # Something else has its place from step 3 on.
+        outcome = self.start(["sh", "-c", f"""
+            HOLDFAST_FAULTS=step.begin@3=sleep:1000 '{PROGRAM}' train run.toml > log 2>&1 & pid=$!
+            while ! grep -qs '"step":2,' run/events.jsonl; do sleep 0.01; done
+            mv run/events.jsonl aside; mkdir run/events.jsonl
+            wait $pid; code=$?; cat log; '{PROGRAM}' verify run; exit $code"""], self.folder)
+        self.expect(outcome)
+        self.assertIn("whole    run/checkpoints/step-00000004", outcome.stdout)
+
     def test_disk_full(self):
         # 40 KiB are left when the second checkpoint is due.
         outcome = self.on_small_disk(f"""

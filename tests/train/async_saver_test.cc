@@ -218,17 +218,87 @@ TEST_F(AsyncSaverTest, ADiskThatStaysFullEndsTheRunAtItsEnd) {
   EXPECT_EQ(events("full", "step").size(), static_cast<std::size_t>(steps));
 }
 
+// Full from line to line, half of it in the middle of a save.
+TEST_F(AsyncSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
+  const std::string end = reference();
+  FaultyEnv machine(posix_env());
+  constexpr std::uint64_t first = 5, last = 14;  // tries
+  for (std::uint64_t at = first; at <= last; ++at) {
+    for (const char* file : {"events.jsonl", "ledger-00000", "ledger-00001"}) {
+      machine.inject(
+          {.operation = Operation::append_line, .path_contains = file, .at = at, .reason = ENOSPC});
+    }
+  }
+  machine.inject({.operation = Operation::allocate, .path_contains = "step-00000005", .reason = ENOSPC});
+  testing::internal::CaptureStderr();
+  const RunEnd run_end = train(
+      {.run = "full", .ranks = 2, .overrides = {"checkpoint.every_steps=5", "data.ledger=true"}}, machine);
+  const std::string told = testing::internal::GetCapturedStderr();
+  ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
+  EXPECT_EQ(machine.failure_count(), 3 * (last - first + 1) + 1);
+  EXPECT_EQ(digest("full"), end);
+  const std::vector<nlohmann::json> made = events("full", "step");
+  ASSERT_EQ(made.size(), static_cast<std::size_t>(steps));
+  for (int step = 1; step <= steps; ++step) EXPECT_EQ(made[static_cast<std::size_t>(step) - 1]["step"], step);
+  EXPECT_EQ(events("full", "fault").size(), 1u);
+  EXPECT_EQ(events("full", "finish").size(), 1u);
+  for (int rank : {0, 1}) {
+    std::istringstream lines(posix_env().read_text(RunPaths{run_directory("full")}.ledger(rank)).value());
+    int step = 0;
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_EQ(nlohmann::json::parse(line)["step"].get<int>(), ++step);
+    EXPECT_EQ(step, steps);
+  }
+  for (const char* file : {"events.jsonl", "ledger-00000.jsonl", "ledger-00001.jsonl"}) {
+    EXPECT_THAT(told, testing::ContainsRegex(fmt::format("cannot append to .*/{}: the disk is full", file)));
+    EXPECT_THAT(told, testing::ContainsRegex(fmt::format("/{} is written again, with 10 lines", file)));
+  }
+}
+
+// Nothing comes behind the end, so it wants all lines; a start wants to know that there will be some.
+TEST_F(AsyncSaverTest, ALogThatCannotBeWrittenEndsARunAtItsEndAndAtItsStart) {
+  const std::string end = reference();
+  for (const char* file : {"events.jsonl", "ledger-00001"}) {
+    SCOPED_TRACE(file);
+    FaultyEnv machine(posix_env());
+    machine.inject({.operation = Operation::append_line,
+                    .path_contains = file,
+                    .at = 10,
+                    .for_ever = true,
+                    .reason = EIO});
+    const std::string run = fmt::format("silent-{}", file);
+    const Launch launch{.run = run, .ranks = 2, .overrides = {"data.ledger=true"}};
+    testing::internal::CaptureStderr();
+    const RunEnd run_end = train(launch, machine);
+    static_cast<void>(testing::internal::GetCapturedStderr());
+    EXPECT_EQ(run_end.code, ExitCode::checkpoint);
+    EXPECT_THAT(run_end.message, testing::ContainsRegex("cannot append to .*: Input/output error; "
+                                                        "[0-9]+ lines are not in it"));
+    EXPECT_THAT(run_end.message, testing::HasSubstr(file));
+    EXPECT_EQ(digest(run), end) << "the last step was saved before";
+    EXPECT_EQ(train(launch).code, ExitCode::done);
+  }
+  FaultyEnv machine(posix_env());
+  machine.inject(
+      {.operation = Operation::append_line, .path_contains = "events", .for_ever = true, .reason = EACCES});
+  testing::internal::CaptureStderr();
+  const RunEnd refused = train({.run = "refused", .ranks = 2}, machine);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(testing::HasSubstr("goes on")));
+  EXPECT_EQ(refused.code, ExitCode::checkpoint);
+  EXPECT_THAT(refused.message,
+              testing::ContainsRegex("cannot append to .*/events.jsonl: Permission denied$"));
+  EXPECT_FALSE(posix_env().status(run_directory("refused/checkpoints"))->exists) << "no step was made";
+}
+
 // The save was begun before the trouble, and is of an earlier step.
 TEST_F(AsyncSaverTest, ARunThatEndsWithAnErrorFinishesItsSaves) {
   const std::string middle = reference(5);
-  FaultyEnv machine(posix_env());
-  machine.inject({.operation = Operation::append_line, .at = 8, .reason = ENOSPC});
   const RunEnd run_end = train({.run = "troubled",
                                 .ranks = 2,
                                 .overrides = {"checkpoint.every_steps=5"},
-                                .faults = "save.before_shard:1=sleep:200"},
-                               machine);
-  EXPECT_NE(run_end.code, ExitCode::done);
+                                .faults = "save.before_shard:1=sleep:200",
+                                .data_ends_in_step = 7});
+  EXPECT_EQ(run_end.code, ExitCode::data);
   EXPECT_EQ(events("troubled", "step").size(), 6u);
   EXPECT_EQ(digest("troubled"), middle);
 }

@@ -84,9 +84,8 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   worker.state().run_id = worker.state().memory_id = run_id;
   const std::string directory = worker.config().run.directory;
   CheckpointStore store(env, faults, directory, writer);
-  Progress progress(env, {directory}, {.steps = steps, .every_steps = 1000},
-                    worker.communicator().rank() == 0);
-  HF_TRY_VOID(progress.open());
+  EventLog log(env, RunPaths{directory}.events());
+  Progress progress(env, log, {.steps = steps, .every_steps = 1000}, worker.communicator().rank() == 0);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;
   Trainer trainer({.worker = worker,
@@ -289,6 +288,21 @@ TEST_P(FailingCalls, AllThatFollowOnTheDisk) {
                       EXPECT_THAT(ended.codes[0].error().message, testing::HasSubstr("/.pending"));
                     });
   EXPECT_GT(calls, 3 * calls_min);
+}
+
+// Of the log: each waits for the next one that can be written.
+TEST_P(FailingCalls, ThoseOfTheLogCostNoEvent) {
+  for (const int reason : {ENOSPC, EIO}) {
+    const std::uint64_t calls = at_every_call(
+        tiny_config(GetParam()), {InjectedFault{.path_contains = "/events.jsonl", .reason = reason}},
+        [&](const Ended& ended, const FaultyEnv&) {
+          expect_done(ended);
+          EXPECT_TRUE(ended.failed.empty());
+          EXPECT_EQ(ended.saved.size(), static_cast<std::size_t>(steps));
+        });
+    EXPECT_GE(calls, 2U * steps) << "a step and its save";
+    if (HasFailure()) return;
+  }
 }
 
 // RAM snapshots are a comfort: without shared memory a run has its checkpoints and its bits.

@@ -25,16 +25,15 @@ class RamResumeTest : public TrainingTest {
   std::vector<FoundSnapshot> snapshots(const std::string& run, Env& env = posix_env()) const {
     return list_snapshots(env, digest_of_run(run));
   }
-  // Dies in the middle of a step as a run does whose log cannot be written: `lines` of it are.
-  void train_until_line(Launch launch, std::uint64_t lines) {
-    FaultyEnv machine(posix_env());
-    machine.inject({.operation = Operation::append_line, .at = lines + 1, .for_ever = true});
+  // Ends in the middle of this step, as a run does whose data cannot be read any more.
+  void train_until(int step, Launch launch) {
+    launch.data_ends_in_step = step;
     launch.overrides.insert(launch.overrides.begin(), "checkpoint.ram_every_steps=2");
     runs_.push_back(launch.run);
     testing::internal::CaptureStderr();
-    const RunEnd end = train(launch, machine);
+    const RunEnd end = train(launch);
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_NE(end.code, ExitCode::done);
+    ASSERT_EQ(end.code, ExitCode::data);
   }
   // To its end; how it says that it has resumed.
   std::string resume(Launch launch, Env& machine = posix_env()) {
@@ -68,7 +67,7 @@ TEST_F(RamResumeTest, GoesOnFromTheNewestSnapshotInAnyLayout) {
   const std::string end = reference();
   for (const int ranks : {1, 2, 3}) {
     const std::string run = fmt::format("killed-{}", ranks);
-    train_until_line({.run = run, .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+    train_until(9, {.run = run, .ranks = 2, .overrides = {"checkpoint.every_steps=5"}});
     EXPECT_FALSE(snapshots(run).empty());
     EXPECT_THAT(resume({.run = run, .ranks = ranks}), testing::AnyOf("ram 6", "ram 8"));
     EXPECT_EQ(digest(run), end);
@@ -78,7 +77,7 @@ TEST_F(RamResumeTest, GoesOnFromTheNewestSnapshotInAnyLayout) {
 // The disk has nothing yet.
 TEST_F(RamResumeTest, NeedsNoCheckpoint) {
   const std::string end = reference();
-  train_until_line({.run = "early", .ranks = 2}, 5);
+  train_until(6, {.run = "early", .ranks = 2});
   EXPECT_EQ(resume({.run = "early", .ranks = 2}), "ram 4");
   EXPECT_EQ(digest("early"), end);
 }
@@ -86,14 +85,14 @@ TEST_F(RamResumeTest, NeedsNoCheckpoint) {
 TEST_F(RamResumeTest, GoesOnFromASnapshotThatWasDueByMeasurement) {
   const std::string end = reference();
   const std::vector<std::string> automatic = {"checkpoint.ram_every_steps=auto"};
-  train_until_line({.run = "measured", .ranks = 2, .overrides = automatic}, 9);
+  train_until(9, {.run = "measured", .ranks = 2, .overrides = automatic});
   EXPECT_THAT(resume({.run = "measured", .ranks = 1, .overrides = automatic}), testing::StartsWith("ram "));
   EXPECT_EQ(digest("measured"), end);
 }
 
 TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
   const std::string end = reference();
-  train_until_line({.run = "damaged", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+  train_until(9, {.run = "damaged", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}});
   for (const FoundSnapshot& found : snapshots("damaged")) {
     const Result<std::unique_ptr<SharedMemory>> memory = posix_env().open_shared_memory(found.name);
     ASSERT_TRUE(memory.ok());
@@ -108,7 +107,7 @@ TEST_F(RamResumeTest, ADamagedSnapshotIsPassedOver) {
 // Rank 0 has read its part when rank 1 finds the damage.
 TEST_F(RamResumeTest, ADamagedSnapshotLeavesNothingBehind) {
   const std::string end = reference();
-  train_until_line({.run = "alone", .ranks = 2}, 9);
+  train_until(9, {.run = "alone", .ranks = 2});
   for (const FoundSnapshot& found : snapshots("alone")) {
     if (found.identity.rank == 0) continue;
     const Result<std::unique_ptr<SharedMemory>> memory = posix_env().open_shared_memory(found.name);
@@ -122,7 +121,7 @@ TEST_F(RamResumeTest, ADamagedSnapshotLeavesNothingBehind) {
 
 TEST_F(RamResumeTest, ASnapshotWithAMissingPartIsNoSnapshot) {
   const std::string end = reference();
-  train_until_line({.run = "partial", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}}, 9);
+  train_until(9, {.run = "partial", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}});
   for (const FoundSnapshot& found : snapshots("partial")) {
     if (found.identity.rank != 1) continue;
     ASSERT_TRUE(posix_env().remove_shared_memory(found.name).ok());
@@ -134,8 +133,8 @@ TEST_F(RamResumeTest, ASnapshotWithAMissingPartIsNoSnapshot) {
 // On another host there is only the disk.
 TEST_F(RamResumeTest, AnotherHostUsesTheDisk) {
   const std::string end = reference();
-  train_until_line(
-      {.run = "moved", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}, .hosts = {"a", "a"}}, 9);
+  train_until(9,
+              {.run = "moved", .ranks = 2, .overrides = {"checkpoint.every_steps=5"}, .hosts = {"a", "a"}});
   EXPECT_EQ(resume({.run = "moved", .ranks = 2, .hosts = {"b", "b"}}), "disk 5");
   EXPECT_EQ(digest("moved"), end);
 }
@@ -147,12 +146,12 @@ TEST_F(RamResumeTest, RanksGetWhatTheyNeedFromTheHostThatHasIt) {
                       .ranks = 2,
                       .overrides = {"checkpoint.every_steps=5", "checkpoint.replicas=off"},
                       .hosts = {"a", "b"}};
-  train_until_line(launch, 9);
+  train_until(9, launch);
   EXPECT_THAT(resume(launch), testing::AnyOf("ram 6", "ram 8"));
   EXPECT_EQ(digest("hosts"), end);
   Launch swapped = launch;
   swapped.run = "swapped";
-  train_until_line(swapped, 9);
+  train_until(9, swapped);
   swapped.hosts = {"b", "a"};
   EXPECT_THAT(resume(swapped), testing::AnyOf("ram 6", "ram 8"));
   EXPECT_EQ(digest("swapped"), end);
@@ -169,7 +168,7 @@ TEST_F(RamResumeTest, EveryFailingCallIsPassedOver) {
     for (std::uint64_t at = 1; failures > 0; ++at) {
       SCOPED_TRACE(fmt::format("call {}{}", at, for_ever ? " and all behind it" : ""));
       const std::string run = fmt::format("failing-{}-{}", for_ever, at);
-      train_until_line({.run = run, .ranks = 2, .overrides = brief}, 6);  // in step 5 or 6
+      train_until(6, {.run = run, .ranks = 2, .overrides = brief});
       FaultyEnv machine(posix_env());
       machine.inject(
           {.operation = Operation::open_shared_memory, .at = at, .for_ever = for_ever, .reason = EACCES});

@@ -64,6 +64,7 @@ struct Trouble {
   std::function<void(int rank)> before_death = {};
   std::function<Result<std::unique_ptr<NcclLibrary>>(int rank)> load_nccl = {};
   std::string newcomers_change = {};  // an override of theirs alone
+  Env* machine = &posix_env();        // that all ranks are on
 };
 
 class RecoveryTest : public TrainingTest {
@@ -111,7 +112,7 @@ class RecoveryTest : public TrainingTest {
 
   RunEnd train_rank(const Launch& launch, const Trouble& trouble, const std::vector<Override>& overrides,
                     ShrinkingWorld& world, int rank) {
-    MortalEnv env(posix_env(), trouble.damages_snapshots && rank == 0, [&] {
+    MortalEnv env(*trouble.machine, trouble.damages_snapshots && rank == 0, [&] {
       if (trouble.before_death) trouble.before_death(rank);
     });
     const Result<std::unique_ptr<FaultPoints>> faults = FaultPoints::parse(launch.faults, rank, env);

@@ -148,6 +148,37 @@ TEST_F(RecoveryTest, ADamagedSnapshotIsPassedOver) {
   EXPECT_EQ(digest("damaged"), end);
 }
 
+// A rank dies while the disk is full: what waits then is what waits for the next epoch, too.
+TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
+  const std::string end = reference();
+  FaultyEnv machine(posix_env());
+  for (std::uint64_t at = 5; at <= 14; ++at) {  // from step 4 to step 10, with what is told of the death
+    for (const char* file : {"events.jsonl", "ledger-00000"})
+      machine.inject(
+          {.operation = Operation::append_line, .path_contains = file, .at = at, .reason = ENOSPC});
+  }
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(survive({.run = "waiting",
+                     .ranks = 2,
+                     .overrides = {"checkpoint.ram_every_steps=1", "data.ledger=true"},
+                     .faults = "step.before_vote@8:1=kill"},
+                    {.machine = &machine}),
+            1);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(machine.failure_count(), 20U);
+  EXPECT_EQ(digest("waiting"), end);
+  std::vector<int> steps, in_ledger, expected;
+  for (const nlohmann::json& event : events("waiting", "step")) steps.push_back(event["step"].get<int>());
+  std::istringstream lines(posix_env().read_text(RunPaths{run_directory("waiting")}.ledger(0)).value());
+  for (std::string line; std::getline(lines, line);) in_ledger.push_back(nlohmann::json::parse(line)["step"]);
+  for (int step = 1; step <= 20; ++step) expected.push_back(step);
+  EXPECT_EQ(steps, expected) << told;
+  EXPECT_EQ(in_ledger, expected) << told;
+  EXPECT_EQ(events("waiting", "fault").size(), 1U);
+  EXPECT_EQ(events("waiting", "recovery").size(), 1U);
+  EXPECT_THAT(told, HasSubstr("events.jsonl is written again, with 10 lines that waited\n"));
+}
+
 // It dies as others are killed, so that the run goes on.
 TEST_F(RecoveryTest, ARankWhoseSystemFailsItLeavesTheOthersInPeace) {
   const std::string end = reference();

@@ -2,9 +2,9 @@
 // network cost them.
 #include <gmock/gmock.h>
 
-#include <atomic>
 #include <functional>
 #include <set>
+#include <utility>
 
 #include "checkpoint/ram_tier.h"
 #include "tests/support/faulty_network.h"
@@ -15,19 +15,23 @@ namespace {
 
 using testing::HasSubstr;
 
-// Writes no more log once it has this.
+// Once the log has a line with the mark, no data can be read.
 class DyingEnv final : public ForwardingEnv {
  public:
-  DyingEnv(Env& inner, std::string mark) : ForwardingEnv(inner), mark_(std::move(mark)) {}
+  DyingEnv(Env& inner, FaultyEnv& files, std::string mark)
+      : ForwardingEnv(inner), files_(files), mark_(std::move(mark)) {}
   Result<void> append_line(const std::string& path, std::string_view line) override {
-    if (dead_) return write_error("append to", path, ENOSPC);
-    if (line.find(mark_) != std::string_view::npos) dead_ = true;
+    const bool marked = line.find(mark_) != std::string_view::npos;
+    if (marked && !std::exchange(dead_, true)) {
+      files_.inject({.operation = Operation::read, .path_contains = "train.txt", .for_ever = true});
+    }
     return inner().append_line(path, line);
   }
 
  private:
+  FaultyEnv& files_;
   std::string mark_;
-  std::atomic<bool> dead_ = false;
+  bool dead_ = false;  // rank 0 alone writes lines
 };
 
 class ReplicaTest : public TrainingTest {
@@ -53,15 +57,17 @@ class ReplicaTest : public TrainingTest {
       faults += fmt::format("{}step.begin@{}=sleep:200", step == 4 ? "" : ",", step);
     return faults;
   }
-  // Dies as a run does whose log cannot be written, when the first snapshot is confirmed; else at step 12.
+  // Ends as a run does whose data cannot be read, when the first snapshot is confirmed; else behind step 12.
   void train_and_die(Launch launch, bool with_replicas = true) {
-    DyingEnv machine(posix_env(), with_replicas ? "\"event\":\"snapshot\"" : "\"step\":12,");
+    FaultyEnv files(posix_env());
+    DyingEnv machine(files, files, with_replicas ? "\"event\":\"snapshot\"" : "\"step\":12,");
     if (with_replicas) launch.faults = slow_steps();
+    launch.overrides.emplace_back("data.prefetch_microbatches=1");  // what was read before is soon used up
     runs_.push_back(launch.run);
     testing::internal::CaptureStderr();
     const RunEnd end = train(launch, machine);
     static_cast<void>(testing::internal::GetCapturedStderr());
-    ASSERT_NE(end.code, ExitCode::done);
+    ASSERT_EQ(end.code, ExitCode::data);
     const std::vector<nlohmann::json> confirmed = events(launch.run, "snapshot");
     confirmed_step_ = confirmed.empty() ? 0 : confirmed.back()["step"].get<int>();
   }

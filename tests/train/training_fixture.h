@@ -34,6 +34,25 @@ class StopAfterSteps final : public StopSource {
   int asked_ = 0;
 };
 
+// A rank of a run whose data can be read up to some sample: begun with the event of its start, so that what
+// was read before that does not count.
+class EndingDataEnv final : public ForwardingEnv {
+ public:
+  EndingDataEnv(Env& inner, FaultyEnv& files, std::uint64_t samples)
+      : ForwardingEnv(inner), files_(files), samples_(samples) {}
+  Result<void> append_line(const std::string& path, std::string_view line) override {
+    if (line.starts_with("{\"event\":\"start\"")) {
+      files_.inject(
+          {.operation = Operation::read, .path_contains = "train.txt", .at = samples_ + 1, .for_ever = true});
+    }
+    return inner().append_line(path, line);
+  }
+
+ private:
+  FaultyEnv& files_;
+  std::uint64_t samples_;
+};
+
 class TrainingTest : public testing::Test {
  protected:
   TrainingTest() {
@@ -56,6 +75,8 @@ class TrainingTest : public testing::Test {
     std::vector<std::string> overrides = {};
     std::vector<std::string> hosts = {};  // the name of each rank's; none: all are on this one
     std::string faults = {};              // as HOLDFAST_FAULTS
+    // Rank 0 cannot read its data from this step on, so that all ranks agree in it to end; 0 = it can.
+    int data_ends_in_step = 0;
   };
 
   std::string config_text(const Launch& launch) const {
@@ -72,6 +93,15 @@ class TrainingTest : public testing::Test {
         directory_.path(), launch.run);
   }
 
+  // Of rank 0, with the lanes and microbatches of config_text().
+  static std::uint64_t samples_before(const Launch& launch) {
+    constexpr int lanes = 4, samples_of_lane = 2;
+    if (launch.data_ends_in_step == 0) return 0;
+    EXPECT_EQ(lanes % launch.ranks, 0) << "else ranks have other shares";
+    return static_cast<std::uint64_t>((launch.data_ends_in_step - 1) * (lanes / launch.ranks) *
+                                      samples_of_lane);
+  }
+
   // Runs it on all ranks; every rank must end the same way.
   RunEnd train(const Launch& launch, Env& machine = posix_env()) {
     std::vector<std::string> arguments;
@@ -81,11 +111,14 @@ class TrainingTest : public testing::Test {
     std::vector<RunEnd> ends(static_cast<std::size_t>(launch.ranks));
     const Result<void> joined =
         run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
-          FaultyEnv env(machine);
+          FaultyEnv rank_env(machine);
+          if (!launch.hosts.empty())
+            rank_env.move_to_host(launch.hosts[static_cast<std::size_t>(communicator.rank())]);
+          const bool data_ends = communicator.rank() == 0 && launch.data_ends_in_step > 0;
+          EndingDataEnv ending_env(rank_env, rank_env, samples_before(launch));
+          Env& env = data_ends ? static_cast<Env&>(ending_env) : rank_env;
           HF_TRY(const std::unique_ptr<FaultPoints> faults,
                  FaultPoints::parse(launch.faults, communicator.rank(), env));
-          if (!launch.hosts.empty())
-            env.move_to_host(launch.hosts[static_cast<std::size_t>(communicator.rank())]);
           StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);
           const Result<LoadedConfig> config =
               load_config_text(env, config_text(launch), "test.toml", *overrides);
