@@ -155,7 +155,7 @@ class Executor {
   // What is due. True: the job was killed.
   bool act() {
     if (lasting_.has_value()) {
-      if (lasting_->is_over(watcher_.newest_step()) || watcher_.finished()) put_right();
+      if (lasting_->is_over(step_reached()) || watcher_.finished()) put_right();
       return false;
     }
     const std::vector<ChaosInjection>& injections = run_.plan.injections;
@@ -188,9 +188,12 @@ class Executor {
     note(injection.fault, lasting_->what());
     trouble_ = lasting_->begin();
     watcher_.look(launcher_->id());
-    lasting_->since(watcher_.newest_step());
+    lasting_->since(step_reached());
     disk_was_full_ = disk_was_full_ || injection.fault == ChaosFault::full_disk;
   }
+
+  // A full disk takes no line of the log.
+  std::uint64_t step_reached() { return std::max(watcher_.newest_step(), watcher_.step_on_board()); }
 
   void put_right() {
     if (const Result<void> right = lasting_->end(); trouble_.ok()) trouble_ = right;

@@ -7,8 +7,6 @@
 namespace holdfast {
 namespace {
 
-// What a full disk has for the lines of a log, and not for a checkpoint: without any the run ends.
-constexpr std::uint64_t room_bytes = 96 << 10;
 constexpr std::uint64_t steps_at_end = 2;  // a disk that is full when the last one is saved ends the run
 constexpr std::int64_t disk_limit_ms = 5'000;
 constexpr std::int64_t host_limit_ms = 60'000;  // too few hosts are left, and the launcher waits for more
@@ -38,7 +36,7 @@ void LastingFault::since(std::uint64_t step) {
 Result<void> LastingFault::begin() {
   const bool disk = injection_->fault == ChaosFault::full_disk;
   until_ns_ = env_->monotonic_ns() + (disk ? disk_limit_ms : host_limit_ms) * 1'000'000;
-  if (disk) return disk_->fill(room_bytes);
+  if (disk) return disk_->fill();
   const HostCommands& commands = setup_->host_commands;
   return command(injection_->fault == ChaosFault::lost_host ? commands.lose : commands.cut);
 }

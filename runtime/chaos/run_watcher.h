@@ -46,6 +46,9 @@ class RunWatcher {
   // Whether all ranks that live are mending the run, as the watchdog's board of this host says; without one
   // nobody knows.
   bool recovers();
+  // The newest that a living rank of this host is at, as the board says, also while the log cannot be
+  // written; 0 without one.
+  std::uint64_t step_on_board();
   // Names of the starts that were seen, by which a killed launcher's scratch in shared memory is found.
   const std::vector<std::string>& starts() const { return starts_; }
 

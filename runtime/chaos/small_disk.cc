@@ -14,15 +14,15 @@ SmallDisk::~SmallDisk() {
 }
 
 // The run writes meanwhile, so what is free now may be less a moment later.
-Result<void> SmallDisk::fill(std::uint64_t room_bytes) {
+Result<void> SmallDisk::fill() {
   constexpr int tries = 5;
   Result<void> filled;
   for (int i = 0; i < tries; ++i) {
     HF_TRY_VOID(empty());
     HF_TRY(const std::uint64_t free, env_->free_bytes(directory_));
-    if (free <= room_bytes) return {};
+    if (free == 0) return {};
     HF_TRY(const std::unique_ptr<File> file, env_->open(filler(), OpenMode::create));
-    filled = file->allocate(free - room_bytes);
+    filled = file->allocate(free);
     if (filled.ok()) break;
   }
   return filled;

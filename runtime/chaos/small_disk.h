@@ -18,8 +18,8 @@ class SmallDisk {
                                                   std::uint64_t bytes);
   ~SmallDisk();  // and what is on it
 
-  // All of it but `room_bytes`, by a file in the directory; until empty().
-  Result<void> fill(std::uint64_t room_bytes);
+  // All of it, by a file in the directory; until empty().
+  Result<void> fill();
   Result<void> empty();
   // What is on it lies in the directory itself when this is gone.
   Result<void> keep();

@@ -133,7 +133,8 @@ class ChaosTest(unittest.TestCase):
         self.assertLessEqual(max(run["ranks"] for run in runs), 8)
 
     def test_a_full_disk(self):
-        """The run goes on and says what it could not save; its files, which lay in memory, are there afterwards."""
+        """Not a byte is free. The run goes on and says what it could not save; its files, which lay in memory, are there
+        afterwards, and its log is whole."""
         output = self.chaos("--faults=full_disk", "--faults-max=1", "--seeds=9..9", "--keep", "--parallel.tensor_lanes=2",
                             code=None)
         if "is not permitted" in output and os.environ.get("CI") != "true":
@@ -144,7 +145,11 @@ class ChaosTest(unittest.TestCase):
         told = [event for event in run.events("fault") if event.get("what") == "save"]
         self.assertTrue(told, output)
         self.assertIn("the disk is full", told[0]["reason"])
-        self.assertIn("could not be saved", (self.directory / "seed-9.log").read_text())
+        log = (self.directory / "seed-9.log").read_text()
+        self.assertIn("could not be saved", log)
+        self.assertRegex(log, r"cannot append to \S+/events.jsonl: the disk is full .* lines wait in memory")
+        self.assertRegex(log, r"/events.jsonl is written again, with \d+ lines? that waited\n")
+        self.assertEqual([event["step"] for event in run.events("step")], list(range(1, 41)), "the log has all of them, too")
         harness.expect_whole_checkpoints(run, 40)
 
 
