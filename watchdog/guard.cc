@@ -302,6 +302,9 @@ class Guard {
     for (const HangVerdict::Another& each : culprits) {
       kill(watched_[each.index], now_ns);
       say(each.sentence + "; it is ended");
+      if (settings_.on_verdict == nullptr) continue;
+      const auto index = static_cast<std::uint32_t>(each.index);
+      settings_.on_verdict(read_slot(board_->slot(index)).launched_rank, each.sentence);
     }
   }
 
@@ -313,6 +316,7 @@ class Guard {
       if (each.id != 0 && !each.ended) kill(each, now_ns);
     }
     say(sentence + "; all ranks of this host are ended");
+    if (settings_.on_verdict != nullptr) settings_.on_verdict(-1, sentence);
   }
 
   void kill(Watched& watched, std::int64_t now_ns) {

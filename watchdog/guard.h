@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "runtime/core/env.h"
@@ -27,6 +28,8 @@ struct GuardSettings {
   // A variable that the ranks of a launcher's start have, and the mpirun that it has started, but not MPI's
   // daemons on other hosts. Empty: those are left alone.
   std::string start_variable = {};
+  // Called when `rank` (launched; -1: all of this host) has been ended, with the reason; may be null.
+  std::function<void(int rank, const std::string& sentence)> on_verdict = {};
 };
 
 // Until the last rank has gone. Error: the board cannot be opened.

@@ -236,6 +236,14 @@ std::string fault_points_of(const ChaosPlan& plan) {
   return text;
 }
 
+bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
+                 std::string_view action) {
+  const std::string place = hit == 1 && injection.point.find('@') == std::string::npos
+                                ? std::string(point)
+                                : fmt::format("{}@{}", point, hit);
+  return injection.point.find(fmt::format("{}:{}={}", place, rank, action)) != std::string::npos;
+}
+
 std::string to_text(const ChaosLayout& layout) {
   std::string text = fmt::format("{} ranks = {} {} x {} stage{} x {}", layout.ranks, layout.data(),
                                  layout.data() == 1 ? "copy" : "copies", layout.pipeline,

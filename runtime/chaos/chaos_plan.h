@@ -94,6 +94,9 @@ ChaosPlan plan_chaos(std::uint64_t seed, const ChaosLimits& limits);
 
 // The value of HOLDFAST_FAULTS.
 std::string fault_points_of(const ChaosPlan& plan);
+// Whether the injection has armed this: the action of a launched rank when it passes the point that often.
+bool is_armed_by(const ChaosInjection& injection, std::string_view point, std::uint64_t hit, int rank,
+                 std::string_view action);
 std::string to_text(const ChaosLayout& layout);        // "4 ranks = 2 copies x 2 stages x 1"
 std::string to_text(const ChaosInjection& injection);  // "kill of rank ... behind step 12"
 std::vector<std::string> to_lines(const ChaosPlan& plan);

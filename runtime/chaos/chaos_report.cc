@@ -25,10 +25,13 @@ Json json_of(const ChaosRun& run) {
                   {"in_recovery", judged[i].in_recovery}};
     if (judged[i].notice_ms >= 0.0) fault["notice_ms"] = judged[i].notice_ms;
     if (injected.rank >= 0) fault["rank"] = injected.rank;
-    if (judged[i].culprit_right.has_value()) fault["culprit_right"] = *judged[i].culprit_right;
+    if (judged[i].named.has_value()) fault["named"] = name_of(*judged[i].named);
     if (judged[i].mend_ms >= 0.0) fault["mend_ms"] = judged[i].mend_ms;
     faults.push_back(std::move(fault));
   }
+  Json verdicts = Json::array();
+  for (const ToldVerdict& verdict : run.verdicts)
+    verdicts.push_back({{"time_us", verdict.time_us}, {"rank", verdict.rank}, {"verdict", verdict.sentence}});
   return {{"seed", run.plan.seed},
           {"plan", to_lines(run.plan)},
           {"ranks", run.plan.layout.ranks},
@@ -42,7 +45,8 @@ Json json_of(const ChaosRun& run) {
           {"duration_ms", run.duration_ms},
           {"right", run.wrong.empty()},
           {"wrong", run.wrong},
-          {"faults", std::move(faults)}};
+          {"faults", std::move(faults)},
+          {"verdicts", std::move(verdicts)}};
 }
 
 std::string number_cell(const std::string& text) {
@@ -61,8 +65,9 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
   text += fact("Faults", std::to_string(summary.faults), fmt::format("{} of them kills", summary.kills));
   text += fact("During recovery", std::to_string(summary.in_recovery), "of the faults");
   if (summary.hangs > 0)
-    text += fact("Right culprit", fmt::format("{} of {}", summary.hangs_named, summary.hangs),
-                 "hangs and livelocks");
+    text += fact("Right culprit",
+                 fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.judged_hangs()),
+                 "hangs and livelocks that had to be noticed");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
   text += fact("Wall time", format_duration(header.duration_ms / 1000 * 1000));
   return text + "</dl>\n";
@@ -140,7 +145,9 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   json["kills"] = summary.kills;
   json["in_recovery"] = summary.in_recovery;
   json["lost_steps"] = summary.lost_steps;
-  json["hangs"] = {{"noticed", summary.hangs}, {"culprit_right", summary.hangs_named}};
+  json["hangs"] = {{"injected", summary.hangs}, {"baseless_verdicts", summary.baseless_verdicts}};
+  for (const NamedRank named : {NamedRank::right, NamedRank::other, NamedRank::nobody})
+    json["hangs"][std::string(name_of(named))] = summary.count_of(named);
   json["faults"] = Json::object();
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {
     const ChaosTally& tally = summary.tallies[i];

@@ -29,7 +29,7 @@ class Executor {
       : env_(&env),
         setup_(&setup),
         paths_{directory},
-        watcher_(env, directory),
+        watcher_(env, directory, points_log()),
         begun_ns_(env.monotonic_ns()) {
     run_.plan = plan;
     run_.directory = directory;
@@ -42,6 +42,7 @@ class Executor {
     if (small) {
       HF_TRY(disk_, SmallDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
     }
+    HF_TRY_VOID(env_->remove(points_log()));
     for (bool on = true; on;) {
       HF_TRY_VOID(launch());
       watch_launch();
@@ -51,6 +52,10 @@ class Executor {
     }
     if (run_.wrong.empty()) check_end();
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
+    HF_TRY_VOID(env_->remove(points_log()));
+    std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
+    run_.verdicts = watcher_.verdicts();
+    std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
     const Result<std::string> log = env_->read_text(paths_.events());
     if (log.ok()) run_.ledger = read_ledger(*log);
     if (disk_ != nullptr && (keep || !run_.wrong.empty())) HF_TRY_VOID(disk_->keep());
@@ -59,12 +64,14 @@ class Executor {
 
  private:
   std::string log_path() const { return paths_.directory + ".log"; }
+  std::string points_log() const { return paths_.directory + ".points"; }  // for as long as the run goes on
 
   // Named places are armed in the first launch only: the others would pass them again and again.
   Result<void> launch() {
     ProcessStart start{
         .arguments = launch_words(*setup_, run_.plan, paths_.directory),
-        .variables = {{"HOLDFAST_FAULTS", run_.launches.empty() ? fault_points_of(run_.plan) : ""}},
+        .variables = {{"HOLDFAST_FAULTS", run_.launches.empty() ? fault_points_of(run_.plan) : ""},
+                      {"HOLDFAST_FAULTS_LOG", points_log()}},
         .output = log_path(),
         .own_session = true,
         .die_with_parent = true};
@@ -79,11 +86,12 @@ class Executor {
     disk_was_full_ = false;
     while (!launcher_->wait_ended(0) && !time_is_over() && trouble_.ok()) {
       watcher_.look(launcher_->id());
-      note_deaths();
+      note_points();
       if (job_ended_ = act(); job_ended_) return;
       env_->sleep_us(look_us);
     }
     watcher_.look(launcher_->id());
+    note_points();
   }
 
   bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > setup_->limit_ms * 1'000'000; }
@@ -123,28 +131,20 @@ class Executor {
     return false;
   }
 
-  // Those that died by themselves where the plan wanted it, and slow ranks, of which only the plan knows.
-  void note_deaths() {
-    const bool first = run_.launches.size() == 1;
-    if (std::exchange(starts_, watcher_.starts().size()) != watcher_.starts().size()) killed_.clear();
-    for (const int rank : watcher_.take_ended()) {
-      if (killed_.erase(rank) > 0 || watcher_.finished() || !first) continue;
-      for (const ChaosInjection& injection : run_.plan.injections) {
-        const bool dies = injection.fault != ChaosFault::slow_rank && !injection.point.empty();
-        if (dies && injection.point.find(fmt::format(":{}=", rank)) != std::string::npos) {
-          note(injection.fault, fmt::format("rank {} at {}", rank, injection.point));
-          run_.injected.back().rank = rank;
-          // The guard has ended it; it computes for ever since the step behind the newest.
-          if (injection.fault == ChaosFault::livelock)
-            run_.injected.back().time_us = watcher_.newest_step_us();
-          break;
-        }
-      }
-    }
-    for (std::size_t i = 0; first && i < run_.plan.injections.size(); ++i) {
-      const ChaosInjection& injection = run_.plan.injections[i];
-      const bool slow = injection.fault == ChaosFault::slow_rank && watcher_.newest_step() >= injection.step;
-      if (slow && slow_noted_.insert(i).second) note(injection.fault, injection.point);
+  // What has happened by itself where the plan wanted it, when it began.
+  void note_points() {
+    for (const StruckPoint& point : watcher_.take_points()) {
+      const std::vector<ChaosInjection>& injections = run_.plan.injections;
+      const auto armed = std::ranges::find_if(injections, [&](const ChaosInjection& injection) {
+        return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
+      });
+      if (armed == injections.end()) continue;
+      // It is late for three steps, and that is one fault.
+      const bool slow = armed->fault == ChaosFault::slow_rank;
+      if (slow && !slow_noted_.insert(armed - injections.begin()).second) continue;
+      note(armed->fault, slow ? armed->point : fmt::format("rank {} at {}", point.rank, armed->point));
+      run_.injected.back().rank = point.rank;
+      run_.injected.back().time_us = point.time_us;
     }
   }
 
@@ -205,7 +205,6 @@ class Executor {
     const std::unique_ptr<Process> mpirun = watcher_.mpirun();
     if (mpirun == nullptr) return;
     note(ChaosFault::mpirun_killed, "kill -9 of mpirun");
-    for (const WatchedRank* rank : watcher_.living()) killed_.insert(rank->rank);
     static_cast<void>(mpirun->signal(SIGKILL).ok());
   }
 
@@ -245,7 +244,6 @@ class Executor {
     const char* what = number == SIGSTOP ? "stop" : number == SIGKILL ? "kill -9" : "crash";
     note(fault, fmt::format("{} of rank {}", what, rank.rank));
     run_.injected.back().rank = rank.rank;
-    killed_.insert(rank.rank);
     static_cast<void>(rank.process->signal(number).ok());
   }
 
@@ -337,9 +335,7 @@ class Executor {
   Result<void> trouble_;                 // that keeps the campaign from going on
   std::int64_t ended_truthfully_ = 0;
   bool job_ended_ = false;
-  std::size_t starts_ = 0;  // seen
-  std::set<int> killed_;    // ranks of the last one whose end is no news
-  std::set<std::size_t> slow_noted_;
+  std::set<std::ptrdiff_t> slow_noted_;  // injections
 };
 
 bool is_set_by_plan(const std::string& word) {

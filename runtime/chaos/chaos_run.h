@@ -14,6 +14,7 @@
 #include "runtime/core/processes.h"
 #include "runtime/core/result.h"
 #include "runtime/train/fault_ledger.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
@@ -41,7 +42,7 @@ struct ChaosSetup {
   std::uint64_t disk_bytes = 0;  // of which so much is enough for a run
 };
 
-// That was made, or has happened by itself.
+// That was made, or has happened by itself: what was armed and never reached is not here.
 struct ChaosInjected {
   ChaosFault fault = ChaosFault::kill;
   std::int64_t time_us = 0;  // wall clock
@@ -61,6 +62,7 @@ struct ChaosRun {
   std::string directory = {};
   std::vector<ChaosInjected> injected = {};  // in the order of time
   std::vector<ChaosLaunch> launches = {};
+  std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
   FaultLedger ledger = {};
   std::string wrong = {};  // empty: it ended with the bits of the undisturbed run and left nothing behind
   std::int64_t duration_ms = 0;

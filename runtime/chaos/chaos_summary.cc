@@ -8,45 +8,12 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t same_moment_us = 10'000;  // two clocks' reads beside each other
-
-// The first entry of the ledger that was not over when the fault came.
-const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us) {
-  for (const FaultEntry& entry : ledger.faults) {
-    if (entry.level == FaultLevel::none) continue;
-    if (entry.resumed_us == 0 || entry.resumed_us > time_us) return &entry;
-  }
-  return nullptr;
-}
-
 // Whether the launcher gave the run up between the fault and what mended it.
 bool gave_up_between(const ChaosRun& run, std::int64_t time_us, std::int64_t resumed_us) {
   return std::ranges::any_of(run.launches, [&](const ChaosLaunch& launch) {
     const bool gave_up = !launch.killed && launch.exit_code != static_cast<int>(ExitCode::done);
     return gave_up && launch.ended_us > time_us && (resumed_us == 0 || launch.ended_us < resumed_us);
   });
-}
-
-// Verdicts, and the launcher's word of a death, begin with the rank that they are about.
-bool names_one_rank(const std::string& text) {
-  const std::size_t end = text.find_first_not_of("0123456789", 5);
-  return text.starts_with("rank ") && end != std::string::npos && end > 5 && text.substr(end, 6) == " (host";
-}
-
-// Nothing when nobody noticed that it hung.
-std::optional<bool> names_culprit(const FaultLedger& ledger, const ChaosInjected& injected) {
-  bool noticed = false;
-  for (const FaultEntry& entry : ledger.faults) {
-    if (entry.level == FaultLevel::none || entry.time_us + same_moment_us < injected.time_us) continue;
-    noticed = true;
-    if (!names_one_rank(entry.noticed)) continue;
-    return entry.noticed.starts_with(fmt::format("rank {} (host", injected.rank));
-  }
-  return noticed ? std::optional(false) : std::nullopt;
-}
-
-bool is_hang(ChaosFault fault) {
-  return fault == ChaosFault::hang || fault == ChaosFault::livelock;
 }
 
 // Training goes on beside it; what was told of it is that a save failed.
@@ -60,23 +27,20 @@ JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) 
   return judged;
 }
 
-JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
-  JudgedFault judged{.fault = injected.fault};
+JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const NamedHang& hang) {
+  JudgedFault judged{.fault = injected.fault, .named = hang.named};
   const bool beside = injected.fault == ChaosFault::slow_rank || injected.fault == ChaosFault::full_disk;
   if (injected.fault == ChaosFault::full_disk) judged = judge_full_disk(run, injected);
   if (beside && gave_up_between(run, injected.time_us, 0)) judged.outcome = ChaosOutcome::ended_truthfully;
-  if (is_hang(injected.fault)) judged.culprit_right = names_culprit(run.ledger, injected);
   const FaultEntry* entry = beside ? nullptr : entry_of(run.ledger, injected.time_us);
   if (entry != nullptr) {
     // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
     const bool told = entry->level != FaultLevel::launch;
-    const bool began = injected.time_us > 0;  // of a livelock before the first step nobody knows when
-    judged.in_recovery =
-        told && began && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
-    if (told && began && entry->time_us + same_moment_us >= injected.time_us)
+    judged.in_recovery = told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
+    if (told && entry->time_us + same_moment_us >= injected.time_us)
       judged.notice_ms =
           static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;
-    if (began && entry->resumed_us > 0)
+    if (entry->resumed_us > 0)
       judged.mend_ms = static_cast<double>(entry->resumed_us - injected.time_us) / 1e3;
     switch (entry->level) {
       case FaultLevel::in_place:
@@ -94,6 +58,9 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected) {
     if (gave_up_between(run, injected.time_us, entry->resumed_us))
       judged.outcome = ChaosOutcome::ended_truthfully;
   }
+  if (hang.verdict_us > 0)
+    judged.notice_ms =
+        static_cast<double>(std::max<std::int64_t>(hang.verdict_us - injected.time_us, 0)) / 1e3;
   if (facts_of(injected.fault).ends_job) judged.outcome = ChaosOutcome::launched_again;
   if (!run.wrong.empty()) judged.outcome = ChaosOutcome::wrong;
   return judged;
@@ -125,10 +92,8 @@ void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
     ++summary.in_recovery;
   }
   const bool hangs = is_hang(judged.fault);
-  if (judged.culprit_right.has_value()) {
-    ++summary.hangs;
-    summary.hangs_named += *judged.culprit_right ? 1 : 0;
-  }
+  summary.hangs += hangs ? 1 : 0;
+  if (judged.named.has_value()) ++summary.named[static_cast<std::size_t>(*judged.named)];
   const bool mended =
       judged.outcome == ChaosOutcome::in_place || (hangs && judged.outcome == ChaosOutcome::restarted);
   if (judged.notice_ms >= 0.0 && judged.fault == ChaosFault::full_disk)
@@ -142,6 +107,20 @@ void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
     add_time(summary, "fault to next step, restart", judged.mend_ms);
   if (judged.outcome == ChaosOutcome::launched_again)
     add_time(summary, "fault to next step, launch", judged.mend_ms);
+}
+
+std::string sentence_of_hangs(const ChaosSummary& summary) {
+  const std::int64_t right = summary.count_of(NamedRank::right);
+  std::string text =
+      fmt::format("of {} hang{}, the verdict named the right rank {} time{}, another one {}, none {}",
+                  summary.hangs, summary.hangs == 1 ? "" : "s", right, right == 1 ? "" : "s",
+                  summary.count_of(NamedRank::other), summary.count_of(NamedRank::nobody));
+  if (const std::int64_t over = summary.hangs - summary.judged_hangs(); over > 0)
+    text += fmt::format("; {} {} over before anybody had to notice", over, over == 1 ? "was" : "were");
+  if (summary.baseless_verdicts > 0)
+    text += fmt::format("; and {} verdict{} named a rank while none hung", summary.baseless_verdicts,
+                        summary.baseless_verdicts == 1 ? "" : "s");
+  return text;
 }
 
 void add_parts(ChaosSummary& summary, const FaultEntry& entry) {
@@ -162,7 +141,9 @@ std::string_view name_of(ChaosOutcome outcome) {
 
 std::vector<JudgedFault> judge(const ChaosRun& run) {
   std::vector<JudgedFault> judged;
-  for (const ChaosInjected& injected : run.injected) judged.push_back(judge_one(run, injected));
+  const Culprits culprits = find_culprits(run);
+  for (std::size_t i = 0; i < run.injected.size(); ++i)
+    judged.push_back(judge_one(run, run.injected[i], culprits.each[i]));
   return judged;
 }
 
@@ -180,6 +161,7 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
     summary.right += run.wrong.empty() ? 1 : 0;
     summary.lost_steps += run.ledger.lost_steps;
     for (const JudgedFault& judged : judge(run)) add_fault(summary, judged);
+    summary.baseless_verdicts += find_culprits(run).baseless_verdicts;
     for (const FaultEntry& entry : run.ledger.faults) add_parts(summary, entry);
   }
   for (ChaosDistribution& times : summary.times) std::ranges::sort(times.values_ms);
@@ -206,10 +188,7 @@ std::string to_text(const ChaosSummary& summary) {
                         times.values_ms.size(), times.percentile(0.5), times.percentile(0.9),
                         times.percentile(0.99), times.percentile(1.0));
   }
-  if (summary.hangs > 0)
-    text +=
-        fmt::format("\n\nof {} hang{}, the verdict named the right rank {} time{}", summary.hangs,
-                    summary.hangs == 1 ? "" : "s", summary.hangs_named, summary.hangs_named == 1 ? "" : "s");
+  if (summary.hangs > 0) text += "\n\n" + sentence_of_hangs(summary);
   return text + "\n";
 }
 

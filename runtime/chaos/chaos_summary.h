@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/culprits.h"
 
 namespace holdfast {
 
@@ -29,10 +31,10 @@ struct JudgedFault {
   ChaosFault fault = ChaosFault::kill;
   ChaosOutcome outcome = ChaosOutcome::nothing_to_mend;
   bool in_recovery = false;  // it came while another one was being mended
-  double notice_ms = -1.0;   // until it was noticed; -1: nobody did, or together with another
-  double mend_ms = -1.0;     // until the first step behind it was made
-  // Of a hang that was noticed: whether the verdict names the rank that hung.
-  std::optional<bool> culprit_right = {};
+  // Until it was noticed, a hang until the verdict; -1: nobody did, or together with another.
+  double notice_ms = -1.0;
+  double mend_ms = -1.0;                // until the first step behind it was made
+  std::optional<NamedRank> named = {};  // for a hang, by the watchdog (culprits.h)
 };
 // One for each of run.injected, by what the log says.
 std::vector<JudgedFault> judge(const ChaosRun& run);
@@ -51,15 +53,20 @@ struct ChaosDistribution {
 
 struct ChaosSummary {
   std::int64_t runs = 0, right = 0;
-  std::int64_t faults = 0;       // injected
-  std::int64_t in_recovery = 0;  // of them
-  std::int64_t kills = 0;        // by signal 9, of ranks, mpirun and launchers
-  std::int64_t hangs = 0;        // that were noticed, livelocks among them
-  std::int64_t hangs_named = 0;  // of them, with the right rank
+  std::int64_t faults = 0;                           // injected
+  std::int64_t in_recovery = 0;                      // of them
+  std::int64_t kills = 0;                            // by signal 9, of ranks, mpirun and launchers
+  std::int64_t hangs = 0;                            // and livelocks
+  std::array<std::int64_t, named_ranks> named = {};  // of them, by whom the watchdog named
+  std::int64_t baseless_verdicts = 0;
   std::uint64_t lost_steps = 0;
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
   // Detection, the parts of a recovery in place, and from fault to step by who mended it.
   std::vector<ChaosDistribution> times = {};
+
+  std::int64_t count_of(NamedRank rank) const { return named[static_cast<std::size_t>(rank)]; }
+  // Hangs that somebody had to notice; the others were over before.
+  std::int64_t judged_hangs() const { return std::accumulate(named.begin(), named.end(), std::int64_t{0}); }
 };
 ChaosSummary summarize(std::span<const ChaosRun> runs);
 

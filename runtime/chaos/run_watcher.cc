@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/shared_memory_facts.h"
-#include "runtime/train/launch_record.h"
 
 namespace holdfast {
 
@@ -19,41 +18,38 @@ std::vector<std::string> starts_of_run(Env& env, const std::string& directory) {
   return starts;
 }
 
-void RunWatcher::look(std::int64_t launcher) {
-  launcher_ = launcher;
-  follow_log();
-  find_ranks();
-  for (WatchedRank& rank : ranks_) {
-    if (rank.ended || !rank.process->wait_ended(0)) continue;
-    rank.ended = true;
-    ended_.push_back(rank.rank);
-  }
-}
-
-void RunWatcher::follow_log() {
-  const Result<FileStatus> status = env_->status(paths_.events());
-  if (!status.ok() || status->bytes <= read_bytes_) return;
-  Result<std::unique_ptr<File>> file = env_->open(paths_.events(), OpenMode::read);
-  if (!file.ok()) return;
+std::vector<std::string> LineFollower::take_lines() {
+  std::vector<std::string> lines;
+  const Result<FileStatus> status = env_->status(path_);
+  if (!status.ok() || status->bytes <= read_bytes_) return lines;
+  const Result<std::unique_ptr<File>> file = env_->open(path_, OpenMode::read);
+  if (!file.ok()) return lines;
   std::string text(status->bytes - read_bytes_, '\0');
-  if (!(*file)->read_at(read_bytes_, std::as_writable_bytes(std::span(text))).ok()) return;
+  if (!(*file)->read_at(read_bytes_, std::as_writable_bytes(std::span(text))).ok()) return lines;
   read_bytes_ += text.size();
-  line_ += text;
+  rest_ += text;
   std::size_t begin = 0;
-  for (std::size_t end = line_.find('\n'); end != std::string::npos; end = line_.find('\n', begin)) {
-    read_line(std::string_view(line_).substr(begin, end - begin));
+  for (std::size_t end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n', begin)) {
+    lines.push_back(rest_.substr(begin, end - begin));
     begin = end + 1;
   }
-  line_.erase(0, begin);
+  rest_.erase(0, begin);
+  return lines;
 }
 
-void RunWatcher::read_line(std::string_view line) {
+void RunWatcher::look(std::int64_t launcher) {
+  launcher_ = launcher;
+  for (const std::string& line : log_.take_lines()) read_line(line);
+  find_ranks();
+  for (WatchedRank& rank : ranks_) rank.ended = rank.ended || rank.process->wait_ended(0);
+}
+
+void RunWatcher::read_line(const std::string& line) {
   const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!event.is_object() || !event.contains("event")) return;
   finished_ = event["event"] == "finish";
   if (event["event"] != "step" || !event.contains("step") || !event["step"].is_number_unsigned()) return;
   step_ = event["step"].get<std::uint64_t>();
-  step_us_ = event.value("time_us", std::int64_t{0});
   ++steps_seen_;
 }
 
@@ -70,12 +66,14 @@ void RunWatcher::find_ranks() {
     board_.reset();
     start_ = name;
     steps_before_ = steps_seen_;  // the log was read before: what the dead had written is in it
+    verdicts_before_ = verdicts_.size();
     if (!name.empty()) starts_.push_back(name);
   }
   if (name.empty()) return;
   for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
     if (std::ranges::find(ranks_, told.rank, &WatchedRank::rank) != ranks_.end()) continue;
     if (told.host != host_) continue;  // out of reach of signals
+    rank_of_process_[told.process] = told.rank;
     Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
     const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
     const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;
@@ -83,6 +81,15 @@ void RunWatcher::find_ranks() {
     ranks_.push_back({.rank = told.rank, .process = std::move(process).value()});
   }
   if (board_ == nullptr && !ranks_.empty()) find_board();
+  find_verdicts();
+}
+
+// A start whose directory is being removed has said what it had to say.
+void RunWatcher::find_verdicts() {
+  const std::vector<ToldVerdict> told = read_told_verdicts(*env_, paths_.launch() + "/" + start_);
+  if (told.size() <= verdicts_.size() - verdicts_before_) return;
+  verdicts_.resize(verdicts_before_);
+  verdicts_.insert(verdicts_.end(), told.begin(), told.end());
 }
 
 // The one whose slots name these ranks.
@@ -138,8 +145,19 @@ std::vector<WatchedRank*> RunWatcher::living() {
   return found;
 }
 
-std::vector<int> RunWatcher::take_ended() {
-  return std::exchange(ended_, {});
+std::vector<StruckPoint> RunWatcher::take_points() {
+  std::vector<StruckPoint> points;
+  for (const std::string& line : points_log_.take_lines()) {
+    const nlohmann::json told = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!told.is_object() || told.value("event", "") != "fault_point") continue;
+    const auto rank = rank_of_process_.find(told.value("process", std::int64_t{0}));
+    points.push_back({.name = told.value("point", ""),
+                      .action = told.value("action", ""),
+                      .hit = told.value("hit", std::uint64_t{0}),
+                      .rank = rank == rank_of_process_.end() ? -1 : rank->second,
+                      .time_us = told.value("time_us", std::int64_t{0})});
+  }
+  return points;
 }
 
 std::unique_ptr<Process> RunWatcher::mpirun() const {

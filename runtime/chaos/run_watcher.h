@@ -1,5 +1,5 @@
-// What can be seen of a run that goes on: its event log as it grows, its processes, and the watchdog's board
-// of this host. It only looks.
+// What can be seen of a run that goes on: its event log as it grows, its processes, the watchdog's board of
+// this host and what the guards say, and what its fault points tell. It only looks.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/processes.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/run_directory.h"
 #include "watchdog/board.h"
 
@@ -21,26 +22,53 @@ struct WatchedRank {
   bool ended = false;
 };
 
+// A fault point of the program that did what it was armed for.
+struct StruckPoint {
+  std::string name, action;
+  std::uint64_t hit = 0;
+  int rank = -1;  // launched; -1: not known
+  std::int64_t time_us = 0;
+};
+
+// Lines of a file that grows.
+class LineFollower {
+ public:
+  LineFollower(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}
+  std::vector<std::string> take_lines();  // whole ones that were not taken before
+
+ private:
+  Env* env_;
+  std::string path_;
+  std::uint64_t read_bytes_ = 0;
+  std::string rest_;  // of a line that is not whole
+};
+
 // Names of the starts whose directories are there: of the one that goes on, or of those that were killed.
 std::vector<std::string> starts_of_run(Env& env, const std::string& directory);
 
 class RunWatcher {
  public:
-  RunWatcher(Env& env, std::string directory)
-      : env_(&env), paths_{std::move(directory)}, host_(env.host_name()) {}
+  // `points_log`: where the ranks of this host tell what their fault points do (HOLDFAST_FAULTS_LOG).
+  RunWatcher(Env& env, std::string directory, std::string points_log)
+      : env_(&env),
+        paths_{std::move(directory)},
+        host_(env.host_name()),
+        log_(env, paths_.events()),
+        points_log_(env, std::move(points_log)) {}
 
   // Looks once. `launcher`: whose child mpirun is.
   void look(std::int64_t launcher);
 
   std::uint64_t newest_step() const { return step_; }
-  std::int64_t newest_step_us() const { return step_us_; }     // when it was made, by the wall clock
   std::uint64_t steps_seen() const { return steps_seen_; }     // step events, of steps that came again too
   bool trains() const { return steps_seen_ > steps_before_; }  // the start that goes on has made a step
   bool finished() const { return finished_; }                  // the last event says how it ended
   // Ranks on this host of the start that goes on, by number; good until the next look.
   std::vector<WatchedRank*> living();
-  // Ranks that have ended since the last call.
-  std::vector<int> take_ended();
+  // Since the last call.
+  std::vector<StruckPoint> take_points();
+  // Whom the guards have named, in all starts.
+  const std::vector<ToldVerdict>& verdicts() const { return verdicts_; }
   // Null when there is none.
   std::unique_ptr<Process> mpirun() const;
   // Whether all ranks that live are mending the run, as the watchdog's board of this host says; without one
@@ -53,8 +81,8 @@ class RunWatcher {
   const std::vector<std::string>& starts() const { return starts_; }
 
  private:
-  void follow_log();
-  void read_line(std::string_view line);
+  void read_line(const std::string& line);
+  void find_verdicts();
   void find_ranks();
   void find_board();
   Env* env_;
@@ -62,17 +90,17 @@ class RunWatcher {
   std::string host_;  // this one
   std::int64_t launcher_ = 0;
   std::int64_t find_ns_ = 0;  // when ranks are looked for next
-  std::uint64_t read_bytes_ = 0;
-  std::string line_;  // the part of it that is there
+  LineFollower log_, points_log_;
   std::uint64_t step_ = 0, steps_seen_ = 0;
-  std::int64_t step_us_ = 0;
   std::uint64_t steps_before_ = 0;  // seen of earlier starts
   bool finished_ = false;
   std::string start_;  // name of the start whose ranks these are
   std::vector<std::string> starts_;
   std::vector<WatchedRank> ranks_;
-  std::unique_ptr<Board> board_;  // of that start
-  std::vector<int> ended_;
+  std::unique_ptr<Board> board_;                 // of that start
+  std::map<std::int64_t, int> rank_of_process_;  // of this host, of all starts
+  std::vector<ToldVerdict> verdicts_;
+  std::size_t verdicts_before_ = 0;  // of earlier starts
 };
 
 }  // namespace holdfast

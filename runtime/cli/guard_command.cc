@@ -20,7 +20,11 @@ Result<void> guard(const std::vector<std::string>& words) {
   const std::string& board = arguments.positional(0);
   if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
     return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm", board);
-  return run_guard(posix_env(), {.board = board, .start_variable = launch_variable});
+  return run_guard(posix_env(), {.board = board,
+                                 .start_variable = launch_variable,
+                                 .on_verdict = [](int rank, const std::string& sentence) {
+                                   tell_launcher_verdict(posix_env(), rank, sentence);
+                                 }});
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "runtime/core/events.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
@@ -65,6 +66,16 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
     return entry.bad(fmt::format("'{}' is not a number", number));
   action = text;
   return {};
+}
+
+// Best effort: what was asked for happens all the same.
+void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
+  const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
+  if (path.empty()) return;
+  EventLine line;
+  line.begin("fault_point", env.wall_time_us()).field("point", name).field("hit", hit);
+  line.field("action", action).field("process", env.process_id());
+  static_cast<void>(env.append_line(path, line.end()).ok());
 }
 
 }  // namespace
@@ -151,6 +162,7 @@ void FaultPoints::hit(std::string_view name) {
   for (const std::unique_ptr<Rule>& rule : rules_) {
     if (rule->name != name) continue;
     if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 != rule->at_hit) continue;
+    tell(*env_, name, rule->at_hit, rule->action);
     if (rule->action == "kill") env_->kill_self();
     if (rule->action == "stop") kill(getpid(), SIGSTOP);
     if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);

@@ -6,9 +6,9 @@
 // Armed by a specification, a comma-separated list of `name[@hit][:rank]=action`:
 //   save.before_rename@2=kill        SIGKILL at the second time this process passes
 //   step.after_vote:1=stop           SIGSTOP of rank 1
-//   step.before_backward=sleep:500   sleep 500 ms; `spin` (for ever), `exit:N`, `abort`, `segv` are the
-//   others
+//   step.before_backward=sleep:500   sleep 500 ms; others: `spin` (for ever), `exit:N`, `abort`, `segv`
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
+// What happens is told before, a line each, in the file that HOLDFAST_FAULTS_LOG names, where it is set.
 #pragma once
 
 #include <atomic>

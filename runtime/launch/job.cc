@@ -258,6 +258,9 @@ void Job::tell_fault(StartEnd& end) const {
   } else {
     end.fault = "the ranks lost each other, or could not begin; what they wrote says why";
   }
+  const std::string verdicts =
+      verdicts_at_end(read_told_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
+  if (!verdicts.empty()) end.fault = verdicts + "; " + end.fault;
 }
 
 }  // namespace holdfast

@@ -5,6 +5,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/launch/run_progress.h"
 #include "runtime/train/run_identity.h"
 
 namespace holdfast {
@@ -113,7 +114,7 @@ Result<ExitCode> Launcher::run() {
       return verdict.code;
     }
     failed_ns_ = env_->monotonic_ns();
-    ranks_before_ = shape.ranks;
+    ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
     log_fault(starts_.back());
     say(fmt::format("{}; starting again{}", verdict.sentence,
                     verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
@@ -154,6 +155,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
   log_->retry();  // in front of what the start writes, where that can be
+  const Result<FileStatus> log = env_->status(paths_.events());
+  log_bytes_ = log.ok() ? log->bytes : 0;
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.

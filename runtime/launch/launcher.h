@@ -64,7 +64,8 @@ class Launcher {
   std::string token_;              // host_duty.h
   bool launched_before_ = false;   // by another launcher
   std::vector<StartEnd> starts_;
-  int ranks_before_ = 0;         // of the start that failed
+  std::uint64_t log_bytes_ = 0;  // when the newest start began
+  int ranks_before_ = 0;         // that the start that failed had left
   std::int64_t failed_ns_ = -1;  // when; -1: no start has
 };
 

@@ -1,30 +1,88 @@
 #include "runtime/launch/run_progress.h"
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace holdfast {
+namespace {
 
-std::uint64_t newest_step(Env& env, const RunPaths& paths) {
-  constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
+using nlohmann::json;
+
+constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
+
+// The newest event that is wanted, looking backwards from the end of the log down to `from_bytes` and over
+// no more than `most_bytes`. Lines without `mark` are not parsed; one that is torn is no object.
+std::optional<json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
+                                 std::uint64_t most_bytes, std::string_view mark,
+                                 const std::function<bool(const json&)>& wanted) {
   const Result<std::unique_ptr<File>> file = env.open(paths.events(), OpenMode::read);
-  if (!file.ok()) return 0;
+  if (!file.ok()) return std::nullopt;
   const Result<std::uint64_t> bytes = (*file)->size();
-  if (!bytes.ok()) return 0;
-  std::string tail(std::min(*bytes, tail_bytes), '\0');
-  if (!(*file)->read_at(*bytes - tail.size(), std::as_writable_bytes(std::span(tail))).ok()) return 0;
-  // Backwards, line by line; a torn last line is no object.
-  for (std::size_t end = tail.size(); end > 0;) {
-    const std::size_t newline = tail.rfind('\n', end - 1);
-    const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const nlohmann::json line =
-        nlohmann::json::parse(tail.substr(begin, end - begin), nullptr, /*allow_exceptions=*/false);
-    const bool is_step = line.is_object() && line.contains("event") && line["event"] == "step";
-    if (is_step && line.contains("step") && line["step"].is_number_unsigned()) return line["step"];
-    if (newline == std::string::npos) break;
-    end = newline;
+  if (!bytes.ok() || *bytes <= from_bytes) return std::nullopt;
+  const std::uint64_t lowest = std::max(from_bytes, *bytes - std::min(*bytes, most_bytes));
+  std::optional<json> found;
+  const auto look_at = [&](std::string_view line) {
+    if (line.find(mark) == std::string_view::npos) return false;
+    json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!event.is_object() || !event.contains("event") || !wanted(event)) return false;
+    found = std::move(event);
+    return true;
+  };
+  std::string rest;  // of a line that begins before what was read
+  for (std::uint64_t end = *bytes; end > lowest;) {
+    const std::uint64_t begin = end - std::min(end - lowest, tail_bytes);
+    std::string text(end - begin, '\0');
+    if (!(*file)->read_at(begin, std::as_writable_bytes(std::span(text))).ok()) return std::nullopt;
+    text += rest;
+    std::size_t stop = text.size();
+    for (std::size_t newline = text.rfind('\n'); newline != std::string::npos;) {
+      if (look_at(std::string_view(text).substr(newline + 1, stop - newline - 1))) return found;
+      stop = newline;
+      newline = stop == 0 ? std::string::npos : text.rfind('\n', stop - 1);
+    }
+    rest = text.substr(0, stop);
+    end = begin;
   }
-  return 0;
+  look_at(rest);
+  return found;
+}
+
+bool is_count(const json& event, const char* key) {
+  return event.contains(key) && event[key].is_number_unsigned();
+}
+
+}  // namespace
+
+StepMade newest_step_made(Env& env, const RunPaths& paths) {
+  const std::optional<json> event = newest_event(env, paths, 0, tail_bytes, "\"step\"", [](const json& each) {
+    return each["event"] == "step" && is_count(each, "step");
+  });
+  if (!event.has_value()) return {};
+  return {.step = (*event)["step"],
+          .time_us = is_count(*event, "time_us") ? (*event)["time_us"].get<std::int64_t>() : 0};
+}
+
+std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {
+  const std::optional<json> event = newest_event(
+      env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"ranks", [](const json& each) {
+        const bool began = each["event"] == "start" && is_count(each, "ranks");
+        return began || (each["event"] == "recovery" && is_count(each, "ranks_after"));
+      });
+  if (!event.has_value()) return std::nullopt;
+  return (*event)[(*event)["event"] == "start" ? "ranks" : "ranks_after"].get<int>();
+}
+
+std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest) {
+  std::string text;
+  for (const ToldVerdict& verdict : verdicts) {
+    if (verdict.time_us <= newest.time_us) continue;
+    if (!text.empty()) text += "; ";
+    text += verdict.sentence;
+  }
+  return text;
 }
 
 }  // namespace holdfast

@@ -1,14 +1,33 @@
-// How far a run has come, from the end of its event log.
+// How a run stands, from the end of its event log and the words of its guards.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "runtime/core/env.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
 
-// The step of the newest step event; 0 when there is none.
-std::uint64_t newest_step(Env& env, const RunPaths& paths);
+struct StepMade {
+  std::uint64_t step = 0;
+  std::int64_t time_us = 0;
+};
+// By the newest step event; zeros when there is none.
+StepMade newest_step_made(Env& env, const RunPaths& paths);
+inline std::uint64_t newest_step(Env& env, const RunPaths& paths) {
+  return newest_step_made(env, paths).step;
+}
+
+// How many ranks a start had when it ended, by what it wrote to the log from `from_bytes` on: those behind
+// its newest recovery or growth, else those that it began with. None: it did not come so far.
+std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
+
+// The words of guards that came behind the newest step, of which the run has not recovered, in one line.
+// Pure.
+std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest);
 
 }  // namespace holdfast

@@ -13,13 +13,18 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view file_prefix = "rank-";
+constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
 
-void tell(Env& env, int rank, const nlohmann::ordered_json& what) {
+Result<void> tell(Env& env, const std::string& name, const nlohmann::ordered_json& what) {
   const std::string directory = env.variable(launch_variable);
-  if (directory.empty()) return;
-  const std::string path = fmt::format("{}/{}{:05d}", directory, file_prefix, rank);
-  if (const Result<void> told = env.append_line(path, what.dump()); !told.ok() && rank == 0) {
+  if (directory.empty()) return {};
+  return env.append_line(directory + "/" + name,
+                         what.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+void tell_of_rank(Env& env, int rank, const nlohmann::ordered_json& what) {
+  const Result<void> told = tell(env, fmt::format("{}{:05d}", file_prefix, rank), what);
+  if (!told.ok() && rank == 0) {
     fmt::print(stderr, "holdfast: the launcher does not learn how this rank is: {}\n", told.error().message);
   }
 }
@@ -79,18 +84,25 @@ void use_launch_scratch(Env& env) {
 
 void tell_launcher_ready(Env& env, int rank) {
   const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
-  tell(env, rank,
-       {{"host", env.host_name()},
-        {"process", env.process_id()},
-        {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
+  tell_of_rank(env, rank,
+               {{"host", env.host_name()},
+                {"process", env.process_id()},
+                {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
 }
 
 void tell_launcher_signal(Env& env, int rank, int signal) {
-  tell(env, rank, {{"signal", signal}});
+  tell_of_rank(env, rank, {{"signal", signal}});
 }
 
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
-  tell(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+  tell_of_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+}
+
+// Whoever reads the guard's own stream may have gone, so what fails here is not said.
+void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
+  static_cast<void>(tell(env, std::string(guard_prefix) + env.host_name(),
+                         {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
+                        .ok());
 }
 
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory) {
@@ -106,6 +118,25 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
     if (std::optional<LaunchedRank> found = parse_rank(rank, *text)) ranks.push_back(*std::move(found));
   }
   return ranks;
+}
+
+std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory) {
+  std::vector<ToldVerdict> verdicts;
+  const Result<std::vector<std::string>> names = env.list(directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (!name.starts_with(guard_prefix)) continue;
+    const Result<std::string> text = env.read_text(directory + "/" + name);
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) continue;
+      verdicts.push_back({.time_us = number_of(json, "time_us"),
+                          .rank = static_cast<int>(number_of(json, "rank")),
+                          .sentence = json["verdict"].get<std::string>()});
+    }
+  }
+  std::ranges::stable_sort(verdicts, {}, &ToldVerdict::time_us);
+  return verdicts;
 }
 
 }  // namespace holdfast

@@ -1,7 +1,8 @@
 // What the ranks of a start tell `holdfast launch`, which cannot see them through mpirun: that they live and
 // can take the signal that asks for a save, and how they end. A start has a name and a directory,
 // RUN/launch/NAME, which the launcher makes and hands to the ranks in a variable; in it there is one file for
-// each rank, with one line for each thing told. Without the variable nothing is told.
+// each rank, with one line for each thing told, and one for the guard of each host that had something to say.
+// Without the variable nothing is told.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,9 @@ void tell_launcher_signal(Env& env, int rank, int signal);
 // `signal`: that this rank got and that made the run save and stop; 0: none, it stopped for the others.
 void tell_launcher_end(Env& env, int rank, ExitCode code, int signal = 0);
 
+// The guard's side: it has ended `rank` (launched; -1: all of its host), and why.
+void tell_launcher_verdict(Env& env, int rank, const std::string& sentence);
+
 struct LaunchedRank {
   int rank = 0;
   std::string host = {};
@@ -42,5 +46,13 @@ struct LaunchedRank {
 };
 // In the order of ranks; those that have not written their first line whole are not there.
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
+
+struct ToldVerdict {
+  std::int64_t time_us = 0;  // wall clock of the guard's host
+  int rank = -1;
+  std::string sentence = {};
+};
+// Of all guards of the start, by time.
+std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory);
 
 }  // namespace holdfast

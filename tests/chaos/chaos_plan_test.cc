@@ -68,6 +68,25 @@ TEST(ChaosPlan, StaysInsideTheLimits) {
   EXPECT_EQ(layouts.size(), limits().layouts.size());
 }
 
+TEST(ChaosPlan, WhichInjectionHasArmedWhatHappened) {
+  const ChaosInjection spin{.fault = ChaosFault::livelock, .point = "step.before_reduce@12:1=spin"};
+  EXPECT_TRUE(is_armed_by(spin, "step.before_reduce", 12, 1, "spin"));
+  EXPECT_FALSE(is_armed_by(spin, "step.before_reduce", 1, 1, "spin"));
+  EXPECT_FALSE(is_armed_by(spin, "step.before_reduce", 12, 11, "spin"));
+  EXPECT_FALSE(is_armed_by(spin, "step.before_reduce", 12, 1, "kill"));
+  EXPECT_FALSE(is_armed_by(spin, "step.begin", 12, 1, "spin"));
+  const ChaosInjection first{.fault = ChaosFault::kill_at_point, .point = "recover.begin:3=kill"};
+  EXPECT_TRUE(is_armed_by(first, "recover.begin", 1, 3, "kill"));
+  EXPECT_FALSE(is_armed_by(first, "recover.begin", 2, 3, "kill"));
+  EXPECT_FALSE(is_armed_by({.fault = ChaosFault::kill}, "recover.begin", 1, 3, "kill"));
+  // What the plan makes is found again, each of the three of a slow rank.
+  ChaosLimits slow = limits();
+  slow.faults = {ChaosFault::slow_rank};
+  const ChaosInjection late = plan_chaos(1, slow).injections.front();
+  for (std::uint64_t hit = late.step; hit < late.step + 3; ++hit)
+    EXPECT_TRUE(is_armed_by(late, "step.before_backward", hit, late.victim, "sleep")) << late.point;
+}
+
 TEST(ChaosPlan, WhichFaultsExistDiffersFromSeedToSeed) {
   std::size_t with_one = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {

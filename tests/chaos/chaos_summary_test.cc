@@ -76,39 +76,43 @@ TEST(ChaosSummary, Outcomes) {
   EXPECT_EQ(judge(wrong).front().outcome, ChaosOutcome::wrong);
 }
 
-// The verdict of the guard, of a rank that waits for others, and of the launcher.
-TEST(ChaosSummary, WhoWasNamedForAHang) {
-  const auto right = [](const std::string& noticed, FaultLevel level = FaultLevel::in_place) {
-    ChaosRun run =
-        run_with(ChaosFault::hang, 10 * second,
-                 {{.level = FaultLevel::in_place,
-                   .time_us = 4 * second,
-                   .resumed_us = 5 * second,
-                   .noticed = "rank 3 (host a) hangs: step 4 for 2.0 s"},
-                  {.level = level, .time_us = 12 * second, .resumed_us = 13 * second, .noticed = noticed}});
+TEST(ChaosSummary, HangsAreCountedByWhomTheVerdictNamed) {
+  const auto hung = [](int named) {
+    ChaosRun run = run_with(ChaosFault::livelock, 10 * second,
+                            {{.level = FaultLevel::restart,
+                              .time_us = 15 * second,
+                              .resumed_us = 17 * second,
+                              .noticed = "rank 2 (host a) hangs: step 12 for 2.0 s; all 4 ranks died"}});
     run.injected.front().rank = 2;
-    return judge(run).front().culprit_right;
+    run.verdicts = {{.time_us = 12 * second, .rank = named, .sentence = "hangs"}};
+    return run;
   };
-  EXPECT_EQ(right("rank 2 (host a) hangs: step 12 for 2.0 s, 90 ms are usual; it is stopped"), true);
-  EXPECT_EQ(right("rank 12 (host a) hangs: step 12 for 2.0 s"), false);
-  EXPECT_EQ(right("rank 1 (host a) hangs: it waits for the gradients with rank 2"), false);
-  EXPECT_EQ(right("rank 2 (host a) died", FaultLevel::restart), true);
-  EXPECT_EQ(right("mpirun was killed by signal 9", FaultLevel::restart), false);
-  EXPECT_EQ(right("save: no space", FaultLevel::none), std::nullopt) << "nobody noticed";
-
-  ChaosRun hung = run_with(ChaosFault::livelock, 10 * second,
-                           {{.level = FaultLevel::in_place,
-                             .time_us = 12 * second,
-                             .resumed_us = 13 * second,
-                             .noticed = "rank 2 (host a) hangs: step 12 for 2.0 s"}});
-  hung.injected.front().rank = 2;
-  const std::vector<ChaosRun> runs = {hung};
-  const ChaosSummary summary = summarize(runs);
+  std::vector<ChaosRun> runs = {hung(2)};
+  ChaosSummary summary = summarize(runs);
   EXPECT_EQ(summary.hangs, 1);
-  EXPECT_EQ(summary.hangs_named, 1);
-  EXPECT_THAT(to_text(summary), HasSubstr("of 1 hang, the verdict named the right rank 1 time"));
+  EXPECT_EQ(summary.count_of(NamedRank::right), 1);
+  EXPECT_EQ(judge(runs.front()).front().notice_ms, 2'000.0) << "until the verdict, not until the start ended";
+  EXPECT_THAT(to_text(summary),
+              HasSubstr("of 1 hang, the verdict named the right rank 1 time, another one 0, none 0\n"));
   EXPECT_THAT(to_text(summary), HasSubstr("hang noticed"));
   EXPECT_THAT(chaos_html({}, runs, summary), HasSubstr("1 of 1"));
+
+  runs.push_back(hung(3));
+  runs.push_back(hung(-1));
+  runs.push_back(run_with(ChaosFault::hang, 10 * second, {}));  // behind the last step
+  runs.push_back(run_with(ChaosFault::kill, 10 * second, {}));
+  runs.back().verdicts = {{.time_us = 12 * second, .rank = 1, .sentence = "hangs"}};
+  summary = summarize(runs);
+  EXPECT_THAT(
+      to_text(summary),
+      HasSubstr("of 4 hangs, the verdict named the right rank 1 time, another one 1, none 1; 1 was over "
+                "before anybody had to notice; and 1 verdict named a rank while none hung"));
+  const nlohmann::json json = nlohmann::json::parse(chaos_json({}, runs, summary));
+  EXPECT_EQ(
+      json["hangs"],
+      (nlohmann::json{{"injected", 4}, {"right", 1}, {"other", 1}, {"nobody", 1}, {"baseless_verdicts", 1}}));
+  EXPECT_EQ(json["each"][1]["faults"][0]["named"], "other");
+  EXPECT_EQ(json["each"][1]["verdicts"][0]["rank"], 3);
 }
 
 TEST(ChaosSummary, AFullDiskIsToldAndNoMore) {

@@ -7,6 +7,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temporary_directory.h"
 
 namespace holdfast {
 namespace {
@@ -37,6 +41,32 @@ TEST(FaultPoints, NamesAreSortedAndUnique) {
   EXPECT_TRUE(std::ranges::is_sorted(names));
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
   for (const std::string_view name : names) EXPECT_TRUE(faults_of(fmt::format("{}=kill", name))->armed());
+}
+
+TEST(FaultPoints, WhatHappensIsToldBefore) {
+  const TemporaryDirectory directory;
+  const std::string log = directory / "points";
+  ASSERT_EQ(::setenv("HOLDFAST_FAULTS_LOG", log.c_str(), 1), 0);
+  const std::int64_t before_us = posix_env().wall_time_us();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto faults = faults_of("step.begin@2=kill,step.end@9=kill");
+    for (int step = 0; step < 5; ++step) HF_FAULT_POINT(*faults, "step.begin");
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(::unsetenv("HOLDFAST_FAULTS_LOG"), 0);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  const nlohmann::json told = nlohmann::json::parse(posix_env().read_text(log).value());
+  EXPECT_EQ(told["point"], "step.begin");
+  EXPECT_EQ(told["hit"], 2);
+  EXPECT_EQ(told["action"], "kill");
+  EXPECT_EQ(told["process"], child);
+  EXPECT_GE(told["time_us"], before_us);
+
+  faults_of("step.begin=sleep:1")->hit("step.begin");
+  EXPECT_EQ(nlohmann::json::parse(posix_env().read_text(log).value()), told) << "nobody wants to know";
 }
 
 TEST(FaultPoints, OtherRanksAreNotArmed) {

@@ -51,6 +51,25 @@ TEST(LaunchRecord, NothingIsToldWithoutALauncher) {
   EXPECT_TRUE(read_launched_ranks(env, "/no/such/directory").empty());
 }
 
+TEST(LaunchRecord, GuardsTellWhomTheyEnded) {
+  const TemporaryDirectory directory;
+  VariablesEnv env({{launch_variable, directory.path()}});
+  EXPECT_TRUE(read_told_verdicts(env, directory.path()).empty());
+  const std::int64_t before_us = env.wall_time_us();
+  tell_launcher_verdict(env, 2, "rank 2 (host \xff) hangs");
+  tell_launcher_verdict(env, -1, "all wait");
+  ASSERT_TRUE(env.append_line(directory / "guard-other",
+                              "{\"time_us\":5,\"rank\":7,\"verdict\":\"rank 7 hangs\"}\n{\"rank\":3}\n{\"ran")
+                  .ok());
+  const std::vector<ToldVerdict> told = read_told_verdicts(env, directory.path());
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[0].rank, 7) << "by time, whoever said it";
+  EXPECT_EQ(told[1].rank, 2);
+  EXPECT_GE(told[1].time_us, before_us);
+  EXPECT_EQ(told[2].sentence, "all wait");
+  EXPECT_TRUE(read_launched_ranks(env, directory.path()).empty()) << "a guard is no rank";
+}
+
 TEST(LaunchRecord, ATornOrForeignFileIsNoRank) {
   const TemporaryDirectory directory;
   VariablesEnv env({{launch_variable, directory.path()}});
@@ -72,6 +91,44 @@ TEST(RunProgress, TheNewestStepOfTheLog) {
   log += "{\"event\":\"checkpoint\",\"step\":9}\n{\"event\":\"step\",\"st";
   ASSERT_TRUE(posix_env().replace_text(paths.events(), log).ok());
   EXPECT_EQ(newest_step(posix_env(), paths), 3000u);
+}
+
+TEST(RunProgress, WhatTheRunHasNotRecoveredFrom) {
+  const std::vector<ToldVerdict> told = {{.time_us = 10, .rank = 1, .sentence = "rank 1 hangs"},
+                                         {.time_us = 20, .rank = 2, .sentence = "rank 2 hangs"},
+                                         {.time_us = 30, .rank = -1, .sentence = "all wait"}};
+  EXPECT_EQ(verdicts_at_end(told, {}), "rank 1 hangs; rank 2 hangs; all wait");
+  EXPECT_EQ(verdicts_at_end(told, {.step = 7, .time_us = 15}), "rank 2 hangs; all wait");
+  EXPECT_EQ(verdicts_at_end(told, {.step = 9, .time_us = 40}), "") << "steps were made since";
+  EXPECT_EQ(verdicts_at_end({}, {}), "");
+}
+
+TEST(RunProgress, HowManyRanksWereLeft) {
+  const TemporaryDirectory directory;
+  const RunPaths paths{directory.path()};
+  Env& env = posix_env();
+  EXPECT_EQ(ranks_at_end(env, paths, 0), std::nullopt);
+  std::string log;
+  const auto write = [&](const std::string& line) {
+    log += line + "\n";
+    EXPECT_TRUE(env.replace_text(paths.events(), log).ok());
+    return log.size();
+  };
+  const std::size_t first = write("{\"event\":\"fault\",\"level\":2}");
+  EXPECT_EQ(ranks_at_end(env, paths, 0), std::nullopt) << "no start came so far";
+  write("{\"event\":\"start\",\"ranks\":8}");
+  EXPECT_THAT(ranks_at_end(env, paths, first), Optional(8));
+  write("{\"event\":\"recovery\",\"level\":1,\"ranks_before\":8,\"ranks_after\":6}");
+  for (int step = 1; step <= 5000; ++step) log += fmt::format("{{\"event\":\"step\",\"step\":{}}}\n", step);
+  const std::size_t second = write("{\"event\":\"fault\",\"what\":\"rank\"}");
+  EXPECT_THAT(ranks_at_end(env, paths, first), Optional(6)) << "it shrank long ago";
+  EXPECT_EQ(ranks_at_end(env, paths, second), std::nullopt) << "the next start wrote nothing";
+  write(
+      "{\"event\":\"start\",\"ranks\":8}\n{\"event\":\"recovery\",\"level\":2,\"ranks_before\":6,"
+      "\"ranks_after\":8}");
+  EXPECT_THAT(ranks_at_end(env, paths, second), Optional(8));
+  write("{\"event\":\"recovery\",\"level\":1,\"ranks_aft");  // torn
+  EXPECT_THAT(ranks_at_end(env, paths, second), Optional(8));
 }
 
 std::unique_ptr<Process> sleeper(const std::string& start) {

@@ -186,6 +186,8 @@ class LaunchTest(unittest.TestCase):
         harness.kill(mpirun_of(run), signal.SIGKILL)
         self.expect_finished(start, restarts=1)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS])
+        (event,) = of_level_2(run, "recovery")
+        self.assertEqual((event["ranks_before"], event["ranks_after"]), (RANKS - 1, RANKS))
 
     def test_none_of_the_launched_ranks_is_left(self):
         """They died one after the other, and the run has grown back each time: it goes on, and takes the signal."""

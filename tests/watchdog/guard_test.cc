@@ -22,6 +22,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::StartsWith;
 
 constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t soon_ms = 10'000, for_ever_ms = 1'000'000;
@@ -32,6 +33,9 @@ class GuardTest : public testing::Test {
   GuardTest() : board(Board::open_or_create(env, name, {.slots = 6, .ring_spans = 4}).value()) {
     write_run_directory(board->header(), directory.path());
     settings = {.board = name, .tick_ms = 5, .late_ms = 2'000, .kill_patience_ms = for_ever_ms};
+    settings.on_verdict = [this](int rank, const std::string& sentence) {
+      static_cast<void>(env.append_line(directory / "told", fmt::format("{} {}", rank, sentence)).ok());
+    };
   }
   ~GuardTest() override {
     for (const auto& rank : ranks) static_cast<void>(rank->signal(SIGKILL).ok());
@@ -113,6 +117,7 @@ class GuardTest : public testing::Test {
   }
   bool soon(const std::function<bool()>& what) { return within(soon_ms, what); }
   bool alive(int number) { return !rank(number).wait_ended(0); }
+  std::string told() { return env.read_text(directory / "told").value(); }  // on_verdict
   std::string said() { return env.read_text(directory.path() + "/stderr").value(); }
   std::vector<FlightRecord> flights() {
     const Result<std::vector<FlightRecord>> records = read_flight_records(env, directory.path() + "/flight");
@@ -177,6 +182,7 @@ TEST_F(GuardTest, EndsTheOneThatHangs) {
   env.sleep_us(300'000);
   EXPECT_TRUE(alive(0) && alive(1) && alive(3));
   EXPECT_EQ(newest_notice(board->header().verdicts).number, 1u);
+  EXPECT_EQ(told(), "2 " + verdict.sentence + "\n");
 }
 
 TEST_F(GuardTest, EndsAStoppedOneAlthoughItSaysThatItWaits) {
@@ -245,6 +251,7 @@ TEST_F(GuardTest, EndsAllWhoWaitForEachOther) {
   EXPECT_THAT(said(), HasSubstr("all ranks wait for each other: rank 0, step 9, for an all-reduce"));
   EXPECT_THAT(said(), HasSubstr("; all ranks of this host are ended\n"));
   EXPECT_EQ(newest_notice(board->header().verdicts).rank, -1);
+  EXPECT_THAT(told(), StartsWith("-1 all ranks wait for each other"));
   EXPECT_THAT(flights(), SizeIs(3));
 }
 

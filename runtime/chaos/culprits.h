@@ -1,0 +1,43 @@
+// Whom the watchdog named for each hang and livelock of a run. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/chaos/chaos_run.h"
+
+namespace holdfast {
+
+enum class NamedRank : std::uint8_t {
+  right,   // the first verdict about it names the rank that hung
+  other,   // the first one names a rank that did not
+  nobody,  // the run noticed, and no verdict names a rank
+};
+inline constexpr std::size_t named_ranks = 3;
+std::string_view name_of(NamedRank named);
+
+struct NamedHang {
+  // None: it is no hang, or it was over before anybody had to notice: another fault ended it, or the run had
+  // no need of that rank any more.
+  std::optional<NamedRank> named = {};
+  std::int64_t verdict_us = 0;  // when it was named rightly; 0: it was not
+};
+
+struct Culprits {
+  std::vector<NamedHang> each;         // one for each of run.injected
+  std::int64_t baseless_verdicts = 0;  // that name a rank while none hung
+};
+
+// By the guards' own words; `run.verdicts` and `run.injected` are in the order of time.
+Culprits find_culprits(const ChaosRun& run);
+
+bool is_hang(ChaosFault fault);
+
+// Two clocks' reads beside each other.
+inline constexpr std::int64_t same_moment_us = 10'000;
+// The first entry of the ledger that was not over when the fault came; null: there is none.
+const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us);
+
+}  // namespace holdfast
