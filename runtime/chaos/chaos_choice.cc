@@ -163,6 +163,7 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
   HF_TRY(std::vector<ChaosLayout> layouts, layouts_of(resolved, options, machine));
   choice.limits = {.steps = static_cast<std::uint64_t>(resolved.training.steps),
                    .layouts = std::move(layouts),
+                   .lanes = resolved.parallel.lanes,
                    .points = points_of(resolved),
                    .savings = {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"},
                    .faults_max = options.faults_max,

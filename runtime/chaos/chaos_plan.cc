@@ -73,19 +73,54 @@ bool is_of_publisher(std::string_view point) {
   return point.starts_with("retain.") || point == "save.before_manifest" || point.ends_with("_rename");
 }
 
+std::vector<std::string> points_in_step(const ChaosLimits& limits) {
+  std::vector<std::string> points;
+  for (const std::string& point : limits.points) {
+    if (point.starts_with("step.")) points.push_back(point);
+  }
+  return points;
+}
+
+// The pass of a point of steps with which a rank that passes it from the first step on comes to `step`: once
+// a step, or once for each of its lanes.
+std::uint64_t pass_of_step(std::string_view point, std::uint64_t step, const ChaosLimits& limits,
+                           const ChaosLayout& layout) {
+  const bool of_lane = point == "step.before_backward" || point == "step.before_reduce";
+  const std::int64_t copies = std::max(layout.data(), 1);
+  const std::int64_t lanes = std::max<std::int64_t>((limits.lanes + copies - 1) / copies, 1);
+  return of_lane ? (step - 1) * static_cast<std::uint64_t>(lanes) + 1 : step;
+}
+
 // Half of them inside a step.
 std::string point_of_kill(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                           const ChaosInjection& injection) {
-  std::vector<std::string> in_step;
-  for (const std::string& point : limits.points) {
-    if (point.starts_with("step.")) in_step.push_back(point);
-  }
+  const std::vector<std::string> in_step = points_in_step(limits);
   const std::string name = draw.one_of(draw.chance(50) && !in_step.empty() ? in_step : limits.points);
   const int rank = is_of_publisher(name) ? 0 : injection.victim % (layout.ranks - layout.spares);
-  // A step passes a point of its own once; the others come less often, so an early one.
-  const std::uint64_t hit =
-      name.starts_with("step.") ? injection.step : static_cast<std::uint64_t>(draw.between(1, 3));
+  // Those that are not of a step come less often, so an early one.
+  const std::uint64_t hit = name.starts_with("step.") ? pass_of_step(name, injection.step, limits, layout)
+                                                      : static_cast<std::uint64_t>(draw.between(1, 3));
   return fmt::format("{}@{}:{}=kill", name, hit, rank);
+}
+
+std::string point_of_livelock(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
+                              const ChaosInjection& injection) {
+  const std::vector<std::string> in_step = points_in_step(limits);
+  const std::string name = in_step.empty() ? "step.before_reduce" : draw.one_of(in_step);
+  return fmt::format("{}@{}:{}=spin", name, pass_of_step(name, injection.step, limits, layout),
+                     injection.victim);
+}
+
+std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& layout,
+                                const ChaosInjection& injection) {
+  constexpr std::uint64_t steps = 3;
+  std::string points;
+  for (std::uint64_t step = injection.step; step < injection.step + steps; ++step) {
+    points += fmt::format("{}step.before_backward@{}:{}=sleep:{}", points.empty() ? "" : ",",
+                          pass_of_step("step.before_backward", step, limits, layout), injection.victim,
+                          injection.pause_us / 1000);
+  }
+  return points;
 }
 
 ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
@@ -111,14 +146,11 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
       injection.signal = draw.chance(50) ? SIGSEGV : SIGABRT;
       break;
     case ChaosFault::livelock:
-      injection.point = fmt::format("step.before_reduce@{}:{}=spin", step, injection.victim);
+      injection.point = point_of_livelock(draw, limits, layout, injection);
       break;
     case ChaosFault::slow_rank:
       injection.pause_us = 1000 * draw.between(50, 400);
-      for (std::uint64_t hit = step; hit < step + 3; ++hit) {
-        injection.point += fmt::format("{}step.before_backward@{}:{}=sleep:{}", hit == step ? "" : ",", hit,
-                                       injection.victim, injection.pause_us / 1000);
-      }
+      injection.point = points_of_slow_rank(limits, layout, injection);
       break;
     default:
       break;

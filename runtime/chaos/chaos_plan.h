@@ -82,6 +82,7 @@ struct ChaosLimits {
   std::uint64_t steps = 1;                // of the run
   std::vector<ChaosLayout> layouts = {};  // at least one
   std::vector<ChaosFault> faults = {};    // that can be made; at least one
+  std::int64_t lanes = 0;                 // of the run; 0: one for each copy
   std::vector<std::string> points = {};   // named places that a rank of such a run passes
   std::vector<std::string> savings = {};  // at least one
   int faults_max = 4;                     // of a run

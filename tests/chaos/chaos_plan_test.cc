@@ -87,6 +87,27 @@ TEST(ChaosPlan, WhichInjectionHasArmedWhatHappened) {
     EXPECT_TRUE(is_armed_by(late, "step.before_backward", hit, late.victim, "sleep")) << late.point;
 }
 
+// A rank with two lanes passes some places twice a step.
+TEST(ChaosPlan, WhatIsOfAStepHappensInIt) {
+  ChaosLimits two = limits();
+  two.faults = {ChaosFault::livelock, ChaosFault::slow_rank, ChaosFault::kill_at_point};
+  two.layouts = {{.ranks = 2}};
+  two.lanes = 4;
+  two.points = {"step.before_reduce", "step.end"};
+  std::set<std::string> places;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    for (const ChaosInjection& injection : plan_chaos(seed, two).injections) {
+      const bool slow = injection.fault == ChaosFault::slow_rank;
+      const std::string name = injection.point.substr(0, injection.point.find('@'));
+      const std::uint64_t hit = name == "step.end" ? injection.step : 2 * (injection.step - 1) + 1;
+      EXPECT_THAT(injection.point, testing::StartsWith(fmt::format("{}@{}:", name, hit)));
+      EXPECT_TRUE(!slow || injection.point.find(fmt::format(",{}@{}:", name, hit + 2)) != std::string::npos);
+      if (injection.fault == ChaosFault::livelock) places.insert(name);
+    }
+  }
+  EXPECT_EQ(places.size(), 2U) << "a livelock begins anywhere in a step";
+}
+
 TEST(ChaosPlan, WhichFaultsExistDiffersFromSeedToSeed) {
   std::size_t with_one = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {

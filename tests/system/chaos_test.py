@@ -104,6 +104,24 @@ class ChaosTest(unittest.TestCase):
         self.assertIn("the undisturbed run ended with exit code 4", output)
         self.assertIn("missing.txt does not exist", output)
 
+    def test_hangs_that_take_another_start(self):
+        """Nobody can go on without the rank that hung: the restart's fault begins with the verdict. A livelock that is armed in a rank
+        which the restart ends before it gets there is none."""
+        output = self.chaos("--faults=hang,livelock", "--faults-max=3", "--layouts=1x2x1", "--seeds=175..175", "--watchdog.floor=1s",
+                            "--parallel.tensor_lanes=2", "--keep")
+        run = harness.Run(self.scene, "campaign/seed-175", [])
+        faults = [event for event in run.events("fault") if event.get("level") == 2]
+        injected = self.result()["each"][0]["faults"]
+        self.assertIn("hang", [fault["fault"] for fault in injected], output)
+        self.assertEqual(len(injected), len(faults), output)
+        self.assertEqual({fault["named"] for fault in injected}, {"right"}, output)
+        for fault, told in zip(injected, faults):
+            self.assertRegex(told["reason"], rf"^rank {fault['rank']} \(host \S+\) hangs: .*; ")
+            self.assertLess(1000, fault["notice_ms"])
+        self.assertEqual(self.result()["hangs"], {"injected": len(faults), "right": len(faults), "other": 0, "nobody": 0,
+                                                  "baseless_verdicts": 0})
+        self.assertIn(f"of {len(faults)} hang", output)
+
     def test_many_kills(self):
         """In every layout, more than a third of them while others are mended. A campaign waits more than it computes: so there are
         two, side by side."""
