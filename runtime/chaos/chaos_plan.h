@@ -43,6 +43,10 @@ struct ChaosFaultFacts {
   bool lasts = false;       // for some steps
 };
 const ChaosFaultFacts& facts_of(ChaosFault fault);
+// For the watchdog to notice.
+inline bool is_hang(ChaosFault fault) {
+  return fault == ChaosFault::hang || fault == ChaosFault::livelock;
+}
 
 struct ChaosLayout {
   int ranks = 1;

@@ -94,13 +94,19 @@ class Executor {
     note_points();
   }
 
-  bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > setup_->limit_ms * 1'000'000; }
+  std::int64_t limit_ms() const {
+    const auto hangs = std::ranges::count_if(
+        run_.injected, [](const ChaosInjected& injected) { return is_hang(injected.fault); });
+    return setup_->limit_ms + hangs * setup_->hang_ms;
+  }
+  bool time_is_over() const { return env_->monotonic_ns() - begun_ns_ > limit_ms() * 1'000'000; }
 
   void end_launch() {
     ChaosLaunch& launch = run_.launches.back();
     if (!launcher_->wait_ended(0)) {
-      if (time_is_over())
-        run_.wrong = fmt::format("no end within {} s: a hang ({})", setup_->limit_ms / 1000, states());
+      run_.ran_out_of_time = time_is_over();
+      if (run_.ran_out_of_time)
+        run_.wrong = fmt::format("no end within {} s: a hang ({})", limit_ms() / 1000, states());
       launch.killed = true;
       static_cast<void>(kill_job(*env_, *launcher_, paths_.directory));
     }

@@ -35,6 +35,7 @@ struct ChaosSetup {
   std::int64_t lanes = 1, tensor_lanes = 1;    // of the run, whatever the layout
   std::string digest;                          // of the undisturbed run
   std::int64_t limit_ms = 600'000;             // of one run, all its launches together
+  std::int64_t hang_ms = 0;                    // more for each rank that hangs in it
   std::vector<std::string> host_options = {};  // of `holdfast launch`: which hosts
   std::vector<std::string> other_hosts = {};   // of them, those that may be lost
   HostCommands host_commands = {};
@@ -64,6 +65,7 @@ struct ChaosRun {
   std::vector<ChaosLaunch> launches = {};
   std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
   FaultLedger ledger = {};
+  bool ran_out_of_time = false;
   std::string wrong = {};  // empty: it ended with the bits of the undisturbed run and left nothing behind
   std::int64_t duration_ms = 0;
 };

@@ -51,9 +51,8 @@ class Judge {
       break;
     }
     for (const FaultEntry& entry : run_->ledger.faults) {
-      const bool another_start = entry.level == FaultLevel::restart || entry.level == FaultLevel::launch;
-      if (another_start && entry.resumed_us > hang.time_us)
-        hang.over_us = std::min(hang.over_us, entry.resumed_us);
+      const std::int64_t end_us = end_of_start(entry);
+      if (end_us + same_moment_us >= hang.time_us) hang.over_us = std::min(hang.over_us, end_us);
     }
     for (std::size_t i = 0; i < run_->injected.size(); ++i) {
       const ChaosInjected& other = run_->injected[i];
@@ -64,6 +63,18 @@ class Judge {
       hang.by_other = true;
     }
     return hang;
+  }
+
+  // Of a fault that another start has mended: when the one before had ended, as the last of those says that
+  // were mended together.
+  std::int64_t end_of_start(const FaultEntry& entry) const {
+    if (entry.level != FaultLevel::restart) return never_us;
+    std::int64_t end_us = entry.time_us;
+    for (const FaultEntry& other : run_->ledger.faults) {
+      if (other.level == FaultLevel::restart && other.resumed_us == entry.resumed_us)
+        end_us = std::max(end_us, other.time_us);
+    }
+    return end_us;
   }
 
   void take(const ToldVerdict& verdict) {
@@ -93,6 +104,7 @@ class Judge {
   }
 
   bool was_noticed(const Hang& hang) const {
+    if (run_->ran_out_of_time && hang.over_us >= run_->launches.back().ended_us) return true;
     return std::ranges::any_of(run_->ledger.faults, [&](const FaultEntry& entry) {
       return entry.level != FaultLevel::none && entry.time_us + same_moment_us >= hang.time_us;
     });
@@ -119,10 +131,6 @@ class Judge {
 std::string_view name_of(NamedRank named) {
   constexpr std::array<std::string_view, named_ranks> names = {"right", "other", "nobody"};
   return names[static_cast<std::size_t>(named)];
-}
-
-bool is_hang(ChaosFault fault) {
-  return fault == ChaosFault::hang || fault == ChaosFault::livelock;
 }
 
 const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us) {

@@ -13,7 +13,7 @@ namespace holdfast {
 enum class NamedRank : std::uint8_t {
   right,   // the first verdict about it names the rank that hung
   other,   // the first one names a rank that did not
-  nobody,  // the run noticed, and no verdict names a rank
+  nobody,  // no verdict names a rank, but the run noticed, or stood still until its time was over
 };
 inline constexpr std::size_t named_ranks = 3;
 std::string_view name_of(NamedRank named);
@@ -32,8 +32,6 @@ struct Culprits {
 
 // By the guards' own words; `run.verdicts` and `run.injected` are in the order of time.
 Culprits find_culprits(const ChaosRun& run);
-
-bool is_hang(ChaosFault fault);
 
 // Two clocks' reads beside each other.
 inline constexpr std::int64_t same_moment_us = 10'000;

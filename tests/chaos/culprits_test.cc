@@ -67,6 +67,24 @@ TEST(Culprits, NobodySaidWhoItWas) {
       << "a save that failed";
 }
 
+// The same livelock strikes again in every start, and before its first step.
+TEST(Culprits, WhatStruckInTheNextStartIsNoExcuse) {
+  const std::vector<FaultEntry> log = {mended(FaultLevel::in_place, 12, 13),
+                                       mended(FaultLevel::restart, 45, 80),
+                                       mended(FaultLevel::in_place, 75, 80)};
+  EXPECT_THAT(
+      named(run_with({livelock(10, 1), livelock(14, 0), livelock(60, 1)}, {verdict(12, 1), verdict(75, 1)},
+                     log)),
+      ElementsAre(Optional(NamedRank::right), Optional(NamedRank::nobody), Optional(NamedRank::right)));
+}
+
+TEST(Culprits, ARunThatStoodStillUntilItsTimeWasOver) {
+  ChaosRun run = run_with({hang(10, 2)}, {}, {});
+  EXPECT_THAT(named(run), ElementsAre(std::nullopt));
+  run.ran_out_of_time = true;
+  EXPECT_THAT(named(run), ElementsAre(Optional(NamedRank::nobody)));
+}
+
 // Whoever names two ranks until it is the right one has ended one that could have gone on.
 TEST(Culprits, TheFirstVerdictCounts) {
   const ChaosRun run =

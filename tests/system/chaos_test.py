@@ -106,21 +106,21 @@ class ChaosTest(unittest.TestCase):
 
     def test_hangs_that_take_another_start(self):
         """Nobody can go on without the rank that hung: the restart's fault begins with the verdict. A livelock that is armed in a rank
-        which the restart ends before it gets there is none."""
-        output = self.chaos("--faults=hang,livelock", "--faults-max=3", "--layouts=1x2x1", "--seeds=175..175", "--watchdog.floor=1s",
-                            "--parallel.tensor_lanes=2", "--keep")
+        which a restart ends before it gets there is none."""
+        output = self.chaos("--faults=hang,livelock", "--faults-max=3", "--layouts=1x2x1", "--seeds=175..175", "--parallel.lanes=1",
+                            "--watchdog.floor=1s", "--keep")
         run = harness.Run(self.scene, "campaign/seed-175", [])
-        faults = [event for event in run.events("fault") if event.get("level") == 2]
+        reasons = [event["reason"] for event in run.events("fault") if event.get("level") == 2]
         injected = self.result()["each"][0]["faults"]
         self.assertIn("hang", [fault["fault"] for fault in injected], output)
-        self.assertEqual(len(injected), len(faults), output)
+        for reason in reasons:
+            self.assertRegex(reason, r"^rank \d \(host \S+\) hangs: .*; ")
+        named = [int(rank) for reason in reasons for rank in re.findall(r"rank (\d) \(host \S+\) hangs: ", reason)]
+        self.assertEqual(sorted(named), sorted(fault["rank"] for fault in injected), (reasons, output))
         self.assertEqual({fault["named"] for fault in injected}, {"right"}, output)
-        for fault, told in zip(injected, faults):
-            self.assertRegex(told["reason"], rf"^rank {fault['rank']} \(host \S+\) hangs: .*; ")
-            self.assertLess(1000, fault["notice_ms"])
-        self.assertEqual(self.result()["hangs"], {"injected": len(faults), "right": len(faults), "other": 0, "nobody": 0,
+        self.assertLess(1000, min(fault["notice_ms"] for fault in injected))
+        self.assertEqual(self.result()["hangs"], {"injected": len(injected), "right": len(injected), "other": 0, "nobody": 0,
                                                   "baseless_verdicts": 0})
-        self.assertIn(f"of {len(faults)} hang", output)
 
     def test_many_kills(self):
         """In every layout, more than a third of them while others are mended. A campaign waits more than it computes: so there are
