@@ -50,9 +50,11 @@ class Judge {
       hang.over_us = launch.ended_us;
       break;
     }
+    // The launcher's own word comes behind the end of a start; that of ranks names whom they lost.
     for (const FaultEntry& entry : run_->ledger.faults) {
-      const std::int64_t end_us = end_of_start(entry);
-      if (end_us + same_moment_us >= hang.time_us) hang.over_us = std::min(hang.over_us, end_us);
+      const bool of_launcher = entry.level == FaultLevel::restart && entry.who.empty();
+      if (of_launcher && entry.time_us + same_moment_us >= hang.time_us)
+        hang.over_us = std::min(hang.over_us, entry.time_us);
     }
     for (std::size_t i = 0; i < run_->injected.size(); ++i) {
       const ChaosInjected& other = run_->injected[i];
@@ -63,18 +65,6 @@ class Judge {
       hang.by_other = true;
     }
     return hang;
-  }
-
-  // Of a fault that another start has mended: when the one before had ended, as the last of those says that
-  // were mended together.
-  std::int64_t end_of_start(const FaultEntry& entry) const {
-    if (entry.level != FaultLevel::restart) return never_us;
-    std::int64_t end_us = entry.time_us;
-    for (const FaultEntry& other : run_->ledger.faults) {
-      if (other.level == FaultLevel::restart && other.resumed_us == entry.resumed_us)
-        end_us = std::max(end_us, other.time_us);
-    }
-    return end_us;
   }
 
   void take(const ToldVerdict& verdict) {
