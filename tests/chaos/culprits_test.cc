@@ -70,12 +70,21 @@ TEST(Culprits, NobodySaidWhoItWas) {
 // The same livelock strikes again in every start, and before its first step.
 TEST(Culprits, WhatStruckInTheNextStartIsNoExcuse) {
   const std::vector<FaultEntry> log = {mended(FaultLevel::in_place, 12, 13),
-                                       mended(FaultLevel::restart, 45, 80),
-                                       mended(FaultLevel::in_place, 75, 80)};
+                                       mended(FaultLevel::restart, 45, 95),
+                                       mended(FaultLevel::restart, 90, 95)};
   EXPECT_THAT(
       named(run_with({livelock(10, 1), livelock(14, 0), livelock(60, 1)}, {verdict(12, 1), verdict(75, 1)},
                      log)),
       ElementsAre(Optional(NamedRank::right), Optional(NamedRank::nobody), Optional(NamedRank::right)));
+}
+
+// What the ranks noticed before is of the start that then could not go on.
+TEST(Culprits, AVerdictBehindWhatTheRanksNoticed) {
+  FaultEntry noticed = mended(FaultLevel::restart, 11, 15);
+  noticed.who = "rank 2 (host a)";
+  EXPECT_THAT(
+      named(run_with({hang(10, 2)}, {verdict(12, 2)}, {noticed, mended(FaultLevel::restart, 13, 15)})),
+      ElementsAre(Optional(NamedRank::right)));
 }
 
 TEST(Culprits, ARunThatStoodStillUntilItsTimeWasOver) {
