@@ -226,20 +226,22 @@ class Executor {
     int at = injection.victim;
     for (int death = 0; death < injection.deaths && !living.empty(); ++death) {
       at %= static_cast<int>(living.size());
+      const RunWatcher::RecoveryMark mark = watcher_.recovery_mark();
       send(injection.fault, *living[static_cast<std::size_t>(at)], number);
       if (death + 1 == injection.deaths) return;
-      if (injection.fault == ChaosFault::kill_in_recovery && !wait_for_recovery()) return;
+      if (injection.fault == ChaosFault::kill_in_recovery && !wait_for_recovery(mark)) return;
       env_->sleep_us(injection.pause_us);
       living = watcher_.living();
       at += injection.other;
     }
   }
 
-  // Of those that are left. False: it does not come, so the run ends, or needs none.
-  bool wait_for_recovery() {
+  // Of those that are left. One that was over before it was seen is waited for no longer: the next death is
+  // then the first of another one. False: it does not come, so the run ends, or needs none.
+  bool wait_for_recovery(const RunWatcher::RecoveryMark& mark) {
     const std::int64_t until_ns = env_->monotonic_ns() + recovery_limit_ms * 1'000'000;
     while (env_->monotonic_ns() < until_ns && watcher_.trains() && !watcher_.living().empty()) {
-      if (watcher_.recovers()) return true;
+      if (watcher_.recovery_since(mark) != RunWatcher::Recovery::not_seen) return true;
       env_->sleep_us(recovery_look_us);
       watcher_.look(launcher_->id());
     }
@@ -251,6 +253,7 @@ class Executor {
     note(fault, fmt::format("{} of rank {}", what, rank.rank));
     run_.injected.back().rank = rank.rank;
     static_cast<void>(rank.process->signal(number).ok());
+    rank.ended = rank.ended || number == SIGKILL;  // who is dying is nobody's next victim
   }
 
   bool end_job(const ChaosInjection& injection) {

@@ -48,6 +48,7 @@ void RunWatcher::read_line(const std::string& line) {
   const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!event.is_object() || !event.contains("event")) return;
   finished_ = event["event"] == "finish";
+  if (event["event"] == "recovery") ++recoveries_seen_;
   if (event["event"] != "step" || !event.contains("step") || !event["step"].is_number_unsigned()) return;
   step_ = event["step"].get<std::uint64_t>();
   ++steps_seen_;
@@ -112,17 +113,30 @@ void RunWatcher::find_board() {
   }
 }
 
-bool RunWatcher::recovers() {
+std::vector<SlotView> RunWatcher::living_slots() {
+  std::vector<SlotView> slots;
   const std::vector<WatchedRank*> ranks = living();
-  if (board_ == nullptr || ranks.empty()) return false;
-  const auto recovers = [&](const WatchedRank* rank) {
-    for (std::uint32_t i = 0; i < board_->slots(); ++i) {
-      const SlotView slot = read_slot(board_->slot(i));
-      if (slot.process == rank->process->id()) return slot.phase == Phase::recovery;
-    }
-    return false;
-  };
-  return std::ranges::all_of(ranks, recovers);
+  for (std::uint32_t i = 0; board_ != nullptr && i < board_->slots(); ++i) {
+    SlotView slot = read_slot(board_->slot(i));
+    const bool lives = std::ranges::any_of(
+        ranks, [&](const WatchedRank* rank) { return rank->process->id() == slot.process; });
+    if (lives) slots.push_back(std::move(slot));
+  }
+  return slots;
+}
+
+RunWatcher::RecoveryMark RunWatcher::recovery_mark() {
+  RecoveryMark mark{.epoch = 0, .recoveries = recoveries_seen_};
+  for (const SlotView& slot : living_slots()) mark.epoch = std::max(mark.epoch, slot.epoch);
+  return mark;
+}
+
+RunWatcher::Recovery RunWatcher::recovery_since(const RecoveryMark& mark) {
+  if (recoveries_seen_ > mark.recoveries) return Recovery::over;
+  const bool begun = std::ranges::any_of(living_slots(), [&](const SlotView& slot) {
+    return slot.phase == Phase::recovery || slot.epoch > mark.epoch;
+  });
+  return begun ? Recovery::under_way : Recovery::not_seen;
 }
 
 std::uint64_t RunWatcher::step_on_board() {

@@ -71,12 +71,19 @@ class RunWatcher {
   const std::vector<ToldVerdict>& verdicts() const { return verdicts_; }
   // Null when there is none.
   std::unique_ptr<Process> mpirun() const;
-  // Whether all ranks that live are mending the run, as the watchdog's board of this host says; without one
-  // nobody knows.
-  bool recovers();
   // The newest that a living rank of this host is at, as the board says, also while the log cannot be
   // written; 0 without one.
   std::uint64_t step_on_board();
+  // What tells a recovery from those before; to be taken before the death that leads to it.
+  struct RecoveryMark {
+    std::uint64_t epoch = 0;       // of the membership, as the watchdog's board of this host says
+    std::uint64_t recoveries = 0;  // that were over
+  };
+  RecoveryMark recovery_mark();
+  enum class Recovery : std::uint8_t { not_seen, under_way, over };
+  // Of the one behind the mark: under way when a rank that lives has begun with it, over when the log says
+  // so, behind the first step. Without a board it is only seen when it is over.
+  Recovery recovery_since(const RecoveryMark& mark);
   // Names of the starts that were seen, by which a killed launcher's scratch in shared memory is found.
   const std::vector<std::string>& starts() const { return starts_; }
 
@@ -85,13 +92,14 @@ class RunWatcher {
   void find_verdicts();
   void find_ranks();
   void find_board();
+  std::vector<SlotView> living_slots();
   Env* env_;
   RunPaths paths_;
   std::string host_;  // this one
   std::int64_t launcher_ = 0;
   std::int64_t find_ns_ = 0;  // when ranks are looked for next
   LineFollower log_, points_log_;
-  std::uint64_t step_ = 0, steps_seen_ = 0;
+  std::uint64_t step_ = 0, steps_seen_ = 0, recoveries_seen_ = 0;
   std::uint64_t steps_before_ = 0;  // seen of earlier starts
   bool finished_ = false;
   std::string start_;  // name of the start whose ranks these are
