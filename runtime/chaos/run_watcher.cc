@@ -141,12 +141,7 @@ RunWatcher::Recovery RunWatcher::recovery_since(const RecoveryMark& mark) {
 
 std::uint64_t RunWatcher::step_on_board() {
   std::uint64_t newest = 0;
-  const std::vector<WatchedRank*> ranks = board_ == nullptr ? std::vector<WatchedRank*>() : living();
-  for (std::uint32_t i = 0; !ranks.empty() && i < board_->slots(); ++i) {
-    const SlotView slot = read_slot(board_->slot(i));
-    const auto is_it = [&](const WatchedRank* rank) { return rank->process->id() == slot.process; };
-    if (std::ranges::any_of(ranks, is_it)) newest = std::max(newest, slot.step);
-  }
+  for (const SlotView& slot : living_slots()) newest = std::max(newest, slot.step);
   return newest;
 }
 
