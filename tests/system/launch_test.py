@@ -144,7 +144,9 @@ class LaunchTest(unittest.TestCase):
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in ranks:
                 harness.kill(pid, number)
-        self.assertIn(f"all {RANKS} ranks died; starting again", self.expect_finished(start, restarts=1))
+        # mpirun may stay behind when all die at once.
+        self.assertRegex(self.expect_finished(start, restarts=1),
+                         rf"(all {RANKS} ranks died|mpirun went on for 5 s behind the end of its ranks); starting again")
 
     def test_mpirun_stopped(self):
         """In the middle of a run that goes on for longer than one waits for it."""
@@ -309,8 +311,10 @@ class LaunchTest(unittest.TestCase):
         self.lose_host(start, "node-b")
         output = self.expect_finished(start, restarts=1)
         self.assertIn("host node-b does not answer: it is left out", output)
-        event = of_level_2(start.run, "recovery")[-1]
-        self.assertEqual((event["ranks_before"], event["ranks_after"]), (4, 2))
+        *before, event = start.run.events("recovery")
+        # Before mpirun gives up, those that are left may have gone on in place.
+        left = before[-1]["ranks_after"] if before else 4
+        self.assertEqual((event["level"], event["ranks_before"], event["ranks_after"]), (2, left, 2))
 
     @unittest.skipUnless(can_unshare_host_names(), "the system gives no namespace for another host name")
     def test_lost_host_comes_back(self):
