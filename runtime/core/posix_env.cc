@@ -60,8 +60,8 @@ Result<std::string> read_all(int descriptor, const std::string& path) {
   }
 }
 
-// The content is changed in place: a rename would leave the lock on a file without a name, and what is emptied
-// first may have no room again on a full disk.
+// The content is changed in place: a rename would leave the lock on a file without a name, and what is
+// emptied first may have no room again on a full disk.
 Result<void> write_lock_content(int descriptor, const std::string& path, std::string_view content) {
   std::size_t done = 0;
   while (done < content.size()) {
