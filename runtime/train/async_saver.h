@@ -85,8 +85,9 @@ class AsyncSaver {
   Result<void> advance(const SaveVotes& sums);
   // Until nothing is under way.
   Result<void> finish();
-  // A snapshot that is not confirmed yet; a save that is not yet visible, or given up. Equal on all ranks.
-  bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
+  // A snapshot that is copied or sent to the buddies; a save that is not yet visible, or given up. Equal on
+  // all ranks.
+  bool is_snapshotting() const { return is_copying() || sent_ != nullptr; }
   bool is_saving() const;
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
   std::vector<ReplicaReport> take_replica_reports() { return std::exchange(replica_reports_, {}); }
@@ -107,6 +108,7 @@ class AsyncSaver {
     BackgroundJob<ShardFile> job = {};                   // of no file, if not to_disk
   };
 
+  bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
   Snapshot* free_snapshot() const;
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);

@@ -55,7 +55,7 @@ class SaveCadence {
 
   struct Step {
     std::int64_t duration_ns = 0;
-    bool beside_snapshot = false;  // a copy of the state was being made when it began
+    bool beside_snapshot = false;  // one was copied or sent to another rank when it began
     bool beside_save = false;      // or a save was on its way to the disk
   };
   void stepped(const Step& step);

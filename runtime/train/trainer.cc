@@ -195,7 +195,7 @@ Result<StepOutcome> Trainer::step() {
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
-  const bool is_copying = saver_ && saver_->is_copying(), is_saving = saver_ && saver_->is_saving();
+  const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
   const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
   const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
   HF_TRY(const StepOutcome outcome, [&] {
@@ -217,7 +217,7 @@ Result<StepOutcome> Trainer::step() {
   }
   if (cadence_) {
     cadence_->stepped({.duration_ns = env.monotonic_ns() - begin_ns,
-                       .beside_snapshot = is_copying,
+                       .beside_snapshot = is_snapshotting,
                        .beside_save = is_saving});
     if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
       parts_.progress.chose_interval(outcome.step, *choice);
