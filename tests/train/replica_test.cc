@@ -232,6 +232,22 @@ TEST_F(ReplicaTest, DamagedAsTheirSlotsAreTheyAreNotUsed) {
   EXPECT_EQ(digest("both"), end);
 }
 
+// A run that chooses how often to make snapshots does so when the first has its replicas, not when it is
+// copied: the sending takes its time from the steps, too.
+TEST_F(ReplicaTest, TheirCostCountsForTheInterval) {
+  Launch run = launch("measured", {"a", "b"}, "on");
+  run.overrides.emplace_back("checkpoint.ram_every_steps=auto");
+  run.overrides.emplace_back("training.steps=40");
+  run.faults = slow_steps() + ",replica.before_send=sleep:300";
+  runs_.push_back(run.run);
+  ASSERT_EQ(train(run).code, ExitCode::done);
+  const std::vector<nlohmann::json> confirmed = events("measured", "snapshot"),
+                                    chosen = events("measured", "interval");
+  ASSERT_FALSE(confirmed.empty());
+  ASSERT_FALSE(chosen.empty());
+  EXPECT_GE(chosen[0]["time_us"], confirmed[0]["time_us"]);
+}
+
 TEST_F(ReplicaTest, ABadNetworkIsToldAndHoldsNothingUp) {
   const std::string end = reference();
   FaultyNetworkEnv machine(posix_env());
