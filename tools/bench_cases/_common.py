@@ -86,6 +86,18 @@ def write_case(folder, case, steps, threads, ranks):
     return config
 
 
+def cost_parser(description, cases, ranks, rounds):
+    """Of a case that measures what something costs a run of write_case()."""
+    result = parser(description)
+    result.add_argument("--case", choices=cases, action="append", help="default: all")
+    result.add_argument("--ranks", type=positive, default=ranks, help="of each run")
+    result.add_argument("--threads", type=positive, default=1)
+    result.add_argument("--steps", type=positive, help="of a run (default: by case)")
+    result.add_argument("--rounds", type=positive, default=rounds)
+    result.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
+    return result
+
+
 def side_by_side(train, first, second):
     """Two runs at the same time, each on half of the processors, so that what else goes on in the machine slows both; then again with
     the halves changed over, so that it does not count which are the faster ones. train(side, processors) gives (ms of a step,

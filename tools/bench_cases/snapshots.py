@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_case, write_json
+from _common import HOLDFAST, MPIRUN, cost_parser, events, fail, positive, write_case, write_json
 
 CASES = {"small": 400, "llama-15m": 40}  # steps of a round
 SIDES = {"none": ["--checkpoint.ram_every_steps=0"], "ram": ["--checkpoint.replicas=off"], "replicas": ["--checkpoint.replicas=on"]}
@@ -80,14 +80,8 @@ def measure(folder, name, every, options):
 
 
 def parse_arguments():
-    arguments = parser(__doc__)
-    arguments.add_argument("--case", choices=CASES, action="append", help="default: all")
+    arguments = cost_parser(__doc__, CASES, ranks=2, rounds=6)
     arguments.add_argument("--every", type=positive, action="append", help="steps between snapshots (default: 1 and 10)")
-    arguments.add_argument("--ranks", type=positive, default=2)
-    arguments.add_argument("--threads", type=positive, default=1)
-    arguments.add_argument("--steps", type=positive, help="of a run (default: by case)")
-    arguments.add_argument("--rounds", type=positive, default=6)
-    arguments.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
     return arguments.parse_args()
 
 

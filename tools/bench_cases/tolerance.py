@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from statistics import mean, median
 
-from _common import cost_row, events, fail, on_processors, parser, positive, side_by_side, write_case, write_json
+from _common import cost_parser, cost_row, events, fail, on_processors, side_by_side, write_case, write_json
 
 # steps of a run, and the step behind which time counts: the first snapshots of a process meet cold memory, and the run tries
 # out what one costs
@@ -78,19 +78,8 @@ def measure(folder, name, options):
     return {"case": name, "ranks": options.ranks, "snapshots": snapshots, "within_percent": percents} | figures
 
 
-def parse_arguments():
-    arguments = parser(__doc__)
-    arguments.add_argument("--case", choices=CASES, action="append", help="default: all")
-    arguments.add_argument("--ranks", type=positive, default=2, help="of each run")
-    arguments.add_argument("--threads", type=positive, default=1)
-    arguments.add_argument("--steps", type=positive, help="of a run (default: by case)")
-    arguments.add_argument("--rounds", type=positive, default=5)
-    arguments.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
-    return arguments.parse_args()
-
-
 def main():
-    options = parse_arguments()
+    options = cost_parser(__doc__, CASES, ranks=2, rounds=5).parse_args()
     if options.ranks < 2:
         fail("--ranks must be at least 2: a replica is in another rank")
     if options.steps is not None and any(options.steps <= CASES[name][1] + 1 for name in options.case or CASES):

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import cost_row, fail, on_processors, parser, positive, side_by_side, train_and_time, write_case, write_json
+from _common import cost_parser, cost_row, fail, on_processors, side_by_side, train_and_time, write_case, write_json
 
 WARMUP_STEPS = 5
 CASES = {"small": 400, "llama-15m": 25}  # steps of a run
@@ -36,19 +36,8 @@ def measure(folder, name, options):
     return {"case": name, "ranks": options.ranks} | figures
 
 
-def parse_arguments():
-    arguments = parser(__doc__)
-    arguments.add_argument("--case", choices=CASES, action="append", help="default: all")
-    arguments.add_argument("--ranks", type=positive, default=1, help="of each run")
-    arguments.add_argument("--threads", type=positive, default=1)
-    arguments.add_argument("--steps", type=positive, help="of a run (default: by case)")
-    arguments.add_argument("--rounds", type=positive, default=7)
-    arguments.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
-    return arguments.parse_args()
-
-
 def main():
-    options = parse_arguments()
+    options = cost_parser(__doc__, CASES, ranks=1, rounds=7).parse_args()
     if options.steps is not None and options.steps <= WARMUP_STEPS:
         fail(f"--steps must be more than {WARMUP_STEPS}")
     print(f"{options.rounds} rounds, {options.ranks} rank(s) of {options.threads} thread(s)")
