@@ -124,9 +124,9 @@ TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
   for (const std::optional<RunEnd>& end : ends) {
     ASSERT_TRUE(end.has_value());
     EXPECT_EQ(end->code, ExitCode::communication);
+    // Behind it stands what one of them noticed first: NCCL's failure, or that the other gave up.
     EXPECT_THAT(end->message,
-                HasSubstr("step 4 was begun again 3 times with all ranks there, and failed each "
-                          "time: NCCL failed on rank 1 of holdfast-e0-data"));
+                HasSubstr("step 4 was begun again 3 times with all ranks there, and failed each time: "));
   }
   EXPECT_EQ(doubles.sessions(), 2U * 4U);
   EXPECT_EQ(read_status(posix_env(), {run_directory("again")}).state, "failed");
