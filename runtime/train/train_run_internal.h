@@ -72,7 +72,7 @@ class TrainRun {
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);
   Result<void> regroup();
-  void keep_live_state();
+  void keep_live_state(const MembershipView& of_epoch);
   Result<void> make_standing();
   Result<void> count_redo();
 

@@ -47,10 +47,10 @@ void TrainRun::note_fault(const Error& fault) {
 }
 
 // A rank that cannot leaves its part out, and with it all of that step.
-void TrainRun::keep_live_state() {
+void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
-  if (!no_seat_is_lost(epoch_->seating(), recovery_->before, launched_.membership->view())) return;
+  if (!no_seat_is_lost(epoch_->seating(), of_epoch, launched_.membership->view())) return;
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
   if (!sealed.ok())
@@ -61,9 +61,10 @@ void TrainRun::keep_live_state() {
 // The threads of the trainer have ended; what is left of the epoch goes.
 Result<void> TrainRun::regroup() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
+  const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be an older one
   const Result<void> regrouped =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
-  if (regrouped.ok()) keep_live_state();
+  if (regrouped.ok()) keep_live_state(of_epoch);
   worker_.reset();
   progress_.reset();
   epoch_.reset();
