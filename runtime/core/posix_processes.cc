@@ -286,17 +286,23 @@ class PosixProcesses final : public Processes {
  private:
   // "ID (NAME) STATE PARENT ...", where the name may hold anything; proc(5) counts the fields from 1.
   static std::optional<ProcessFacts> parse_facts(std::string_view line) {
-    constexpr int parent_field = 4, started_field = 22;
+    constexpr int parent_field = 4, started_field = 22, memory_field = 23, variables_end_field = 51;
     const std::size_t name_end = line.rfind(") ");
     if (name_end == std::string_view::npos || name_end + 2 >= line.size()) return std::nullopt;
     line.remove_prefix(name_end + 2);
-    ProcessFacts facts{.parent = 0, .started_ticks = 0, .state = line.front()};
-    for (int field = 3; field <= started_field; ++field) {
+    ProcessFacts facts{.state = line.front()};
+    std::uint64_t memory = 0, variables_end = 0;
+    for (int field = 3; field <= variables_end_field; ++field) {
       const std::size_t length = std::min(line.find(' '), line.size());
-      if (field == parent_field) std::from_chars(line.data(), line.data() + length, facts.parent);
-      if (field == started_field) std::from_chars(line.data(), line.data() + length, facts.started_ticks);
+      const auto parse = [&](auto& value) { std::from_chars(line.data(), line.data() + length, value); };
+      if (field == parent_field) parse(facts.parent);
+      if (field == started_field) parse(facts.started_ticks);
+      if (field == memory_field) parse(memory);
+      if (field == variables_end_field) parse(variables_end);
       line.remove_prefix(std::min(length + 1, line.size()));
     }
+    // A thread of the kernel and a process that has ended have no memory at all.
+    facts.becomes_another_program = memory > 0 && variables_end == 0;
     return facts;
   }
 };

@@ -58,6 +58,9 @@ struct ProcessFacts {
   std::int64_t parent = 0;
   std::int64_t started_ticks = 0;  // since the host started; with the id it names a process for good
   char state = '?';                // as in ps: R, S, D, T (stopped), Z (ended, not reaped)
+  // In the midst of execve, for microseconds: it has the memory of the new program, and what /proc says of
+  // its arguments and variables is empty. Never of a process of another user.
+  bool becomes_another_program = false;
 };
 
 class Processes {

@@ -35,6 +35,20 @@ Wanted starts_named(const std::string& token) {
   };
 }
 
+// As /proc has it. Of one that is just becoming another program nothing is there yet, and it would be missed.
+Result<std::string> environment_of(Env& env, std::int64_t id) {
+  constexpr int longest_looks = 1'000;
+  const std::string path = fmt::format("/proc/{}/environ", id);
+  for (int looks = 0; looks < longest_looks; ++looks) {
+    Result<std::string> environment = env.read_text(path);
+    if (!environment.ok() || !environment->empty()) return environment;
+    const std::optional<ProcessFacts> facts = env.processes().facts(id);
+    if (!facts.has_value() || !facts->becomes_another_program) break;
+    env.sleep_us(1'000);
+  }
+  return env.read_text(path);  // it has become one between the two looks, or it has no variables
+}
+
 std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wanted) {
   std::vector<std::unique_ptr<Process>> found;
   Processes& processes = env.processes();
@@ -43,7 +57,7 @@ std::vector<std::unique_ptr<Process>> find_processes(Env& env, const Wanted& wan
     // The handle first: what is read afterwards is this process's, or it is gone.
     Result<std::unique_ptr<Process>> process = processes.find(id);
     if (!process.ok() || *process == nullptr) continue;
-    const Result<std::string> environment = env.read_text(fmt::format("/proc/{}/environ", id));
+    const Result<std::string> environment = environment_of(env, id);
     if (!environment.ok() || !wanted(start_of(*environment))) continue;
     if (!(*process)->wait_ended(0)) found.push_back(std::move(process).value());
   }
