@@ -99,11 +99,11 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
   const int code = static_cast<int>(end.code);
   // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
   // names it.
-  const bool peer_gone = group.communicator().abandoned();
+  const bool peer_gone = group.communicator().abandoned(), speaks = group.communicator().rank() == 0;
   const bool error = end.code != ExitCode::done && end.code != ExitCode::saved;
-  if (peer_gone || (group.communicator().rank() == 0 && error)) {
+  if (peer_gone || (speaks && error)) {
     complain({end.code, end.message});
-  } else if (group.communicator().rank() == 0) {
+  } else if (speaks) {
     fmt::print("holdfast: {}\n", end.message);
   }
   std::fflush(nullptr);
@@ -113,7 +113,9 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
     watch.reset();
     group.mpi->leave_after_error(end.code);
   }
-  return code;
+  // mpirun counts a rank that leaves with a code twice, and hangs at times when several do (PRRTE's
+  // errmgr/dvm, mended in 2026 by its commit 7148f8e84d). One code says it for all.
+  return speaks ? code : 0;
 }
 
 Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words) {

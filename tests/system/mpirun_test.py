@@ -1,6 +1,7 @@
 """holdfast under mpirun: a plain mpirun works, and whatever is wrong with a group of ranks is a sentence that names the
 rank, at once, with the exit code of the table; never a hang."""
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -114,6 +115,13 @@ class MpirunTest(unittest.TestCase):
 
     def test_more_ranks_than_lanes(self):
         self.expect_refusal(self.run_of_test().start(5), 2, r"5 ranks", r"parallel\.lanes")
+
+    def test_one_rank_leaves_with_the_code(self):
+        """mpirun counts each that does so twice, and hangs now and then when they are several."""
+        run = self.run_of_test()
+        tell = ["sh", "-c", '"$0" "$@"; echo "left with $?."']
+        output = run.start_command(harness.command("ft", 5) + tell + run.train_arguments()).expect_exit(0)
+        self.assertEqual(sorted(re.findall(r"left with (\d+)\.", output)), ["0"] * 4 + ["2"])
 
     def test_other_number_of_ranks_than_parallel_data(self):
         run = self.run_of_test(["--parallel.data=3"])
