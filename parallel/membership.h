@@ -48,6 +48,9 @@ class ShrinkingWorld {
   // ones, which end themselves. Blocks, as shrink() does, and ends the process as that does: MPI hangs where
   // somebody dies at the wrong moment.
   virtual Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) = 0;
+  // Whether current() is abandoned because another rank had abandoned it: what that one says is nearer to the
+  // cause.
+  virtual bool told_by_another() const { return false; }
   // Whether this process was started by the others' grow(); then current() is what came of it.
   virtual bool came_later() const = 0;
 };
@@ -102,6 +105,7 @@ class Membership {
   // communicator() as it was: none could be started. After any other: recover().
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);
   bool came_later() const { return world_->came_later(); }
+  bool told_by_another() const { return world_->told_by_another(); }
 
  private:
   Membership(Env& env, ShrinkingWorld& world, DeathProof proof, WaitListener* listener)

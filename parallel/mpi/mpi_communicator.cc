@@ -140,6 +140,7 @@ Result<void> MpiCommunicator::check_peers() {
   int error_class = MPI_ERR_OTHER;
   MPI_Error_class(code, &error_class);
   if (is_revoked(error_class)) {
+    told_by_another_ = true;
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group: its own output says why",
                 global_rank(rank_));
@@ -223,6 +224,11 @@ bool MpiCommunicator::abandoned() {
   return abandoned_;
 }
 
+bool MpiCommunicator::told_by_another() {
+  const std::lock_guard guard(mutex_);
+  return told_by_another_;
+}
+
 Error MpiCommunicator::error_of(int code, const Slot& slot) {
   const int peer = global_rank(slot.peer);
   give_up();
@@ -236,6 +242,7 @@ Error MpiCommunicator::error_of(int code, const Slot& slot) {
                 global_rank(rank_), peer, doing, slot.tag);
   }
   if (is_revoked(error_class)) {
+    told_by_another_ = true;
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group (while {} rank {}, message tag {}): its "
                 "own output says why",

@@ -51,6 +51,7 @@ class MpiCommunicator final : public Communicator {
   void revoke_only();
   void close();  // MPI is about to be finalised: every later call is an error
   bool abandoned() override;
+  bool told_by_another();  // ShrinkingWorld
 
  private:
   struct Slot {  // one part of a message
@@ -78,7 +79,7 @@ class MpiCommunicator final : public Communicator {
   std::int64_t looked_around_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
-  bool abandoned_ = false, drained_ = false;
+  bool abandoned_ = false, drained_ = false, told_by_another_ = false;
   std::vector<Slot> slots_;
   std::vector<Request> free_;
 };

@@ -33,6 +33,7 @@ class MpiWorld final : public ShrinkingWorld {
   Result<void> shrink(std::int64_t timeout_ms, const std::string& why) override;
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) override;
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
+  bool told_by_another() const override { return epochs_.back()->told_by_another(); }
   bool came_later() const override { return came_later_; }
   // MPI is about to be finalised, by all together; it would wait for the dead of groups with processes that
   // came later, unless they are freed.

@@ -195,7 +195,7 @@ void Progress::lost_spares(std::uint64_t step, const std::string& names) {
 void Progress::recovering(const RecoveryRecord& record) {
   recovery_ = record;
   resumed_ns_ = env_->monotonic_ns();
-  const bool grew = record.wanted > 0 && record.faults == 0;
+  const bool grew = record.wanted > 0;
   say(fmt::format("{}: {}", grew ? "growth" : "recovery", sentence_of(record)));
   if (grew && record.not_grown.empty()) return;
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());

@@ -47,10 +47,11 @@ Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
   enum Opened : int { no, yes, not_known };
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
-  const std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
-      static_cast<int>(opened), mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id,
-      mine.redone_step, mine.redone, mine.noticed_us, mine.verdict, mine.noticed);
+  const std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
+                  static_cast<int>(opened), mine.step, mine.gemm_peak,
+                  mine.memory_id.empty() ? "-" : mine.memory_id, mine.lost_some ? 1 : 0, mine.redone_step,
+                  mine.redone, mine.noticed_us, mine.told ? 1 : 0, mine.verdict, mine.noticed);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
   bool some_did_not = false, some_did = false;
@@ -59,7 +60,7 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     Standing one;
     int said = not_known;
     stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id >>
-        one.redone_step >> one.redone >> one.noticed_us;
+        one.lost_some >> one.redone_step >> one.redone >> one.noticed_us >> one.told;
     stream.ignore();  // the end of the line
     std::getline(stream, one.verdict);
     one.noticed = text_left(stream);
@@ -71,12 +72,15 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
     if (all.memory_id.empty() && one.memory_id != "-") all.memory_id = one.memory_id;
     if (all.verdict.empty()) all.verdict = one.verdict;
+    all.lost_some = all.lost_some || one.lost_some;
     if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {
       all.redone_step = one.redone_step;
       all.redone = one.redone;
     }
-    if (!one.noticed.empty() && (all.noticed.empty() || one.noticed_us < all.noticed_us)) {
+    const bool nearer = std::pair(one.told, one.noticed_us) < std::pair(all.told, all.noticed_us);
+    if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
       all.noticed_us = one.noticed_us;
+      all.told = one.told;
       all.noticed = one.noticed;
     }
   }
@@ -129,11 +133,11 @@ std::string sentence_of(const RecoveryRecord& record) {
   const std::string lost = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
   std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
   const int came = record.ranks_after - static_cast<int>(record.before.members.size());
-  if (record.wanted > 0 && record.faults == 0) {
+  if (record.wanted > 0) {
     fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
                                      : fmt::format("no new ranks ({})", record.not_grown);
   }
-  if (record.wanted > 0 && record.faults == 0) {
+  if (record.wanted > 0 || record.seats_after > record.seats_before) {
     return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
                        record.step_before + 1, record.seats_after, record.seats_before, spares,
                        record.resumed_step, place);

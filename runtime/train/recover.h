@@ -29,6 +29,7 @@ struct RecoveryRecord {
   std::int64_t noticed_ns = 0;    // Env::monotonic_ns() of this rank
   std::int64_t noticed_us = 0;    // the same by its wall clock
   std::string noticed = {};       // how: its sentence
+  bool told = false;              // which says that another rank gave up, and not why
   std::string verdict = {};       // of the watchdog, which ended a rank that hung: its sentence; else empty
   MembershipView before = {};     // of the ranks that trained last
   std::uint64_t step_before = 0;  // that the run had come to
@@ -53,9 +54,11 @@ struct Standing {
   double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
   std::string memory_id = {};           // empty: not yet known to anybody
   std::string verdict = {};             // of the watchdog on any host, a line
-  std::uint64_t redone_step = 0;        // behind which the ranks lost each other last though all were there,
+  bool lost_some = false;               // of those that trained in the epoch before this one
+  std::uint64_t redone_step = 0;        // behind which the ranks lost each other last though nobody was lost,
   int redone = 0;                       // and how often in succession
-  std::int64_t noticed_us = 0;          // when the fault was noticed first, by the wall clocks, and how
+  std::int64_t noticed_us = 0;          // when the fault was noticed first, by the wall clocks, and how; of
+  bool told = false;                    // those that noticed more than that another rank gave up, if any did
   std::string noticed = {};
 };
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);

@@ -32,14 +32,21 @@ void TrainRun::note_fault(const Error& fault) {
   const bool was_spare = epoch_ != nullptr && !epoch_->seated();
   if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
     recovery_.reset();
+  int seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
+  // Of a growth that came to nothing the new ranks are among those that were there.
+  if (recovery_.has_value() && recovery_->wanted > 0) {
+    if (epoch_ == nullptr) seats_before = recovery_->seats_before;
+    recovery_.reset();
+  }
   if (!recovery_.has_value()) {
     recovery_.emplace();
     const std::int64_t now_ns = launched_.env.monotonic_ns();
     recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
     recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
     recovery_->noticed = fault.message;
+    recovery_->told = launched_.membership->told_by_another();
     recovery_->before = launched_.membership->view();
-    recovery_->seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
+    recovery_->seats_before = seats_before;
   }
   ++recovery_->faults;
   disturbed_ns_ = launched_.env.monotonic_ns();
@@ -65,6 +72,7 @@ Result<void> TrainRun::regroup() {
   const Result<void> regrouped =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
   if (regrouped.ok()) keep_live_state(of_epoch);
+  standing_.lost_some = !members_lost(of_epoch, launched_.membership->view()).empty();
   worker_.reset();
   progress_.reset();
   epoch_.reset();
@@ -87,6 +95,7 @@ Result<void> TrainRun::make_standing() {
   standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
   standing_.noticed = recovery_->noticed;
   standing_.noticed_us = recovery_->noticed_us;
+  standing_.told = recovery_->told;
   HF_TRY(standing_, join_standing(world(), waiter(), standing_));
   launched_ranks_ = standing_.launched_ranks;
   recovery_->step_before = std::max(recovery_->step_before, standing_.step);
@@ -96,18 +105,20 @@ Result<void> TrainRun::make_standing() {
   recovery_->lost = lost.empty() ? "" : name_members(lost);
   if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
   recovery_->noticed = standing_.noticed;
-  return lost.empty() && recovery_->wanted == 0 ? count_redo() : Result<void>();
+  recovery_->told = standing_.told;
+  return {};
 }
 
-// What comes again and again with all ranks there does not go away by this. All count alike.
+// What comes again and again though nobody is lost does not go away by this. All count alike.
 Result<void> TrainRun::count_redo() {
   constexpr int redone_most = 3;
+  if (standing_.lost_some) return {};
   standing_.redone = standing_.step == standing_.redone_step ? standing_.redone + 1 : 1;
   standing_.redone_step = standing_.step;
   if (standing_.redone <= redone_most) return {};
   ends_here_ = true;
   return fail(ExitCode::communication,
-              "step {} was begun again {} times with all ranks there, and failed each time: {}",
+              "step {} was begun again {} times with nobody lost, and failed each time: {}",
               standing_.step + 1, redone_most, standing_.noticed);
 }
 
@@ -128,6 +139,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   phase_ns();
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   HF_TRY_VOID(make_standing());
+  HF_TRY_VOID(count_redo());
   if (!standing_.joined) return standing_.log_opened == true ? admit() : start();
   HF_TRY_VOID(take_seats(wish_));
   HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));

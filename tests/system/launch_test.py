@@ -199,8 +199,9 @@ class LaunchTest(unittest.TestCase):
         mpirun = mpirun_of(run)
         for victim in (0, 1):
             harness.kill(start.rank_pid(victim), signal.SIGKILL)
-            grown = harness.wait_until(lambda: sum(event["reason"] == "growth" for event in run.events("recovery")) > victim,
-                                       harness.HANG_S, lambda: not start.alive(), "the run did not grow", start.tail)
+            grown = harness.wait_until(lambda: sum(event.get("reason") == "growth" for event in run.events("recovery")) > victim,
+                                       harness.HANG_S, lambda: not start.alive() or of_level_2(run, "fault"),
+                                       "the run did not grow", start.tail)
             self.assertTrue(grown, start.tail())
         time.sleep(7)  # longer than mpirun may go on behind the end of its ranks
         self.assertEqual(mpirun_of(run), mpirun, start.tail())

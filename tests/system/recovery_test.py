@@ -193,8 +193,8 @@ class RecoveryTest(unittest.TestCase):
                                  (1, 0, "ram", resumed), only)
                 self.assertEqual(only["ranks_after"], layout.ranks)
                 fault, = self.run_.events("fault")
-                # Whoever noticed it first by the clock: the one that gave up, or one that heard of it at once.
-                self.assertRegex(fault["reason"], "waited 1500 ms|another rank ended the group")
+                # Of the one that gave up, and not of one that heard of it.
+                self.assertIn("waited 1500 ms", fault["reason"])
 
     def test_too_few_left(self):
         """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""

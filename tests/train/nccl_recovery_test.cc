@@ -11,7 +11,7 @@ namespace holdfast {
 namespace {
 
 using test::NcclDouble;
-using testing::HasSubstr;
+using testing::ContainsRegex;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
@@ -110,26 +110,47 @@ TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
 }
 
 // Again and again in the same step: the run ends as one and says so, for a start of everything to make it
-// better.
+// better. Also right behind a death and behind a growth, before a step was made.
 TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
-  Doubles doubles;
-  Trouble trouble = doubles.trouble();
-  trouble.before_step = [&](int rank, int steps_begun) {
-    if (rank == 1 && steps_begun >= 4) doubles.newest_of(rank).fail_next("ncclSend", 2);
+  struct Case {
+    const char* run;
+    int ranks, newcomers;
+    const char* faults;
+    int failing, from_step;  // which rank's, and how many steps it has begun by then
+    unsigned sessions;
   };
-  std::vector<std::string> seldom = small_;
-  seldom.push_back("checkpoint.ram_every_steps=5");
-  const std::vector<std::optional<RunEnd>> ends =
-      train_all({.run = "again", .ranks = 2, .overrides = seldom}, trouble);
-  for (const std::optional<RunEnd>& end : ends) {
-    ASSERT_TRUE(end.has_value());
-    EXPECT_EQ(end->code, ExitCode::communication);
-    // Behind it stands what one of them noticed first: NCCL's failure, or that the other gave up.
-    EXPECT_THAT(end->message,
-                HasSubstr("step 4 was begun again 3 times with all ranks there, and failed each time: "));
+  const Case cases[] = {
+      {"again", 2, 0, "", 1, 4, 2 * 4},
+      {"behind a death", 3, 0, "step.before_vote@3:2=kill", 1, 4, 3 + 2 * 4},
+      {"behind a growth", 3, 1, "step.before_vote@3:2=kill", 3, 1, 3 + 2 + 3 * 4},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.run);
+    Doubles doubles;
+    Trouble trouble = doubles.trouble();
+    trouble.newcomers = each.newcomers;
+    trouble.before_step = [&](int rank, int steps_begun) {
+      if (rank == each.failing && steps_begun >= each.from_step)
+        doubles.newest_of(rank).fail_next("ncclSend", 2);
+    };
+    std::vector<std::string> seldom = small_;
+    seldom.insert(seldom.end(), {"checkpoint.ram_every_steps=5", "elastic.grow_after=0s"});
+    const std::vector<std::optional<RunEnd>> ends = train_all(
+        {.run = each.run, .ranks = each.ranks, .overrides = seldom, .faults = each.faults}, trouble);
+    int told = 0;
+    for (const std::optional<RunEnd>& end : ends) {
+      if (!end.has_value()) continue;
+      ++told;
+      EXPECT_EQ(end->code, ExitCode::communication);
+      // Behind it stands what one of them noticed first: NCCL's failure, or that the other gave up.
+      EXPECT_THAT(end->message,
+                  ContainsRegex("step [1-4] was begun again 3 times with nobody lost, and failed "
+                                "each time: "));
+    }
+    EXPECT_EQ(told, each.ranks + each.newcomers - (*each.faults == 0 ? 0 : 1));
+    EXPECT_EQ(doubles.sessions(), each.sessions);
+    EXPECT_EQ(read_status(posix_env(), {run_directory(each.run)}).state, "failed");
   }
-  EXPECT_EQ(doubles.sessions(), 2U * 4U);
-  EXPECT_EQ(read_status(posix_env(), {run_directory("again")}).state, "failed");
 }
 
 }  // namespace
