@@ -9,8 +9,8 @@ namespace holdfast {
 namespace {
 
 constexpr const char* usage =
-    "usage: holdfast launch -np N [--hostfile F | --host LIST] [--tune F] [--notice SECONDS] [--dry-run]\n"
-    "                       RUN.toml [--section.key=value ...]\n"
+    "usage: holdfast launch -np N [--hostfile F | --host LIST] [--tune F] [--notice SECONDS]\n"
+    "                       [--wait-for-hosts SECONDS] [--dry-run] RUN.toml [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
     "starts\n"
@@ -27,6 +27,8 @@ constexpr const char* usage =
     "  --host LIST       hosts, as in a:4,b:4; without either: this host, or what Slurm allocated\n"
     "  --tune F          settings for mpirun instead of configs/mpi/one_host.conf or several_hosts.conf\n"
     "  --notice SECONDS  from the first signal to the end of every process, 30 when left out\n"
+    "  --wait-for-hosts SECONDS\n"
+    "                    how long a start waits for hosts while too few are left, 1800 when left out\n"
     "  --dry-run         print the line that starts mpirun, and do nothing\n"
     "\n"
     "The exit codes are those of docs/errors.md; docs/launch.md says more.\n";

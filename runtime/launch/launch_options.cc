@@ -13,8 +13,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::array<std::string_view, 5> names_with_value = {"np", "hostfile", "host", "tune", "notice"};
-constexpr std::int64_t longest_notice_s = 86'400;
+constexpr std::array<std::string_view, 6> names_with_value = {"np",   "hostfile", "host",
+                                                              "tune", "notice",   "wait-for-hosts"};
+constexpr std::int64_t longest_notice_s = 86'400, longest_wait_s = 2'592'000;
 
 Result<std::int64_t> whole_number(std::string_view name, const std::string& text, std::int64_t most) {
   std::int64_t value = 0;
@@ -34,6 +35,10 @@ Result<void> set_option(LaunchOptions& options, std::string_view name, const std
   if (name == "notice") {
     HF_TRY(const std::int64_t seconds, whole_number("--notice (seconds)", value, longest_notice_s));
     options.notice_ms = seconds * 1000;
+  }
+  if (name == "wait-for-hosts") {
+    HF_TRY(const std::int64_t seconds, whole_number("--wait-for-hosts (seconds)", value, longest_wait_s));
+    options.wait_for_hosts_ms = seconds * 1000;
   }
   if (name == "hostfile") options.hostfile = value;
   if (name == "host") options.hosts = value;

@@ -18,6 +18,8 @@ struct LaunchOptions {
   std::string hosts = {};           // LIST of --host
   std::string tune = {};            // empty: the one in configs/mpi that fits the number of hosts
   std::int64_t notice_ms = 30'000;  // from the request to stop to the end of every process
+  // How long a start waits for hosts while too few are left.
+  std::int64_t wait_for_hosts_ms = 1'800'000;
   bool dry_run = false;
   std::string config = {};                  // RUN.toml
   std::vector<std::string> overrides = {};  // --section.key=value, for `holdfast train` as they are

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::int64_t lock_timeout_ms = 10'000;
 constexpr std::int64_t host_retry_ms = 5'000;
-constexpr std::int64_t host_patience_ms = 1'800'000;
 constexpr std::int64_t look_ms = 50;
 constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and less when it is over soon
@@ -271,10 +270,10 @@ Result<LaunchShape> Launcher::shape_of_restart() {
           "each: waiting for more",
           copies, ranks_per_copy(config_)));
     }
-    if (env_->monotonic_ns() - begin_ns > host_patience_ms * 1'000'000) {
+    if (env_->monotonic_ns() - begin_ns > options_.wait_for_hosts_ms * 1'000'000) {
       return fail(ExitCode::communication,
-                  "no more hosts came within {} minutes; start it again when they are there",
-                  host_patience_ms / 60'000);
+                  "no more hosts came within {} s; start it again when they are there",
+                  options_.wait_for_hosts_ms / 1000);
     }
     if (!wait_ms(host_retry_ms)) return whole_shape();
   }

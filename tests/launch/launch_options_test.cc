@@ -30,16 +30,18 @@ TEST(LaunchOptions, TheLineOfTheContract) {
   EXPECT_EQ(options.config, "run.toml");
   EXPECT_THAT(options.overrides, ElementsAre("--training.steps=9", "--threads=1"));
   EXPECT_EQ(options.notice_ms, 30'000);
+  EXPECT_EQ(options.wait_for_hosts_ms, 1'800'000);
   EXPECT_FALSE(options.dry_run);
 }
 
 TEST(LaunchOptions, EveryOrderAndSpelling) {
-  const LaunchOptions options =
-      parsed({"--run.seed=3", "run.toml", "--dry-run", "--host=a,b", "--np=2", "--tune", "f", "--notice=5"});
+  const LaunchOptions options = parsed({"--run.seed=3", "run.toml", "--dry-run", "--host=a,b", "--np=2",
+                                        "--tune", "f", "--notice=5", "--wait-for-hosts=7"});
   EXPECT_EQ(options.ranks, 2);
   EXPECT_EQ(options.hosts, "a,b");
   EXPECT_EQ(options.tune, "f");
   EXPECT_EQ(options.notice_ms, 5'000);
+  EXPECT_EQ(options.wait_for_hosts_ms, 7'000);
   EXPECT_TRUE(options.dry_run);
   EXPECT_THAT(options.overrides, ElementsAre("--run.seed=3"));
   EXPECT_EQ(parsed({"-n", "3", "run.toml"}).ranks, 3);

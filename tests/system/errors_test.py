@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -142,6 +143,17 @@ def remove_tree(folder):
             time.sleep(0.1)
 
 
+def kill_every_mpirun_of(launcher, ended):
+    while not ended.wait(0.01):
+        try:
+            children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        except OSError:
+            continue
+        for pid in map(int, children):
+            if harness.executable_of(pid) in ("mpirun", "prterun"):
+                harness.kill(pid, signal.SIGKILL)
+
+
 class Errors(unittest.TestCase):
     rows = read_table(lambda heading: heading != SEVERAL_HOSTS)
 
@@ -170,9 +182,13 @@ class Errors(unittest.TestCase):
         (folder / "run.toml").write_text(CONFIG)
 
     @staticmethod
-    def start(command, folder, environment=None):
+    def variables(more):
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "OMPI_", "PMIX_"))}
-        return subprocess.run(command, cwd=folder, env={**clean, **(environment or {})}, timeout=PATIENCE_S, text=True,
+        return {**clean, **(more or {})}
+
+    @staticmethod
+    def start(command, folder, environment=None):
+        return subprocess.run(command, cwd=folder, env=Errors.variables(environment), timeout=PATIENCE_S, text=True,
                               errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def holdfast(self, *words, environment=None):
@@ -327,6 +343,33 @@ class Errors(unittest.TestCase):
     def test_launch_same_fault(self):
         self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
                                   environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
+
+    def test_launch_no_progress(self):
+        """Nobody comes to a step, because mpirun is killed again and again."""
+        start = subprocess.Popen([PROGRAM, "launch", "-np", "1", "run.toml"], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 env=self.variables({"HOLDFAST_FAULTS": f"step.begin=sleep:{PATIENCE_S * 1000}"}))
+        ended = threading.Event()
+        killer = threading.Thread(target=kill_every_mpirun_of, args=(start.pid, ended))
+        killer.start()
+        try:
+            output, _ = start.communicate(timeout=PATIENCE_S)
+        finally:
+            ended.set()
+            start.kill()
+            killer.join()
+        self.expect(subprocess.CompletedProcess(start.args, start.returncode, output))
+
+    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
+    def test_launch_undying(self):
+        """The first process of a namespace, which nobody in there can kill, is one of an earlier start."""
+        token = "0123456789abcdef"
+        launch_directory = self.run_directory / "launch"
+        launch_directory.mkdir(parents=True)
+        (launch_directory / "token").write_text(token)
+        launch = f"env -u HOLDFAST_LAUNCH {PROGRAM} launch -np 1 run.toml; exit $?"
+        self.expect(self.start(["unshare", "--pid", "--fork", "--mount-proc", "bash", "-c", launch], self.folder,
+                               {"HOLDFAST_LAUNCH": f"{launch_directory}/{token}-0123456789abcdef"}))
 
     def test_launch_in_use(self):
         words = ["launch", "-np", "1", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]

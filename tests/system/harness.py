@@ -333,6 +333,11 @@ def kill(pid, number):
         pass
 
 
+def can_unshare_pids():
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return shutil.which("unshare") and subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def call_program(*arguments):
     return subprocess.run([str(PROGRAM), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, errors="replace", timeout=120, check=False, env=environment())

@@ -54,14 +54,15 @@ class HostsTest(unittest.TestCase):
         self.cluster = hosts.Cluster(HOSTS)
         self.addCleanup(self.cluster.close)
 
-    def launch_words(self, run, *overrides, ranks=RANKS, names=None):
-        return [str(harness.PROGRAM), "launch", "-np", str(ranks), f"--notice={NOTICE_S}",
+    def launch_words(self, run, *overrides, ranks=RANKS, names=None, options=()):
+        return [str(harness.PROGRAM), "launch", "-np", str(ranks), f"--notice={NOTICE_S}", *options,
                 "--host", self.cluster.host_list(SLOTS, names), str(run.scene.config), f"--run.directory={run.directory}",
                 *run.overrides, *overrides]
 
-    def launch(self, *overrides, ranks=RANKS, names=None, faults=SLOW_STEPS, until=14):
+    def launch(self, *overrides, ranks=RANKS, names=None, options=(), faults=SLOW_STEPS, until=14):
         run = self.scene.run(self.id().rsplit(".", 1)[1], OPTIONS)
-        start = self.cluster.start(run, self.launch_words(run, *overrides, ranks=ranks, names=names), faults=faults)
+        words = self.launch_words(run, *overrides, ranks=ranks, names=names, options=options)
+        start = self.cluster.start(run, words, faults=faults)
         self.assertTrue(start.wait_for_step(until, SETTLE_S), start.tail())
         return run, start
 
@@ -190,6 +191,29 @@ class HostsTest(unittest.TestCase):
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-back", output)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
+
+    def test_a_host_without_the_program(self):
+        """It answers, and cannot be used; what is left there goes when the program is back, at the end at the latest."""
+        run, start = self.launch()
+        done = self.cluster.call("n2", "mount", "--bind", "/dev/null", str(harness.PROGRAM))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
+        harness.wait_until(lambda: "cannot be used" in start.output(), SETTLE_S, lambda: not start.alive(), "no word", start.tail)
+        done = self.cluster.call("n2", "umount", str(harness.PROGRAM))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-host-unusable", output)
+        self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
+
+    def test_too_few_hosts(self):
+        """The run may not shrink, and the host that is lost does not come back. What the others have in memory stays for the
+        next launch."""
+        run, start = self.launch(f"--parallel.data={RANKS}", f"--elastic.min_data_parallel={RANKS}", options=["--wait-for-hosts=5"])
+        self.cluster.lose("n2")
+        output = start.expect_exit(76, SETTLE_S)
+        self.expect_sentence("launch-waits-for-hosts", output)
+        self.expect_sentence("launch-no-more-hosts", output)
+        harness.expect_no_processes(run)
 
     # Cables
 

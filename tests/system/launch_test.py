@@ -34,11 +34,6 @@ def of_level_2(run, name):
     return [event for event in run.events(name) if event.get("level") == 2]
 
 
-def can_unshare_pids():
-    words = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    return shutil.which("unshare") and subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0
-
-
 # Stands for ssh: every host is a host name of its own on this machine; one with a file down-NAME beside it does not answer.
 AGENT = """\
 #!/bin/bash
@@ -333,7 +328,7 @@ class LaunchTest(unittest.TestCase):
         again.expect_exit(0)
         self.assertEqual(start.run.digest(), self.reference)
 
-    @unittest.skipUnless(can_unshare_pids(), "the system gives no process namespace")
+    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_process_1(self):
         run = self.scene.run("process-1", OPTIONS)
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *launch_words(run)]
