@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/chaos_summary.h"
@@ -13,6 +12,7 @@
 #include "runtime/core/available_memory.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/program_directory.h"
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
@@ -21,9 +21,9 @@
 namespace holdfast {
 namespace {
 
+// What a campaign found is in its report; what it says meanwhile may be lost.
 void say(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  show("{}", line);
 }
 
 std::vector<std::string> host_options(const CampaignOptions& options) {

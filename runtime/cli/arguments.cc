@@ -3,11 +3,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "runtime/core/suggest.h"
+#include "runtime/core/tell.h"
 
 namespace holdfast {
 namespace {
@@ -110,11 +113,22 @@ bool wants_help(const std::vector<std::string>& words) {
   return std::ranges::any_of(words, [](const std::string& word) { return word == "--help" || word == "-h"; });
 }
 
+Error output_is_lost(std::string_view reason) {
+  return fail(ExitCode::config, "the output cannot be written: {}", reason);
+}
+
+Result<void> finish_output() {
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (!lost) return {};
+  return output_is_lost(errno == 0 ? "its reader is gone, or the disk is full" : std::strerror(errno));
+}
+
 int complain(const Error& error) {
   std::fflush(stdout);
   // A list of problems has a place at the start of every line.
   const bool is_list = error.message.find('\n') != std::string::npos;
-  fmt::print(stderr, "{}{}\n", is_list ? "" : "holdfast: ", error.message);
+  say_on(stderr, fmt::format("{}{}\n", is_list ? "" : "holdfast: ", error.message));
   return static_cast<int>(error.code);
 }
 

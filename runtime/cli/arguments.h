@@ -39,6 +39,9 @@ class Arguments {
 
 // Whether --help or -h is among the words.
 bool wants_help(const std::vector<std::string>& words);
+// What was printed so far is where it belongs; ExitCode::config with the reason when some of it is lost.
+Result<void> finish_output();
+Error output_is_lost(std::string_view reason);
 // Prints "holdfast: <message>" on stderr (a message of several lines as it is); returns the error's exit
 // code.
 int complain(const Error& error);

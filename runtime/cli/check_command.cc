@@ -9,6 +9,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/machine_facts.h"
 #include "runtime/core/shared_memory_facts.h"
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/activations.h"
@@ -213,8 +214,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   wish.config.device = config.device;
   print_run(env, config);
   HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));
-  for (const std::string& note : start.notes)
-    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", note);
+  for (const std::string& note : start.notes) tell("checkpoint passed over: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
   for (const std::string& change : changes) fmt::print("  changes      {}\n", change);

@@ -1,7 +1,6 @@
 #include "runtime/cli/device_option.h"
 
-#include <cstdio>
-
+#include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
 
 namespace holdfast {
@@ -10,7 +9,7 @@ Result<std::string> device_option(const Arguments& arguments, Env& env) {
   Config config;
   HF_TRY(config.device, arguments.choice("device", {"auto", "cpu", "cuda"}));
   const std::string choice = resolve_device(env, config);
-  if (!choice.empty()) fmt::print(stderr, "holdfast: {}\n", choice);
+  if (!choice.empty()) tell("{}", choice);
   return config.device;
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/open_checkpoint.h"
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/exchange/checkpoint_contents.h"
 #include "runtime/exchange/model_import.h"
@@ -41,7 +42,7 @@ struct Inspected {
 Result<Checkpoint> open_first(Env& env, const std::vector<std::string>& directories) {
   Result<Checkpoint> checkpoint = Checkpoint::open(env, directories.front());
   for (std::size_t i = 0; !checkpoint.ok() && i + 1 < directories.size(); ++i) {
-    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", checkpoint.error().message);
+    tell("checkpoint passed over: {}", checkpoint.error().message);
     checkpoint = Checkpoint::open(env, directories[i + 1]);
   }
   return checkpoint;

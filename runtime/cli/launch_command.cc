@@ -2,6 +2,7 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/core/signals.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/launcher.h"
 
@@ -42,6 +43,7 @@ Result<ExitCode> launch(const std::vector<std::string>& words) {
   HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
   if (!options.dry_run) return launcher.run();
   fmt::print("{}\n", launcher.dry_run());
+  HF_TRY_VOID(finish_output());
   return ExitCode::done;
 }
 
@@ -57,6 +59,7 @@ int run_launch_command(const std::vector<std::string>& arguments) {
     const Result<int> done = run_host_duty(posix_env(), {arguments.begin() + 1, arguments.end()});
     return done.ok() ? *done : complain(done.error());
   }
+  ignore_closed_pipes();
   const Result<ExitCode> code = launch(arguments);
   return code.ok() ? static_cast<int>(*code) : complain(code.error());
 }

@@ -11,6 +11,7 @@
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/core/posix_streams.h"
 #include "runtime/core/suggest.h"
 
 namespace {
@@ -19,14 +20,16 @@ struct Command {
   std::string_view name;
   std::string_view help;
   int (*run)(const std::vector<std::string>&);
+  // What it prints is news of a run, not its result: whether anybody gets it does not matter.
+  bool tells_news = false;
 };
 
 constexpr std::array<Command, 20> commands = {{
-    {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command},
+    {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails",
-     holdfast::run_launch_command},
+     holdfast::run_launch_command, true},
     {"chaos", "train again and again with faults, and compare the bits with the run that had none",
-     holdfast::run_chaos_command},
+     holdfast::run_chaos_command, true},
     {"check", "check a config and its data without training; say what this machine offers",
      holdfast::run_check_command},
     {"plan", "memory, traffic and time of a run before it starts; layouts that fit",
@@ -45,7 +48,7 @@ constexpr std::array<Command, 20> commands = {{
      holdfast::run_timeline_command},
     {"flight", "what every rank was at when one hung or died, and who was the cause",
      holdfast::run_flight_command},
-    {"guard", "looks after the ranks of a host; they start it themselves", holdfast::run_guard_command},
+    {"guard", "looks after the ranks of a host; they start it themselves", holdfast::run_guard_command, true},
     {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
     {"clean", "remove what killed starts of a run left in this host's shared memory",
      holdfast::run_clean_command},
@@ -61,9 +64,20 @@ void print_help() {
       "from.\n");
 }
 
+// The code of a command whose result is what it printed: an error when that is lost.
+int with_output(int code) {
+  const holdfast::Result<void> written = holdfast::finish_output();
+  if (written.ok()) return code;
+  const int lost = holdfast::complain(written.error());
+  return std::max(code, lost);  // an error of its own says more, and is said above
+}
+
 int run_command(const std::string& name, const std::vector<std::string>& words) {
   const auto* found = std::ranges::find(commands, name, &Command::name);
-  if (found != commands.end()) return found->run(words);
+  if (found != commands.end()) {
+    const int code = found->run(words);
+    return found->tells_news && !holdfast::wants_help(words) ? code : with_output(code);
+  }
   std::vector<std::string_view> names;
   for (const Command& command : commands) names.push_back(command.name);
   const std::string near = holdfast::closest(name, names);
@@ -76,12 +90,12 @@ int run(const std::vector<std::string>& words) {
   const std::string first = words.empty() ? "" : words.front();
   if (first == "--version" || first == "version") {
     holdfast::print_version();
-    return 0;
+    return with_output(0);
   }
   if (first == "help" && words.size() > 1) return run_command(words[1], {"--help"});
   if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     print_help();
-    return first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0;
+    return with_output(first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0);
   }
   return run_command(first, {words.begin() + 1, words.end()});
 }
@@ -89,10 +103,10 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  holdfast::replace_closed_streams();
   try {
     return run({argv + 1, argv + std::max(argc, 1)});
   } catch (const std::system_error& error) {  // fmt::print, when nobody takes what is printed
-    return holdfast::complain(
-        holdfast::fail(holdfast::ExitCode::config, "the output cannot be written: {}", error.what()));
+    return holdfast::complain(holdfast::output_is_lost(error.code().message()));
   }
 }

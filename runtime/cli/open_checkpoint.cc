@@ -1,8 +1,7 @@
 #include "runtime/cli/open_checkpoint.h"
 
-#include <cstdio>
-
 #include "checkpoint/names.h"
+#include "runtime/core/tell.h"
 
 namespace holdfast {
 namespace {
@@ -16,8 +15,7 @@ Error no_checkpoint(const std::string& path) {
 }
 
 void say_skipped(const FoundCheckpoint& found) {
-  for (const std::string& sentence : found.skipped)
-    fmt::print(stderr, "holdfast: checkpoint passed over: {}\n", sentence);
+  for (const std::string& sentence : found.skipped) tell("checkpoint passed over: {}", sentence);
 }
 
 }  // namespace

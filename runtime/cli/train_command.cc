@@ -11,6 +11,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/config/document.h"
 #include "runtime/core/signals.h"
+#include "runtime/core/tell.h"
 #include "runtime/train/exchange_choice.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/train_run.h"
@@ -81,11 +82,11 @@ Result<Group> join_group(Env& env, RankWatch* watch) {
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
   HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
-    fmt::print(stderr,
-               "holdfast: {} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
-               "and the "
-               "next start resumes it from the newest checkpoint (tools/mpirun switches it on)\n",
-               group.mpi->facts().library);
+    tell(
+        "{} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
+        "and the "
+        "next start resumes it from the newest checkpoint (tools/mpirun switches it on)",
+        group.mpi->facts().library);
   }
   if (ShrinkingWorld* world = group.mpi->shrinking_world(); world != nullptr && world->current().size() > 1) {
     HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms, {}, watch));
@@ -104,7 +105,7 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
   if (peer_gone || (speaks && error)) {
     complain({end.code, end.message});
   } else if (speaks) {
-    fmt::print("holdfast: {}\n", end.message);
+    show("holdfast: {}", end.message);
   }
   std::fflush(nullptr);
   if (!group.mpi) return code;
@@ -135,6 +136,7 @@ int number_of(Group& group) {
 Result<int> train(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
+  ignore_closed_pipes();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(env, *watcher);
   const bool came_later = launched_by_ranks(env);

@@ -33,4 +33,8 @@ int SignalWatcher::poll() {
   return got == static_cast<ssize_t>(sizeof(info)) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
+void ignore_closed_pipes() {
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace holdfast

@@ -24,4 +24,8 @@ class SignalWatcher {
   int descriptor_;
 };
 
+// From here on a write to a pipe that nobody reads any longer is an error of that write, not the end of this
+// process. What Env starts finds the system's own setting.
+void ignore_closed_pipes();
+
 }  // namespace holdfast

@@ -1,6 +1,6 @@
-// A sentence for people, on stderr, while a run goes on: "holdfast: ..." and a newline, in one write. Where
-// it cannot be written (stderr is a file on a full disk, its reader is gone) nothing happens; fmt::print
-// throws there, and nobody would catch that as what it is.
+// What is said to people while a run goes on. Where it cannot be written (a file on a full disk, a reader
+// that is gone) it is lost and nothing else happens: a run does not end because nobody listens, and its
+// events are in its log. fmt::print throws there; it is for the commands whose result is what they print.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,10 +11,22 @@
 
 namespace holdfast {
 
+// The text in one write, and at once.
+inline void say_on(std::FILE* stream, const std::string& text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stream));
+  static_cast<void>(std::fflush(stream));
+}
+
+// A sentence on stderr: "holdfast: ..." and a newline.
 template <typename... Values>
 void tell(fmt::format_string<Values...> format, Values&&... values) {
-  const std::string text = "holdfast: " + fmt::format(format, std::forward<Values>(values)...) + "\n";
-  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
+  say_on(stderr, "holdfast: " + fmt::format(format, std::forward<Values>(values)...) + "\n");
+}
+
+// A line on stdout, as it is.
+template <typename... Values>
+void show(fmt::format_string<Values...> format, Values&&... values) {
+  say_on(stdout, fmt::format(format, std::forward<Values>(values)...) + "\n");
 }
 
 }  // namespace holdfast

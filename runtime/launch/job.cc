@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "runtime/core/tell.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
 #include "watchdog/board.h"
@@ -55,7 +56,7 @@ Result<StartEnd> Job::run() {
   static_cast<void>(mpirun_->wait_ended(death_limit_ms));
   mpirun_end_ = mpirun_->end();
   if (!end_processes_of_start(*env_, plan_.directory, why_killed_.empty() ? leftovers_grace_ms : 0)) {
-    fmt::print(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
+    say_on(stderr, "holdfast launch: some processes of the run do not die; the system holds them\n");
   }
   remove_dead_boards(*env_);  // of a guard that was killed, too
   reap_adopted(*env_, 0);

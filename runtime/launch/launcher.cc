@@ -4,6 +4,8 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/posix_streams.h"
+#include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/run_identity.h"
@@ -20,8 +22,7 @@ constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
 void say(const std::string& sentence) {
-  fmt::print(stderr, "holdfast launch: {}\n", sentence);
-  std::fflush(stderr);
+  say_on(stderr, fmt::format("holdfast launch: {}\n", sentence));
 }
 
 Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
@@ -164,6 +165,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
     if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
   }
+  // mpirun ends the ranks when nobody reads what they say; so one start is enough to learn it.
+  replace_unread_streams();
   const std::string directory = plan.directory;
   plan.may_be_cut_short = config_.checkpoint.ram_every_steps != 0 && !cut_short_;
   Job job(*env_, *stop_, std::move(plan));

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "runtime/core/tell.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
@@ -9,7 +10,7 @@ namespace holdfast {
 void end_without_device(const LeavingRank& rank, const Error& error) {
   const std::string sentence = fmt::format("rank {} (host {}) is at step {}: {}", rank.communicator.rank(),
                                            rank.env.host_name(), rank.step + 1, error.message);
-  fmt::print(stderr, "holdfast: {}\n", sentence);
+  tell("{}", sentence);
   std::fflush(nullptr);
   const RunPaths paths{rank.run_directory};
   if (rank.communicator.rank() == 0 && may_record_failure(rank.env, paths)) {

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "runtime/core/network.h"
+#include "runtime/core/tell.h"
 #include "runtime/train/watch.h"
 #include "watchdog/host_table.h"
 
@@ -64,8 +65,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
   setup.silence_ms = std::max(least_ms, config.floor_ms);
   Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
-    fmt::print(stderr, "holdfast: host {} does not notice when others are out of reach: {}\n",
-               env.host_name(), made.error().message);
+    tell("host {} does not notice when others are out of reach: {}", env.host_name(), made.error().message);
     return {};
   }
   const std::shared_ptr<HostTable> table = std::move(made).value();

@@ -4,6 +4,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/config/option_value.h"
+#include "runtime/core/tell.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/checkpoint_io.h"
 #include "runtime/train/device_choice.h"
@@ -40,7 +41,7 @@ std::vector<SnapshotIdentity> identities_of(const std::string& text) {
 }
 
 void say_note(const std::string& note) {
-  if (!note.empty()) fmt::print(stderr, "holdfast: {}\n", note);
+  if (!note.empty()) tell("{}", note);
 }
 
 Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {

@@ -9,6 +9,7 @@
 
 #include "runtime/core/posix_variables.h"
 #include "runtime/core/processes.h"
+#include "runtime/core/tell.h"
 
 namespace holdfast {
 namespace {
@@ -25,7 +26,7 @@ Result<void> tell(Env& env, const std::string& name, const nlohmann::ordered_jso
 void tell_of_rank(Env& env, int rank, const nlohmann::ordered_json& what) {
   const Result<void> told = tell(env, fmt::format("{}{:05d}", file_prefix, rank), what);
   if (!told.ok() && rank == 0) {
-    fmt::print(stderr, "holdfast: the launcher does not learn how this rank is: {}\n", told.error().message);
+    holdfast::tell("the launcher does not learn how this rank is: {}", told.error().message);
   }
 }
 

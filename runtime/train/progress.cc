@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "runtime/core/tell.h"
@@ -33,10 +32,7 @@ Result<void> Progress::flush() {
 
 void Progress::say(std::string_view line) const {
   if (!speaks_) return;
-  const std::string text = fmt::format("{}\n", line);
-  // A reader that has gone away does not end a run: the event log has it all.
-  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stdout));
-  static_cast<void>(std::fflush(stdout));
+  show("{}", line);
 }
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state,

@@ -25,9 +25,8 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
   } catch (const std::system_error& error) {
     const Error refused =
         fail(ExitCode::config,
-             "rank {} (host {}): the system refused something the run needs ({}), most likely a thread "
-             "or a write to "
-             "the standard output; lower threads, raise the limit, or give it a place to write to",
+             "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
+             "lower threads, or raise the limit",
              launched_.communicator.rank(), launched_.env.host_name(), error.what());
     leave_if_broken(refused);
     world().communicator.abandon();
@@ -80,7 +79,7 @@ Result<void> TrainRun::join() {
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
   const bool says = world().communicator.rank() == 0;
   const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
-  if (says && !choice.empty()) fmt::print("{}\n", choice);
+  if (says && !choice.empty()) show("{}", choice);
   HF_TRY(device_, join_device(world(), waiter(), config_));
   // What was asked for is one thing, who is left by now another.
   HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
@@ -93,16 +92,16 @@ Result<void> TrainRun::join() {
   HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
   if (!says) return {};
   if (!start_.copy_of.empty()) {
-    fmt::print("{} is a copy of {}, which is still there: RAM snapshots belong to that one\n",
-               config_.run.directory, start_.copy_of);
+    show("{} is a copy of {}, which is still there: RAM snapshots belong to that one", config_.run.directory,
+         start_.copy_of);
   }
   for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
-  for (const std::string& change : changes) fmt::print("resume: {}\n", change);
+  for (const std::string& change : changes) show("resume: {}", change);
   const std::string device = device_->identity(precision_of(config_));
   if (!start_.device.empty() && start_.device != device) {
-    fmt::print(
+    show(
         "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
-        "bits)\n",
+        "bits)",
         start_.device, device);
   }
   return {};
@@ -240,7 +239,7 @@ Result<void> TrainRun::load_state() {
   }
   if (start_.checkpoint.empty()) return start_afresh();
   standing_.memory_id = start_.memory_id;
-  if (first_) fmt::print("resuming from {} (step {})\n", start_.checkpoint, start_.step);
+  if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   return restore_checkpoint(*worker_, start_.checkpoint);
 }
 
@@ -268,7 +267,7 @@ Result<void> TrainRun::start_afresh() {
 
 // False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
-  if (first_) fmt::print("resuming from {}\n", name_of(start_));
+  if (first_) show("resuming from {}", name_of(start_));
   const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.memory_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
@@ -309,8 +308,7 @@ Result<ExitCode> TrainRun::say_finished() {
         agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
   step_ = start_.step;
   if (first_) {
-    fmt::print("the run in {} is finished: step {} of {}\n", config_.run.directory, step(),
-               config_.training.steps);
+    show("the run in {} is finished: step {} of {}", config_.run.directory, step(), config_.training.steps);
   }
   return ExitCode::done;
 }

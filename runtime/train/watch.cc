@@ -1,9 +1,8 @@
 #include "runtime/train/watch.h"
 
-#include <cstdio>
-
 #include "parallel/launcher.h"
 #include "runtime/core/program_directory.h"
+#include "runtime/core/tell.h"
 
 namespace holdfast {
 namespace {
@@ -39,8 +38,8 @@ std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& con
                                                                     .guard = {program_path(), "guard", board},
                                                                     .limits = deadline_limits(wanted)});
   if (!watch.ok()) {
-    fmt::print(stderr, "holdfast: rank {} (host {}) runs without a watchdog: {}\n", launched_rank,
-               env.host_name(), watch.error().message);
+    tell("rank {} (host {}) runs without a watchdog: {}", launched_rank, env.host_name(),
+         watch.error().message);
     return nullptr;
   }
   (*watch)->enter(Phase::start_up, 0, std::min(join_timeout_ms, wanted.ceiling_ms));

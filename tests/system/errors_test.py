@@ -344,6 +344,17 @@ class Errors(unittest.TestCase):
         self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--checkpoint.every_steps=1000",
                                   environment={"HOLDFAST_FAULTS": "step.begin@2=kill"}))
 
+    def test_output_lost(self):
+        self.saved_run()
+        for words in ("config docs", "config help", "--version", "--help", "help train", "digest run", "inspect run", "verify run",
+                      "report run", "launch -np 1 run.toml --dry-run"):
+            self.expect(self.start(["sh", "-c", f"exec '{PROGRAM}' {words} > /dev/full"], self.folder))
+            closed = self.start(["sh", "-c", f"exec '{PROGRAM}' {words} >&-"], self.folder)
+            self.assertEqual((closed.returncode, closed.stdout),
+                             (2, "holdfast: the output cannot be written: Bad file descriptor\n"), words)
+        complaint = self.start(["sh", "-c", f"exec '{PROGRAM}' digest nothing 2> /dev/full"], self.folder)
+        self.assertEqual(complaint.returncode, 5)
+
     def test_launch_no_progress(self):
         """Nobody comes to a step, because mpirun is killed again and again."""
         start = subprocess.Popen([PROGRAM, "launch", "-np", "1", "run.toml"], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,

@@ -333,6 +333,16 @@ def kill(pid, number):
         pass
 
 
+READER_LEAVES = "a reader that leaves"
+
+
+def to_nobody(words):
+    """{what: the command with its output where it cannot be written}. Their exit codes are those of the command."""
+    return {"a full disk": ["sh", "-c", 'exec "$0" "$@" >/dev/full 2>&1', *words],
+            "closed": ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *words],
+            READER_LEAVES: ["bash", "-c", '"$0" "$@" 2>&1 | head -c 100; exit "${PIPESTATUS[0]}"', *words]}
+
+
 def can_unshare_pids():
     words = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
     return shutil.which("unshare") and subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode == 0

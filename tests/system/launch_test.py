@@ -117,6 +117,17 @@ class LaunchTest(unittest.TestCase):
         again = start.run.start_command(launch_words(start.run))
         self.assertIn("is finished", self.expect_end(again, 0))
 
+    def test_nobody_hears_what_it_says(self):
+        """mpirun ends the ranks after a dozen lines into a pipe that nobody reads: then the run is started again, once."""
+        for number, what in enumerate(harness.to_nobody([])):
+            with self.subTest(what=what):
+                run = self.scene.run(f"nobody-{number}", OPTIONS)
+                words = launch_words(run, "--log.every_steps=1")
+                start = run.start_command(harness.to_nobody(words)[what])
+                self.expect_end(start, 0)
+                self.assertEqual(run.digest(), self.reference)
+                self.assertLessEqual(len(run.events("start")), 2 if what == harness.READER_LEAVES else 1)
+
     # What ends a start
 
     def test_mpirun_killed(self):

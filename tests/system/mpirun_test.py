@@ -64,6 +64,24 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], 2)
         self.assertEqual(run.status()["state"], "finished")
 
+    def test_nobody_hears_what_it_says(self):
+        """The run goes on, alone and under mpirun, which then has an exit code of its own, and which ends the ranks when what
+        it writes to was a pipe: that is for holdfast launch to mend."""
+        reference = harness.reference_digest(self.scene)
+        for launcher, ranks in (("alone", 1), ("ft", 2)):
+            for number, what in enumerate(harness.to_nobody([])):
+                if launcher == "ft" and what == harness.READER_LEAVES:
+                    continue
+                with self.subTest(launcher=launcher, what=what):
+                    run = self.scene.run(f"nobody-{launcher}-{number}", ["--log.every_steps=1"])
+                    words = harness.command(launcher, ranks) + run.train_arguments()
+                    start = run.start_command(harness.to_nobody(words)[what])
+                    self.assertTrue(start.wait() == 0 or launcher == "ft", start.tail())
+                    harness.expect_no_processes(run)
+                    self.assertEqual(run.status()["state"], "finished", start.tail())
+                    self.assertEqual(run.digest(), reference)
+                    self.assertEqual(len(run.events("start")), 1)
+
     def test_ranks_without_home_directory(self):
         """Open MPI asks for one when it starts."""
         run = self.run_of_test()
