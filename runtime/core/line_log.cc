@@ -79,6 +79,8 @@ Result<void> LineLog::write(std::string_view line) {
       HF_TRY_VOID(env_->append_line(path_, ""));
     }
   }
+  // One that failed only when the file was closed may be there all the same, and is then there twice: better
+  // than not at all.
   const Result<void> written = env_->append_line(path_, line);
   ends_with_line_ = written.ok();
   return written;

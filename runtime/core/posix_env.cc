@@ -165,7 +165,7 @@ class PosixEnv final : public Env {
   }
 
   Result<void> append_line(const std::string& path, std::string_view line) override {
-    const Descriptor descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
+    Descriptor descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
     if (descriptor.value() < 0) return write_error("append to", path, errno);
     // iovec has no const; writev does not write to it.
     std::array<iovec, 2> parts = {{{.iov_base = const_cast<char*>(line.data()), .iov_len = line.size()},
@@ -177,6 +177,7 @@ class PosixEnv final : public Env {
     if (put < 0) return write_error("append to", path, errno);
     // Only a disk that fills up stops a write to a regular file half-way.
     if (static_cast<std::size_t>(put) != line.size() + 1) return write_error("append to", path, ENOSPC);
+    if (const int reason = descriptor.close(); reason != 0) return write_error("append to", path, reason);
     return {};
   }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "runtime/core/io_queue.h"
 
@@ -188,7 +189,12 @@ Error write_error(std::string_view action, const std::string& path, int reason) 
 }
 
 Descriptor::~Descriptor() {
-  if (value_ >= 0) close(value_);
+  close();
+}
+
+int Descriptor::close() {
+  const int value = std::exchange(value_, -1);
+  return value < 0 || ::close(value) == 0 ? 0 : errno;
 }
 
 Descriptor open_descriptor(const std::string& path, int flags) {

@@ -23,6 +23,9 @@ class Descriptor {
   Descriptor& operator=(Descriptor&&) = delete;
   ~Descriptor();
   int value() const { return value_; }
+  // Before the destruction, for its outcome: 0, or the errno. With NFS and with quotas it is here that a
+  // write which seemed to work turns out to have failed.
+  int close();
 
  private:
   int value_;
