@@ -37,7 +37,9 @@ class Rest {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (listener_ != nullptr && now_ns - last_move_ns_ >= quiet_ns) {
       told_ = true;
-      listener_->waits(last_move_ns_, now_ns, awaited());
+      Awaited what = awaited();
+      what.patience_ns = timeout_ns_;
+      listener_->waits(last_move_ns_, now_ns, what);
     }
     return rest_at(now_ns);
   }

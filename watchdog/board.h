@@ -60,11 +60,13 @@ struct alignas(64) BoardSlot {
   std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
   std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
   std::atomic<std::int64_t> alone_ns{0};     // Deadlines::alone(); 0: the deadline alone counts
+  std::atomic<std::int64_t> longest_ns{0};   // Deadlines::longest(); 0: it was not done yet
   std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
   // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
   // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
   std::atomic<std::int64_t> wait_begun_ns{0};
-  std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any
+  std::atomic<std::int64_t> wait_patience_ns{0};  // so long after that it gives up; 0: not known
+  std::atomic<std::int32_t> wait_peer{-1};        // launched rank; -1: not known, or any
   std::atomic<std::uint32_t> wait_number{0};  // of the collective or exchange among those of the communicator
   std::array<std::atomic<std::uint64_t>, 4> wait_operation{};  // its name, cut to 31 bytes and a 0
   // What its background threads are at (any): a save that drains. 0: nothing.
@@ -152,13 +154,14 @@ struct SlotView {
   std::uint64_t step = 0, epoch = 0;
   std::uint32_t members = 0;
   int role = -1;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, beat_ns = 0;
-  std::int64_t wait_begun_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, longest_ns = 0, beat_ns = 0;
+  std::int64_t wait_begun_ns = 0, wait_patience_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;
   std::string wait_operation = {};
   std::int64_t drain_begun_ns = 0;
   std::uint64_t drain_step = 0, drain_bytes = 0;
+  std::uint64_t spans_opened = 0;
 };
 SlotView read_slot(const BoardSlot& slot);
 // Whether the process of the slot lives, and is the one that took it.

@@ -8,8 +8,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t alone_floors = 6;   // of watchdog.floor
-constexpr std::int64_t alone_factor = 10;  // times the slowest of the others
+constexpr std::int64_t alone_floors = 6;     // of watchdog.floor
+constexpr std::int64_t alone_factor = 10;    // times the slowest of the others
+constexpr std::int64_t patience_parts = 10;  // and all of them but one may pass
 
 }  // namespace
 
@@ -23,6 +24,7 @@ void Deadlines::took(Phase phase, std::int64_t duration_ns) {
   history.durations_ns[static_cast<std::size_t>(history.next)] = std::max<std::int64_t>(duration_ns, 0);
   history.next = (history.next + 1) % kept;
   history.count = std::min(history.count + 1, kept);
+  history.longest_ns = std::max(history.longest_ns, duration_ns);
   find_median(history);
 }
 
@@ -61,6 +63,15 @@ std::int64_t Deadlines::alone_among(std::int64_t alone_ns, std::int64_t slowest_
   return std::max(alone_ns, alone_factor * std::max<std::int64_t>(slowest_ns, 0));
 }
 
+std::int64_t Deadlines::alone_until(std::int64_t alone_ns, std::int64_t patience_ns) {
+  return std::max(alone_ns, patience_ns - patience_ns / patience_parts);
+}
+
+std::int64_t Deadlines::longest(Phase phase) const {
+  HF_CHECK(phase < Phase::count);
+  return histories_[static_cast<std::size_t>(phase)].longest_ns;
+}
+
 void Deadlines::rescale(double times) {
   HF_CHECK(times > 0 && std::isfinite(times), "{} times the work", times);
   constexpr double longest_ns = 1e18;
@@ -68,6 +79,7 @@ void Deadlines::rescale(double times) {
     for (std::int64_t& duration_ns : history.durations_ns) {
       duration_ns = static_cast<std::int64_t>(std::min(static_cast<double>(duration_ns) * times, longest_ns));
     }
+    history.longest_ns = 0;
     find_median(history);
   }
 }

@@ -27,8 +27,13 @@ class Deadlines {
   // With fewer than five, of a step or an evaluation: how long a rank may compute at least while all others
   // wait for it. 0: of() alone counts.
   std::int64_t alone(Phase phase) const;
-  // And how long it may where those that do the same work needed up to `slowest_ns` for it.
+  // And how long it may where the same work took up to `slowest_ns`: others now, or itself before.
   static std::int64_t alone_among(std::int64_t alone_ns, std::int64_t slowest_ns);
+  // And how long where all others wait, when one of them gives up after `patience_ns`.
+  static std::int64_t alone_until(std::int64_t alone_ns, std::int64_t patience_ns);
+  // The longest duration since the last rescale(); 0: none. What came before it may be of other work, or of
+  // a part of it.
+  std::int64_t longest(Phase phase) const;
   // The ranks are others now, and each has other work: what was learned counts `times` as long until as much
   // was learned again.
   void rescale(double times);
@@ -39,6 +44,7 @@ class Deadlines {
     std::array<std::int64_t, kept> durations_ns{};
     int count = 0, next = 0;
     std::int64_t median_ns = 0;  // kept up to date, so of() costs nothing
+    std::int64_t longest_ns = 0;
   };
   static void find_median(History& history);
   DeadlineLimits limits_;

@@ -74,15 +74,15 @@ std::string awaited(const SlotView& slot) {
   return text;
 }
 
-// `others_ns`: how long those needed that do the same work; -1: that was not asked.
-std::string culprit_sentence(const WatchedRank& rank, std::int64_t others_ns, std::int64_t now_ns) {
+// `measure`: what its time was compared with; empty: its limit.
+std::string culprit_sentence(const WatchedRank& rank, const std::string& measure, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
-  const std::string measure = slot.usual_ns > 0      ? duration(slot.usual_ns) + " are usual"
-                              : others_ns >= 0       ? "others needed " + duration(others_ns)
-                              : slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit"
-                                                     : "others wait for it";
-  std::string text =
-      fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot), duration(now_ns - begun_of(rank)), measure);
+  const std::string compared = slot.usual_ns > 0      ? duration(slot.usual_ns) + " are usual"
+                               : !measure.empty()     ? measure
+                               : slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit"
+                                                      : "others wait for it";
+  std::string text = fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot),
+                                 duration(now_ns - begun_of(rank)), compared);
   if (rank.stopped) text += "; it is stopped";
   if (slot.wait_begun_ns > 0) {
     text += fmt::format("; it waits for {}", awaited(slot));
@@ -116,8 +116,12 @@ class Graph {
     awaited_ = awaited_by_all();
   }
 
+  struct Culprit {
+    std::size_t index = 0;
+    std::string measure = {};  // culprit_sentence()
+  };
   // One, or those that hang in the first steps; empty: nobody.
-  std::vector<std::size_t> culprits() const {
+  std::vector<Culprit> culprits() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const Standing& one = standings_[each];
@@ -125,24 +129,9 @@ class Graph {
       if (one.over_ns <= 0 && !(one.stuck && is_awaited(each))) continue;
       if (!found.has_value() || one.over_ns > standings_[*found].over_ns) found = each;
     }
-    return found.has_value() ? std::vector{*found} : alone_for_long();
-  }
-
-  // How long those needed that do the same work as this one, up to the wait, in the same step. None: too many
-  // may be at work, or nobody is there to compare with.
-  std::optional<std::int64_t> slowest_of_others(std::size_t index) const {
-    const SlotView& slot = ranks_[index].slot;
-    if (slot.alone_ns <= 0 || slot.role < 0 || awaited_.empty()) return std::nullopt;
-    std::optional<std::int64_t> slowest_ns;
-    for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const SlotView& other = ranks_[each].slot;
-      if (!has_seat(each) || !standings_[each].waits || other.role != slot.role) continue;
-      const bool same_work =
-          other.phase == slot.phase && other.step == slot.step && other.epoch == slot.epoch;
-      if (!same_work) return std::nullopt;
-      slowest_ns = std::max(slowest_ns.value_or(0), other.wait_begun_ns - other.begun_ns);
-    }
-    return slowest_ns;
+    if (!found.has_value()) return alone_for_long();
+    const std::optional<std::int64_t> slowest_ns = slowest_of_others(*found);
+    return {{.index = *found, .measure = slowest_ns.has_value() ? needed_by_others(*slowest_ns) : ""}};
   }
 
   // Those that wait for as long again as they may; empty while somebody is left who may be what they wait
@@ -165,6 +154,72 @@ class Graph {
   bool has_seat(std::size_t index) const {
     return standings_[index].watched && ranks_[index].slot.phase != Phase::spare;
   }
+  bool is_at_the_same(std::size_t index, std::size_t other) const {
+    const SlotView &one = ranks_[index].slot, &two = ranks_[other].slot;
+    return one.phase == two.phase && one.step == two.step && one.epoch == two.epoch;
+  }
+  static std::string needed_by_others(std::int64_t slowest_ns) {
+    return "others needed " + duration(slowest_ns);
+  }
+
+  // How long those needed that do the same work as this one, up to the wait, in the same step. None: too many
+  // may be at work, or nobody is there to compare with.
+  std::optional<std::int64_t> slowest_of_others(std::size_t index) const {
+    const SlotView& slot = ranks_[index].slot;
+    if (slot.alone_ns <= 0 || slot.role < 0 || awaited_.empty()) return std::nullopt;
+    std::optional<std::int64_t> slowest_ns;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      const SlotView& other = ranks_[each].slot;
+      if (!has_seat(each) || !standings_[each].waits || other.role != slot.role) continue;
+      if (!is_at_the_same(index, each)) return std::nullopt;
+      slowest_ns = std::max(slowest_ns.value_or(0), other.wait_begun_ns - other.begun_ns);
+    }
+    return slowest_ns;
+  }
+
+  // What it has needed at most so far, or the others for this step, whatever their work is.
+  std::int64_t longest_here(std::size_t index) const {
+    std::int64_t longest_ns = ranks_[index].slot.longest_ns;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      const SlotView& other = ranks_[each].slot;
+      if (has_seat(each) && standings_[each].waits && is_at_the_same(index, each))
+        longest_ns = std::max(longest_ns, other.wait_begun_ns - other.begun_ns);
+    }
+    return longest_ns;
+  }
+
+  // Of those that are about to give up waiting in the same step as this one, the shortest patience; 0:
+  // nobody. One that is shorter than what a rank has in any case names nobody: it is over before.
+  std::int64_t patience_that_ends(std::size_t index) const {
+    std::int64_t patience_ns = 0;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      const SlotView& other = ranks_[each].slot;
+      if (!has_seat(each) || !standings_[each].waits || !is_at_the_same(index, each)) continue;
+      const bool ends = now_ns_ - other.wait_begun_ns > Deadlines::alone_until(0, other.wait_patience_ns);
+      if (!ends || other.wait_patience_ns < ranks_[index].slot.alone_ns) continue;
+      patience_ns = patience_ns == 0 ? other.wait_patience_ns : std::min(patience_ns, other.wait_patience_ns);
+    }
+    return patience_ns;
+  }
+
+  // By what measure it has computed alone for too long, for the sentence; none: it has not.
+  std::optional<std::string> alone_too_long(std::size_t index) const {
+    const WatchedRank& rank = ranks_[index];
+    const SlotView& slot = rank.slot;
+    if (slot.alone_ns <= 0 || slot.role < 0) return std::nullopt;
+    const std::int64_t since_ns = now_ns_ - beat_of(rank);
+    const std::optional<std::int64_t> slowest_ns = slowest_of_others(index);
+    if (slowest_ns.has_value() && since_ns > Deadlines::alone_among(slot.alone_ns, *slowest_ns))
+      return needed_by_others(*slowest_ns);
+    if (!slowest_ns.has_value() && rank.stopped && since_ns > slot.alone_ns) return "others wait for it";
+    const std::int64_t idle_ns = now_ns_ - std::max(beat_of(rank), rank.worked_ns);
+    if (slot.longest_ns > 0 && idle_ns > Deadlines::alone_among(slot.alone_ns, longest_here(index)))
+      return fmt::format("it needed {} before", duration(slot.longest_ns));
+    const std::int64_t patience_ns = patience_that_ends(index);
+    if (patience_ns > 0 && idle_ns > Deadlines::alone_until(slot.alone_ns, patience_ns))
+      return fmt::format("others wait {} at most", duration(patience_ns));
+    return std::nullopt;
+  }
 
   // Those that do not wait, while all others do: one, or fewer than these. Empty where they are more, and
   // while somebody is out of sight. Who has died in this epoch was one of its members.
@@ -185,19 +240,19 @@ class Graph {
       if (standings_[each].waits) ++waiting;
       if (!standings_[each].waits) awaited.push_back(each);
     }
-    const bool few = awaited.size() == 1 || awaited.size() < waiting;
+    const bool few = awaited.size() < waiting || (awaited.size() == 1 && waiting == 1);
     return seen < members || !few ? std::vector<std::size_t>() : awaited;
   }
 
   // All of them or nobody: while one may be at work the others may wait for it in a way that does not show.
-  std::vector<std::size_t> alone_for_long() const {
-    const bool all = std::ranges::all_of(awaited_, [&](std::size_t each) {
-      const WatchedRank& rank = ranks_[each];
-      const std::optional<std::int64_t> slowest_ns = slowest_of_others(each);
-      return slowest_ns.has_value() &&
-             now_ns_ - beat_of(rank) > Deadlines::alone_among(rank.slot.alone_ns, *slowest_ns);
-    });
-    return all ? awaited_ : std::vector<std::size_t>();
+  std::vector<Culprit> alone_for_long() const {
+    std::vector<Culprit> found;
+    for (const std::size_t each : awaited_) {
+      std::optional<std::string> measure = alone_too_long(each);
+      if (!measure.has_value()) return {};
+      found.push_back({.index = each, .measure = std::move(*measure)});
+    }
+    return found;
   }
 
   // By somebody who is over his time: for this rank, or for he does not know whom.
@@ -226,12 +281,12 @@ bool may_hang(const WatchedRank& rank, std::int64_t now_ns) {
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
   const Graph graph(ranks, now_ns, silent_ns);
   HangVerdict verdict;
-  for (const std::size_t each : graph.culprits()) {
-    std::string sentence = culprit_sentence(ranks[each], graph.slowest_of_others(each).value_or(-1), now_ns);
+  for (const Graph::Culprit& each : graph.culprits()) {
+    std::string sentence = culprit_sentence(ranks[each.index], each.measure, now_ns);
     if (verdict.kind == HangVerdict::Kind::none) {
-      verdict = {.kind = HangVerdict::Kind::culprit, .index = each, .sentence = std::move(sentence)};
+      verdict = {.kind = HangVerdict::Kind::culprit, .index = each.index, .sentence = std::move(sentence)};
     } else {
-      verdict.others.push_back({.index = each, .sentence = std::move(sentence)});
+      verdict.others.push_back({.index = each.index, .sentence = std::move(sentence)});
     }
   }
   if (verdict.kind != HangVerdict::Kind::none) return verdict;

@@ -7,9 +7,15 @@
 // it.
 //
 // Where a rank has no learned time yet, what the others show counts: it does not wait, they all do and look,
-// and of those some do the same work (SlotView::role) in the same step. They have come as far as they can
-// without it, so how long they took says how long it may take (Deadlines::alone_among). Several may hang so
-// at once, as long as they are fewer than the others, and every one of them has had its time.
+// so they have come as far as they can without it. It may then take what one of these gives:
+//   - others that do the same work (SlotView::role) in the same step have needed so long for it
+//     (Deadlines::alone_among);
+//   - where there are none: it is stopped, which no work explains;
+//   - it did such a thing before in this epoch, and needed so long (Deadlines::longest), or the others
+//     do now;
+//   - one of the others is about to give up (Deadlines::alone_until), which helps nobody.
+// In the latter two it must also have begun no span for so long: one that works shows it, and is only slow.
+// Several may hang so at once, as long as they are fewer than the others, and every one has had its time.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +30,11 @@ namespace holdfast {
 struct WatchedRank {
   SlotView slot;
   std::string host;
-  bool own_host = true;      // only such a one can this guard end
-  bool stopped = false;      // state T of /proc
-  bool ended = false;        // its process has; it counts as seen, and is never the culprit
-  std::int64_t anew_ns = 0;  // what it did before then is no evidence against it
+  bool own_host = true;        // only such a one can this guard end
+  bool stopped = false;        // state T of /proc
+  bool ended = false;          // its process has; it counts as seen, and is never the culprit
+  std::int64_t anew_ns = 0;    // what it did before then is no evidence against it
+  std::int64_t worked_ns = 0;  // when it was last seen to have begun a span; 0: never, or not known
 };
 
 struct HangVerdict {

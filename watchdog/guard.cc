@@ -31,6 +31,8 @@ struct Watched {
   std::int64_t id = 0, started_ticks = 0;
   bool ended = false;
   std::int64_t anew_ns = 0;  // evidence from before counts no more
+  std::uint64_t spans_opened = 0;
+  std::int64_t worked_ns = 0;  // when their number was seen to grow; 0: never
   std::int64_t killed_ns = 0;
 };
 
@@ -182,6 +184,10 @@ class Guard {
       Watched& watched = watched_[index];
       if (slot.process != watched.id || slot.started_ticks != watched.started_ticks) meet(watched, slot);
       if (watched.id == 0 || watched.ended) continue;
+      if (slot.spans_opened != watched.spans_opened) {
+        watched.spans_opened = slot.spans_opened;
+        watched.worked_ns = last_ns_;
+      }
       if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
       watched.ended = true;
       if (network_ != nullptr) network_->ended(slot);
@@ -217,6 +223,8 @@ class Guard {
                .started_ticks = slot.started_ticks,
                .ended = false,
                .anew_ns = 0,
+               .spans_opened = slot.spans_opened,
+               .worked_ns = 0,
                .killed_ns = 0};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
@@ -238,7 +246,8 @@ class Guard {
             .host = host_,
             .own_host = true,
             .ended = watched_[index].ended,
-            .anew_ns = watched_[index].anew_ns};
+            .anew_ns = watched_[index].anew_ns,
+            .worked_ns = watched_[index].worked_ns};
   }
 
   // Of other hosts, as far as their guards are heard.

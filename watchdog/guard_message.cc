@@ -31,13 +31,14 @@ static_assert(sizeof(Ended) == 24);
 struct Rank {
   std::int64_t process = 0, started_ticks = 0;
   std::uint64_t step = 0, epoch = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, beat_ns = 0, wait_begun_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, longest_ns = 0, beat_ns = 0,
+               wait_begun_ns = 0, wait_patience_ns = 0;
   std::int32_t launched_rank = -1, wait_peer = -1;
   std::uint32_t wait_number = 0;
   std::uint8_t phase = 0, left = 0;
   std::int16_t role = -1;
 };
-static_assert(sizeof(Rank) == 96);
+static_assert(sizeof(Rank) == 112);
 
 template <typename T>
 void put(std::span<std::byte>& bytes, const T& value) {
@@ -67,8 +68,10 @@ Rank packed(const SlotView& slot) {
           .deadline_ns = slot.deadline_ns,
           .usual_ns = slot.usual_ns,
           .alone_ns = slot.alone_ns,
+          .longest_ns = slot.longest_ns,
           .beat_ns = slot.beat_ns,
           .wait_begun_ns = slot.wait_begun_ns,
+          .wait_patience_ns = slot.wait_patience_ns,
           .launched_rank = slot.launched_rank,
           .wait_peer = slot.wait_peer,
           .wait_number = slot.wait_number,
@@ -92,8 +95,10 @@ SlotView unpacked(const Rank& rank) {
   slot.deadline_ns = rank.deadline_ns;
   slot.usual_ns = rank.usual_ns;
   slot.alone_ns = rank.alone_ns;
+  slot.longest_ns = rank.longest_ns;
   slot.beat_ns = rank.beat_ns;
   slot.wait_begun_ns = rank.wait_begun_ns;
+  slot.wait_patience_ns = rank.wait_patience_ns;
   slot.wait_peer = rank.wait_peer;
   slot.wait_number = rank.wait_number;
   return slot;

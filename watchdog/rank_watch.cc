@@ -123,6 +123,7 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_
   put(slot.deadline_ns, deadline_of(phase));
   put(slot.usual_ns, phase == Phase::spare ? 0 : deadlines_.usual(phase));
   put(slot.alone_ns, fixed_ns > 0 ? 0 : deadlines_.alone(phase));
+  put(slot.longest_ns, fixed_ns > 0 ? 0 : deadlines_.longest(phase));
   put(slot.wait_begun_ns, 0);
   put(slot.beat_ns, now_ns);
 }
@@ -131,7 +132,8 @@ void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited&
   BoardSlot& slot = this->slot();
   since_ns = std::max<std::int64_t>(since_ns, 1);
   const bool same = since_ns == wait_since_ns_ && awaited.operation == awaited_.operation &&
-                    awaited.peer == awaited_.peer && awaited.number == awaited_.number;
+                    awaited.peer == awaited_.peer && awaited.number == awaited_.number &&
+                    awaited.patience_ns == awaited_.patience_ns;
   if (same) {
     put(slot.beat_ns, now_ns);
   } else {
@@ -139,6 +141,7 @@ void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited&
     awaited_ = awaited;
     const Together together(slot);
     put(slot.wait_begun_ns, since_ns);
+    put(slot.wait_patience_ns, awaited.patience_ns);
     put(slot.wait_peer, awaited.peer);
     put(slot.wait_number, awaited.number);
     store_text(slot.wait_operation, awaited.operation);

@@ -257,6 +257,28 @@ class WatchdogTest(unittest.TestCase):
             self.assertGreaterEqual(float(noticed_s), limit_s - 0.1, output)
             self.assertLess(float(noticed_s), limit_s + GUARD_LATE_S, output)
 
+    def test_the_only_one_of_a_stage_in_the_first_steps(self):
+        """Nobody does the same work, and the others would give up long before the ceiling: it is named and ended sooner, and a
+        spare takes its seat."""
+        patience_s = 16
+        cases = {"before": ("step.begin@3:1=spin", r"it needed (\S+) (ms|s) before; it waits for nobody"),
+                 "stopped": ("step.begin@1:1=stop", r"others wait for it()(); it is stopped"),
+                 "patience": ("step.begin@1:1=spin", rf"others wait ({patience_s}\.0) (s) at most; it waits for nobody")}
+        for name, (fault, measure) in cases.items():
+            with self.subTest(name):
+                run = self.scene.run(f"stage-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2", "--elastic.spares=1",
+                                                       f"--parallel.timeout={patience_s}s"])
+                start = self.watched(run.start(3, "ft", (), fault), first_step=0)
+                output = self.expect_healed(start, [1])
+                found = re.findall(rf"guard: rank 1 .* hangs: .*step \d+ for (\S+) s, {measure}", output)
+                self.assertEqual(len(found), 1, output)
+                (noticed_s, needed, unit), = found
+                limit_s = {"before": lambda: max(6, 10 * float(needed) / (1000 if unit == "ms" else 1)), "stopped": lambda: 6,
+                           "patience": lambda: 0.9 * float(needed)}[name]()
+                self.assertGreaterEqual(float(noticed_s), limit_s - 0.1, output)
+                self.assertLess(float(noticed_s), min(limit_s + GUARD_LATE_S, patience_s), output)
+                self.assertRegex(run.events("fault")[0]["reason"], rf"rank 1 \(host \S+\) hangs: .*{measure}")
+
     def test_runs_ten_times_apart_in_speed(self):
         """The same settings: a hang is noticed after three times what the steps of the run take, and not before; in the fast
         one after the floor. A step of the slow run takes longer than the floor."""
@@ -280,6 +302,14 @@ class WatchdogTest(unittest.TestCase):
                 self.expect_nothing_left(start)
 
     # Who does not
+
+    def test_the_only_one_of_a_stage_may_be_slow(self):
+        """For longer than six floors: in the first step while the others have patience, then for less than ten times that."""
+        run = self.scene.run("slow-stage", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2", "--parallel.timeout=12s"])
+        start = self.watched(run.start(2, "ft", (), "step.begin@1:1=sleep:7500,step.begin@2:1=sleep:9000"), first_step=0)
+        output = self.expect_right_end(start)
+        self.assertFalse(run.events("fault"), output)
+        self.assertNotIn("hangs", output)
 
     def test_a_suspended_machine(self):
         start = self.start(overrides=["--training.steps=200"], first_step=20)

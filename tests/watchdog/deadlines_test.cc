@@ -94,5 +94,22 @@ TEST(Deadlines, OthersThatNeededLongGiveLong) {
   EXPECT_EQ(Deadlines::alone_among(6'000, -5), 6'000);
 }
 
+TEST(Deadlines, AlmostAsLongAsTheOthersWait) {
+  EXPECT_EQ(Deadlines::alone_until(6'000, 5'000), 6'000);
+  EXPECT_EQ(Deadlines::alone_until(6'000, 10'000), 9'000);
+}
+
+TEST(Deadlines, TheLongestIsOfTheWorkOfNow) {
+  Deadlines deadlines(limits);
+  EXPECT_EQ(deadlines.longest(Phase::step), 0);
+  for (const std::int64_t duration_ns : {300, 2'000, 400}) deadlines.took(Phase::step, duration_ns);
+  EXPECT_EQ(deadlines.longest(Phase::step), 2'000);
+  EXPECT_EQ(deadlines.longest(Phase::evaluation), 0);
+  deadlines.rescale(1.0);
+  EXPECT_EQ(deadlines.longest(Phase::step), 0);
+  deadlines.took(Phase::step, 500);
+  EXPECT_EQ(deadlines.longest(Phase::step), 500);
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -299,6 +299,114 @@ TEST(Detector, OfTheFirstStepsWhoHasJustBegunToComputeHasItsTime) {
   EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
 }
 
+// Rank 0 of the first stage waits; rank 1 is the only one of the second.
+std::vector<WatchedRank> two_stages(const WatchedRank& waiting, const WatchedRank& alone) {
+  std::vector<WatchedRank> ranks = {first(waiting, 0), first(alone, 1)};
+  for (WatchedRank& rank : ranks) rank.slot.members = 2;
+  return ranks;
+}
+
+TEST(Detector, OfTheFirstStepsTheOnlyOneOfItsStageByWhatItNeededBefore) {
+  const auto verdict = [](std::int64_t for_ms, std::int64_t longest_ms) {
+    std::vector<WatchedRank> ranks = two_stages(waits(0, 400'000), computes(1, for_ms));
+    ranks[1].slot.longest_ns = longest_ms * ms;
+    return verdict_on(ranks);
+  };
+  EXPECT_EQ(verdict(400'000, 0).kind, Kind::none) << "it never did it before";
+  EXPECT_EQ(verdict(29'900, 250).kind, Kind::none);
+  EXPECT_EQ(verdict(30'100, 250).index, 1u);
+  EXPECT_EQ(verdict(30'100, 250).sentence,
+            "rank 1 (host a) hangs: step 9 for 30.1 s, it needed 250 ms before; it waits for nobody");
+  EXPECT_EQ(verdict(69'900, 7'000).kind, Kind::none);
+  EXPECT_EQ(verdict(70'100, 7'000).kind, Kind::culprit);
+}
+
+TEST(Detector, OfTheFirstStepsNobodyWhereNobodyKnowsWhoAllAre) {
+  std::vector<WatchedRank> ranks = two_stages(waits(0, 400'000), computes(1, 400'000));
+  ranks[0].slot.wait_patience_ns = 300'000 * ms;
+  ranks[1].slot.longest_ns = 250 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::culprit);
+  ranks[0].slot.members = 3;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "one is out of sight";
+  ranks[0].slot.members = 2;
+  ranks[1].slot.role = -1;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+}
+
+TEST(Detector, OfTheFirstStepsAStepThatIsLongForAllIsLongForTheOnlyOneOfItsStage) {
+  const auto verdict = [](std::int64_t for_ms, std::uint64_t step_of_other) {
+    std::vector<WatchedRank> ranks = two_stages(waits(0, 400'000), computes(1, for_ms));
+    ranks[0].slot.wait_begun_ns = ranks[0].slot.begun_ns + 6'000 * ms;
+    ranks[0].slot.step = step_of_other;
+    ranks[1].slot.longest_ns = 250 * ms;
+    return verdict_on(ranks).kind;
+  };
+  EXPECT_EQ(verdict(59'900, 9), Kind::none);
+  EXPECT_EQ(verdict(60'100, 9), Kind::culprit);
+  EXPECT_EQ(verdict(30'100, 8), Kind::culprit) << "of another step it says nothing";
+}
+
+TEST(Detector, OfTheFirstStepsTheOnlyOneOfItsStageWhenTheOthersAreAboutToGiveUp) {
+  const auto verdict = [](std::int64_t waits_ms, std::int64_t computes_ms,
+                          std::int64_t patience_ms = 300'000) {
+    std::vector<WatchedRank> ranks = two_stages(waits(0, waits_ms), computes(1, computes_ms));
+    ranks[0].slot.wait_begun_ns = ranks[0].slot.begun_ns;
+    ranks[0].slot.wait_patience_ns = patience_ms * ms;
+    return verdict_on(ranks);
+  };
+  EXPECT_EQ(verdict(271'000, 269'900).kind, Kind::none) << "it was at work since";
+  EXPECT_EQ(verdict(269'900, 271'000).kind, Kind::none) << "they have more patience";
+  EXPECT_EQ(verdict(270'100, 270'100).index, 1u);
+  EXPECT_EQ(verdict(270'100, 270'100).sentence,
+            "rank 1 (host a) hangs: step 9 for 270 s, others wait 300 s at most; it waits for nobody");
+  EXPECT_EQ(verdict(29'900, 29'900, 31'000).kind, Kind::none) << "a short patience makes nobody hang sooner";
+  EXPECT_EQ(verdict(30'100, 30'100, 31'000).kind, Kind::culprit);
+  EXPECT_EQ(verdict(31'000, 31'000, 29'000).kind, Kind::none)
+      << "they give the step up, and the rank may come back";
+  EXPECT_EQ(verdict(599'000, 599'000, 0).kind, Kind::none) << "not known";
+}
+
+TEST(Detector, OfTheFirstStepsTheLeastPatienceCounts) {
+  std::vector<WatchedRank> ranks = {first(waits(0, 100'000), 0), first(computes(1, 95'000), 1),
+                                    first(waits(2, 100'000), 0)};
+  ranks[0].slot.wait_patience_ns = 3'600'000 * ms;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  ranks[2].slot.wait_patience_ns = 100'000 * ms;
+  EXPECT_EQ(verdict_on(ranks).index, 1u);
+  ranks[2].slot.step = 8;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "it waits for something else";
+}
+
+TEST(Detector, OfTheFirstStepsTheOnlyOneOfItsStageThatIsStopped) {
+  const std::vector<WatchedRank> ranks = two_stages(waits(0, 40'000), stopped(computes(1, 30'100)));
+  EXPECT_EQ(verdict_on(ranks).index, 1u);
+  EXPECT_EQ(verdict_on(ranks).sentence,
+            "rank 1 (host a) hangs: step 9 for 30.1 s, others wait for it; it is stopped");
+  EXPECT_EQ(verdict_on(two_stages(waits(0, 40'000), stopped(computes(1, 29'900)))).kind, Kind::none);
+  EXPECT_EQ(verdict_on(two_stages(computes(0, 40'000), stopped(computes(1, 30'100)))).kind, Kind::none)
+      << "nobody waits for it";
+}
+
+TEST(Detector, OfTheFirstStepsOneThatBeginsSpansIsOnlySlow) {
+  std::vector<WatchedRank> ranks = two_stages(waits(0, 400'000), computes(1, 400'000));
+  ranks[0].slot.wait_patience_ns = 300'000 * ms;
+  for (const std::int64_t longest_ms : {0, 250}) {
+    ranks[1].slot.longest_ns = longest_ms * ms;
+    ranks[1].worked_ns = now_ns - 29'900 * ms;
+    EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+    ranks[1].worked_ns = now_ns - 270'100 * ms;
+    EXPECT_EQ(verdict_on(ranks).kind, Kind::culprit);
+  }
+}
+
+TEST(Detector, OfTheFirstStepsARankForWhichNobodyWaitsHasTheCeiling) {
+  WatchedRank one = first(computes(0, 599'000));
+  one.slot.members = 1;
+  one.slot.longest_ns = 250 * ms;
+  EXPECT_EQ(verdict_on({one}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({stopped(one)}).kind, Kind::none);
+}
+
 TEST(Detector, WhatWasBeforeThenIsNoEvidence) {
   std::vector<WatchedRank> ranks = {waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)};
   ranks[1].anew_ns = now_ns - 4'900 * ms;

@@ -25,6 +25,8 @@ GuardMessage sample() {
   slot.wait_peer = 3;
   slot.role = 2;
   slot.alone_ns = 98;
+  slot.longest_ns = 97;
+  slot.wait_patience_ns = 96;
   slot.beat_ns = 99;
   message.ranks = {slot, slot};
   return message;
@@ -50,6 +52,8 @@ TEST(GuardMessage, ComesAsItWent) {
   EXPECT_EQ(read->ranks[1].wait_peer, 3);
   EXPECT_EQ(read->ranks[1].role, 2);
   EXPECT_EQ(read->ranks[1].alone_ns, 98);
+  EXPECT_EQ(read->ranks[1].longest_ns, 97);
+  EXPECT_EQ(read->ranks[1].wait_patience_ns, 96);
   EXPECT_EQ(read->ranks[1].beat_ns, 99);
 }
 

@@ -230,6 +230,45 @@ TEST_F(GuardTest, EndsAllThatHangInTheFirstSteps) {
   EXPECT_TRUE(alive(0) && alive(1) && alive(2));
 }
 
+TEST_F(GuardTest, EndsTheOnlyOneOfItsStageBeforeTheOthersGiveUp) {
+  add_ranks(2);
+  waits(0, for_ever_ms);
+  slot(0).wait_patience_ns = 1'000 * ms;
+  for (int each = 0; each < 2; ++each) {
+    slot(each).members = 2;
+    slot(each).role = each;
+    slot(each).alone_ns = 200 * ms;
+  }
+  start_guard();
+  const std::int64_t begun_ns = slot(1).begun_ns;
+  ASSERT_TRUE(rank(1).wait_ended(soon_ms));
+  EXPECT_GE(env.monotonic_ns() - begun_ns, 900 * ms);
+  EXPECT_TRUE(alive(0));
+  EXPECT_THAT(newest_notice(board->header().verdicts).sentence,
+              HasSubstr("others wait 1.0 s at most; it waits for nobody"));
+}
+
+TEST_F(GuardTest, OneThatBeginsSpansIsNotEndedByWhatItNeededBefore) {
+  add_ranks(2);
+  waits(0, for_ever_ms);
+  for (int each = 0; each < 2; ++each) {
+    slot(each).members = 2;
+    slot(each).role = each;
+    slot(each).alone_ns = 1'000 * ms;
+    slot(each).longest_ns = 10 * ms;
+  }
+  start_guard();
+  for (int spans = 0; spans < 15; ++spans) {
+    env.sleep_us(100'000);
+    ++slot(1).spans_opened;
+  }
+  const std::int64_t worked_ns = env.monotonic_ns();
+  EXPECT_TRUE(alive(1));
+  ASSERT_TRUE(rank(1).wait_ended(soon_ms));
+  EXPECT_GE(env.monotonic_ns() - worked_ns, 990 * ms);
+  EXPECT_TRUE(alive(0));
+}
+
 TEST_F(GuardTest, ADeathGivesTheOthersTheirTimeAnew) {
   add_ranks(3);
   for (int each = 0; each < 3; ++each) computes(each, 1'500);

@@ -76,6 +76,7 @@ TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
   for (std::uint64_t step = 2; step <= 6; ++step) {
     EXPECT_EQ(view().deadline_ns, 1'000 * ms);
     EXPECT_EQ(view().alone_ns, 300 * ms);
+    EXPECT_EQ(view().longest_ns, step == 2 ? 0 : 40 * ms);
     env.now_ns += 40 * ms;
     watch->enter(Phase::step, step);
   }
@@ -88,6 +89,7 @@ TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
   EXPECT_EQ(view().role, 1);
   watch->enter(Phase::step, 7);
   EXPECT_EQ(view().deadline_ns, 240 * ms);
+  EXPECT_EQ(view().longest_ns, 0) << "that was other work";
 }
 
 TEST_F(RankWatchTest, APartCountsAnew) {
@@ -140,8 +142,9 @@ TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
   EXPECT_EQ(view().wait_peer, 2);
   EXPECT_EQ(view().wait_number, 77u);
   EXPECT_EQ(view().wait_operation, "an all-reduce");
-  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78});
+  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78, .patience_ns = 9});
   EXPECT_EQ(view().wait_operation, "a vote");
+  EXPECT_EQ(view().wait_patience_ns, 9);
   env.now_ns += 5 * ms;
   watch->goes_on();
   EXPECT_EQ(view().wait_begun_ns, 0);
