@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/core/tell.h"
 #include "runtime/train/live_state.h"
 #include "runtime/train/watch.h"
 
@@ -12,8 +13,7 @@ void TrainRun::leave_if_broken(const Error& error) {
   const bool others_can =
       launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
   if (!others_can) return;
-  fmt::print(stderr, "holdfast: rank {} leaves the run, which goes on without it: {}\n",
-             launched_.communicator.rank(), error.message);
+  tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(), error.message);
   std::fflush(nullptr);
   launched_.env.kill_self();
 }
@@ -60,9 +60,7 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   if (!no_seat_is_lost(epoch_->seating(), of_epoch, launched_.membership->view())) return;
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
-  if (!sealed.ok())
-    fmt::print(stderr, "holdfast: the step is not redone from the state in use: {}\n",
-               sealed.error().message);
+  if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
 }
 
 // The threads of the trainer have ended; what is left of the epoch goes.
