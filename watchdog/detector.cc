@@ -188,13 +188,14 @@ class Graph {
     return longest_ns;
   }
 
-  // Of those that are about to give up waiting in the same step as this one, the shortest patience; 0:
+  // Of those that are about to give up waiting, maybe a step ahead of this one, the shortest patience; 0:
   // nobody. One that is shorter than what a rank has in any case names nobody: it is over before.
   std::int64_t patience_that_ends(std::size_t index) const {
     std::int64_t patience_ns = 0;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
       const SlotView& other = ranks_[each].slot;
-      if (!has_seat(each) || !standings_[each].waits || !is_at_the_same(index, each)) continue;
+      if (!has_seat(each) || !standings_[each].waits) continue;
+      if (other.phase == Phase::recovery || other.epoch != ranks_[index].slot.epoch) continue;
       const bool ends = now_ns_ - other.wait_begun_ns > Deadlines::alone_until(0, other.wait_patience_ns);
       if (!ends || other.wait_patience_ns < ranks_[index].slot.alone_ns) continue;
       patience_ns = patience_ns == 0 ? other.wait_patience_ns : std::min(patience_ns, other.wait_patience_ns);

@@ -263,7 +263,7 @@ class WatchdogTest(unittest.TestCase):
         patience_s = 16
         cases = {"before": ("step.begin@3:1=spin", r"it needed (\S+) (ms|s) before; it waits for nobody"),
                  "stopped": ("step.begin@1:1=stop", r"others wait for it()(); it is stopped"),
-                 "patience": ("step.begin@1:1=spin", rf"others wait ({patience_s}\.0) (s) at most; it waits for nobody")}
+                 "patience": ("step.after_vote@1:1=spin", rf"others wait ({patience_s}\.0) (s) at most; it waits for nobody")}
         for name, (fault, measure) in cases.items():
             with self.subTest(name):
                 run = self.scene.run(f"stage-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2", "--elastic.spares=1",

@@ -373,8 +373,14 @@ TEST(Detector, OfTheFirstStepsTheLeastPatienceCounts) {
   EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
   ranks[2].slot.wait_patience_ns = 100'000 * ms;
   EXPECT_EQ(verdict_on(ranks).index, 1u);
-  ranks[2].slot.step = 8;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "it waits for something else";
+  ranks[2].slot.step = 10;
+  EXPECT_EQ(verdict_on(ranks).index, 1u) << "it waits in the next step";
+  ranks[2].slot.phase = Phase::recovery;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "they have given up, and the rank may come back";
+  ranks[2].slot.phase = Phase::evaluation;
+  EXPECT_EQ(verdict_on(ranks).index, 1u);
+  ranks[2].slot.epoch = 1;
+  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
 }
 
 TEST(Detector, OfTheFirstStepsTheOnlyOneOfItsStageThatIsStopped) {
