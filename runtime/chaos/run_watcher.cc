@@ -73,8 +73,8 @@ void RunWatcher::find_ranks() {
   if (name.empty()) return;
   for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
     if (std::ranges::find(ranks_, told.rank, &WatchedRank::rank) != ranks_.end()) continue;
+    rank_of_process_[{told.host, told.process}] = told.rank;
     if (told.host != host_) continue;  // out of reach of signals
-    rank_of_process_[told.process] = told.rank;
     Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
     const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
     const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;
@@ -159,7 +159,7 @@ std::vector<StruckPoint> RunWatcher::take_points() {
   for (const std::string& line : points_log_.take_lines()) {
     const nlohmann::json told = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!told.is_object() || told.value("event", "") != "fault_point") continue;
-    const auto rank = rank_of_process_.find(told.value("process", std::int64_t{0}));
+    const auto rank = rank_of_process_.find({told.value("host", ""), told.value("process", std::int64_t{0})});
     points.push_back({.name = told.value("point", ""),
                       .action = told.value("action", ""),
                       .hit = told.value("hit", std::uint64_t{0}),

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/env.h"
@@ -48,7 +49,7 @@ std::vector<std::string> starts_of_run(Env& env, const std::string& directory);
 
 class RunWatcher {
  public:
-  // `points_log`: where the ranks of this host tell what their fault points do (HOLDFAST_FAULTS_LOG).
+  // `points_log`: where the ranks tell what their fault points do (HOLDFAST_FAULTS_LOG).
   RunWatcher(Env& env, std::string directory, std::string points_log)
       : env_(&env),
         paths_{std::move(directory)},
@@ -105,8 +106,9 @@ class RunWatcher {
   std::string start_;  // name of the start whose ranks these are
   std::vector<std::string> starts_;
   std::vector<WatchedRank> ranks_;
-  std::unique_ptr<Board> board_;                 // of that start
-  std::map<std::int64_t, int> rank_of_process_;  // of this host, of all starts
+  std::unique_ptr<Board> board_;  // of that start
+  // By host and process, of all starts.
+  std::map<std::pair<std::string, std::int64_t>, int> rank_of_process_;
   std::vector<ToldVerdict> verdicts_;
   std::size_t verdicts_before_ = 0;  // of earlier starts
 };

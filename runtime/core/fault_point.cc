@@ -74,7 +74,7 @@ void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view a
   if (path.empty()) return;
   EventLine line;
   line.begin("fault_point", env.wall_time_us()).field("point", name).field("hit", hit);
-  line.field("action", action).field("process", env.process_id());
+  line.field("action", action).field("host", env.host_name()).field("process", env.process_id());
   static_cast<void>(env.append_line(path, line.end()).ok());
 }
 

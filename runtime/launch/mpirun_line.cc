@@ -122,6 +122,10 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   } else if (!options.hostfile.empty()) {
     words.insert(words.end(), {"--hostfile", options.hostfile});
   }
+  // What a test asks of the ranks is asked of those on distant hosts, too.
+  for (const char* name : {"HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"}) {
+    if (!env.variable(name).empty()) words.insert(words.end(), {"-x", name});
+  }
   for (const std::string& name : shape.forwarded) words.insert(words.end(), {"-x", name});
   words.insert(words.end(), {places.program, "train", options.config});
   words.insert(words.end(), shape.overrides.begin(), shape.overrides.end());

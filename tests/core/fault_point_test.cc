@@ -62,6 +62,7 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   EXPECT_EQ(told["point"], "step.begin");
   EXPECT_EQ(told["hit"], 2);
   EXPECT_EQ(told["action"], "kill");
+  EXPECT_EQ(told["host"], posix_env().host_name());
   EXPECT_EQ(told["process"], child);
   EXPECT_GE(told["time_us"], before_us);
 

@@ -123,6 +123,12 @@ class HostsTest(unittest.TestCase):
                           for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
         self.assertEqual(len(run.events("start")), 1)
 
+    def test_a_fault_point_on_another_host(self):
+        """What is asked of a rank reaches it wherever it is."""
+        run, start = self.launch(faults=f"step.begin@16:{RANKS - 1}=kill", until=3)
+        self.expect_finished(run, start)
+        self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, RANKS - 1)], start.output())
+
     def test_the_lower_half_dies(self):
         """Those that are left are half of the run, and not the half with the lowest rank: what the guard of the other host
         has seen is their proof that they are not merely cut off."""
