@@ -14,6 +14,10 @@ namespace holdfast {
 class ForwardingEnv : public Env {
  public:
   explicit ForwardingEnv(Env& inner) : inner_(&inner) {}
+  // One made of another of its own type would stand beside that one, not in front of it.
+  ForwardingEnv(const ForwardingEnv&) = delete;
+  ForwardingEnv(ForwardingEnv&&) = default;
+  ForwardingEnv& operator=(const ForwardingEnv&) = delete;
 
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
     return inner_->open(path, mode);
