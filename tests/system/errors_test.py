@@ -150,7 +150,7 @@ def kill_every_mpirun_of(launcher, ended):
         except OSError:
             continue
         for pid in map(int, children):
-            if harness.executable_of(pid) in ("mpirun", "prterun"):
+            if harness.executable_of(pid) in harness.MPIRUN:
                 harness.kill(pid, signal.SIGKILL)
 
 

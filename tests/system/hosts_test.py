@@ -321,7 +321,7 @@ def confirmed_before(events, start):
 
 
 def mpirun_of(cluster, run):
-    found = [pid for pid in cluster.processes(run)["n0"] if harness.executable_of(pid) in ("mpirun", "prterun")]
+    found = [pid for pid in cluster.processes(run)["n0"] if harness.executable_of(pid) in harness.MPIRUN]
     return found[0] if found else None
 
 

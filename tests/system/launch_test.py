@@ -25,7 +25,7 @@ def launch_words(run, *overrides, ranks=RANKS, config=None, options=()):
 
 def mpirun_of(run):
     """Its pid; None when there is none."""
-    found = [pid for pid in run.processes() if harness.executable_of(pid) in ("mpirun", "prterun")]
+    found = [pid for pid in run.processes() if harness.executable_of(pid) in harness.MPIRUN]
     return found[0] if found else None
 
 
