@@ -145,6 +145,7 @@ void Job::look_at_mpirun() {
   const bool over = (all_here && all_ended()) || (is_final(status_) && (left || all_ended()));
   if (lasts(over, over_since_ns_, over_limit_ms)) {
     why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks", over_limit_ms / 1000);
+    stayed_behind_ = true;
   }
   const std::optional<ProcessFacts> facts = env_->processes().facts(mpirun_->id());
   const bool stopped = facts.has_value() && (facts->state == 'T' || facts->state == 't');
@@ -241,9 +242,9 @@ void Job::tell_fault(StartEnd& end) const {
     dead += fmt::format("{}{} (host {})", count == 0 ? "" : ", ", rank.rank, rank.host);
     ++count;
   }
-  if (!why_killed_.empty()) {
+  if (!why_killed_.empty() && !stayed_behind_) {
     end.fault = why_killed_;
-  } else if (mpirun_end_.has_value() && mpirun_end_->killed) {
+  } else if (mpirun_end_.has_value() && mpirun_end_->killed && !stayed_behind_) {
     end.fault = fmt::format("mpirun was killed by signal {}", mpirun_end_->code);
   } else if (ended_by_mpirun()) {
     end.fault = "mpirun ended the ranks, as it does when it loses a host; what it wrote says why";
@@ -262,6 +263,7 @@ void Job::tell_fault(StartEnd& end) const {
   const std::string verdicts =
       verdicts_at_end(read_told_verdicts(*env_, plan_.directory), newest_step_made(*env_, plan_.paths));
   if (!verdicts.empty()) end.fault = verdicts + "; " + end.fault;
+  if (stayed_behind_) end.fault += "; " + why_killed_;  // behind what happened, which may be the same again
 }
 
 }  // namespace holdfast

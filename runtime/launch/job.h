@@ -72,7 +72,7 @@ class Job {
   std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host; null: gone already
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;
-  bool passed_on_ = false, cut_short_ = false;
+  bool passed_on_ = false, cut_short_ = false, stayed_behind_ = false;  // the last: mpirun, behind its ranks
   std::int64_t begun_ns_ = 0;
   // Since when something lasts; -1: it is not so.
   std::int64_t stopped_since_ns_ = -1, over_since_ns_ = -1, lifeless_since_ns_ = -1;
