@@ -1077,6 +1077,7 @@ class Errors(unittest.TestCase):
                                 environment={"HOLDFAST_FAULTS": "step.before_vote@3:1=kill"}))
 
     def test_rank_hangs_in_pipeline(self):
+        # Which microbatch depends on how far MPI was with the one before, whose sender sleeps now.
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 

@@ -249,6 +249,7 @@ class HostsTest(unittest.TestCase):
         output = self.expect_finished_but(run, start, "n2")
         # What they say behind the cut reaches nobody.
         self.expect_sentence("hosts-out-of-reach", output)
+        self.assertIn("ranks 4 (host n2), 5 (host n2) are out of reach", output)
         self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
         print(f"\na cut cable to the end of the ranks behind it: {noticed_s:.1f} s")
