@@ -17,7 +17,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a HostTable
-constexpr std::uint32_t layout_version = 4;
+constexpr std::uint32_t layout_version = 5;  // since then whoever has a board open holds it
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -104,6 +104,7 @@ Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, 
   const std::uint32_t slots = std::clamp<std::uint32_t>(size.slots, 1, most_slots);
   const std::uint32_t ring_spans = std::min(size.ring_spans, most_ring_spans);
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes_of(slots, ring_spans)));
+  memory->hold(SharedMemory::Hold::shared);
   auto* header = new (memory->bytes().data()) BoardHeader();
   header->layout = layout_version;
   header->slots = slots;
@@ -115,6 +116,15 @@ Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, 
 }
 
 Result<std::unique_ptr<Board>> Board::open(Env& env, const std::string& name) {
+  return open_and_hold(env, name, SharedMemory::Hold::shared);
+}
+
+Result<std::unique_ptr<Board>> Board::open_alone(Env& env, const std::string& name) {
+  return open_and_hold(env, name, SharedMemory::Hold::alone);
+}
+
+Result<std::unique_ptr<Board>> Board::open_and_hold(Env& env, const std::string& name,
+                                                    SharedMemory::Hold how) {
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(name));
   const std::span<std::byte> bytes = memory->bytes();
   if (bytes.size() < slots_offset) return no_board(name, "is too short to be one");
@@ -130,6 +140,9 @@ Result<std::unique_ptr<Board>> Board::open(Env& env, const std::string& name) {
   if (header.slots == 0 || header.slots > most_slots || header.ring_spans > most_ring_spans ||
       bytes.size() < bytes_of(header.slots, header.ring_spans)) {
     return no_board(name, "says that it is larger than it is: it is damaged");
+  }
+  if (!board->memory_->hold(how)) {
+    return no_board(name, how == SharedMemory::Hold::alone ? "is in use" : "is just being removed");
   }
   return board;
 }
@@ -234,11 +247,9 @@ std::size_t remove_dead_boards(Env& env) {
         HostTable::remove(env, name.substr(0, end));
       continue;
     }
-    const Result<std::unique_ptr<Board>> board = Board::open(env, name);
-    if (!board.ok()) continue;  // another user's, or one that is just made
-    BoardHeader& header = (*board)->header();
-    const SlotView guard = {.process = header.guard_process, .started_ticks = header.guard_started_ticks};
-    if (lives(env, guard) || !(*board)->close(env, name)) continue;
+    // It may be in use by processes that this one cannot see: those of a container with the same /dev/shm.
+    const Result<std::unique_ptr<Board>> board = Board::open_alone(env, name);
+    if (!board.ok() || !(*board)->close(env, name)) continue;
     HostTable::remove(env, name);
     ++removed;
   }

@@ -120,6 +120,8 @@ class Board {
                                                        const BoardSize& size);
   // Error: it is not there, or closed, or no board of this program.
   static Result<std::unique_ptr<Board>> open(Env& env, const std::string& name);
+  // One that nobody has open, and nobody else can open meanwhile. Error also: somebody has.
+  static Result<std::unique_ptr<Board>> open_alone(Env& env, const std::string& name);
 
   BoardHeader& header();
   std::uint32_t slots() const;
@@ -137,11 +139,13 @@ class Board {
  private:
   explicit Board(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
   static Result<std::unique_ptr<Board>> create(Env& env, const std::string& name, const BoardSize& size);
+  static Result<std::unique_ptr<Board>> open_and_hold(Env& env, const std::string& name,
+                                                      SharedMemory::Hold how);
   std::unique_ptr<SharedMemory> memory_;
 };
 
-// What was left in this host's shared memory when everybody was killed at once: boards of which neither a
-// rank nor the guard lives, and their tables of hosts. How many boards there were.
+// What was left in this host's shared memory when everybody was killed at once: boards that nobody has open,
+// and their tables of hosts. How many boards there were.
 std::size_t remove_dead_boards(Env& env);
 
 // What one slot says, as plain values of one moment.

@@ -54,10 +54,13 @@ class Guard {
     if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
     while (true) {
-      if (may_leave() && board_->close(*env_, settings_.board)) {
-        HostTable::remove(*env_, settings_.board);
-        end_daemons_that_are_cut_off();
-        return;
+      if (may_leave()) {
+        if (board_->closed()) return;  // by another one
+        if (board_->close(*env_, settings_.board)) {
+          HostTable::remove(*env_, settings_.board);
+          end_daemons_that_are_cut_off();
+          return;
+        }
       }
       if (!nobody_left() || pending_.empty()) wait();
       if (!tick()) return;  // another guard has taken over

@@ -85,8 +85,13 @@ class FileLock {
 // removed (or the host restarts) and the last mapping is gone. The destructor unmaps it, and removes nothing.
 class SharedMemory {
  public:
+  enum class Hold { shared, alone };
   virtual ~SharedMemory() = default;
   virtual std::span<std::byte> bytes() = 0;
+  // A lock on it (flock) that goes with this object and with the process: many hold it shared, or one alone.
+  // The kernel knows who lives where a process number says nothing, as in another process namespace. Does
+  // not wait: false when others hold it so that this one cannot.
+  virtual bool hold(Hold how) = 0;
 };
 
 class Env {

@@ -1,12 +1,14 @@
 #include "runtime/core/posix_shared_memory.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "runtime/core/posix_file.h"
 #include "runtime/core/units.h"
@@ -16,23 +18,30 @@ namespace {
 
 class PosixSharedMemory final : public SharedMemory {
  public:
-  explicit PosixSharedMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
+  PosixSharedMemory(Descriptor descriptor, std::span<std::byte> bytes)
+      : descriptor_(std::move(descriptor)), bytes_(bytes) {}
   ~PosixSharedMemory() override { munmap(bytes_.data(), bytes_.size()); }
   PosixSharedMemory(const PosixSharedMemory&) = delete;
   PosixSharedMemory& operator=(const PosixSharedMemory&) = delete;
   std::span<std::byte> bytes() override { return bytes_; }
+  // Where the system has no such locks everybody holds it shared and nobody alone.
+  bool hold(Hold how) override {
+    const bool alone = how == Hold::alone;
+    if (flock(descriptor_.value(), (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) == 0) return true;
+    return !alone && errno != EWOULDBLOCK;
+  }
 
  private:
+  Descriptor descriptor_;
   std::span<std::byte> bytes_;
 };
 
-// The mapping stays when the descriptor is closed.
-Result<std::unique_ptr<SharedMemory>> map(const Descriptor& descriptor, const std::string& path,
+Result<std::unique_ptr<SharedMemory>> map(Descriptor descriptor, const std::string& path,
                                           std::uint64_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.value(), 0);
   if (base == MAP_FAILED) return read_error("map the shared memory", path, errno);
-  return std::unique_ptr<SharedMemory>(
-      std::make_unique<PosixSharedMemory>(std::span(static_cast<std::byte*>(base), bytes)));
+  return std::unique_ptr<SharedMemory>(std::make_unique<PosixSharedMemory>(
+      std::move(descriptor), std::span(static_cast<std::byte*>(base), bytes)));
 }
 
 Error too_small(const std::string& path, std::uint64_t bytes, std::uint64_t free_bytes) {
@@ -71,18 +80,19 @@ Result<std::unique_ptr<SharedMemory>> create_posix_shared_memory(const std::stri
                                                                  std::uint64_t bytes) {
   HF_CHECK(bytes > 0);
   const std::string path = shared_memory_path(name);
-  const Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
+  Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
   if (descriptor.value() < 0) return write_error("create the shared memory", path, errno);
   Result<void> reserved = reserve(descriptor, path, bytes);
   Result<std::unique_ptr<SharedMemory>> memory =
-      reserved.ok() ? map(descriptor, path, bytes) : Result<std::unique_ptr<SharedMemory>>(reserved.error());
+      reserved.ok() ? map(std::move(descriptor), path, bytes)
+                    : Result<std::unique_ptr<SharedMemory>>(reserved.error());
   if (!memory.ok()) unlink(path.c_str());
   return memory;
 }
 
 Result<std::unique_ptr<SharedMemory>> open_posix_shared_memory(const std::string& name) {
   const std::string path = shared_memory_path(name);
-  const Descriptor descriptor = open_descriptor(path, O_RDWR);
+  Descriptor descriptor = open_descriptor(path, O_RDWR);
   if (descriptor.value() < 0) return read_error("open the shared memory", path, errno);
   struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return read_error("get the size of", path, errno);
@@ -91,7 +101,7 @@ Result<std::unique_ptr<SharedMemory>> open_posix_shared_memory(const std::string
         ExitCode::data,
         "the shared memory {} is empty: the process that made it has not finished, or died on the way", path);
   }
-  return map(descriptor, path, static_cast<std::uint64_t>(info.st_size));
+  return map(std::move(descriptor), path, static_cast<std::uint64_t>(info.st_size));
 }
 
 }  // namespace holdfast

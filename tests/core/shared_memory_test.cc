@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 
 #include "runtime/core/machine_facts.h"
@@ -44,6 +45,42 @@ TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(made->bytes().front(), std::byte{9});
+}
+
+TEST_F(SharedMemoryTest, ManyHoldItSharedOrOneAlone) {
+  using Hold = SharedMemory::Hold;
+  const auto first = env.create_shared_memory(name, 10).value();
+  auto second = env.open_shared_memory(name).value();
+  EXPECT_TRUE(first->hold(Hold::alone)) << "nobody else holds it";
+  EXPECT_FALSE(second->hold(Hold::shared));
+  EXPECT_TRUE(first->hold(Hold::shared));
+  EXPECT_TRUE(second->hold(Hold::shared));
+  EXPECT_FALSE(first->hold(Hold::alone));
+  EXPECT_TRUE(first->hold(Hold::shared));
+  second.reset();
+  EXPECT_TRUE(first->hold(Hold::alone));
+}
+
+TEST_F(SharedMemoryTest, ADeadProcessHoldsNothing) {
+  const auto made = env.create_shared_memory(name, 10).value();
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto opened = posix_env().open_shared_memory(name);
+    const bool held = opened.ok() && (*opened)->hold(SharedMemory::Hold::shared);
+    if (held && write(ready[1], "", 1) == 1) pause();
+    std::_Exit(1);
+  }
+  char word = 1;
+  close(ready[1]);
+  EXPECT_EQ(read(ready[0], &word, 1), 1);
+  close(ready[0]);
+  EXPECT_FALSE(made->hold(SharedMemory::Hold::alone));
+  EXPECT_EQ(kill(child, SIGKILL), 0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(made->hold(SharedMemory::Hold::alone));
 }
 
 TEST_F(SharedMemoryTest, OutlivesItsMappingsUntilItsNameIsRemoved) {

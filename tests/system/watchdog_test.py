@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 import unittest
 from pathlib import Path
@@ -215,6 +216,18 @@ class WatchdogTest(unittest.TestCase):
         (guard,) = guards_of(start.boards)
         harness.kill(guard, signal.SIGKILL)
         self.expect_healed(start, [2])
+
+    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
+    def test_a_container_with_the_same_shared_memory(self):
+        """In there the run's processes cannot be seen, and their board is in use all the same."""
+        other = self.scene.run("in-a-container")
+        other.start(1, overrides=["--threads=1"]).expect_exit(0)
+        start = self.start()
+        words = ["unshare", "--pid", "--fork", "--mount-proc", str(harness.PROGRAM), "clean", str(other.directory)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        self.assertEqual([name for name in start.boards if not os.path.exists(f"/dev/shm/{name}")], [])
+        start.expect_exit(0, SETTLE_S)
+        self.expect_nothing_left(start)
 
     def test_all_ranks_of_the_host(self):
         """Nobody is left to go on: the launcher starts the run again."""

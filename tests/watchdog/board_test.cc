@@ -142,40 +142,44 @@ TEST_F(BoardTest, ClosesWhenNobodyIsLeft) {
   EXPECT_TRUE(next->take_slot(env, 1).ok());
 }
 
+// In use is what a process has open, be its number one that says nothing here: of another process namespace.
 TEST_F(BoardTest, OneThatEverybodyWasKilledOnIsRemoved) {
-  const std::string living = board_name(env.board + "living"), guarded = board_name(env.board + "guarded"),
-                    dead = board_name(env.board + "dead");
+  const std::string living = board_name(env.board + "living"), dead = board_name(env.board + "dead");
   const auto make = [&](const std::string& name) {
     return Board::open_or_create(env, name, {.slots = 1, .ring_spans = 4}).value();
   };
-  const std::unique_ptr<Process> sleeper = env.processes().start({.arguments = {"sleep", "1000"}}).value();
   const std::unique_ptr<Process> ended = env.processes().start({.arguments = {"true"}}).value();
-  env.own_id = sleeper->id();
-  ASSERT_TRUE(make(living)->take_slot(env, 0).ok());
-  const std::unique_ptr<Board> with_guard = make(guarded);
-  with_guard->header().guard_started_ticks = env.processes().facts(sleeper->id())->started_ticks;
-  with_guard->header().guard_process = sleeper->id();
+  ASSERT_TRUE(ended->wait_ended(10'000));
   env.own_id = ended->id();
+  std::unique_ptr<Board> held = make(living);
+  ASSERT_TRUE(held->take_slot(env, 0).ok());
   ASSERT_TRUE(make(dead)->take_slot(env, 0).ok());
   env.own_id = getpid();
-  ASSERT_TRUE(ended->wait_ended(10'000));
+  EXPECT_TRUE(ended->end().has_value());
   const std::string orphan = board_name(env.board + "orphan") + "-hosts";
   for (const std::string& table : {living + "-hosts", dead + "-hosts", orphan}) {
     ASSERT_TRUE(env.create_shared_memory(table, 8).ok());
   }
   EXPECT_GE(remove_dead_boards(env), 1u);
   EXPECT_TRUE(Board::open(env, living).ok());
-  EXPECT_TRUE(Board::open(env, guarded).ok());
   EXPECT_FALSE(Board::open(env, dead).ok());
   EXPECT_TRUE(env.open_shared_memory(living + "-hosts").ok());
   EXPECT_FALSE(env.open_shared_memory(dead + "-hosts").ok());
   EXPECT_FALSE(env.open_shared_memory(orphan).ok());
-  ASSERT_TRUE(sleeper->signal(SIGKILL).ok());
-  ASSERT_TRUE(sleeper->wait_ended(10'000));
+  held.reset();
   remove_dead_boards(env);
   EXPECT_FALSE(Board::open(env, living).ok());
-  EXPECT_FALSE(Board::open(env, guarded).ok());
-  EXPECT_TRUE(sleeper->end().has_value() && ended->end().has_value());
+}
+
+// Or a rank that comes would write on a board whose name another one just removes.
+TEST_F(BoardTest, WhatOneHasAloneNobodyElseOpens) {
+  made(1);
+  std::unique_ptr<Board> alone = Board::open_alone(env, env.board).value();
+  EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("is just being removed"));
+  EXPECT_FALSE(Board::open_alone(env, env.board).ok());
+  alone.reset();
+  const std::unique_ptr<Board> board = made(1);
+  EXPECT_THAT(Board::open_alone(env, env.board).error().message, HasSubstr("is in use"));
 }
 
 TEST_F(BoardTest, AReaderSeesWordsOfOneMoment) {

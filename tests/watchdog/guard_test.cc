@@ -152,6 +152,15 @@ TEST_F(GuardTest, LeavesWithTheLastRankAndRemovesTheBoard) {
   EXPECT_THAT(flights(), SizeIs(0)) << "they said that they would go";
 }
 
+TEST_F(GuardTest, LeavesABoardThatAnotherOneHasClosed) {
+  add_ranks(1);
+  const pid_t guard = start_guard();
+  board->header().magic = 0;
+  EXPECT_TRUE(ticks(2)) << "the rank lives";
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  EXPECT_EQ(end_of(guard), 0);
+}
+
 TEST_F(GuardTest, WritesWhatAllWereAtWhenOneDies) {
   add_ranks(3);
   start_guard();
