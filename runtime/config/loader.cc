@@ -226,13 +226,18 @@ void Loader::assign_text(const Option& option, const std::string& text, const st
   for (ValueProblem& problem : found) problems_.push_back({place, std::move(problem.message)});
 }
 
+std::string environment_name(const Option& option) {
+  std::string name = fmt::format("HOLDFAST_{}", option.key);
+  for (char& c : name) {
+    if (c == '.') c = '_';
+    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+  }
+  return name;
+}
+
 void Loader::load_environment() {
   for (const Option& option : option_registry()) {
-    std::string name = fmt::format("HOLDFAST_{}", option.key);
-    for (char& c : name) {
-      if (c == '.') c = '_';
-      if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-    }
+    const std::string name = environment_name(option);
     const std::string text = env_.variable(name);
     if (!text.empty()) assign_text(option, text, name, fmt::format("environment {}", name));
   }
@@ -272,6 +277,12 @@ Result<LoadedConfig> Loader::finish(const std::string& name) && {
 }
 
 }  // namespace
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  for (const Option& option : option_registry()) names.push_back(environment_name(option));
+  return names;
+}
 
 std::string format_problems(const std::vector<ConfigProblem>& problems) {
   std::size_t width = 0;

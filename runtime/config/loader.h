@@ -44,6 +44,9 @@ Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const s
 // with the environment of today.
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name);
 
+// The variables that keys are read from, set or not.
+std::vector<std::string> environment_names();
+
 // Splits "--section.key=value" arguments; anything else is an error with a sentence.
 Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& arguments);
 

@@ -4,8 +4,11 @@
 
 #include <sstream>
 
+#include "runtime/config/loader.h"
+#include "runtime/core/network.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/launch/build_places.h"
+#include "runtime/train/device_choice.h"
 
 namespace holdfast {
 namespace {
@@ -49,6 +52,14 @@ std::string tune_file(Env& env, const std::string& name) {
     if (is_file(env, folder + "/" + name)) return simplified(folder + "/" + name);
   }
   return "";
+}
+
+// What ranks read. Those on distant hosts get of the environment only what mpirun is told to take there.
+std::vector<std::string> variables_of_ranks() {
+  std::vector<std::string> names = environment_names();
+  names.insert(names.end(),
+               {network_variable, cuda_module_variable, "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
+  return names;
 }
 
 }  // namespace
@@ -122,8 +133,7 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   } else if (!options.hostfile.empty()) {
     words.insert(words.end(), {"--hostfile", options.hostfile});
   }
-  // What a test asks of the ranks is asked of those on distant hosts, too.
-  for (const char* name : {"HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"}) {
+  for (const std::string& name : variables_of_ranks()) {
     if (!env.variable(name).empty()) words.insert(words.end(), {"-x", name});
   }
   for (const std::string& name : shape.forwarded) words.insert(words.end(), {"-x", name});

@@ -10,10 +10,8 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* module_variable = "HOLDFAST_CUDA_MODULE";
-
 std::string module_path(Env& env) {
-  const std::string given = env.variable(module_variable);
+  const std::string given = env.variable(cuda_module_variable);
   return given.empty() ? fmt::format("{}/{}", program_directory(), cuda_module_file) : given;
 }
 
@@ -45,7 +43,7 @@ bool may_have_gpu(Env& env) {
     const Result<FileStatus> status = env.status(path);
     return status.ok() && status->exists;
   };
-  return !env.variable(module_variable).empty() || exists("/proc/driver/nvidia/version") ||
+  return !env.variable(cuda_module_variable).empty() || exists("/proc/driver/nvidia/version") ||
          exists("/dev/nvidiactl") || exists("/dev/dxg");
 }
 

@@ -1,8 +1,8 @@
 // Which device a run computes on: what `device` of a config asks for, what this machine and this build have,
 // and the device itself.
 //
-// The CUDA device is in a library of its own (kernels/cuda_loader.h) beside the program; the environment
-// variable HOLDFAST_CUDA_MODULE names another one.
+// The CUDA device is in a library of its own (kernels/cuda_loader.h) beside the program; an environment
+// variable names another one.
 #pragma once
 
 #include <map>
@@ -17,6 +17,8 @@
 #include "runtime/core/result.h"
 
 namespace holdfast {
+
+inline constexpr const char* cuda_module_variable = "HOLDFAST_CUDA_MODULE";
 
 // The library that computes on GPUs. It needs neither a GPU nor a driver to be loaded.
 Result<const CudaModule*> find_cuda_module(Env& env);

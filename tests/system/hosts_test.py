@@ -59,10 +59,10 @@ class HostsTest(unittest.TestCase):
                 "--host", self.cluster.host_list(SLOTS, names), str(run.scene.config), f"--run.directory={run.directory}",
                 *run.overrides, *overrides]
 
-    def launch(self, *overrides, ranks=RANKS, names=None, options=(), faults=SLOW_STEPS, until=14):
+    def launch(self, *overrides, ranks=RANKS, names=None, options=(), faults=SLOW_STEPS, until=14, **variables):
         run = self.scene.run(self.id().rsplit(".", 1)[1], OPTIONS)
         words = self.launch_words(run, *overrides, ranks=ranks, names=names, options=options)
-        start = self.cluster.start(run, words, faults=faults)
+        start = self.cluster.start(run, words, faults=faults, **variables)
         self.assertTrue(start.wait_for_step(until, SETTLE_S), start.tail())
         return run, start
 
@@ -123,9 +123,9 @@ class HostsTest(unittest.TestCase):
                           for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
         self.assertEqual(len(run.events("start")), 1)
 
-    def test_a_fault_point_on_another_host(self):
-        """What is asked of a rank reaches it wherever it is."""
-        run, start = self.launch(faults=f"step.begin@16:{RANKS - 1}=kill", until=3)
+    def test_variables_reach_other_hosts(self):
+        """What is asked of a rank reaches it wherever it is; ranks that differ in a setting would not begin."""
+        run, start = self.launch(faults=f"step.begin@16:{RANKS - 1}=kill", until=3, HOLDFAST_LOG_EVERY_STEPS="7")
         self.expect_finished(run, start)
         self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, RANKS - 1)], start.output())
 
