@@ -222,7 +222,7 @@ class WatchdogTest(unittest.TestCase):
         """In there the run's processes cannot be seen, and their board is in use all the same."""
         other = self.scene.run("in-a-container")
         other.start(1, overrides=["--threads=1"]).expect_exit(0)
-        start = self.start()
+        start = self.start(faults=",".join(f"step.begin@{step}=sleep:150" for step in range(2, STEPS)))  # it lasts
         words = ["unshare", "--pid", "--fork", "--mount-proc", str(harness.PROGRAM), "clean", str(other.directory)]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         self.assertEqual([name for name in start.boards if not os.path.exists(f"/dev/shm/{name}")], [])
