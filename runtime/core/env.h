@@ -90,7 +90,7 @@ class SharedMemory {
   virtual std::span<std::byte> bytes() = 0;
   // A lock on it (flock) that goes with this object and with the process: many hold it shared, or one alone.
   // The kernel knows who lives where a process number says nothing, as in another process namespace. Does
-  // not wait: false when others hold it so that this one cannot.
+  // not wait: false when others hold it so that this one cannot, which then holds it no longer, either.
   virtual bool hold(Hold how) = 0;
 };
 
