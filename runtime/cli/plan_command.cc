@@ -12,6 +12,7 @@
 #include "runtime/core/units.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
+#include "runtime/plan/step_ops.h"
 #include "runtime/plan/timed_layers.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/rank_layout.h"
@@ -20,7 +21,7 @@ namespace holdfast {
 namespace {
 
 constexpr const char* usage =
-    "usage: holdfast plan RUN.toml --ranks N [--suggest] [--section.key=value ...]\n"
+    "usage: holdfast plan RUN.toml --ranks N [--suggest | --ops] [--section.key=value ...]\n"
     "\n"
     "What N ranks would hold, send and take in a step, before any of them starts: memory of every rank as "
     "the\n"
@@ -29,6 +30,8 @@ constexpr const char* usage =
     "to read it and how far to trust it.\n"
     "\n"
     "  --suggest          the layouts of N ranks that fit, the fastest first, and the keys to set\n"
+    "  --ops              every op that one rank launches in a step, by shape: calls, GFLOP, bytes;\n"
+    "                     --rank R: of this rank instead of rank 0\n"
     "  --memory-gib X     what one rank has; left out, N ranks share this machine\n"
     "  --peak-tflops X    of what one rank computes on, with\n"
     "  --memory-gbs Y     the rate of its memory (10^9 bytes read or written per second); left out, a CPU "
@@ -43,7 +46,7 @@ constexpr const char* usage =
 
 struct PlanWords {
   std::vector<std::string> overrides, others;
-  bool suggest = false, json = false;
+  bool suggest = false, ops = false, json = false;
 };
 
 PlanWords split(const std::vector<std::string>& words) {
@@ -53,6 +56,8 @@ PlanWords split(const std::vector<std::string>& words) {
     const bool is_key = name.find('.') != std::string::npos || name == "--threads" || name == "--device";
     if (word == "--suggest") {
       result.suggest = true;
+    } else if (word == "--ops") {
+      result.ops = true;
     } else if (word == "--json") {
       result.json = true;
     } else {
@@ -100,13 +105,19 @@ Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int 
 // that both ends see and out of it again, each byte read and written twice.
 constexpr double memory_passes_of_a_message = 4.0;
 
+// Returns what the config alone says of the machine.
+PlannedMachine machine_of(const Config& config, int ranks) {
+  const bool on_cpu = config.device == "cpu";
+  return {.host_sees_memory = on_cpu,
+          .with_nccl = !on_cpu && ranks > 1 && config.parallel.exchange != "host"};
+}
+
 Result<Place> place_of(Env& env, const Config& config, const std::map<std::string, std::string>& origin,
                        int ranks, const Stated& stated) {
   Place place;
   PlannedMachine& machine = place.machine;
   const bool on_cpu = config.device == "cpu";
-  machine.host_sees_memory = on_cpu;
-  machine.with_nccl = !on_cpu && ranks > 1 && config.parallel.exchange != "host";
+  machine = machine_of(config, ranks);
   if (stated.memory_gib > 0.0) {
     constexpr double gib = 1024.0 * 1024.0 * 1024.0;
     machine.rank_bytes = static_cast<std::uint64_t>(std::min(stated.memory_gib * gib, 1e18));
@@ -204,18 +215,33 @@ int answer(Env& env, const Config& config, int ranks, const PlannedMachine& mach
   return 0;
 }
 
+int print_ops(Env& env, const Config& config, int ranks, int rank, bool as_json) {
+  const Result<StepOps> step = step_ops(env, config, ranks, rank, machine_of(config, ranks));
+  if (!step.ok()) return complain(step.error());
+  if (as_json) {
+    print(step_ops_json(*step));
+  } else {
+    fmt::print("{}", step_ops_text(*step));
+  }
+  return 0;
+}
+
 Result<int> plan(const std::vector<std::string>& arguments) {
   Env& env = posix_env();
   PlanWords words = split(arguments);
   HF_TRY(const Arguments parsed,
          Arguments::parse("plan", words.others, {"RUN.toml"},
-                          {"ranks", "memory-gib", "peak-tflops", "memory-gbs", "link-gbs"}));
+                          {"ranks", "rank", "memory-gib", "peak-tflops", "memory-gbs", "link-gbs"}));
   HF_TRY(const std::int64_t ranks, parsed.integer("ranks", 0, 1));
   constexpr std::int64_t ranks_max = 65536;
   if (!parsed.has("ranks") || ranks > ranks_max) {
     return fail(ExitCode::config, "plan needs --ranks N, how many ranks the run would have, 1 to {}",
                 ranks_max);
   }
+  HF_TRY(const std::int64_t rank, parsed.integer("rank", 0, 0));
+  if (rank >= ranks) return fail(ExitCode::config, "--rank is {}, expected 0 to {}", rank, ranks - 1);
+  if (words.suggest && words.ops) return fail(ExitCode::config, "give --suggest or --ops, not both");
+  if (parsed.has("rank") && !words.ops) return fail(ExitCode::config, "--rank belongs to --ops");
   HF_TRY(const Stated stated, Stated::of(parsed));
   HF_TRY(const std::vector<Override> overrides, parse_overrides(words.overrides));
   HF_TRY(LoadedConfig loaded, load_config(env, parsed.positional(0), overrides));
@@ -224,6 +250,7 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   if (config.device == "cpu") HF_TRY_VOID(check_device(env, config, loaded.origin));
   HF_TRY_VOID(resolve_with_data(env, config));
   if (!words.suggest) HF_TRY_VOID(check_layout(config, static_cast<int>(ranks)));
+  if (words.ops) return print_ops(env, config, static_cast<int>(ranks), static_cast<int>(rank), words.json);
   HF_TRY(const Place place, place_of(env, config, loaded.origin, static_cast<int>(ranks), stated));
   return answer(env, config, static_cast<int>(ranks), place.machine, words);
 }

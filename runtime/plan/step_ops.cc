@@ -1,0 +1,274 @@
+#include "runtime/plan/step_ops.h"
+
+#include <map>
+#include <memory>
+
+#include "kernels/visit_op.h"
+#include "runtime/bench/op_text.h"
+#include "runtime/bench/table.h"
+#include "runtime/core/units.h"
+#include "runtime/train/planned_rank.h"
+#include "runtime/train/rank_layout.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+namespace {
+
+// Where an op's options are pointers, only whether they are there counts.
+template <typename Op>
+Json arguments_of(const Op& op) {
+  Json json = Json::object();
+#define HF_NUMBER(field) \
+  if constexpr (requires { op.field; }) json[#field] = op.field
+#define HF_TYPE(field) \
+  if constexpr (requires { op.field; }) json[#field] = name_of(op.field)
+#define HF_OPTION(field) \
+  if constexpr (requires { op.field; }) json[#field] = op.field != nullptr
+  HF_NUMBER(m);
+  HF_NUMBER(n);
+  HF_NUMBER(k);
+  HF_NUMBER(transpose_a);
+  HF_NUMBER(transpose_b);
+  HF_NUMBER(batch);
+  HF_NUMBER(rows);
+  HF_NUMBER(sequence_length);
+  HF_NUMBER(heads);
+  HF_NUMBER(kv_heads);
+  HF_NUMBER(head_size);
+  HF_NUMBER(width);
+  HF_NUMBER(columns);
+  HF_NUMBER(feed_forward);
+  HF_NUMBER(vocabulary);
+  HF_NUMBER(row_stride);
+  HF_NUMBER(part_count);
+  HF_NUMBER(slice_count);
+  HF_NUMBER(tensor_count);
+  HF_NUMBER(block_count);
+  HF_NUMBER(count);
+  HF_NUMBER(bytes);
+  HF_NUMBER(accumulate);
+  HF_TYPE(dtype);
+  HF_TYPE(dtype_c);
+  HF_OPTION(bias);
+  HF_OPTION(first_key);
+  HF_OPTION(positions);
+  HF_OPTION(positions_gradient);
+  HF_OPTION(dresidual);
+  HF_OPTION(square_sums);
+#undef HF_NUMBER
+#undef HF_TYPE
+#undef HF_OPTION
+  if constexpr (requires {
+                  op.gradient_scale;
+                  op.row_stride;
+                })
+    json["gradient"] = op.gradient_scale < 0.0F || op.gradient_scale > 0.0F;
+  return json;
+}
+
+// Counts launches by what they do.
+class OpCounter {
+ public:
+  explicit OpCounter(Worker& worker) {
+    for (const Segment& segment : worker.optimizer().segments()) {
+      table_.push_back({.copy = worker.spec().dtype == DType::bf16 ? &copy_ : nullptr,
+                        .count = static_cast<std::int64_t>(segment.elements)});
+    }
+  }
+  OpCounter(const OpCounter&) = delete;
+  OpCounter& operator=(const OpCounter&) = delete;
+
+  void count(OpId id, const void* arguments) {
+    if (id != AdamW::id) return add(id, arguments);
+    AdamW update = *static_cast<const AdamW*>(arguments);
+    update.tensors = table_.data();
+    add(id, &update);
+  }
+  std::vector<StepOp> take() { return std::move(ops_); }
+
+ private:
+  void add(OpId id, const void* arguments) {
+    StepOp op{.id = id,
+              .shape = shape_text(id, arguments),
+              .arguments = visit_op(id, arguments, [](const auto& of_id) { return arguments_of(of_id); }),
+              .cost = cost_of(id, arguments),
+              .calls = 1};
+    const std::string key = fmt::format("{} {} {}", name_of(id), op.arguments.dump(), op.cost.bytes_updated);
+    const auto [place, is_new] = places_.try_emplace(key, ops_.size());
+    if (is_new) {
+      ops_.push_back(std::move(op));
+    } else {
+      ++ops_[place->second].calls;
+    }
+  }
+
+  // Stands for the optimizer's table, which lies where the host may not see it.
+  std::vector<AdamWTensor> table_;
+  BFloat16 copy_;
+  std::map<std::string, std::size_t> places_;  // in ops_
+  std::vector<StepOp> ops_;
+};
+
+// Hands the buckets of one chunk to the lane reduction, as the running rank does.
+class ChunkBuckets final : public BucketObserver {
+ public:
+  ChunkBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
+  Result<void> wait_for_place(int bucket) override {
+    return worker_.reduction().wait_for_place(first_ + bucket);
+  }
+  void bucket_launched(int bucket) override {
+    worker_.reduction().bucket_launched(first_ + bucket, worker_.device().ticket());
+    ++count_;
+  }
+  int end() const { return first_ + count_; }
+
+ private:
+  Worker& worker_;
+  int first_, count_ = 0;
+};
+
+// The chunks of a stage one after the other: a pipeline's schedule changes the order of launches alone.
+Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
+  Device& device = worker.device();
+  const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
+  const bool is_first = slot % each_lane == 0, is_last = (slot + 1) % each_lane == 0;
+  const TokenBatch tokens = worker.stage_tokens(slot, {}, {}, {});
+  const auto chunks = static_cast<int>(worker.parts().size());
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    HF_TRY_VOID(worker.model(chunk).forward(device, tokens, 0));
+  }
+  int first_bucket = 0;
+  for (int chunk = chunks; chunk-- > 0;) {
+    const Model& model = worker.model(chunk);
+    ChunkBuckets buckets(worker, first_bucket);
+    for (const BackwardPart part : model.backward_parts()) {
+      HF_TRY_VOID(model.backward(device, tokens, 0, &worker.loss_sums()[slot],
+                                 {.part = part,
+                                  .accumulate = !is_first,
+                                  .observer = is_last ? &buckets : nullptr,
+                                  .completes_lane = is_last,
+                                  .follows_forward = worker.mesh().shape().pipeline == 1}));
+    }
+    first_bucket = buckets.end();
+  }
+  return {};
+}
+
+// In the order of LaneRunner and run_step() of a rank that trains, without the vote.
+Result<void> launch_step(Worker& worker) {
+  LaneReduction& reduction = worker.reduction();
+  reduction.begin_step();
+  const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
+  std::size_t slot = 0;
+  for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
+    HF_TRY_VOID(reduction.begin_wave(wave));
+    if (worker.lanes().lane_of(wave, worker.seat().data) >= 0) {
+      for (std::size_t i = 0; i < each_lane; ++i) HF_TRY_VOID(launch_microbatch(worker, slot++));
+      reduction.backward_launched();
+    }
+    HF_TRY_VOID(reduction.finish_wave());
+  }
+  HF_TRY_VOID(worker.join_tied_gradients());
+  HF_TRY_VOID(reduction.finish_step());
+  worker.optimizer().launch_update(worker.device(), {});
+  HF_TRY_VOID(worker.parameter_gather().begin());
+  return worker.parameter_gather().finish();
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  return bytes == 0 ? "" : format_bytes(bytes);
+}
+
+}  // namespace
+
+Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, const PlannedMachine& machine) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  HF_CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
+  const Mesh mesh = mesh_of(config, ranks);
+  const std::vector<std::string> one_host(static_cast<std::size_t>(mesh.shape().ranks()));
+  FaultPoints faults;
+  AbsentPeers peers(rank, mesh.shape().ranks());
+  PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
+  HF_TRY(const std::unique_ptr<Worker> worker,
+         Worker::plan({.env = env,
+                       .faults = faults,
+                       .communicator = peers,
+                       .device = device,
+                       .config = config,
+                       .mesh = mesh,
+                       .buddies = replica_buddies(config, mesh, one_host),
+                       .data = nullptr},
+                      machine.with_nccl));
+  StepOps step{.config = config,
+               .ranks = ranks,
+               .rank = rank,
+               .seat = worker->seat(),
+               .device_bytes = worker->memory_plan().total_bytes(MemoryPlace::device)};
+  for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
+  for (int wave = 0; wave < worker->lanes().waves(); ++wave) {
+    step.lanes += worker->lanes().lane_of(wave, step.seat.data) >= 0 ? 1 : 0;
+  }
+  OpCounter counter(*worker);
+  device.observe([&](OpId id, const void* arguments) { counter.count(id, arguments); });
+  const Result<void> launched = launch_step(*worker);
+  device.observe({});
+  HF_TRY_VOID(launched);
+  step.ops = counter.take();
+  return step;
+}
+
+std::string step_ops_text(const StepOps& step) {
+  TextTable table({"op", "shape", "calls", "GFLOP", "read", "written"}, 2);
+  double flops = 0.0;
+  std::int64_t launches = 0;
+  for (const StepOp& op : step.ops) {
+    table.add({name_of(op.id), op.shape, fmt::format("{}", op.calls),
+               op.cost.flops > 0.0 ? digits(op.cost.flops / 1e9) : "", bytes_text(op.cost.bytes_read),
+               bytes_text(op.cost.bytes_written)});
+    flops += op.cost.flops * static_cast<double>(op.calls);
+    launches += op.calls;
+  }
+  return fmt::format(
+      "ops of a step of rank {} of {} (data {}, pipeline {}, tensor {}), in the order of their first launch; "
+      "GFLOP and bytes are of one call\n\n{}\n{} launches of ops, {} GFLOP\n",
+      step.rank, step.ranks, step.seat.data, step.seat.pipeline, step.seat.tensor, table.text(), launches,
+      digits(flops / 1e9));
+}
+
+Json step_ops_json(const StepOps& step) {
+  const ModelSpec spec = make_model_spec(step.config);
+  const TrainingConfig& training = step.config.training;
+  const std::int64_t rows = training.microbatch_size * training.sequence_length;
+  Json json = {{"ranks", step.ranks},
+               {"rank", step.rank},
+               {"device", step.config.device},
+               {"preset", step.config.model.preset},
+               {"precision", training.precision},
+               {"recompute", training.recompute},
+               {"cuda_graphs", training.cuda_graphs},
+               {"document_mask", step.config.data.document_mask},
+               {"parameters", parameter_count(spec)},
+               {"padded_vocabulary", spec.padded_vocabulary},
+               {"flops_per_token", flops_per_token(spec, training.sequence_length)},
+               {"sequence_length", training.sequence_length},
+               {"microbatch_rows", rows},
+               {"lanes", step.lanes},
+               {"microbatches", step.lanes * training.microbatches_per_lane},
+               {"tokens", step.lanes * training.microbatches_per_lane * rows},
+               {"gradient_blocks", step.gradient_blocks},
+               {"device_bytes", step.device_bytes},
+               {"ops", Json::array()}};
+  for (const StepOp& op : step.ops) {
+    json["ops"].push_back({{"op", name_of(op.id)},
+                           {"shape", op.shape},
+                           {"calls", op.calls},
+                           {"flops", op.cost.flops},
+                           {"bytes_read", op.cost.bytes_read},
+                           {"bytes_written", op.cost.bytes_written},
+                           {"bytes_updated", op.cost.bytes_updated},
+                           {"arguments", op.arguments}});
+  }
+  return json;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,49 @@
+// Lists every op that one rank launches in one training step, without a device: the rank's own Worker
+// launches the step on a device that runs nothing (runtime/train/planned_rank.h), and the launches are
+// counted. tools/predict turns the list into the time of a step on a GPU.
+//
+// The step is a run's second or a later one: every microbatch of every lane of the rank, the sum of the
+// gradients over the lanes, the update and the exchange of parameters. Messages between ranks are not ops;
+// the copies that a transport launches are. Evaluations and checkpoints are not part of a step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cost.h"
+#include "kernels/op.h"
+#include "parallel/mesh.h"
+#include "runtime/bench/report.h"
+#include "runtime/config/config.h"
+#include "runtime/plan/layout_plan.h"
+
+namespace holdfast {
+
+// All launches of an op with the same shape, types and options.
+struct StepOp {
+  OpId id = OpId::count;
+  std::string shape;       // shape_text() of runtime/bench/op_text.h
+  Json arguments;          // every shape, type and option of the op by the name of its field
+  OpCost cost;             // of one call
+  std::int64_t calls = 0;  // in a step
+};
+
+struct StepOps {
+  Config config;  // resolved
+  int ranks = 1, rank = 0;
+  MeshSeat seat;
+  std::int64_t lanes = 0;             // that this rank runs in a step, one after the other
+  std::uint64_t gradient_blocks = 0;  // whose sums of squares the host adds up
+  std::uint64_t device_bytes = 0;  // of the rank's memory plan in device memory, without kernels' workspace
+  std::vector<StepOp> ops = {};    // in the order of their first launch
+};
+
+// `config` is resolved, but for parallel.data; 0 <= rank < ranks. ExitCode::config with every rule that is
+// broken (rank_layout.h).
+Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, const PlannedMachine& machine);
+
+std::string step_ops_text(const StepOps& step);
+Json step_ops_json(const StepOps& step);
+
+}  // namespace holdfast

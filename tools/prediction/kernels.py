@@ -1,0 +1,186 @@
+"""What each op's CUDA implementation launches: how many kernels, and what each of them moves, multiplies and waits for.
+
+Read from kernels/cuda/*.cu; the docstring of each function names the file. A new op, or one whose implementation changes,
+changes here. The shapes and the bytes that an op must move come from the program (holdfast plan --ops --json).
+"""
+from dataclasses import dataclass
+from math import ceil
+
+from . import rooflines as r
+
+BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One kernel. It takes as long as the slowest of its limits, and then what it waits for."""
+    bytes: float = 0.0
+    flops: float = 0.0
+    flops_rate: float = 1.0
+    bytes_rate: float = 0.0  # 0: streaming
+    instructions: float = 0.0
+    waiting_s: float = 0.0
+
+    def seconds(self, device):
+        rate = self.bytes_rate or device.streaming
+        return max(r.SHORTEST_KERNEL_S, self.flops / self.flops_rate, self.bytes / rate,
+                   self.instructions / device.issue) + self.waiting_s
+
+
+@dataclass(frozen=True)
+class Call:
+    """An op of the program's list, as the functions below see it."""
+    op: str
+    arguments: dict
+    flops: float
+    bytes_read: float
+    bytes_written: float
+    tokens_are_pinned: bool
+    is_token_copy: bool = False
+
+    def __getattr__(self, name):
+        try:
+            return self.arguments[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def bytes_moved(self):
+        return self.bytes_read + self.bytes_written
+
+
+KERNELS = {}
+
+
+def kernels_of(*names):
+    def register(function):
+        for name in names:
+            KERNELS[name] = function
+        return function
+    return register
+
+
+@kernels_of("matmul")
+def matmul(call, device):
+    """cublaslt_matmul.cc: one kernel, and one that adds the parts where the sum is cut."""
+    m, n, k = call.m, call.n, call.k
+    if min(m, n, k) == 0:
+        return [Pass()]
+    if call.dtype == "fp32":
+        return [Pass(call.bytes_moved, call.flops, r.MATMUL_FLOPS_FP32, waiting_s=r.MATMUL_RAMP_S)]
+    rate = r.matmul_flops(min(m, n, k)) * (r.WEIGHT_GRADIENT_SHARE if call.transpose_a else 1.0)
+    tiles = ceil(m / r.MATMUL_TILE_M) * ceil(n / r.MATMUL_TILE_N)
+    parts = max(1, min(ceil(device.processors / tiles), k // r.MATMUL_PART_K_MIN, r.MATMUL_WORKSPACE_BYTES // (4 * m * n)))
+    if parts == 1:
+        return [Pass(call.bytes_moved, call.flops, rate, waiting_s=r.MATMUL_RAMP_S)]
+    of_parts = parts * m * n * 4
+    result = m * n * BYTES[call.dtype_c] * (2 if call.accumulate else 1)
+    return [Pass(call.bytes_moved - result + of_parts, call.flops, rate, waiting_s=r.MATMUL_RAMP_S), Pass(of_parts + result)]
+
+
+@kernels_of("bias_gradient")
+def bias_gradient(call, device):
+    """bias_gradient.cu: partial sums of groups of rows, then column_sums.cu."""
+    return [Pass(call.bytes_read), Pass(waiting_s=r.COLUMN_SUMS_S - r.SHORTEST_KERNEL_S)]
+
+
+@kernels_of("layernorm_backward", "rmsnorm_backward")
+def norm_backward(call, device):
+    """norm_backward.cu: one pass over the rows, then column_sums.cu."""
+    return [Pass(call.bytes_moved), Pass(waiting_s=r.COLUMN_SUMS_S - r.SHORTEST_KERNEL_S)]
+
+
+@kernels_of("layernorm_forward", "rmsnorm_forward", "add", "accumulate", "tree_sum", "cast", "square_sum", "adamw",
+            "cross_entropy_join")
+def streaming(call, device):
+    """norm_forward.cu, elementwise.cu, tree_sum.cu, square_sum.h, optimizer.cu: one kernel, every operand once."""
+    return [Pass(call.bytes_moved)]
+
+
+@kernels_of("fill_zero")
+def fill_zero(call, device):
+    """elementwise.cu: cudaMemsetAsync."""
+    return [Pass(call.bytes_written)]
+
+
+@kernels_of("copy")
+def copy(call, device):
+    """elementwise.cu: cudaMemcpyAsync, from the host where it is a microbatch's tokens."""
+    if call.is_token_copy:
+        return [Pass(call.bytes_written, bytes_rate=r.PCIE_BYTES)]
+    return [Pass(call.bytes_moved, bytes_rate=device.copying)]
+
+
+@kernels_of("embedding_forward")
+def embedding_forward(call, device):
+    """embedding.cu: one kernel, whose blocks read their token first."""
+    return [Pass(call.bytes_moved, waiting_s=call.rows * r.PINNED_TOKEN_S if call.tokens_are_pinned else 0.0)]
+
+
+@kernels_of("embedding_backward")
+def embedding_backward(call, device):
+    """embedding.cu and sorted_tokens.cu: sort in tiles, merge, add to the table, add to the positions."""
+    tiles = ceil(call.rows / r.SORT_TILE_ROWS)
+    rows_bytes = call.rows * call.width * BYTES[call.dtype]
+    serial = call.rows * r.HOT_TOKEN_SHARE * r.HOT_TOKEN_ROW_S
+    table = Pass(call.bytes_moved)
+    passes = [Pass(waiting_s=r.SORT_TILES_S)]
+    if tiles > 1:
+        passes.append(Pass(waiting_s=(tiles - 1) * r.MERGE_TILE_S))
+    passes.append(Pass(call.bytes_moved, waiting_s=max(0.0, serial - table.seconds(device))))
+    return passes + ([Pass(rows_bytes)] if call.positions_gradient else [])
+
+
+@kernels_of("rotary")
+def rotary(call, device):
+    """rotary.cu: blocks of 128 threads for the pairs of a row, the last of which is not full."""
+    threads = call.heads * call.head_size // 2 // (16 // BYTES[call.dtype])
+    used = threads / (ceil(threads / 128) * 128)
+    return [Pass(call.bytes_moved, bytes_rate=device.streaming * max(used, 0.6))]
+
+
+def attention_rate(call, direction):
+    points = r.ATTENTION_FLOPS.get((direction, call.head_size)) if call.dtype == "bf16" else None
+    return r.ATTENTION_FLOPS_GENERAL if points is None else r.interpolated(points, call.sequence_length)
+
+
+@kernels_of("attention_forward")
+def attention_forward(call, device):
+    """attention_mma.cu; attention.cu for other head sizes and fp32."""
+    return [Pass(call.bytes_moved, call.flops, attention_rate(call, "forward"))]
+
+
+@kernels_of("attention_backward")
+def attention_backward(call, device):
+    """attention_mma_backward.cu: deltas, then the pass for keys and values, then the one for queries."""
+    rate = attention_rate(call, "backward")
+    out = call.batch * call.sequence_length * call.heads * call.head_size * BYTES[call.dtype]
+    factor = r.PINNED_FIRST_KEY_FACTOR if call.first_key and call.tokens_are_pinned else 1.0
+    keys = factor * call.flops * r.ATTENTION_KEY_PASS_SHARE
+    return [Pass(2 * out), Pass(call.bytes_moved, keys, rate), Pass(call.bytes_moved, factor * call.flops - keys, rate)]
+
+
+@kernels_of("gelu_forward", "gelu_backward")
+def gelu(call, device):
+    """activation.cu: memory or instructions, whichever is more."""
+    each = r.GELU_FORWARD_INSTRUCTIONS if call.op == "gelu_forward" else r.GELU_BACKWARD_INSTRUCTIONS
+    return [Pass(call.bytes_moved, instructions=each * call.count)]
+
+
+@kernels_of("swiglu_forward", "swiglu_backward")
+def swiglu(call, device):
+    """activation.cu: memory or instructions, whichever is more."""
+    each = r.SWIGLU_FORWARD_INSTRUCTIONS if call.op == "swiglu_forward" else r.SWIGLU_BACKWARD_INSTRUCTIONS
+    return [Pass(call.bytes_moved, instructions=each * call.rows * call.feed_forward)]
+
+
+@kernels_of("cross_entropy", "cross_entropy_slice", "cross_entropy_gradient")
+def cross_entropy(call, device):
+    """cross_entropy.cu: a block per row; the second read of the logits comes from the L2 cache."""
+    return [Pass(call.bytes_moved, waiting_s=call.rows * r.PINNED_TARGET_S if call.tokens_are_pinned else 0.0)]
+
+
+@kernels_of("loss_sum")
+def loss_sum(call, device):
+    """cross_entropy.cu: one block."""
+    return [Pass(waiting_s=call.count / 8192 * r.LOSS_SUM_READS_S)]
