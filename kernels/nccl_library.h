@@ -8,7 +8,9 @@
 // and abort too), an open group belongs to its thread. Errors are the libraries' own codes.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +42,26 @@ struct NcclUniqueId {
   std::array<char, 128> bytes = {};
 };
 
+// What one rank says of a communicator when it joins it.
+struct NcclCommConfig {
+  int ranks = 1;
+  NcclUniqueId id = {};  // the same on all ranks, from unique_id() of one of them
+  int rank = 0;
+  std::string name = {};  // shown in NCCL's own messages and tools, where the version knows of it (2.27)
+  int max_ctas = 0;       // limit of thread blocks of its kernels (ncclConfig_t.maxCTAs); 0: NCCL's default
+};
+
+// Computes the NcclCommConfig::max_ctas with which the kernels of all communicators on a GPU run at the same
+// time: they wait for each other, so one that finds no free multiprocessor could be a deadlock. 32 thread
+// blocks for all together, or one each: a GPU that trains has more multiprocessors. The GPUs make no
+// difference, because the ranks of a communicator must agree. A power of two, because NCCL rounds the
+// channels of send and receive up to one (paths.cc, ncclTopoComputeP2pChannels).
+inline int nccl_max_ctas(int ranks_per_gpu, int communicators) {
+  const unsigned at_once = static_cast<unsigned>(ranks_per_gpu * communicators), ctas_of_all = 32;
+  if (at_once <= 1) return 0;
+  return static_cast<int>(std::bit_floor(std::max(1U, ctas_of_all / at_once)));
+}
+
 class NcclLibrary {
  public:
   // The oldest supported, and the first whose communicators can be aborted inside a group; before, each is
@@ -51,16 +73,23 @@ class NcclLibrary {
 
   virtual ~NcclLibrary() = default;
   virtual int version() const = 0;  // 22809: 2.28.9
-  // So many ranks use one GPU, each with so many communicators at work beside each other. Before the first
-  // communicator, with the same numbers on all ranks.
-  virtual void share_gpus(int ranks_per_gpu, int communicators) = 0;
+
+  // States for the communicators made from now on that so many ranks use one GPU, each with so many
+  // communicators at work at the same time; until it is called, one of each. max_ctas() follows from it. All
+  // ranks of a membership epoch give the same numbers; the next epoch, whose numbers may differ, gives its
+  // own.
+  void share_gpus(int ranks_per_gpu, int communicators) {
+    ranks_per_gpu_ = ranks_per_gpu;
+    communicators_at_once_ = communicators;
+  }
+  int ranks_per_gpu() const { return ranks_per_gpu_; }
+  int communicators_at_once() const { return communicators_at_once_; }
+  int max_ctas() const { return nccl_max_ctas(ranks_per_gpu_, communicators_at_once_); }
 
   // NCCL. Communicators are non-blocking: what starts on one may return in_progress, and until comm_state()
   // says something else, nothing but that and comm_abort() may be called on it.
   virtual NcclResult unique_id(NcclUniqueId& id) = 0;
-  // `name`: shown in NCCL's own messages and tools, where the version knows of it (2.27).
-  virtual NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
-                               const std::string& name) = 0;
+  virtual NcclResult comm_init(NcclComm& comm, const NcclCommConfig& config) = 0;
   // What the communicator is doing, or the error that it met since (ncclCommGetAsyncError).
   virtual NcclResult comm_state(NcclComm comm, NcclResult& state) = 0;
   virtual NcclResult comm_abort(NcclComm comm) = 0;  // blocks, perhaps for ever; also for an orderly end
@@ -78,6 +107,7 @@ class NcclLibrary {
   virtual CudaError set_device(int device) = 0;  // of the calling thread
   virtual CudaError allocate(void** memory, std::size_t bytes) = 0;
   virtual CudaError free(void* memory) = 0;
+  virtual CudaError free_memory(std::size_t& bytes) = 0;    // how much of the current device's is free
   virtual CudaError stream_create(CudaStream& stream) = 0;  // that does not wait for the default stream
   virtual CudaError stream_query(CudaStream stream) = 0;
   virtual CudaError stream_destroy(CudaStream stream) = 0;
@@ -87,6 +117,9 @@ class NcclLibrary {
   virtual CudaError event_destroy(CudaEvent event) = 0;
   virtual CudaError last_cuda_error() = 0;  // and forgets it, unless it is sticky
   virtual std::string text(CudaError error) = 0;
+
+ private:
+  int ranks_per_gpu_ = 1, communicators_at_once_ = 1;
 };
 
 // As the dynamic loader finds it.

@@ -5,9 +5,7 @@
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <nccl.h>
-#include <stdlib.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -86,14 +84,6 @@ class LoadedNccl final : public NcclLibrary {
  public:
   LoadedNccl(const NcclFunctions& functions, int version) : nccl_(functions), version_(version) {}
   int version() const override { return version_; }
-  // Kernels of ranks and of communicators on one GPU wait for each other: all their thread blocks must fit at
-  // once. The same limit everywhere, whatever the GPUs: NCCL wants one for a communicator.
-  void share_gpus(int ranks_per_gpu, int communicators) override {
-    constexpr int blocks_max = 32;  // of all of them: a GPU that trains has more multiprocessors
-    const int at_once = ranks_per_gpu * communicators;
-    if (ranks_per_gpu > 1) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-    setenv("NCCL_MAX_CTAS", std::to_string(std::max(1, blocks_max / at_once)).c_str(), 0);
-  }
 
   NcclResult unique_id(NcclUniqueId& id) override {
     ncclUniqueId raw_id;
@@ -101,21 +91,20 @@ class LoadedNccl final : public NcclLibrary {
     std::memcpy(id.bytes.data(), raw_id.internal, sizeof(raw_id.internal));
     return of(result);
   }
-  NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
-                       const std::string& name) override {
+  NcclResult comm_init(NcclComm& comm, const NcclCommConfig& wanted) override {
     ncclUniqueId raw_id;
-    std::memcpy(raw_id.internal, id.bytes.data(), sizeof(raw_id.internal));
-    // An older library reads as much of the structure as it knows (init.cc, parseCommConfig).
+    std::memcpy(raw_id.internal, wanted.id.bytes.data(), sizeof(raw_id.internal));
+    // An older library reads as much of the structure as it knows (init.cc, parseCommConfig). Variables of
+    // the environment win over it (envConfigOverride): a user's NCCL_MAX_CTAS stays what the user wants.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.splitShare = 0;  // nothing is shared with what will be aborted
+    if (wanted.max_ctas > 0) config.maxCTAs = wanted.max_ctas;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
-    config.commName = name.c_str();  // NCCL copies it
-#else
-    static_cast<void>(name);
+    config.commName = wanted.name.c_str();  // NCCL copies it
 #endif
     ncclComm_t made = nullptr;
-    const ncclResult_t result = nccl_.comm_init(&made, ranks, raw_id, rank, &config);
+    const ncclResult_t result = nccl_.comm_init(&made, wanted.ranks, raw_id, wanted.rank, &config);
     comm = reinterpret_cast<NcclComm>(made);
     return of(result);
   }
@@ -161,6 +150,10 @@ class LoadedNccl final : public NcclLibrary {
   CudaError free(void* memory) override {
     return cudaFree(memory);
   }
+  CudaError free_memory(std::size_t& bytes) override {
+    std::size_t total = 0;
+    return cudaMemGetInfo(&bytes, &total);
+  }
   CudaError stream_create(CudaStream& stream) override {
     cudaStream_t made = nullptr;
     const cudaError_t error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
@@ -203,7 +196,6 @@ class LoadedNccl final : public NcclLibrary {
 }  // namespace
 
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file) {
-  setenv("NCCL_NVLS_ENABLE", "0", 0);
   HF_TRY(const NcclFunctions functions, load_functions(file));
   int version = 0;
   if (functions.get_version(&version) != ncclSuccess || version < NcclLibrary::version_min) {

@@ -9,9 +9,8 @@
 
 namespace holdfast::cuda {
 
-// CudaModule::load_nccl. It puts NCCL's settings into the environment, unless they are there: NCCL reads
-// nothing else. NCCL_NVLS_ENABLE=0, because NVLS multicast memory does not survive an abort in place, and no
-// sum of ours uses it.
+// CudaModule::load_nccl. It leaves the environment alone, which NCCL reads when it is first used: what must
+// be in there is set at the start of the process (parallel/nccl/nccl_environment.h).
 Result<std::unique_ptr<NcclLibrary>> load_nccl(const std::string& file);
 
 }  // namespace holdfast::cuda

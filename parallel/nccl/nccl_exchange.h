@@ -10,7 +10,7 @@
 // order, as over the host, if nothing on the GPU makes the kernel of one wait for another's, which waits for
 // other ranks. Four things could, and somebody sees to each:
 //
-//   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::share_gpus()
+//   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::max_ctas()
 //   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
 //             CUDA_MODULE_LOADING=EAGER: runtime/train/exchange_choice.h. One communicator alone does
 //             without: its groups have one order on all ranks, so those of the rank that has issued least end

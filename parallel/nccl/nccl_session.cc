@@ -100,7 +100,11 @@ Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, cons
   NcclResult state = NcclResult::in_progress;
   {
     HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
-    const NcclResult result = library_->comm_init(link.comm, link.size, id, link.rank, link.name);
+    const NcclResult result = library_->comm_init(link.comm, {.ranks = link.size,
+                                                              .id = id,
+                                                              .rank = link.rank,
+                                                              .name = link.name,
+                                                              .max_ctas = library_->max_ctas()});
     if (result != NcclResult::success && result != NcclResult::in_progress) {
       return nccl_failed(link, "ncclCommInitRankConfig", result);
     }

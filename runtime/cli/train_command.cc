@@ -155,7 +155,11 @@ Result<int> train(const std::vector<std::string>& words) {
     watch = begin_watch(env, config, number, join_timeout_ms);
   }
   enter(watch.get(), Phase::start_up, 0);
-  if (config.ok()) prepare_cuda_for_nccl(env, config->config, group.communicator().size());
+  if (config.ok()) {
+    const Result<void> prepared = prepare_cuda_for_nccl(env, config->config, group.communicator().size());
+    // A rank that comes later ends no run: where it cannot use NCCL, the exchange goes by the host.
+    if (!prepared.ok() && !came_later) config = prepared.error();
+  }
   Result<std::unique_ptr<FaultPoints>> faults =
       FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), number, env);
   if (!faults.ok()) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 
+#include "parallel/nccl/nccl_environment.h"
 #include "runtime/core/posix_variables.h"
 #include "runtime/train/device_choice.h"
 
@@ -53,6 +54,19 @@ std::string obstacle_to_nccl(std::span<const ExchangeMeans> ranks, const Sharing
   return {};
 }
 
+std::int64_t tensor_of(const Config& config) {
+  return std::max<std::int64_t>(1, config.parallel.tensor);
+}
+std::int64_t pipeline_of(const Config& config) {
+  return std::max<std::int64_t>(1, config.parallel.pipeline);
+}
+
+// How many of the ranks that were started compute.
+int without_spares(const Config& config, int ranks) {
+  if (config.parallel.data <= 0) return ranks;
+  return static_cast<int>(config.parallel.data * tensor_of(config) * pipeline_of(config));
+}
+
 // Finds the GPU of this rank, and NCCL for it unless nobody wants it.
 Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, ExchangeMeans& mine,
                                JoinedExchange& joined) {
@@ -61,6 +75,7 @@ Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, 
   joined.gpu = gpu.ordinal;
   mine.gpu = gpu.uuid;
   if (config.parallel.exchange == "host") return {};
+  HF_TRY_VOID(check_nccl_environment(inputs.env));
   HF_TRY(joined.nccl, inputs.load_nccl ? inputs.load_nccl() : cuda.module->load_nccl(nccl_library_file));
   mine.nccl_version = joined.nccl->version();
   return {};
@@ -133,19 +148,21 @@ Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const 
 }
 
 int exchanges_at_once(const Config& config, int ranks) {
-  const std::int64_t tensor = std::max<std::int64_t>(1, config.parallel.tensor);
-  const std::int64_t pipeline = std::max<std::int64_t>(1, config.parallel.pipeline);
-  const std::int64_t data = config.parallel.data > 0 ? config.parallel.data : ranks / (tensor * pipeline);
+  const std::int64_t tensor = tensor_of(config), pipeline = pipeline_of(config);
+  const std::int64_t data = ranks / (tensor * pipeline);
   const bool two_neighbours = pipeline > 2 || config.parallel.pipeline_chunks > 1;
   const int of_pipeline = pipeline == 1 ? 0 : two_neighbours ? 4 : 2;  // activations and gradients
   return (data > 1 ? 1 : 0) + (tensor > 1 ? 1 : 0) + of_pipeline;
 }
 
-void prepare_cuda_for_nccl(Env& env, const Config& config, int ranks) {
-  if (config.device == "cpu" || config.parallel.exchange == "host" || !may_have_gpu(env)) return;
-  if (exchanges_at_once(config, ranks) < 2) return;
+Result<void> prepare_cuda_for_nccl(Env& env, const Config& config, int ranks) {
+  if (config.device == "cpu" || config.parallel.exchange == "host" || !may_have_gpu(env)) return {};
+  if (ranks > 1) HF_TRY_VOID(check_nccl_environment(env));
+  set_nccl_variables(env);
+  if (exchanges_at_once(config, without_spares(config, ranks)) < 2) return {};
   set_variable_if_unset("CUDA_MODULE_LOADING", "EAGER");
   set_variable_if_unset("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+  return {};
 }
 
 Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
@@ -165,9 +182,7 @@ Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& wa
     return joined;
   }
   const int exchanges = std::max(1, exchanges_at_once(config, inputs.communicator.size()));
-  if (joined.choice.ranks_per_gpu * exchanges > 1) {
-    joined.nccl->share_gpus(joined.choice.ranks_per_gpu, exchanges);
-  }
+  joined.nccl->share_gpus(joined.choice.ranks_per_gpu, exchanges);
   return joined;
 }
 

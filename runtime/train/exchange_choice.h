@@ -37,14 +37,19 @@ struct ExchangeChoice {
 // `wanted`: parallel.exchange. ExitCode::config when it is "nccl" and some rank cannot.
 Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const ExchangeMeans> ranks);
 
-// How many exchanges of a rank of a run have something open beside each other: of its lanes, of its layers'
-// slices, and of its neighbours in the pipeline. The two ends of a tied weight talk when all others rest.
+// Counts the exchanges of a rank that have something open at the same time where `ranks` ranks compute: one
+// for its lanes, one for the slices of its layers, and those with its neighbours in the pipeline. The two
+// ends of a tied weight exchange when all others rest.
 int exchanges_at_once(const Config& config, int ranks);
 
-// For the program, before it touches CUDA and has other threads: where several exchanges may go by NCCL at
-// once, what CUDA must do for them (parallel/nccl/nccl_exchange.h), which it is told in the environment
-// alone. What that says already stays. `config` as it was read, `ranks` of the run.
-void prepare_cuda_for_nccl(Env& env, const Config& config, int ranks);
+// Prepares the environment of a run that may go by NCCL. Call it once, before the program touches CUDA and
+// with as few other threads as possible: CUDA and NCCL read most variables once, when they are first used,
+// and writing one is no call for a process with threads that read them, so no later moment would do, nor one
+// for each membership epoch. It sets what NCCL needs (set_nccl_variables), and where several exchanges may go
+// at once what CUDA must do for them (parallel/nccl/nccl_exchange.h). What is set already stays. `config` as
+// it was read, `ranks` of the run. ExitCode::config where the environment would make NCCL blocking
+// (check_nccl_environment).
+Result<void> prepare_cuda_for_nccl(Env& env, const Config& config, int ranks);
 
 // The choice of all ranks together for the device that this one has; and NCCL, if that is the choice.
 struct JoinedExchange {

@@ -78,6 +78,11 @@ std::set<std::string> NcclWorld::names() {
   return names_;
 }
 
+std::map<std::string, int> NcclWorld::max_ctas() {
+  const std::lock_guard guard(mutex_);
+  return max_ctas_;
+}
+
 NcclWorld::Group* NcclWorld::first_of(const Comm& comm) {
   if (comm.owner == nullptr || comm.owner->dead_) return nullptr;
   for (Stream& stream : streams_) {
@@ -142,7 +147,7 @@ NcclDouble::~NcclDouble() {
   for (NcclWorld::Comm& comm : world_->comms_) {
     if (comm.owner == this) comm.owner = nullptr;
   }
-  for (void* memory : memory_) std::free(memory);  // of a process that killed itself
+  for (const auto& [memory, bytes] : memory_) std::free(memory);  // of a process that killed itself
 }
 
 void NcclDouble::die() {
@@ -199,14 +204,6 @@ int NcclDouble::live_handles() {
   const std::lock_guard guard(world_->mutex_);
   return handles_;
 }
-int NcclDouble::ranks_per_gpu() {
-  const std::lock_guard guard(world_->mutex_);
-  return ranks_per_gpu_;
-}
-int NcclDouble::exchanges_at_once() {
-  const std::lock_guard guard(world_->mutex_);
-  return exchanges_at_once_;
-}
 std::vector<std::string> NcclDouble::names() {
   const std::lock_guard guard(world_->mutex_);
   return names_;
@@ -227,15 +224,6 @@ void NcclDouble::hang(Lock& lock, const std::string& call) {
   --hanging_;
 }
 
-void NcclDouble::share_gpus(int ranks_per_gpu, int communicators) {
-  const Lock lock(world_->mutex_);
-  if (ranks_per_gpu > 1 && version_ < version_shared_gpus)
-    world_->violated("several ranks on a GPU before 2.30.3");
-  if (!names_.empty()) world_->violated("share_gpus() after the first communicator");
-  ranks_per_gpu_ = ranks_per_gpu;
-  exchanges_at_once_ = communicators;
-}
-
 NcclResult NcclDouble::unique_id(NcclUniqueId& id) {
   const Lock lock(world_->mutex_);
   if (const int code = take_failure("ncclGetUniqueId"); code != 0) return static_cast<NcclResult>(code);
@@ -244,24 +232,29 @@ NcclResult NcclDouble::unique_id(NcclUniqueId& id) {
   return NcclResult::success;
 }
 
-NcclResult NcclDouble::comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
-                                 const std::string& name) {
+NcclResult NcclDouble::comm_init(NcclComm& comm, const NcclCommConfig& config) {
   const Lock lock(world_->mutex_);
-  names_.push_back(name);
-  world_->names_.insert(name);
+  names_.push_back(config.name);
+  world_->names_.insert(config.name);
+  if (ranks_per_gpu() > 1 && version_ < version_shared_gpus) {
+    world_->violated("several ranks on a GPU before 2.30.3");
+  }
+  if (world_->max_ctas_.try_emplace(config.name, config.max_ctas).first->second != config.max_ctas) {
+    world_->violated("the ranks of " + config.name + " give it different limits of thread blocks");
+  }
   if (const int code = take_failure("ncclCommInitRankConfig"); code != 0) {
     return static_cast<NcclResult>(code);
   }
-  NcclWorld::Clique& clique = world_->cliques_[id.bytes];
-  clique.size = ranks;
-  clique.ranks.resize(static_cast<std::size_t>(ranks));
+  NcclWorld::Clique& clique = world_->cliques_[config.id.bytes];
+  clique.size = config.ranks;
+  clique.ranks.resize(static_cast<std::size_t>(config.ranks));
   ++clique.joined;
   NcclWorld::Comm& made = world_->comms_.emplace_back();
   made.owner = this;
   made.clique = &clique;
-  made.rank = rank;
-  made.name = name;
-  clique.ranks[static_cast<std::size_t>(rank)] = &made;
+  made.rank = config.rank;
+  made.name = config.name;
+  clique.ranks[static_cast<std::size_t>(config.rank)] = &made;
   ++handles_;
   comm = reinterpret_cast<NcclComm>(&made);
   return NcclResult::in_progress;
@@ -418,7 +411,7 @@ CudaError NcclDouble::allocate(void** memory, std::size_t bytes) {
   Lock lock(world_->mutex_);
   if (const CudaError error = cuda("cudaMalloc", lock); error != 0) return error;
   *memory = std::calloc(bytes, 1);
-  memory_.insert(*memory);
+  memory_[*memory] = bytes;
   ++handles_;
   return 0;
 }
@@ -428,6 +421,12 @@ CudaError NcclDouble::free(void* memory) {
   std::free(memory);
   --handles_;
   return cuda("cudaFree", lock);
+}
+CudaError NcclDouble::free_memory(std::size_t& bytes) {
+  Lock lock(world_->mutex_);
+  bytes = std::size_t{1} << 32;
+  for (const auto& [memory, taken] : memory_) bytes -= taken;
+  return cuda("cudaMemGetInfo", lock);
 }
 CudaError NcclDouble::stream_create(CudaStream& stream) {
   Lock lock(world_->mutex_);

@@ -31,8 +31,9 @@ class NcclDouble;
 class NcclWorld {
  public:
   std::vector<std::string> violations();
-  int handles_left();             // live_handles() of the doubles that are gone
-  std::set<std::string> names();  // of all communicators that were asked for
+  int handles_left();                     // live_handles() of the doubles that are gone
+  std::set<std::string> names();          // of all communicators that were asked for
+  std::map<std::string, int> max_ctas();  // the limit of each of them, by name
 
  private:
   friend class NcclDouble;
@@ -88,6 +89,7 @@ class NcclWorld {
   std::deque<Event> events_;
   std::vector<std::string> violations_;
   std::set<std::string> names_;
+  std::map<std::string, int> max_ctas_;
   int ids_ = 0, handles_left_ = 0;
 };
 
@@ -110,15 +112,11 @@ class NcclDouble final : public NcclLibrary {
   void block(const std::string& call);                 // from now on it does not come back, before ...
   void release();                                      // ... this
   int blocked();                                       // calls that hang now
-  int ranks_per_gpu();                                 // as share_gpus() was told, or 1
-  int exchanges_at_once();                             // the same
   int live_handles();  // communicators, streams, events and memory that were not given back
 
   int version() const override { return version_; }
-  void share_gpus(int ranks_per_gpu, int communicators) override;
   NcclResult unique_id(NcclUniqueId& id) override;
-  NcclResult comm_init(NcclComm& comm, int ranks, const NcclUniqueId& id, int rank,
-                       const std::string& name) override;
+  NcclResult comm_init(NcclComm& comm, const NcclCommConfig& config) override;
   NcclResult comm_state(NcclComm comm, NcclResult& state) override;
   NcclResult comm_abort(NcclComm comm) override;
   NcclResult group_start() override;
@@ -132,6 +130,7 @@ class NcclDouble final : public NcclLibrary {
   CudaError set_device(int device) override;
   CudaError allocate(void** memory, std::size_t bytes) override;
   CudaError free(void* memory) override;
+  CudaError free_memory(std::size_t& bytes) override;
   CudaError stream_create(CudaStream& stream) override;
   CudaError stream_query(CudaStream stream) override;
   CudaError stream_destroy(CudaStream stream) override;
@@ -168,8 +167,7 @@ class NcclDouble final : public NcclLibrary {
   int launch_polls_ = 0;
   std::chrono::milliseconds delay_{0};
   int handles_ = 0;
-  std::set<void*> memory_;
-  int ranks_per_gpu_ = 1, exchanges_at_once_ = 1;
+  std::map<void*, std::size_t> memory_;  // with its bytes
   std::vector<std::string> names_;
 
   bool in_group_ = false;

@@ -149,7 +149,8 @@ TEST(NcclDouble, AnotherOrderOfGroupsDeadlocks) {
   CudaEvent events[2] = {};
   std::int64_t word = 7, received[2] = {};
   for (int r : {0, 1}) {
-    ASSERT_EQ(ends[r].comm_init(comms[r], 2, id, r, "c"), NcclResult::in_progress);
+    ASSERT_EQ(ends[r].comm_init(comms[r], {.ranks = 2, .id = id, .rank = r, .name = "c"}),
+              NcclResult::in_progress);
     ASSERT_EQ(ends[r].stream_create(streams[r]), 0);
     ASSERT_EQ(ends[r].event_create(events[r]), 0);
   }

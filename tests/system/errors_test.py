@@ -1135,6 +1135,17 @@ class Errors(unittest.TestCase):
         self.assertEqual(auto.returncode, 0)
         self.assertRegex(auto.stdout, r"exchange: pinned host memory, because rank 0 \(.*\) has no NCCL: ")
 
+    def test_nccl_blocking(self):
+        words = ["train", "run.toml", "--device=cuda"]
+        blocking = {**EMULATED, "NCCL_COMM_BLOCKING": "1"}
+        self.expect_nothing_made(self.mpirun(2, *words, environment=blocking))
+        file = self.folder / "nccl.conf"
+        file.write_text("# of this job\nNCCL_COMM_BLOCKING=1\n")
+        by_file = self.mpirun(2, *words, environment={**EMULATED, "NCCL_CONF_FILE": str(file)})
+        self.assertEqual(by_file.returncode, 2)
+        self.assertIn(f"NCCL_COMM_BLOCKING is 1 in {file}, but must be 0 or unset", by_file.stdout)
+        self.assertEqual(self.mpirun(2, *words, "--parallel.exchange=host", environment=blocking).returncode, 0)
+
     # While it runs
 
     def test_gpu_too_small(self):

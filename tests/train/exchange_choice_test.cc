@@ -141,7 +141,7 @@ TEST(ExchangeChoice, ExchangesAtOnceFollowFromTheLayout) {
   EXPECT_EQ(exchanges_at_once(config_of(0, 1, 4), 8), 2);
   EXPECT_EQ(exchanges_at_once(config_of(1, 2, 1), 2), 2);
   EXPECT_EQ(exchanges_at_once(config_of(2, 4, 1), 8), 5);
-  EXPECT_EQ(exchanges_at_once(config_of(1, 2, 2), 6), 3) << "spares are no replica";
+  EXPECT_EQ(exchanges_at_once(config_of(4, 1, 2), 2), 1) << "what is left of four copies";
   Config ring = config_of(2, 2, 2);
   ring.parallel.pipeline_chunks = 2;
   EXPECT_EQ(exchanges_at_once(ring, 8), 6);
@@ -149,11 +149,22 @@ TEST(ExchangeChoice, ExchangesAtOnceFollowFromTheLayout) {
 
 class CudaVariables : public testing::Test {
  protected:
-  CudaVariables() { setenv("HOLDFAST_CUDA_MODULE", "one that is not looked at", 1); }
-  ~CudaVariables() override {
-    for (const char* name : {"HOLDFAST_CUDA_MODULE", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"})
-      unsetenv(name);
+  CudaVariables() {
+    setenv("HOLDFAST_CUDA_MODULE", "one that is not looked at", 1);
+    setenv("NCCL_CONF_FILE", "/nowhere/nccl.conf", 1);
   }
+  ~CudaVariables() override {
+    for (const char* name :
+         {"HOLDFAST_CUDA_MODULE", "NCCL_CONF_FILE", "CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS",
+          "NCCL_NVLS_ENABLE", "NCCL_RAS_ENABLE", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_COMM_BLOCKING"}) {
+      unsetenv(name);
+    }
+  }
+  static void prepare(const Config& config, int ranks) {
+    const Result<void> prepared = prepare_cuda_for_nccl(posix_env(), config, ranks);
+    EXPECT_TRUE(prepared.ok()) << prepared.error().message;
+  }
+  static std::string nccl(const std::string& name) { return posix_env().variable("NCCL_" + name); }
   std::string loading() const { return posix_env().variable("CUDA_MODULE_LOADING"); }
   std::string connections() const { return posix_env().variable("CUDA_DEVICE_MAX_CONNECTIONS"); }
 };
@@ -163,18 +174,55 @@ TEST_F(CudaVariables, AreSetWhereSeveralExchangesMayGoByNccl) {
   on_host.parallel.exchange = "host";
   on_cpu.device = "cpu";
   for (const Config& config : {on_host, on_cpu, config_of(2, 1, 1)}) {
-    prepare_cuda_for_nccl(posix_env(), config, 4);
+    prepare(config, 4);
     EXPECT_EQ(loading(), "");
     EXPECT_EQ(connections(), "");
   }
-  prepare_cuda_for_nccl(posix_env(), config_of(2, 2, 1), 4);
+  prepare(config_of(1, 1, 2), 6);
+  EXPECT_EQ(loading(), "") << "four of them are spares";
+  prepare(config_of(2, 2, 1), 4);
   EXPECT_EQ(loading(), "EAGER");
   EXPECT_EQ(connections(), "32");
 }
 
+TEST_F(CudaVariables, OfNcclAreSetWhereItMayBeUsed) {
+  Config on_host = config_of(2, 1, 1), on_cpu = config_of(2, 1, 1);
+  on_host.parallel.exchange = "host";
+  on_cpu.device = "cpu";
+  for (const Config& config : {on_host, on_cpu}) {
+    prepare(config, 2);
+    EXPECT_EQ(nccl("RAS_ENABLE"), "");
+  }
+  setenv("NCCL_NVLS_ENABLE", "1", 1);
+  prepare(config_of(0, 1, 1), 1);
+  EXPECT_EQ(nccl("RAS_ENABLE"), "0") << "also of one rank: others may come";
+  EXPECT_EQ(nccl("MULTI_RANK_GPU_ENABLE"), "1");
+  EXPECT_EQ(nccl("NVLS_ENABLE"), "1") << "the user's";
+  EXPECT_EQ(nccl("MAX_CTAS"), "") << "that is said for each communicator";
+}
+
+TEST_F(CudaVariables, ThatMakeNcclBlockingAreRefused) {
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  Config on_host = config_of(2, 1, 1), on_cpu = config_of(2, 1, 1);
+  on_host.parallel.exchange = "host";
+  on_cpu.device = "cpu";
+  for (const Config& config : {on_host, on_cpu}) prepare(config, 2);
+  prepare(config_of(0, 1, 1), 1);
+  for (const char* exchange : {"auto", "nccl"}) {
+    Config config = config_of(2, 1, 1);
+    config.parallel.exchange = exchange;
+    const Result<void> prepared = prepare_cuda_for_nccl(posix_env(), config, 2);
+    ASSERT_FALSE(prepared.ok());
+    EXPECT_EQ(prepared.error().code, ExitCode::config);
+    EXPECT_THAT(prepared.error().message, HasSubstr("NCCL_COMM_BLOCKING is 1 in the environment"));
+  }
+  setenv("NCCL_COMM_BLOCKING", "0", 1);
+  prepare(config_of(2, 1, 1), 2);
+}
+
 TEST_F(CudaVariables, StayWhatTheyWereSetTo) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  prepare_cuda_for_nccl(posix_env(), config_of(2, 2, 1), 4);
+  prepare(config_of(2, 2, 1), 4);
   EXPECT_EQ(loading(), "LAZY");
   EXPECT_EQ(connections(), "32");
 }

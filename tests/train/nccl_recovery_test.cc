@@ -13,6 +13,7 @@ namespace {
 using test::NcclDouble;
 using testing::ContainsRegex;
 using testing::IsEmpty;
+using testing::Pair;
 using testing::UnorderedElementsAre;
 
 // NCCL of every rank and epoch.
@@ -78,6 +79,20 @@ TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
     EXPECT_THAT(doubles.world.violations(), IsEmpty());
     EXPECT_EQ(doubles.world.handles_left(), 0);
   }
+}
+
+// Three ranks of one GPU, then two: what one communicator may take of it follows the epoch, not the process.
+TEST_F(NcclRecovery, TheLimitOfThreadBlocksFollowsTheEpoch) {
+  Doubles doubles;
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  EXPECT_EQ(survive({.run = "limits", .ranks = 3, .overrides = often, .faults = "step.before_vote@3:1=kill"},
+                    doubles.trouble()),
+            1);
+  EXPECT_THAT(doubles.world.max_ctas(),
+              UnorderedElementsAre(Pair("holdfast-e0-data", 8), Pair("holdfast-e1-data", 16)));
+  EXPECT_EQ(posix_env().variable("NCCL_MAX_CTAS"), "") << "which would hold for all epochs of the process";
+  EXPECT_THAT(doubles.world.violations(), IsEmpty());
 }
 
 // NCCL fails, or stands still, and nobody dies: a cable that was out for a moment.

@@ -237,7 +237,7 @@ TEST_F(NcclTraining, EveryLayoutGivesTheSameBits) {
     int exchanges_at_once = 0;
     scene.act = [&](NcclDouble& library) {
       names = library.names();
-      exchanges_at_once = library.exchanges_at_once();
+      exchanges_at_once = library.communicators_at_once();
     };
     expect_done(scene);
     EXPECT_EQ(digest(layout.name), digest("one"));
