@@ -1,0 +1,227 @@
+// Two ranks over NCCL, as a run has them: sessions and exchanges of two threads, on two GPUs, or on one where
+// NCCL takes two ranks there.
+#include <array>
+#include <vector>
+
+#include "kernels/host_access.h"
+#include "parallel/collectives.h"
+#include "parallel/local/local_communicator.h"
+#include "parallel/nccl/nccl_session.h"
+#include "tests/nccl_gpu/nccl_setup.h"
+#include "tests/parallel/communicator_contract.h"
+
+namespace holdfast {
+namespace {
+
+using test::timeout_ms;
+
+constexpr int ranks = 2, exchanges = 2;
+constexpr std::size_t area_bytes = std::size_t{24}
+                                   << 20;  // what one rank sends in a round, and what it receives
+constexpr std::array<std::size_t, 5> message_bytes = {1, 4096 + 12, 1'000'003, 64, std::size_t{8} << 20};
+
+Waiter patient() {
+  return {posix_env(), timeout_ms};
+}
+
+// A piece of a GPU's memory, of which the host reads and writes copies.
+class GpuMemory {
+ public:
+  GpuMemory(int ordinal, std::size_t bytes) : device_(make(ordinal)), access_(*device_, plan_) {
+    slot_ = plan_.reserve("a test", MemoryClass::workspace, bytes);
+    Result<MemoryArena> arena = allocate_memory(*device_, plan_);
+    HF_CHECK(arena.ok(), "{}", arena.error().message);
+    arena_ = std::move(arena).value();
+    access_.bind(*arena_);
+  }
+  std::span<std::byte> bytes() const { return arena_->bytes(slot_); }
+
+  void write(const std::vector<std::byte>& content) {
+    for (std::size_t at = 0; at < content.size();) {
+      const std::size_t some = std::min<std::size_t>(content.size() - at, HostAccess::buffer_bytes);
+      const std::span<std::byte> target = access_.to_write(bytes().subspan(at, some));
+      std::copy_n(content.begin() + static_cast<std::ptrdiff_t>(at), some, target.begin());
+      access_.flush();
+      at += some;
+    }
+  }
+  std::vector<std::byte> read(std::size_t first, std::size_t count) {
+    std::vector<std::byte> content;
+    while (content.size() < count) {
+      const std::size_t some = std::min<std::size_t>(count - content.size(), HostAccess::buffer_bytes);
+      const std::span<const std::byte> source =
+          access_.to_read(bytes().subspan(first + content.size(), some));
+      content.insert(content.end(), source.begin(), source.end());
+    }
+    return content;
+  }
+
+ private:
+  static std::unique_ptr<Device> make(int ordinal) {
+    Result<std::unique_ptr<Device>> device = test::cuda_module().make_device({.ordinal = ordinal});
+    HF_CHECK(device.ok(), "{}", device.error().message);
+    return std::move(device).value();
+  }
+
+  std::unique_ptr<Device> device_;
+  MemoryPlan plan_;
+  HostAccess access_;
+  MemoryPlan::Slot slot_;
+  std::optional<MemoryArena> arena_;
+};
+
+struct Rank {
+  Communicator* control = nullptr;
+  NcclLibrary* library = nullptr;
+  int gpu = 0;
+  GpuMemory* memory = nullptr;  // 2 * area_bytes: what it sends, what it receives
+};
+
+class NcclPair : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (std::unique_ptr<NcclLibrary>& library : libraries_) library = nccl_.make();
+    int gpus = 0;
+    ASSERT_EQ(libraries_[0]->device_count(gpus), 0);
+    const int version = libraries_[0]->version();
+    if (gpus < ranks && version < NcclLibrary::version_shared_gpus) {
+      GTEST_SKIP() << fmt::format(
+          "two ranks need two GPUs, or NCCL {}, which takes them on one; here are {} GPU "
+          "and NCCL {}",
+          nccl_version_text(NcclLibrary::version_shared_gpus), gpus, nccl_version_text(version));
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      libraries_[rank]->share_gpus(gpus < ranks ? ranks : 1, exchanges);
+      gpus_[rank] = gpus < ranks ? 0 : static_cast<int>(rank);
+    }
+  }
+
+  // body(rank) on both, as threads.
+  void run(const std::function<Result<void>(Rank&)>& body) {
+    HF_EXPECT_OK(run_local_ranks(ranks, [&](Communicator& control) -> Result<void> {
+      const auto rank = static_cast<std::size_t>(control.rank());
+      GpuMemory memory(gpus_[rank], 2 * area_bytes);
+      Rank mine{&control, libraries_[rank].get(), gpus_[rank], &memory};
+      return body(mine);
+    }));
+  }
+
+  static NcclSession session_of(const Rank& rank, std::uint64_t epoch) {
+    return {*rank.library, posix_env(),
+            NcclOptions{.device = rank.gpu,
+                        .epoch = epoch,
+                        .connect_timeout_ms = timeout_ms,
+                        .abort_timeout_ms = timeout_ms,
+                        .die = [](const std::string& text) { ADD_FAILURE() << text; }}};
+  }
+
+ private:
+  test::NcclOfTest nccl_;
+  std::array<std::unique_ptr<NcclLibrary>, ranks> libraries_;
+  std::array<int, ranks> gpus_ = {};
+};
+
+// What `rank` sends in a round: no two places, ranks and rounds look alike.
+std::vector<std::byte> content_of(int rank, int round) {
+  std::vector<std::byte> content(area_bytes);
+  std::uint64_t state = static_cast<std::uint64_t>(rank) * 1000 + static_cast<std::uint64_t>(round) + 1;
+  for (std::byte& byte : content) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return content;
+}
+
+struct Opened {
+  Exchange* exchange = nullptr;
+  Exchange::Number number = 0;
+};
+
+// Opens one exchange on `exchange` for each message, from `at` on in both areas.
+Result<Opened> begin_messages(const Rank& rank, Exchange& exchange, std::size_t at) {
+  const int peer = 1 - rank.control->rank();
+  Opened last{.exchange = &exchange};
+  for (const std::size_t bytes : message_bytes) {
+    const Exchange::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes + at, bytes),
+                                      .peer = peer};
+    const Exchange::Outgoing outgoing{.source = rank.memory->bytes().subspan(at, bytes), .peer = peer};
+    HF_TRY(last.number, exchange.open(std::span(&incoming, 1)));
+    HF_TRY_VOID(exchange.send(last.number, std::span(&outgoing, 1)));
+    at += (bytes + 63) / 64 * 64;
+  }
+  return last;
+}
+
+// One round over all exchanges, which each rank begins in its own order; all bytes are those of the peer.
+Result<void> exchange_round(Rank& rank, std::array<Exchange*, exchanges> order, int round) {
+  rank.memory->write(content_of(rank.control->rank(), round));
+  std::vector<Opened> opened;
+  for (std::size_t i = 0; i < exchanges; ++i) {
+    const std::size_t which = rank.control->rank() == 0 ? i : exchanges - 1 - i;
+    HF_TRY(const Opened last, begin_messages(rank, *order[which], which * area_bytes / exchanges));
+    opened.push_back(last);
+  }
+  for (const Opened& last : opened) {
+    HF_TRY_VOID(finish_exchanges(*last.exchange, patient(), last.number + 1, "a test"));
+  }
+  const std::vector<std::byte> expected = content_of(1 - rank.control->rank(), round);
+  for (std::size_t i = 0; i < exchanges; ++i) {
+    std::size_t at = i * area_bytes / exchanges;
+    for (const std::size_t bytes : message_bytes) {
+      const std::vector<std::byte> received = rank.memory->read(area_bytes + at, bytes);
+      const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(at);
+      EXPECT_TRUE(std::equal(received.begin(), received.end(), begin))
+          << "rank " << rank.control->rank() << ", round " << round << ", exchange " << i << ", " << bytes;
+      at += (bytes + 63) / 64 * 64;
+    }
+  }
+  return {};
+}
+
+TEST_F(NcclPair, AllBytesArriveOverTwoCommunicatorsAtOnce) {
+  run([](Rank& rank) -> Result<void> {
+    NcclSession session = session_of(rank, 1);
+    HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
+    HF_TRY(const std::unique_ptr<Exchange> tensor, session.connect(*rank.control, "tensor"));
+    for (int round = 0; round < 3; ++round) {
+      HF_TRY_VOID(exchange_round(rank, {data.get(), tensor.get()}, round));
+    }
+    HF_TRY_VOID(barrier(*rank.control, patient()));
+    return session.abort_all("the test is over");
+  });
+}
+
+// A kernel of rank 0 is on the GPU and waits for a message that never comes, as after the death of a peer.
+TEST_F(NcclPair, AnAbortEndsAKernelThatWaitsAndTheNextEpochWorks) {
+  run([](Rank& rank) -> Result<void> {
+    {
+      NcclSession session = session_of(rank, 1);
+      HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
+      if (rank.control->rank() == 0) {
+        const Exchange::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes, 4096),
+                                          .peer = 1};
+        HF_TRY(const Exchange::Number number, data->open(std::span(&incoming, 1)));
+        HF_TRY_VOID(data->send(number, {}));
+        for (int i = 0; i < 100; ++i) {
+          HF_TRY_VOID(outcome_of(data->advance()));
+          posix_env().sleep_us(1000);
+        }
+        EXPECT_FALSE(data->received(number, 1));
+      }
+      HF_TRY_VOID(barrier(*rank.control, patient()));
+      const std::int64_t begin_ns = posix_env().monotonic_ns();
+      HF_TRY_VOID(session.abort_all("a peer is taken for dead"));
+      fmt::print("rank {}: the abort took {} ms\n", rank.control->rank(),
+                 (posix_env().monotonic_ns() - begin_ns) / 1'000'000);
+    }
+    NcclSession session = session_of(rank, 2);
+    HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
+    HF_TRY(const std::unique_ptr<Exchange> tensor, session.connect(*rank.control, "tensor"));
+    HF_TRY_VOID(exchange_round(rank, {data.get(), tensor.get()}, 0));
+    HF_TRY_VOID(barrier(*rank.control, patient()));
+    return session.abort_all("the test is over");
+  });
+}
+
+}  // namespace
+}  // namespace holdfast
