@@ -1,14 +1,48 @@
 #include "runtime/train/gemm_peak.h"
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "kernels/host_access.h"
 #include "kernels/matmul.h"
+#include "runtime/core/random.h"
 
 namespace holdfast {
+
+namespace {
+
+// Fills memory with numbers in [-1, 1), the same each time. The power of a multiplier, and with it the clock
+// of a processor under load, follows from the bits that change between one operand and the next: a product of
+// ones or zeros is a tenth faster than any of training. They repeat after pattern_count numbers, which no
+// width of a matrix here divides, so that its rows differ.
+void fill_at_random(Device& device, std::span<std::byte> memory, DType dtype, std::uint64_t stream_of) {
+  constexpr std::size_t pattern_count = 65'544;
+  const RandomStream stream(0, stream_of);
+  std::vector<float> numbers(pattern_count);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = 2.0F * static_cast<float>(stream.uniform(i)) - 1.0F;
+  }
+  std::vector<BFloat16> halves(dtype == DType::bf16 ? pattern_count : 0);
+  if (dtype == DType::bf16) std::ranges::transform(numbers, halves.begin(), to_bfloat16);
+  const std::span<const std::byte> pattern =
+      dtype == DType::bf16 ? std::as_bytes(std::span(halves)) : std::as_bytes(std::span(numbers));
+  std::size_t filled = std::min(pattern.size(), memory.size());
+  write_memory(device, memory.data(), pattern.first(filled));
+  while (filled < memory.size()) {  // what is there already is copied behind itself
+    const std::size_t bytes = std::min(filled, memory.size() - filled);
+    device.launch(Copy{.source = memory.data(),
+                       .target = memory.data() + filled,
+                       .bytes = static_cast<std::int64_t>(bytes)});
+    filled += bytes;
+  }
+  device.synchronize();
+}
+
+}  // namespace
 
 // n x n x n in the memory of the device.
 class GemmPeak::SquareProduct {
@@ -22,9 +56,8 @@ class GemmPeak::SquareProduct {
                                                    plan.reserve("b", MemoryClass::workspace, bytes),
                                                    plan.reserve("c", MemoryClass::workspace, bytes)};
     HF_TRY(product.arena_, allocate_memory(device, plan));
-    const std::vector<float> ones(bytes / sizeof(float), 1.0F);  // halves are then 1 and 0
-    for (const MemoryPlan::Slot slot : {slots[0], slots[1]})
-      write_memory(device, product.arena_.at<std::byte>(slot), std::as_bytes(std::span(ones)));
+    fill_at_random(device, product.arena_.bytes(slots[0]), dtype, 0);
+    fill_at_random(device, product.arena_.bytes(slots[1]), dtype, 1);
     product.op_ = {.a = product.arena_.at<float>(slots[0]),
                    .b = product.arena_.at<float>(slots[1]),
                    .c = product.arena_.at<float>(slots[2]),
