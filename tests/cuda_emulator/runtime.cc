@@ -213,7 +213,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = device_bytes;
   properties->multiProcessorCount = 4;  // few, so that grids that depend on it take several turns
   properties->l2CacheSize = 1 << 20;
-  properties->major = 8;
+  properties->major = cuda_emulator::compute_capability() / 10;
+  properties->minor = cuda_emulator::compute_capability() % 10;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -318,6 +319,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (captured != nullptr) {  // as in the capture mode of a thread
+    captured->broken = true;
+    return noted(cudaErrorStreamCaptureUnsupported);
+  }
   if (sticky_error != cudaSuccess) return sticky_error;
   return event->done() ? cudaSuccess : cudaErrorNotReady;
 }

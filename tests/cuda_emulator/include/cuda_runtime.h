@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/cuda_emulator/shared_memory.h"
 
 #define HF_CUDA_EMULATED 1
 #define CUDART_VERSION 13000
@@ -261,8 +262,10 @@ cudaError_t cudaMemsetAsync(void* target, int value, std::size_t bytes, cudaStre
 
 enum cudaFuncAttribute : int { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int bytes) {
-  return bytes <= (227 << 10) ? cudaSuccess : cudaErrorInvalidValue;
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
+  const bool allowed = ::holdfast::cuda_emulator::allow_shared_memory(reinterpret_cast<const void*>(kernel),
+                                                                      static_cast<std::size_t>(bytes));
+  return allowed ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 struct cudaLaunchConfig_t {
@@ -282,6 +285,10 @@ cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void(
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  const auto* const id = reinterpret_cast<const void*>(kernel);
+  if (!::holdfast::cuda_emulator::may_have_shared_memory(id, config->dynamicSmemBytes)) {
+    return cudaErrorInvalidValue;
+  }
   return ::holdfast::cuda_emulator::enqueue_launch(
       *config, [kernel, ... values = static_cast<Parameters>(arguments)] { kernel(values...); });
 }
