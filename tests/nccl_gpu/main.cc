@@ -2,6 +2,7 @@
 // (tests/parallel_nccl) on the emulated device (tests/cuda_emulator). Without NCCL or a GPU it says why and
 // exits with 77, which ctest counts as skipped.
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <string_view>
@@ -54,5 +55,6 @@ int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   holdfast::test::is_doubled = std::any_of(
       argv + 1, argv + argc, [](const char* word) { return std::string_view(word) == "--double"; });
+  if (holdfast::test::doubled()) ::setenv("EMULATED_GPUS", "2", 1);
   return holdfast::test::run_tests();
 }
