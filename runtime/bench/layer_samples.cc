@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "runtime/bench/op_samples_internal.h"
 
 namespace holdfast {
@@ -193,29 +196,66 @@ Attention attention_shape(const ModelSpec& spec, BatchShapeBT batch) {
   return op;
 }
 
+// Sequences that are full of documents, of these multiples of `unit`, one behind the other; the last is cut.
+struct Documents {
+  std::vector<std::int32_t> first_key;  // of a sequence; empty: it is one document
+  double pairs_share = 1.0;             // of the pairs of query and key that causality leaves
+
+  Documents(std::int64_t unit, std::int64_t sequence_length) {
+    if (unit == 0) return;
+    constexpr std::array<std::int64_t, 5> multiples = {2, 6, 1, 4, 3};
+    std::int64_t begin = 0, pairs = 0;
+    for (std::size_t document = 0; begin < sequence_length; ++document) {
+      const std::int64_t length =
+          std::min(multiples[document % multiples.size()] * unit, sequence_length - begin);
+      first_key.insert(first_key.end(), static_cast<std::size_t>(length), static_cast<std::int32_t>(begin));
+      pairs += length * (length + 1) / 2;
+      begin += length;
+    }
+    pairs_share =
+        static_cast<double>(pairs) / static_cast<double>(sequence_length * (sequence_length + 1) / 2);
+  }
+
+  const std::int32_t* table(OpMemory& memory, std::int64_t batch) const {
+    if (first_key.empty()) return nullptr;
+    std::vector<std::int32_t> all;
+    for (std::int64_t i = 0; i < batch; ++i) all.insert(all.end(), first_key.begin(), first_key.end());
+    return memory.integers(all);
+  }
+};
+
 Samples attention(OpId id, const SampleSource& source) {
   const ModelSpec spec = source.spec;
   const BatchShapeBT batch = source.batch;
   const std::int64_t rows = batch.rows();
+  const Documents documents(source.document_unit, batch.sequence_length);
+  OpSample sample{.use = "attention",
+                  .make = {},
+                  .variant = documents.first_key.empty() ? "" : " in documents",
+                  .flops_share = documents.pairs_share};
   if (id == AttentionForward::id) {
-    return {{"attention", [=](OpMemory& memory) {
-               auto op = attention_shape<AttentionForward>(spec, batch);
-               op.qkv = memory.values(rows * spec.qkv_width(), spec.dtype);
-               op.out = memory.values(rows * spec.attention_width(), spec.dtype);
-               op.lse = memory.floats(rows * spec.heads);
-               return OpCall(op);
-             }}};
+    sample.make = [=](OpMemory& memory) {
+      auto op = attention_shape<AttentionForward>(spec, batch);
+      op.qkv = memory.values(rows * spec.qkv_width(), spec.dtype);
+      op.first_key = documents.table(memory, batch.batch);
+      op.out = memory.values(rows * spec.attention_width(), spec.dtype);
+      op.lse = memory.floats(rows * spec.heads);
+      return OpCall(op);
+    };
+  } else {
+    sample.make = [=](OpMemory& memory) {
+      auto op = attention_shape<AttentionBackward>(spec, batch);
+      op.qkv = memory.values(rows * spec.qkv_width(), spec.dtype);
+      op.first_key = documents.table(memory, batch.batch);
+      op.out = memory.values(rows * spec.attention_width(), spec.dtype);
+      op.dout = memory.values(rows * spec.attention_width(), spec.dtype);
+      op.lse = memory.positive_floats(rows * spec.heads);
+      op.delta = memory.floats(rows * spec.heads);
+      op.dqkv = memory.values(rows * spec.qkv_width(), spec.dtype);
+      return OpCall(op);
+    };
   }
-  return {{"attention", [=](OpMemory& memory) {
-             auto op = attention_shape<AttentionBackward>(spec, batch);
-             op.qkv = memory.values(rows * spec.qkv_width(), spec.dtype);
-             op.out = memory.values(rows * spec.attention_width(), spec.dtype);
-             op.dout = memory.values(rows * spec.attention_width(), spec.dtype);
-             op.lse = memory.positive_floats(rows * spec.heads);
-             op.delta = memory.floats(rows * spec.heads);
-             op.dqkv = memory.values(rows * spec.qkv_width(), spec.dtype);
-             return OpCall(op);
-           }}};
+  return {sample};
 }
 
 template <typename Gelu>

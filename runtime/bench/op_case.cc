@@ -7,7 +7,6 @@
 #include <span>
 
 #include "kernels/registry.h"
-#include "runtime/bench/op_samples.h"
 #include "runtime/bench/op_text.h"
 #include "runtime/bench/op_timer.h"
 #include "runtime/bench/samples.h"
@@ -24,6 +23,7 @@ struct Contender {
   std::unique_ptr<Device> device;
   std::vector<double> seconds = {};  // of a call
   std::int64_t calls = 0;
+  std::int64_t spent_ns = 0;  // of a GPU's time; an implementation that takes too much of it is left alone
 
   bool supports(const OpCall& call) const {
     return implementation->supports == nullptr || implementation->supports(call.arguments());
@@ -93,11 +93,17 @@ void measure_queue(Env& env, Contender& contender, const OpCall& call, std::int6
     contender.device->synchronize();
     return std::max<std::int64_t>(1, env.monotonic_ns() - begin_ns);
   };
+  const auto count = [&](std::int64_t duration, std::int64_t calls) {
+    contender.seconds.push_back(static_cast<double>(duration) * 1e-9 / static_cast<double>(calls));
+    contender.calls += calls;
+  };
+  // An implementation without tensor cores takes seconds for a large shape, and one call says how long.
+  const std::int64_t first_ns = run_ns(1);
+  if (first_ns >= duration_ns) return count(first_ns, 1);
   constexpr std::int64_t probe = 4, most = 20'000;
   const std::int64_t once_ns = std::max<std::int64_t>(1, run_ns(probe) / probe);
   const std::int64_t calls = std::clamp<std::int64_t>(duration_ns / once_ns, 1, most);
-  contender.seconds.push_back(static_cast<double>(run_ns(calls)) * 1e-9 / static_cast<double>(calls));
-  contender.calls += calls;
+  count(run_ns(calls), calls);
 }
 
 Result<double> limit_of(const OpCall& call, const OpCost& cost, DType dtype, Limits& limits) {
@@ -105,10 +111,22 @@ Result<double> limit_of(const OpCall& call, const OpCost& cost, DType dtype, Lim
   return op_seconds(limits, cost, dtype);
 }
 
+SampleSizes sizes_of(const OpCaseOptions& options) {
+  return options.sizes.value_or(options.device.gpu ? SampleSizes::gpu : SampleSizes::cpu);
+}
+
+std::string shape_of(const OpSample& sample, const OpCall& call) {
+  return shape_text(call.id(), call.arguments()) + sample.variant;
+}
+
 class OpBench {
  public:
   OpBench(Env& env, const OpCaseOptions& options, const BenchDevice& bench)
-      : env_(env), options_(options), bench_(bench), limits_(bench.limits(options.milliseconds)) {}
+      : env_(env),
+        options_(options),
+        bench_(bench),
+        sizes_(sizes_of(options)),
+        limits_(bench.limits(options.milliseconds)) {}
 
   // Prints the op's table; the figures, an array by shape, empty without an implementation.
   Result<Json> run(OpId id);
@@ -121,6 +139,7 @@ class OpBench {
   Env& env_;
   const OpCaseOptions& options_;
   const BenchDevice& bench_;
+  SampleSizes sizes_;
   std::unique_ptr<Limits> limits_;
 };
 
@@ -134,6 +153,7 @@ Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> conte
   for (Contender& contender : contenders) {
     contender.seconds.clear();
     contender.calls = 0;
+    contender.spent_ns = 0;
     if (!contender.supports(call)) continue;
     call.launch(*contender.device);  // makes what the op needs
     contender.device->synchronize();
@@ -141,8 +161,12 @@ Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> conte
   }
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (Contender* contender : running) {
+      const std::int64_t duration_ns = options_.milliseconds * 1'000'000;
+      if (contender->spent_ns > 2 * duration_ns) continue;
+      const std::int64_t begin_ns = env_.monotonic_ns();
       const auto measure = bench_.is_gpu() ? measure_queue : measure_calls;
-      measure(env_, *contender, call, options_.milliseconds * 1'000'000 / rounds);
+      measure(env_, *contender, call, duration_ns / rounds);
+      if (bench_.is_gpu()) contender->spent_ns += env_.monotonic_ns() - begin_ns;
     }
   }
   for (Contender* contender : running) HF_TRY_VOID(contender->device->status());
@@ -153,13 +177,14 @@ Result<void> OpBench::measure(const OpSample& sample, std::span<Contender> conte
 // `shape`, whose operands are not real, but whose table is in the host's memory.
 Result<Json> OpBench::run_sample(const OpSample& sample, const OpCall& shape, std::span<Contender> contenders,
                                  TextTable& table) {
-  const OpCost cost = cost_of(shape.id(), shape.arguments());
+  OpCost cost = cost_of(shape.id(), shape.arguments());
+  cost.flops *= sample.flops_share;
   HF_TRY(const double limit_before, limit_of(shape, cost, options_.dtype, *limits_));
   HF_TRY_VOID(measure(sample, contenders));
   limits_->forget();  // a moment that another program takes from a limit is not held in our favour
   HF_TRY(const double limit_after, limit_of(shape, cost, options_.dtype, *limits_));
   const double limit = std::min(limit_before, limit_after);
-  const std::string text = shape_text(shape.id(), shape.arguments());
+  const std::string text = shape_of(sample, shape);
   const std::string level = limits_->level_of(cost.working_set_bytes());
   Json implementations = Json::array();
   for (const Contender& contender : contenders) {
@@ -170,7 +195,10 @@ Result<Json> OpBench::run_sample(const OpSample& sample, const OpCall& shape, st
     const auto once = [first](std::string words) { return first ? words : ""; };
     table.add({once(text), once(sample.use), name, digits(time * 1e6), rate_text(cost, time),
                once(digits(limit * 1e6)), once(rate_text(cost, limit)), once(level), percent(limit / time)});
-    implementations.push_back({{"name", name}, {"microseconds", time * 1e6}, {"calls", contender.calls}});
+    implementations.push_back({{"name", name},
+                               {"microseconds", time * 1e6},
+                               {"calls", contender.calls},
+                               {"flops_per_sec", cost.flops / time}});
   }
   return Json{{"shape", text},
               {"use", sample.use},
@@ -190,16 +218,21 @@ Result<Json> OpBench::run(OpId id) {
   std::set<std::string> seen;
   TextTable table(
       {"shape", "such as", "implementation", "us", "rate", "limit us", "limit", "level", "of limit"}, 3);
-  for (const SampleSource& source : sample_sources(id, options_.dtype)) {
+  for (const SampleSource& source : sample_sources(id, options_.dtype, sizes_)) {
     for (const OpSample& sample : op_samples(id, source)) {
       OpMemory none(OpMemory::Mode::shapes_only);
       const OpCall call = sample.make(none);
-      const std::string shape = shape_text(call.id(), call.arguments());
+      const std::string shape = shape_of(sample, call);
       const bool wanted = shape.find(options_.shape) != std::string::npos ||
                           sample.use.find(options_.shape) != std::string::npos;
       if (!wanted || !seen.insert(shape).second) continue;
-      HF_TRY(Json figures, run_sample(sample, call, contenders, table));
-      shapes.push_back(std::move(figures));
+      Result<Json> figures = run_sample(sample, call, contenders, table);
+      if (!figures.ok() && figures.error().code == ExitCode::does_not_fit) {
+        fmt::print("left out: {} {}: {}\n", name_of(id), shape, figures.error().message);
+        continue;
+      }
+      HF_TRY_VOID(outcome_of(figures));
+      shapes.push_back(std::move(figures).value());
     }
   }
   if (!shapes.empty()) fmt::print("\n{}\n{}", name_of(id), table.text());
@@ -234,7 +267,7 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   if (!found) return no_such_implementation(device.registry(), options, ops);
   fmt::print("{}\n{}{}, median of the calls of {} ms; docs/bench.md says what the limits are\n",
              device.line(), name_of(options.dtype), device.threads_text(), options.milliseconds);
-  Json result{{"dtype", name_of(options.dtype)}};
+  Json result{{"dtype", name_of(options.dtype)}, {"sizes", name_of(sizes_of(options))}};
   device.describe(result);
   result["ops"] = Json::object();
   OpBench bench(env, options, device);
@@ -245,9 +278,11 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
     shapes += figures.size();
   }
   if (shapes > 0) return result;
-  return fail(ExitCode::config,
-              "bench op: no shape or use of {} contains \"{}\"; without --shape all of them are measured",
-              options.name, options.shape);
+  return fail(
+      ExitCode::config,
+      "bench op: no shape or use of {} with --sizes={} contains \"{}\"; without --shape all of them are "
+      "measured",
+      options.name, name_of(sizes_of(options)), options.shape);
 }
 
 }  // namespace holdfast

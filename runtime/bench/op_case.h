@@ -2,9 +2,11 @@
 // machine allows.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/op_samples.h"
 #include "runtime/bench/report.h"
 #include "runtime/core/env.h"
 #include "runtime/core/tensor.h"
@@ -16,8 +18,9 @@ struct OpCaseOptions {
   std::string implementation = {};  // empty = all that this processor runs
   DType dtype = DType::fp32;
   BenchDeviceOptions device = {};
-  std::string shape = {};          // only samples whose shape or use contains it
-  std::int64_t milliseconds = 40;  // for one implementation on one shape
+  std::optional<SampleSizes> sizes = {};  // empty = those of the device
+  std::string shape = {};                 // only samples whose shape or use contains it
+  std::int64_t milliseconds = 40;         // for one implementation on one shape
 };
 
 // Prints a table for each op on stdout and returns the figures.

@@ -103,15 +103,18 @@ double* OpMemory::doubles(std::int64_t count) {
   return reinterpret_cast<double*>(allocate(count, sizeof(double)));
 }
 
+std::int32_t* OpMemory::integers(const std::vector<std::int32_t>& content) {
+  std::byte* memory = allocate(static_cast<std::int64_t>(content.size()), sizeof(std::int32_t));
+  if (mode_ == Mode::real && memory != nullptr) write(memory, std::as_bytes(std::span(content)));
+  return reinterpret_cast<std::int32_t*>(memory);
+}
+
 std::int32_t* OpMemory::tokens(std::int64_t count, std::int64_t vocabulary) {
-  std::byte* memory = allocate(count, sizeof(std::int32_t));
-  if (mode_ == Mode::shapes_only || memory == nullptr) return reinterpret_cast<std::int32_t*>(memory);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  std::vector<std::int32_t> tokens(mode_ == Mode::real ? static_cast<std::size_t>(count) : 1);
   const RandomStream stream(0, 1);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(stream.uniform(i) * static_cast<double>(vocabulary));
-  write(memory, std::as_bytes(std::span(tokens)));
-  return reinterpret_cast<std::int32_t*>(memory);
+  return integers(tokens);
 }
 
 }  // namespace holdfast

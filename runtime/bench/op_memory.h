@@ -32,6 +32,7 @@ class OpMemory {
   BFloat16* bfloat16s(std::int64_t count) { return static_cast<BFloat16*>(values(count, DType::bf16)); }
   double* doubles(std::int64_t count);
   std::int32_t* tokens(std::int64_t count, std::int64_t vocabulary);
+  std::int32_t* integers(const std::vector<std::int32_t>& content);
 
   // In the host's memory in either mode, because costs are read from it; on a device that the host does not
   // see, in the device's.

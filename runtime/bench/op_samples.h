@@ -36,6 +36,8 @@ class OpCall {
 struct OpSample {
   std::string use;  // "gpt2-124m 4x64, up, weight gradient"
   std::function<OpCall(OpMemory&)> make;
+  std::string variant = {};  // what shape_text() does not tell: " in documents"
+  double flops_share = 1.0;  // of cost_of(), which knows no documents, that the sample's contents leave
 };
 
 // How a training step of the model on one microbatch calls the op; none when it does not. `rows_of_head` rows
@@ -45,14 +47,31 @@ struct SampleSource {
   ModelSpec spec;
   BatchShapeBT batch;
   std::int64_t rows_of_head = 0;
+  std::int64_t document_unit =
+      0;  // attention stays in documents of 1 to 6 times so many tokens; 0 = one each
 };
 std::vector<OpSample> op_samples(OpId id, const SampleSource& source);
 
-// The shapes of a preset; ExitCode::config when there is no such preset.
-Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t sequence_length);
+// Which models and batches stand for training.
+enum class SampleSizes {
+  // gpt2-124m, llama-15m and llama-110m with 4 x 64 and 1 x 1024 tokens; for ops that memory limits also
+  // 16 x 1024 tokens, beyond every cache of a processor.
+  cpu,
+  // What fills a GPU: gpt2-124m with 64 x 1024 tokens, gpt2-1558m and llama-1b with 8 x 1024, llama-8b with
+  // 1 x 8192. Attention also by a table of 16 Ki tokens in sequences of 1 Ki to 16 Ki, with 2048 columns in
+  // heads of 64 and of 128: with as many key heads, with a fourth of them, and in documents.
+  gpu,
+  // The same variety so small that the emulated GPU runs it.
+  toy,
+};
+std::string_view name_of(SampleSizes sizes);
 
-// The models and batches that op_samples() is asked for: gpt2-124m, llama-15m and llama-110m with 4 x 64 and
-// 1 x 1024 tokens; for ops that memory limits also 16 x 1024 tokens, beyond every cache.
-std::vector<SampleSource> sample_sources(OpId id, DType dtype);
+// The shapes of a preset, with the head's chunks as a run on `device` ("cpu", "cuda") has them.
+// ExitCode::config when there is no such preset.
+Result<ModelSpec> preset_spec(std::string_view preset, DType dtype, std::int64_t sequence_length,
+                              const std::string& device = "cpu");
+
+// The models and batches that op_samples() is asked for.
+std::vector<SampleSource> sample_sources(OpId id, DType dtype, SampleSizes sizes);
 
 }  // namespace holdfast

@@ -26,9 +26,12 @@ constexpr const char* usage =
     "tables.\n"
     "\n"
     "  op NAME|all [--device cpu|cuda] [--implementation X] [--dtype fp32|bf16] [--threads N]\n"
-    "     [--shape TEXT] [--milliseconds N]\n"
-    "      Every implementation of an op on the shapes that models call it with, N ms each (40). --shape\n"
-    "      keeps those whose shape or use contains TEXT, such as 4x64 or llama.\n"
+    "     [--sizes cpu|gpu|toy] [--shape TEXT] [--milliseconds N]\n"
+    "      Every implementation of an op on the shapes that models call it with, N ms each (40). --sizes:\n"
+    "      shapes that a processor trains, shapes that fill a GPU (up to 10 GB of operands), or tiny ones; "
+    "the\n"
+    "      first on a CPU and the second on a GPU if it is left out. --shape keeps those whose shape or use\n"
+    "      contains TEXT, such as 4x64 or llama.\n"
     "  step [RUN.toml] [--section.key=value ...] [--steps N] [--warmup-steps N] [--milliseconds N]\n"
     "      Where the time of a training step goes, op by op. Without RUN.toml: gpt2-124m, 4 x 64 tokens, "
     "one\n"
@@ -77,6 +80,14 @@ Result<DType> dtype_of(const Arguments& arguments) {
   return fail(ExitCode::config, "--dtype must be fp32 or bf16, got \"{}\"", dtype);
 }
 
+Result<std::optional<SampleSizes>> sizes_of(const Arguments& arguments) {
+  if (!arguments.has("sizes")) return std::optional<SampleSizes>();
+  HF_TRY(const std::string name, arguments.choice("sizes", {"cpu", "gpu", "toy"}));
+  return std::optional(name == "cpu"   ? SampleSizes::cpu
+                       : name == "gpu" ? SampleSizes::gpu
+                                       : SampleSizes::toy);
+}
+
 Result<BenchDeviceOptions> device_of(Env& env, const Arguments& arguments) {
   constexpr std::int64_t most = 4096;
   BenchDeviceOptions device;
@@ -96,14 +107,15 @@ Result<std::int64_t> milliseconds_of(const Arguments& arguments, std::int64_t ot
 }
 
 Result<Json> op(Env& env, const std::vector<std::string>& words) {
-  HF_TRY(const Arguments arguments,
-         Arguments::parse("bench op", words, {"NAME"},
-                          {"device", "implementation", "dtype", "threads", "shape", "milliseconds", "json"}));
+  HF_TRY(const Arguments arguments, Arguments::parse("bench op", words, {"NAME"},
+                                                     {"device", "implementation", "dtype", "threads", "sizes",
+                                                      "shape", "milliseconds", "json"}));
   OpCaseOptions op{.name = arguments.positional(0),
                    .implementation = arguments.text("implementation", ""),
                    .shape = arguments.text("shape", "")};
   HF_TRY(op.dtype, dtype_of(arguments));
   HF_TRY(op.device, device_of(env, arguments));
+  HF_TRY(op.sizes, sizes_of(arguments));
   HF_TRY(op.milliseconds, milliseconds_of(arguments, op.milliseconds));
   return run_op_case(env, op);
 }

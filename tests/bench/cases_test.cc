@@ -27,6 +27,25 @@ TEST(OpCase, MeasuresEveryImplementation) {
   }
 }
 
+TEST(OpCase, CountsTheProductsThatDocumentsLeave) {
+  const Result<Json> figures = run_op_case(posix_env(), {.name = "attention_forward",
+                                                         .device = {.threads = 2},
+                                                         .sizes = SampleSizes::toy,
+                                                         .shape = "1x32 4/4 heads of 64",
+                                                         .milliseconds = 1});
+  ASSERT_TRUE(figures.ok()) << figures.error().message;
+  EXPECT_EQ((*figures)["sizes"], "toy");
+  const Json& shapes = (*figures)["ops"]["attention_forward"];
+  ASSERT_EQ(shapes.size(), 2U);
+  EXPECT_EQ(shapes[0]["shape"], "1x32 4/4 heads of 64");
+  EXPECT_EQ(shapes[1]["shape"], "1x32 4/4 heads of 64 in documents");
+  EXPECT_LT(shapes[1]["flops"], 0.5 * shapes[0]["flops"].get<double>());
+  for (const Json& implementation : shapes[1]["implementations"]) {
+    EXPECT_NEAR(implementation["flops_per_sec"].get<double>() * implementation["microseconds"].get<double>(),
+                1e6 * shapes[1]["flops"].get<double>(), 1.0);
+  }
+}
+
 TEST(OpCase, RefusesWhatIsNotThere) {
   const Result<Json> no_op = run_op_case(posix_env(), {.name = "gelu"});
   ASSERT_FALSE(no_op.ok());
@@ -36,7 +55,8 @@ TEST(OpCase, RefusesWhatIsNotThere) {
   EXPECT_THAT(no_implementation.error().message, HasSubstr("sse9"));
   const Result<Json> no_shape = run_op_case(posix_env(), {.name = "add", .shape = "gpt5"});
   ASSERT_FALSE(no_shape.ok());
-  EXPECT_THAT(no_shape.error().message, HasSubstr("no shape or use of add contains \"gpt5\""));
+  EXPECT_THAT(no_shape.error().message,
+              HasSubstr("no shape or use of add with --sizes=cpu contains \"gpt5\""));
 }
 
 TEST(OptimizerCase, MeasuresUpdatesAndSums) {

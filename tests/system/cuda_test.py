@@ -56,12 +56,24 @@ class CudaTest(unittest.TestCase):
         self.assertIn("matrix products at the rate of one large product", printed)
 
     def test_ops_stand_beside_copy_and_product(self):
-        result, _ = self.bench("op", "rmsnorm_forward", "--device", "cuda", "--dtype", "bf16", "--shape", "llama-15m 4x64",
-                               "--milliseconds", "1")
+        result, _ = self.bench("op", "rmsnorm_forward", "--device", "cuda", "--dtype", "bf16", "--sizes=cpu",
+                               "--shape", "llama-15m 4x64", "--milliseconds", "1")
         (shape,) = result["ops"]["rmsnorm_forward"]
         self.assertIn("cuda", [each["name"] for each in shape["implementations"]])
         limit_s = (shape["bytes_read"] + shape["bytes_written"]) / result["gpu"]["copied_bytes_per_sec"]
         self.assertAlmostEqual(shape["limit_microseconds"] / (limit_s * 1e6), 1.0, places=6)
+
+    def test_toy_sizes_cover_every_op(self):
+        """As the GPU's sizes do, and each in no time."""
+        result, printed = self.bench("op", "all", "--device", "cuda", "--dtype", "bf16", "--sizes", "toy", "--milliseconds", "1")
+        self.assertEqual(result["sizes"], "toy")
+        for name, shapes in result["ops"].items():
+            self.assertGreater(len(shapes), 0, name)
+        for name in ("attention_forward", "attention_backward"):
+            uses = [shape["shape"] for shape in result["ops"][name]]
+            self.assertTrue(any(use.endswith("1x32 2/1 heads of 128 bf16") for use in uses), uses)
+            self.assertTrue(any(use.endswith("in documents") for use in uses), uses)
+        self.assertRegex(printed, r"1x32 2/2 heads of 128 bf16 in documents")
 
     def test_the_optimizer_of_a_whole_model(self):
         result, _ = self.bench("optimizer", "--device=cuda", "--preset=llama-15m", "--updates=1")
