@@ -4,10 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
-
-#include "runtime/core/check.h"
 
 namespace holdfast::cuda {
 
@@ -18,9 +19,8 @@ constexpr std::uint64_t workspace_limit_bytes = std::uint64_t{32} << 20;
 // Where tensors start at least (MemoryPlan and the buckets of parameters give more).
 constexpr std::uint32_t address_alignment_bytes = 16;
 
-void expect(cublasStatus_t status, const char* what) {
-  HF_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt refused {}: {}", what, cublasLtGetStatusName(status));
-}
+// Algorithms that the heuristic is asked for, the best first.
+constexpr int candidates_max = 8;
 
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -38,29 +38,42 @@ bool aligned(const void* address, std::uint32_t bytes) {
 }
 
 struct Preference {
-  Preference() { expect(cublasLtMatmulPreferenceCreate(&handle), "a preference"); }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle); }
+  Preference() : status(cublasLtMatmulPreferenceCreate(&handle)) {}
+  ~Preference() {
+    if (handle != nullptr) cublasLtMatmulPreferenceDestroy(handle);
+  }
   Preference(const Preference&) = delete;
   Preference& operator=(const Preference&) = delete;
   template <typename T>
   void set(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
-    expect(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof(value)), "a preference");
+    if (status == CUBLAS_STATUS_SUCCESS)
+      status = cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof(value));
   }
   cublasLtMatmulPreference_t handle = nullptr;
+  cublasStatus_t status;  // the first refusal
 };
 
 template <typename T>
-void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) {
-  expect(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)), "an attribute");
+cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, T value) {
+  return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value));
 }
 
+// Nothing when the library does not tell.
 template <typename T>
-T read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+std::optional<T> read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
   T value = 0;
   std::size_t written = 0;
-  expect(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written),
-         "to describe an algorithm");
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  if (status != CUBLAS_STATUS_SUCCESS || written != sizeof(value)) return {};
   return value;
+}
+
+// Whether parts of a sum, if there are any, are known to be added in order.
+bool has_ordered_sums(const cublasLtMatmulAlgo_t& algorithm) {
+  const auto scheme = read<std::uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  return scheme == std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE} ||
+         scheme == std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE};
 }
 
 }  // namespace
@@ -79,18 +92,19 @@ std::string matmul_library() {
 // it is a sum over microbatches.
 Product::Operation Product::operation_of(const ProductShape& shape) {
   cublasLtMatmulDesc_t made = nullptr;
-  expect(
-      cublasLtMatmulDescCreate(
-          &made, shape.dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-      "a product");
+  const auto compute = shape.dtype == DType::fp32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+  if (!accepted(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "a product")) return {};
   Operation operation(made);
-  set(made, CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(made, CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  const auto told = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+    accepted(set(made, attribute, value), "an attribute of a product");
+  };
+  told(CUBLASLT_MATMUL_DESC_TRANSA, shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  told(CUBLASLT_MATMUL_DESC_TRANSB, shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (shape.bias) {
-    set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(made, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
+    told(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    told(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(shape.dtype)));
     // The heuristic reads the alignment from the address; nothing is read from there.
-    set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
+    told(CUBLASLT_MATMUL_DESC_BIAS_POINTER, std::uintptr_t{address_alignment_bytes});
   }
   return operation;
 }
@@ -98,10 +112,18 @@ Product::Operation Product::operation_of(const ProductShape& shape) {
 Product::Layout Product::layout_of(std::int64_t rows, std::int64_t row_length, std::int64_t leading,
                                    DType dtype) {
   cublasLtMatrixLayout_t made = nullptr;
-  expect(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(row_length),
-                                    static_cast<std::uint64_t>(rows), leading),
-         "a matrix");
+  accepted(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(row_length),
+                                      static_cast<std::uint64_t>(rows), leading),
+           "a matrix");
   return Layout(made);
+}
+
+bool Product::accepted(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return true;
+  if (why_not_.empty()) {
+    why_not_ = fmt::format("{} refused {}: {}", matmul_library(), what, cublasLtGetStatusName(status));
+  }
+  return false;
 }
 
 Product::Product(cublasLtHandle_t library, const ProductShape& shape)
@@ -114,6 +136,11 @@ Product::Product(cublasLtHandle_t library, const ProductShape& shape)
       alignment_a_bytes_(row_alignment_bytes(shape.lda, shape.dtype)),
       alignment_b_bytes_(row_alignment_bytes(shape.ldb, shape.dtype)),
       alignment_c_bytes_(row_alignment_bytes(shape.ldc, shape.dtype_c)) {
+  if (found()) choose(library);
+}
+
+// The library's A is our B.
+void Product::choose(cublasLtHandle_t library) {
   Preference preference;
   preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_limit_bytes);
   // Parts of a sum, if any, are kept in fp32 and added in order.
@@ -123,18 +150,23 @@ Product::Product(cublasLtHandle_t library, const ProductShape& shape)
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_a_bytes_);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_c_bytes_);
   preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_c_bytes_);
+  if (!accepted(preference.status, "a preference")) return;
+  std::array<cublasLtMatmulHeuristicResult_t, candidates_max> candidates = {};
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                     preference.handle, 1, &choice_, &count);
-  found_ = status == CUBLAS_STATUS_SUCCESS && count == 1 && choice_.state == CUBLAS_STATUS_SUCCESS;
-  if (!found_) {
-    choice_ = {};
+                                     preference.handle, candidates_max, candidates.data(), &count);
+  why_not_ = "cuBLASLt has no algorithm for it";
+  if (status != CUBLAS_STATUS_SUCCESS) return;
+  for (const cublasLtMatmulHeuristicResult_t& candidate :
+       std::span(candidates).first(static_cast<std::size_t>(std::clamp(count, 0, candidates_max)))) {
+    if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > workspace_limit_bytes) continue;
+    why_not_ = "cuBLASLt adds parts of its sums in an order that is not known";
+    if (!has_ordered_sums(candidate.algo)) continue;
+    choice_ = candidate;
+    why_not_.clear();
     return;
   }
-  const auto reduction = read<std::uint32_t>(choice_.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
-  HF_CHECK(reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
-           "cuBLASLt chose reduction scheme {}, which was masked out", reduction);
 }
 
 bool Product::takes(const Matmul& op) const {
@@ -144,29 +176,40 @@ bool Product::takes(const Matmul& op) const {
 
 cublasStatus_t Product::run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
                             cudaStream_t stream) const {
-  if (op.bias != nullptr) set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.bias);
+  if (op.bias != nullptr) {
+    const cublasStatus_t status = set(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.bias);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+  }
   const float alpha = 1.0F;
   const float beta = op.accumulate ? 1.0F : 0.0F;
   return cublasLtMatmul(library, operation_.get(), &alpha, op.b, b_.get(), op.a, a_.get(), &beta, op.c,
                         c_.get(), op.c, c_.get(), &choice_.algo, workspace, choice_.workspaceSize, stream);
 }
 
+namespace {
+
+template <typename T>
+std::string number(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  const std::optional<T> value = read<T>(algorithm, attribute);
+  return value.has_value() ? fmt::format("{}", *value) : "?";
+}
+
+}  // namespace
+
 std::string Product::algorithm() const {
-  if (!found_) return "none";
-  const cublasLtMatmulAlgo_t& algorithm = choice_.algo;
-  const auto number = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    return read<std::uint32_t>(algorithm, attribute);
+  if (!found()) return "none";
+  const auto word = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    return number<std::uint32_t>(choice_.algo, attribute);
   };
-  const auto short_number = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
-    return read<std::uint16_t>(algorithm, attribute);
+  const auto short_word = [&](cublasLtMatmulAlgoConfigAttributes_t attribute) {
+    return number<std::uint16_t>(choice_.algo, attribute);
   };
   return fmt::format(
       "algorithm {} tile {} stages {} splits {} reduction {} swizzle {} custom {} inner {} cluster {}",
-      number(CUBLASLT_ALGO_CONFIG_ID), number(CUBLASLT_ALGO_CONFIG_TILE_ID),
-      number(CUBLASLT_ALGO_CONFIG_STAGES_ID), number(CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-      number(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), number(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
-      number(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION), short_number(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
-      short_number(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+      word(CUBLASLT_ALGO_CONFIG_ID), word(CUBLASLT_ALGO_CONFIG_TILE_ID), word(CUBLASLT_ALGO_CONFIG_STAGES_ID),
+      word(CUBLASLT_ALGO_CONFIG_SPLITK_NUM), word(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+      word(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING), word(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+      short_word(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID), short_word(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
 }
 
 Result<std::unique_ptr<MatmulCache>> MatmulCache::make() {

@@ -1,10 +1,11 @@
 // cuBLASLt's matrix products by shape. Which of the library's algorithms a call takes is decided once, when
-// it is planned, by a rule that knows the shape alone: the first answer of the library's heuristic, for a
-// fixed limit of workspace, for the alignment that the leading dimensions allow, and without split sums that
-// are added in the order in which blocks arrive (CUBLASLT_REDUCTION_SCHEME_INPLACE). Nothing is ever timed,
-// so two runs with one version of the library on GPUs of one kind take the same algorithms; and the library
-// promises the same bits for one algorithm as long as streams do not share a workspace, which they do not
-// here.
+// it is planned, by a rule that knows the shape alone: the first of the eight best answers of the library's
+// heuristic, for a fixed limit of workspace and the alignment that the leading dimensions allow, that does
+// not split sums and add them in the order in which blocks arrive (CUBLASLT_REDUCTION_SCHEME_INPLACE). A
+// library that is newer than this file may refuse a question or give an answer that is not known here: such a
+// product is computed by the own kernel, never a reason to end the program. Nothing is ever timed, so two
+// runs with one version of the library on GPUs of one kind take the same algorithms; and the library promises
+// the same bits for one algorithm as long as streams do not share a workspace, which they do not here.
 #pragma once
 
 #include <cublasLt.h>
@@ -29,8 +30,10 @@ class Product {
   // Asks the heuristic. m, n and k are positive.
   Product(cublasLtHandle_t library, const ProductShape& shape);
 
-  // False: the library has no algorithm for this shape.
-  bool found() const { return found_; }
+  // False: the library has no algorithm for this shape whose sums have an order that is known.
+  bool found() const { return why_not_.empty(); }
+  // A clause, such as "cuBLASLt has no algorithm for it"; empty when there is one.
+  const std::string& why_not() const { return why_not_; }
   std::size_t workspace_bytes() const { return choice_.workspaceSize; }
   // Whether the algorithm may be given these addresses. It was chosen for 16 bytes, or less where a leading
   // dimension is odd.
@@ -38,7 +41,8 @@ class Product {
   // Puts it on the stream; host memory is not allocated. The workspace is 256-byte aligned.
   cublasStatus_t run(cublasLtHandle_t library, const Matmul& op, std::byte* workspace,
                      cudaStream_t stream) const;
-  // "algorithm 66 tile 20 stages 36 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 2".
+  // "algorithm 66 tile 20 stages 36 splits 1 reduction 0 swizzle 0 custom 0 inner 0 cluster 2"; "?" stands
+  // for an attribute that the library does not tell.
   std::string algorithm() const;
 
  private:
@@ -48,14 +52,17 @@ class Product {
   };
   using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, Destroy<cublasLtMatmulDescDestroy>>;
   using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, Destroy<cublasLtMatrixLayoutDestroy>>;
-  static Operation operation_of(const ProductShape& shape);
-  static Layout layout_of(std::int64_t rows, std::int64_t row_length, std::int64_t leading, DType dtype);
+  Operation operation_of(const ProductShape& shape);
+  Layout layout_of(std::int64_t rows, std::int64_t row_length, std::int64_t leading, DType dtype);
+  void choose(cublasLtHandle_t library);
+  // Notes the first refusal of the library as the reason why there is no algorithm; false when it is one.
+  bool accepted(cublasStatus_t status, const char* what);
 
+  std::string why_not_;
   Operation operation_;
   Layout a_, b_, c_;
-  std::uint32_t alignment_a_bytes_, alignment_b_bytes_, alignment_c_bytes_;
+  std::uint32_t alignment_a_bytes_, alignment_b_bytes_, alignment_c_bytes_;  // of our operands
   cublasLtMatmulHeuristicResult_t choice_ = {};
-  bool found_ = false;
 };
 
 // Used by the launching thread only.

@@ -253,6 +253,7 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, std::size_t bytes) {
+  if (cuda_emulator::library_quirks().refuses_preferences) return CUBLAS_STATUS_NOT_SUPPORTED;
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
       return take(preference->workspace_bytes_max, value, bytes);
@@ -267,6 +268,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   }
   return CUBLAS_STATUS_INVALID_VALUE;
 }
+
+namespace holdfast::cuda_emulator {
+
+LibraryQuirks& library_quirks() {
+  static LibraryQuirks quirks;
+  return quirks;
+}
+
+}  // namespace holdfast::cuda_emulator
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -302,17 +312,30 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
       algorithm.workspace_bytes = parts_bytes;
     }
   }
-  results[0] = {};
-  std::memcpy(&results[0].algo, &algorithm, sizeof(algorithm));
-  results[0].workspaceSize = algorithm.workspace_bytes;
-  results[0].state = CUBLAS_STATUS_SUCCESS;
-  *count = 1;
+  const auto answer = [&](const Algorithm& found) {
+    if (*count == wanted) return;
+    cublasLtMatmulHeuristicResult_t& result = results[(*count)++];
+    result = {};
+    std::memcpy(&result.algo, &found, sizeof(found));
+    result.workspaceSize = found.workspace_bytes;
+    result.state = CUBLAS_STATUS_SUCCESS;
+  };
+  const cuda_emulator::LibraryQuirks& quirks = cuda_emulator::library_quirks();
+  if (quirks.in_place_sums_first || quirks.in_place_sums_alone) {
+    Algorithm in_place = algorithm;
+    in_place.reduction = CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    answer(in_place);
+  }
+  if (!quirks.in_place_sums_alone) answer(algorithm);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* bytes_of_algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, std::size_t bytes, std::size_t* written) {
+  const cuda_emulator::LibraryQuirks& quirks = cuda_emulator::library_quirks();
+  const bool about_sums = attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME;
+  if (quirks.tells_nothing || (quirks.tells_sums_alone && !about_sums)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Algorithm algorithm = algorithm_in(*bytes_of_algorithm);
   const bool is_short =
       attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;

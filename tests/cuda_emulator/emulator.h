@@ -44,6 +44,21 @@ struct Made {
 };
 Made& made();
 
+// Another process holds so much of the device's memory until it has been refused `refusals` times: one that
+// was killed and is not torn down yet. Also from the environment: EMULATED_GPU_HELD_BYTES and
+// EMULATED_GPU_HELD_REFUSALS.
+void hold_memory(std::size_t bytes, int refusals);
+
+// A cuBLASLt of another version than the one that the tests know.
+struct LibraryQuirks {
+  bool in_place_sums_first = false;  // the best answer adds parts in any order, though that was masked out
+  bool in_place_sums_alone = false;  // and there is no other answer
+  bool tells_sums_alone = false;     // of an algorithm's attributes only how it adds parts
+  bool tells_nothing = false;
+  bool refuses_preferences = false;
+};
+LibraryQuirks& library_quirks();
+
 // Below: only inside body().
 
 Index3 thread_index();
