@@ -181,12 +181,11 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
       HF_TRY(const bool others, background());
       moved |= others;
     }
-    const Device::Ticket next = ready < tickets.size() ? tickets[ready] : last_add;
-    const bool computing = !device->reached(next);
+    const bool computing = !device->idle();
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device->wait(next, poll_interval_us);
+      device->wait(ready < tickets.size() ? tickets[ready] : device->ticket(), poll_interval_us);
     } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
@@ -285,6 +284,9 @@ Result<void> LaneReduction::State::poll_until_done() {
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
+    } else if (!device->idle()) {
+      device->wait(device->ticket(), poll_interval_us);
+      pause.moved();
     } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
@@ -372,11 +374,9 @@ Result<void> LaneReduction::finish_wave() {
   return result;
 }
 
-Result<void> LaneReduction::finish_step() {
+void LaneReduction::finish_step() {
   HF_CHECK(!state_->in_wave && state_->next_wave == state_->schedule.waves());
   state_->sum.add_shadows();
-  state_->device->synchronize();
-  return {};
 }
 
 Result<bool> LaneReduction::advance() {

@@ -11,11 +11,12 @@
 //         reduction.bucket_launched(bucket, device.ticket());
 //     reduction.backward_launched();
 //     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
-//   HF_TRY_VOID(reduction.finish_step());               // adds the shadows; waits: the sums are whole
+//   reduction.finish_step();                            // launches the last adds
+//   wait_for_device(device, communicator);              // the sums are whole
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
 // and the adds of the wave are done: the next wave may overwrite the gradient buffer. A rank alone has nobody
-// to hear from: its waves stand behind one another in the queue, and only finish_step() waits. After an error
-// the exchange is abandoned. Nothing is allocated after construction.
+// to hear from: its waves stand behind one another in the queue, and only the end of the step waits. After an
+// error the exchange is abandoned. Nothing is allocated after construction.
 //
 // A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank. Where buckets share
 // memory (BucketPlan::gradient_places) one is opened, and may be written, when the one before it in its place
@@ -76,9 +77,11 @@ class LaneReduction {
   // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
   // (LaneSum::sum_of).
   std::span<float> sum_of(int bucket) const;
-  Result<void> finish_step();
+  // Launches the adds of shadow buckets. The sums are whole when the device has run what was launched
+  // (device_wait.h).
+  void finish_step();
 
-  // The owned segments' sums over all lanes, from finish_step() to the next begin_step(). Where they lie
+  // The owned segments' sums over all lanes, from the end of a step to the next begin_step(). Where they lie
   // stays the same from bind() on.
   ReducedGradients reduced() const;
   // Of reduced(), one for each block of BucketPlan::segments(), in their order.

@@ -49,12 +49,10 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   const HostSpan wait(spans_, about);
   HF_TRY(const Exchange::Number number, exchange_->open(incoming));
   HF_TRY_VOID(exchange_->send(number, outgoing));
-  // Copies of an exchange may stand behind other work in the queue: that is no silence of a peer.
-  const Device::Ticket given = device.ticket();
   Rest pause(*waiter_);
   while (exchange_->oldest() <= number) {
     HF_TRY(const bool moved, advance());
-    if (moved || !device.reached(given)) {
+    if (moved || !device.idle()) {
       pause.moved();
     } else if (!pause.rest([this] { return awaited_of(*exchange_, operation); })) {
       return give_up_exchange(*exchange_, *waiter_, operation);

@@ -298,11 +298,11 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     }
     HF_TRY(const bool moved, advance());
     const Device::Ticket next = next_ticket();
-    const bool computing = !device_->reached(next);
+    const bool computing = !device_->idle();
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device_->wait(next, poll_interval_us);
+      device_->wait(device_->reached(next) ? device_->ticket() : next, poll_interval_us);
     } else if (!pause.rest([&] { return awaited_message(action); })) {
       return timed_out(action);
     }

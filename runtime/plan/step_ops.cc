@@ -169,7 +169,7 @@ Result<void> launch_step(Worker& worker) {
     HF_TRY_VOID(reduction.finish_wave());
   }
   HF_TRY_VOID(worker.join_tied_gradients());
-  HF_TRY_VOID(reduction.finish_step());
+  reduction.finish_step();
   worker.optimizer().launch_update(worker.device(), {});
   HF_TRY_VOID(worker.parameter_gather().begin());
   return worker.parameter_gather().finish();

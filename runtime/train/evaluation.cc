@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "parallel/agreement.h"
+#include "parallel/device_wait.h"
 #include "runtime/core/exact_sum.h"
 #include "runtime/train/watch.h"
 
@@ -92,7 +93,7 @@ class HeldOutSet::Forwards final : public StageWork {
     const Result<void> run = executor.run();
     worker_->tensor_group().set_background({});
     HF_TRY_VOID(run);
-    worker_->device().synchronize();
+    wait_for_device(worker_->device(), worker_->communicator());
     if (!worker_->parts().back().has_head || !worker_->counts_replicated()) return {};
     for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
     return {};

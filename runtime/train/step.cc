@@ -7,6 +7,7 @@
 
 #include "kernels/device_span.h"
 #include "parallel/agreement.h"
+#include "parallel/device_wait.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/train/async_saver.h"
 
@@ -31,7 +32,9 @@ Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   HF_TRY_VOID(worker.lane_runner().run(lanes));
   HF_TRY_VOID(worker.join_tied_gradients());
   const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
-  return worker.reduction().finish_step();
+  worker.reduction().finish_step();
+  wait_for_device(worker.device(), worker.communicator());
+  return {};
 }
 
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
@@ -110,7 +113,7 @@ Result<void> finish_update(Worker& worker) {
   if (!worker.device().host_sees_memory() && worker.communicator().size() == 1) return {};
   {
     const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
-    worker.device().synchronize();
+    wait_for_device(worker.device(), worker.communicator());
   }
   Result<void> device = worker.device_outcome();
   if (!device.ok()) worker.communicator().abandon();  // the vote is over: this rank leaves alone

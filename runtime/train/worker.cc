@@ -5,6 +5,7 @@
 #include "checkpoint/replica_transfer.h"
 #include "checkpoint/snapshot_slot.h"
 #include "parallel/agreement.h"
+#include "parallel/device_wait.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
@@ -334,7 +335,7 @@ void Worker::start_loader() {
 
 Result<void> Worker::publish_parameters() {
   optimizer_->launch_publish(device());
-  device().synchronize();
+  wait_for_device(device(), communicator_);
   HF_TRY_VOID(parameter_gather_->begin());
   return parameter_gather_->finish();
 }
@@ -343,7 +344,7 @@ Result<void> Worker::join_tied_gradients() {
   const int tied = std::max(buckets_.away(), buckets_.guest());
   if (tied < 0) return {};
   const HostSpan wait(&spans_, {.kind = SpanKind::wait_tied_weight});
-  device().synchronize();  // a rank alone with its lanes has not waited for their sum
+  wait_for_device(device(), communicator_);  // a rank alone with its lanes has not waited for their sum
   return pass_on(*links_.tied(), waiter_, std::as_writable_bytes(reduction_->sum_of(tied)),
                  buckets_.guest() >= 0, "the passing of a tied weight's gradient");
 }

@@ -175,7 +175,9 @@ class ReducingRank {
         HF_TRY_VOID(launch_backward(lanes[static_cast<std::size_t>(wave)]));
       HF_TRY_VOID(reduction_.finish_wave());
     }
-    return reduction_.finish_step();
+    reduction_.finish_step();
+    device_->synchronize();
+    return {};
   }
 
   int rank_;
