@@ -45,7 +45,7 @@ double price(PlannedDevice& device, const OpPrices& prices, const Launch& launch
 // A lane's first microbatch writes gradients, the others add to them.
 std::vector<PartTime> price_parts(Worker& worker, PlannedDevice& device, const OpPrices& prices) {
   const auto microbatches = static_cast<double>(worker.batch_shape().microbatches_per_lane);
-  const TokenBatch tokens = worker.staged_tokens(0);
+  const TokenBatch tokens = worker.tokens().at(0);
   std::vector<PartTime> parts;
   for (int chunk = 0; chunk < static_cast<int>(worker.parts().size()); ++chunk) {
     const Model& model = worker.model(chunk);

@@ -132,7 +132,7 @@ Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
   Device& device = worker.device();
   const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
   const bool is_first = slot % each_lane == 0, is_last = (slot + 1) % each_lane == 0;
-  const TokenBatch tokens = worker.stage_tokens(slot, {}, {}, {});
+  const TokenBatch tokens = worker.tokens().stage(slot, {}, {}, {});
   const auto chunks = static_cast<int>(worker.parts().size());
   for (int chunk = 0; chunk < chunks; ++chunk) {
     HF_TRY_VOID(worker.model(chunk).forward(device, tokens, 0));

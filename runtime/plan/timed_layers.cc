@@ -70,7 +70,7 @@ class TimedRank {
           static_cast<std::int32_t>(static_cast<std::int64_t>(i * 7919) % bench_.config.model.vocabulary);
     }
     const std::vector<std::int32_t> first_key(tokens.size(), 0);
-    worker_->stage_tokens(0, tokens, tokens, first_key);
+    worker_->tokens().stage(0, tokens, tokens, first_key);
     return {};
   }
 
@@ -81,7 +81,7 @@ class TimedRank {
     timer_.clear();
     const std::int64_t begin_ns = bench_.env.monotonic_ns();
     const Model& model = worker_->model();
-    const TokenBatch tokens = worker_->staged_tokens(0);
+    const TokenBatch tokens = worker_->tokens().at(0);
     for (const bool accumulate : {false, true}) {
       HF_TRY_VOID(
           model.forward_backward(*device_, tokens, worker_->loss_sums().data(), {.accumulate = accumulate}));

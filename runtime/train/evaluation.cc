@@ -111,7 +111,7 @@ class HeldOutSet::Forwards final : public StageWork {
     const Result<std::uint64_t> loaded =
         set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
     if (loaded.ok()) {
-      worker_->stage_tokens(slot, set_->inputs_, set_->targets_, set_->first_key_);
+      worker_->tokens().stage(slot, set_->inputs_, set_->targets_, set_->first_key_);
       if (worker_->counts_samples()) counted += static_cast<std::int64_t>(*loaded);
     } else if (failure.ok()) {
       failure = loaded.error();
@@ -121,17 +121,17 @@ class HeldOutSet::Forwards final : public StageWork {
     const auto slot = static_cast<std::size_t>(position.microbatch);
     if (position.chunk == 0) load(slot);
     return worker_->model(position.chunk)
-        .forward_loss(worker_->device(), worker_->staged_tokens(slot), position.microbatch,
+        .forward_loss(worker_->device(), worker_->tokens().at(slot), position.microbatch,
                       &worker_->loss_sums()[slot]);
   }
   Result<void> launch_backward(StagePosition, const BackwardLaunch&) override { return {}; }
   bool can_write_weight_gradients(StagePosition) override { return true; }
   Error give_up() override { return {}; }  // there is no backward
   std::span<std::byte> input(StagePosition position) override {
-    return worker_->model(position.chunk).input(position.microbatch, worker_->staged_tokens(0).shape);
+    return worker_->model(position.chunk).input(position.microbatch, worker_->tokens().at(0).shape);
   }
   std::span<std::byte> output(StagePosition position) override {
-    return worker_->model(position.chunk).output(position.microbatch, worker_->staged_tokens(0).shape);
+    return worker_->model(position.chunk).output(position.microbatch, worker_->tokens().at(0).shape);
   }
   std::span<std::byte> output_gradient(StagePosition) override { return {}; }
   std::span<std::byte> input_gradient(StagePosition) override { return {}; }

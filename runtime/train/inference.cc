@@ -73,11 +73,10 @@ Result<void> InferenceModel::check_length(const std::string& checkpoint) const {
 }
 
 Result<void> InferenceModel::allocate(Env& env) {
-  const auto rows = static_cast<std::size_t>(shape_.rows());
   const auto parameters =
       plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * sizeof(float));
-  const auto tokens =
-      plan_.reserve("tokens", MemoryClass::data, 3 * rows * sizeof(std::int32_t), MemoryPlace::host_visible);
+  tokens_ = std::make_unique<TokenStaging>(TokenStagingShape{.microbatch = shape_, .with_first_keys = true},
+                                           *device_, plan_);
   const auto loss_sum =
       plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(*device_, plan_);
@@ -85,9 +84,7 @@ Result<void> InferenceModel::allocate(Env& env) {
   HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
   HF_TRY(arena_, allocate_memory(*device_, plan_));
   parameters_ = arena_.at<float>(parameters);
-  inputs_ = arena_.at<std::int32_t>(tokens);
-  targets_ = inputs_ + rows;
-  first_key_ = targets_ + rows;
+  tokens_->bind(arena_);
   loss_sum_ = arena_.at<double>(loss_sum);
   host_access_->bind(arena_);
   model_->bind(*device_, arena_, buckets_, arena_.bytes(parameters).data(), nullptr);
@@ -112,8 +109,11 @@ Result<std::span<const float>> InferenceModel::next_logits(std::span<const std::
   HF_CHECK(count >= 1 && count <= shape_.sequence_length);
   const std::int64_t padded = (count + length_multiple - 1) / length_multiple * length_multiple;
   const std::int64_t length = std::min(padded, shape_.sequence_length);
-  std::fill(std::copy(tokens.begin(), tokens.end(), inputs_), inputs_ + length, 0);
-  const TokenBatch batch{.inputs = inputs_, .shape = {.batch = 1, .sequence_length = length}};
+  std::vector<std::int32_t> inputs(tokens.begin(), tokens.end());
+  inputs.resize(static_cast<std::size_t>(length));  // what comes after a token changes nothing before it
+  TokenBatch batch = tokens_->stage(0, inputs, {}, {});
+  batch.first_key = nullptr;
+  batch.shape = {.batch = 1, .sequence_length = length};
   const auto* logits = static_cast<const float*>(model_->forward_logits(*device_, batch, count - 1));
   const std::span<const std::byte> seen =
       host_access_->to_read(std::as_bytes(std::span(logits, static_cast<std::size_t>(spec_.vocabulary))));
@@ -125,15 +125,9 @@ Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
                                         std::span<const std::int32_t> targets,
                                         std::span<const std::int32_t> first_key) {
   HF_CHECK(inputs.size() == static_cast<std::size_t>(shape_.rows()) && targets.size() == inputs.size());
-  std::ranges::copy(inputs, inputs_);
-  std::ranges::copy(targets, targets_);
-  std::ranges::copy(first_key, first_key_);
-  HF_TRY_VOID(model_->forward_loss(*device_,
-                                   {.inputs = inputs_,
-                                    .targets = targets_,
-                                    .first_key = first_key.empty() ? nullptr : first_key_,
-                                    .shape = shape_},
-                                   loss_sum_));
+  TokenBatch batch = tokens_->stage(0, inputs, targets, first_key);
+  if (first_key.empty()) batch.first_key = nullptr;
+  HF_TRY_VOID(model_->forward_loss(*device_, batch, loss_sum_));
   device_->synchronize();
   HF_TRY_VOID(device_->status());
   return *loss_sum_;

@@ -14,6 +14,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/model.h"
+#include "runtime/train/token_staging.h"
 
 namespace holdfast {
 
@@ -64,9 +65,7 @@ class InferenceModel {
   std::unique_ptr<HostAccess> host_access_;
   std::unique_ptr<Model> model_;
   float* parameters_ = nullptr;
-  std::int32_t* inputs_ = nullptr;
-  std::int32_t* targets_ = nullptr;
-  std::int32_t* first_key_ = nullptr;
+  std::unique_ptr<TokenStaging> tokens_;
   double* loss_sum_ = nullptr;
   std::unique_ptr<Device> device_;  // last: its queue drains while the memory it works on is still there
 };

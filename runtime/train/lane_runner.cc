@@ -109,7 +109,7 @@ Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
 }
 
 TokenBatch LaneRunner::tokens(StagePosition position) const {
-  return worker_->staged_tokens(slot(position));
+  return worker_->tokens().at(slot(position));
 }
 
 std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
@@ -131,7 +131,7 @@ void LaneRunner::load(StagePosition position) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
     return;
   }
-  worker_->stage_tokens(slot(position), batch->inputs, batch->targets, batch->first_key);
+  worker_->tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
   if (!worker_->counts_samples()) return;
   outcome_->data += batch->digest;

@@ -27,11 +27,6 @@ bool saves_while_training(const Config& config) {
          comes_before_end(config.checkpoint.ram_every_steps);
 }
 
-// Of a microbatch: inputs, targets, first keys.
-std::size_t token_arrays(const Config& config) {
-  return config.data.document_mask ? 3 : 2;
-}
-
 }  // namespace
 
 Worker::Worker(const WorkerInputs& inputs)
@@ -126,10 +121,10 @@ void Worker::reserve() {
                                    buckets_.parameter_elements() * bytes_of(spec_.dtype));
   gradients_slot_ =
       plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
-  tokens_slot_ = plan_.reserve(
-      "tokens", MemoryClass::data,
-      slots * token_arrays(config()) * static_cast<std::size_t>(microbatch.rows()) * sizeof(std::int32_t),
-      MemoryPlace::host_visible);
+  tokens_ = std::make_unique<TokenStaging>(
+      TokenStagingShape{
+          .microbatch = microbatch, .with_first_keys = config().data.document_mask, .slots = slots},
+      device(), plan_);
   loss_sums_slot_ =
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(device(), plan_);
@@ -192,7 +187,7 @@ Result<void> Worker::allocate() {
   HF_TRY(arena_, allocate_memory(device(), plan_));
   parameters_ = arena_.at<std::byte>(parameters_slot_);
   gradients_ = arena_.at<float>(gradients_slot_);
-  tokens_ = arena_.at<std::int32_t>(tokens_slot_);
+  tokens_->bind(arena_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
   snapshot_memory_ = bound_snapshot();
   host_access_->bind(arena_);
@@ -211,7 +206,7 @@ Result<void> Worker::allocate() {
 }
 
 Result<void> Worker::prepare_kernels() {
-  const TokenBatch batch = stage_tokens(0, {}, {}, {});
+  const TokenBatch batch = tokens_->at(0);
   device().begin_planning();
   for (const std::unique_ptr<Model>& model : models_) {
     for (const bool accumulate : {false, true}) {
@@ -280,37 +275,10 @@ std::span<std::byte> Worker::bound_snapshot() const {
   return room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, snapshot_bytes_);
 }
 
-TokenBatch Worker::stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
-                                std::span<const std::int32_t> targets,
-                                std::span<const std::int32_t> first_key) {
-  std::int32_t* const staged = tokens_ + token_offset(slot);
-  const std::size_t rows = token_offset(1) / token_arrays(config());
-  std::copy(inputs.begin(), inputs.end(), staged);
-  std::copy(targets.begin(), targets.end(), staged + rows);
-  if (config().data.document_mask) std::copy(first_key.begin(), first_key.end(), staged + 2 * rows);
-  return staged_tokens(slot);
-}
-
-TokenBatch Worker::staged_tokens(std::size_t slot) const {
-  const BatchShapeBT shape{.batch = batch_shape_.microbatch_size,
-                           .sequence_length = batch_shape_.sequence_length};
-  const std::int32_t* const staged = tokens_ + token_offset(slot);
-  return {.inputs = staged,
-          .targets = staged + shape.rows(),
-          .first_key = config().data.document_mask ? staged + 2 * shape.rows() : nullptr,
-          .shape = shape};
-}
-
 // Microbatches of this rank in a step; room for one where it has none.
 std::size_t Worker::step_slots() const {
   return std::max<std::size_t>(1, rank_lanes_.size()) *
          static_cast<std::size_t>(batch_shape_.microbatches_per_lane);
-}
-
-// Of a slot, in elements.
-std::size_t Worker::token_offset(std::size_t slot) const {
-  const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
-  return slot * token_arrays(config()) * static_cast<std::size_t>(rows);
 }
 
 std::uint64_t Worker::tokens_per_step() const {

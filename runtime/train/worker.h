@@ -29,6 +29,7 @@
 #include "runtime/train/pipeline_links.h"
 #include "runtime/train/rank_exchange.h"
 #include "runtime/train/run_state.h"
+#include "runtime/train/token_staging.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast {
@@ -111,11 +112,8 @@ class Worker {
   std::byte* parameters() const { return parameters_; }
   // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
   std::span<double> loss_sums() const { return loss_sums_; }
-  // Copies a microbatch to memory that stays valid until the slot comes round again.
-  // Without data.document_mask there are no first keys.
-  TokenBatch stage_tokens(std::size_t slot, std::span<const std::int32_t> inputs,
-                          std::span<const std::int32_t> targets, std::span<const std::int32_t> first_key);
-  TokenBatch staged_tokens(std::size_t slot) const;
+  // A slot for each microbatch of a step. Without data.document_mask there are no first keys.
+  TokenStaging& tokens() { return *tokens_; }
 
   std::uint64_t tokens_per_step() const;
   std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
@@ -162,7 +160,6 @@ class Worker {
   std::span<std::byte> bound_snapshot() const;
   std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;
-  std::size_t token_offset(std::size_t slot) const;
   Result<void> connect_nccl();
   void connect_tensor_group();
   void leave(const Error& error);  // runtime/train/device_loss.h
@@ -190,7 +187,8 @@ class Worker {
 
   MemoryPlan plan_;
   MemoryArena arena_;
-  MemoryPlan::Slot parameters_slot_, gradients_slot_, tokens_slot_, loss_sums_slot_, snapshot_slot_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, loss_sums_slot_, snapshot_slot_;
+  std::unique_ptr<TokenStaging> tokens_;
   std::unique_ptr<HostAccess> host_access_;
   std::vector<std::unique_ptr<Model>> models_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
@@ -200,7 +198,6 @@ class Worker {
   std::unique_ptr<DataLoader> loader_;
   std::byte* parameters_ = nullptr;
   float* gradients_ = nullptr;
-  std::int32_t* tokens_ = nullptr;
   std::span<double> loss_sums_;
   std::span<std::byte> snapshot_memory_;
   std::uint64_t snapshot_bytes_ = 0;
