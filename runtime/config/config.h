@@ -59,6 +59,7 @@ struct TrainingConfig {
   std::int64_t microbatches_per_lane = 1;
   std::string precision = "fp32";  // "fp32", "bf16"
   std::string recompute = "none";  // "none", "selective", "full"
+  std::int64_t head_rows = 0;      // of a chunk of the LM head; 0 = resolve_config() decides by device
   bool cuda_graphs = false;
 };
 

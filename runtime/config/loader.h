@@ -62,6 +62,12 @@ std::vector<ConfigProblem> check_config(const Config& config,
 // Whether the layout is possible for them is another question (runtime/train/rank_layout.h).
 Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data);
 
+// Returns training.head_rows for a config that leaves it out, from its device, vocabulary and precision: 0 on
+// a CPU, where a chunk of the LM head follows from the cache (head_chunk_rows() in
+// runtime/model/activations.h). On a GPU each chunk reads the whole head and reads and writes its weight
+// gradient, so a chunk is as large as a bounded part of the GPU's memory holds.
+std::int64_t default_head_rows(const Config& config);
+
 // What the first start of a run resolved wins over what a later start leaves out: for each key of the logical
 // shape that `config` leaves out (lanes, tensor lanes, model shapes that have a computed default), and for a
 // device of "auto", takes the value of `stored`. Call before resolve_config when a run is resumed.

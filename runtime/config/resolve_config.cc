@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
 
@@ -47,16 +51,29 @@ void resolve_layout(ParallelConfig& parallel) {
 
 }  // namespace
 
+std::int64_t default_head_rows(const Config& config) {
+  if (config.device != "cuda") return 0;
+  constexpr std::int64_t chunk_bytes = std::int64_t{1} << 30, vocabulary_multiple = 64;
+  constexpr std::int64_t fewest = 256, most = std::int64_t{1} << 20;
+  const std::int64_t columns =
+      (config.model.vocabulary + vocabulary_multiple - 1) / vocabulary_multiple * vocabulary_multiple;
+  const std::int64_t row_bytes = columns * (config.training.precision == "bf16" ? 2 : 4);
+  const auto rows = static_cast<std::uint64_t>(std::clamp(chunk_bytes / row_bytes, fewest, most));
+  return static_cast<std::int64_t>(std::bit_floor(rows));
+}
+
 Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data) {
   resolve_shapes(config.model, config.training.sequence_length);
   HF_TRY_VOID(resolve_vocabulary(config.model, vocabulary_of_data));
   resolve_layout(config.parallel);
+  fill(config.training.head_rows, default_head_rows(config));
   return {};
 }
 
 void inherit_resolved(Config& config, const Config& stored) {
   fill(config.parallel.lanes, stored.parallel.lanes);
   fill(config.parallel.tensor_lanes, stored.parallel.tensor_lanes);
+  fill(config.training.head_rows, stored.training.head_rows);
   fill(config.model.kv_heads, stored.model.kv_heads);
   fill(config.model.feed_forward, stored.model.feed_forward);
   fill(config.model.vocabulary, stored.model.vocabulary);

@@ -19,10 +19,11 @@ float* floats(const MemoryArena& arena, MemoryPlan::Slot slot) {
 
 }  // namespace
 
-std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabulary) {
+std::int64_t head_chunk_rows(std::int64_t rows, const ModelSpec& spec) {
+  if (spec.head_rows > 0) return std::min(rows, spec.head_rows);
   constexpr std::int64_t chunk_elements = std::int64_t{4} << 20;
   constexpr std::int64_t efficient_rows = 256;  // fewer would read the whole head for little work
-  return std::min(rows, std::max(efficient_rows, chunk_elements / padded_vocabulary / 64 * 64));
+  return std::min(rows, std::max(efficient_rows, chunk_elements / spec.padded_vocabulary / 64 * 64));
 }
 
 ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, bool train,
@@ -38,7 +39,7 @@ ActivationMemory::ActivationMemory(const ModelSpec& spec, BatchShapeBT largest, 
       keeps_inputs_(train),
       keeps_cheap_(train && recompute == Recompute::none),
       keeps_costly_(train && recompute != Recompute::full),
-      head_rows_(rows_of_head_chunk(largest.rows(), spec.padded_vocabulary)) {
+      head_rows_(head_chunk_rows(largest.rows(), spec)) {
   HF_CHECK(stage.tensor.slices == spec.tensor_lanes && largest.rows() % stage.tensor.ranks() == 0);
   HF_CHECK(!train || largest.rows() % stage.tensor.slices == 0, "{} rows in {} slices", largest.rows(),
            stage.tensor.slices);

@@ -62,9 +62,10 @@ struct Activations {
   float* norm_slices = nullptr;  // Norm::slice_gradients of the part's norms, in forward order; or null
 };
 
-// Rows of one chunk of the head. Logits of a chunk stay near 4 Mi elements, so that a large vocabulary does
-// not cost rows x vocabulary of memory. A function of shapes alone: it decides bits.
-std::int64_t rows_of_head_chunk(std::int64_t rows, std::int64_t padded_vocabulary);
+// Returns how many of a microbatch's `rows` one chunk of the head has: ModelSpec::head_rows, or without it
+// as many as keep the logits near 4 Mi elements (a CPU's cache), at least 256. A chunk's logits are in memory
+// whole, and its weight gradient is added to that of the chunks before, so the number decides bits.
+std::int64_t head_chunk_rows(std::int64_t rows, const ModelSpec& spec);
 
 // What of a model a rank computes in training, and of how many microbatches at once.
 struct StageShape {

@@ -134,6 +134,7 @@ ModelSpec make_model_spec(const Config& config) {
   spec.rope_theta = model.rope_theta;
   spec.norm_epsilon = static_cast<float>(model.norm_epsilon);
   spec.dtype = precision_of(config);
+  spec.head_rows = config.training.head_rows;
   spec.tensor_lanes = static_cast<int>(std::max<std::int64_t>(1, config.parallel.tensor_lanes));
   return spec;
 }

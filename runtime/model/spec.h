@@ -36,7 +36,8 @@ struct ModelSpec {
   bool tied_head = false;
   double rope_theta = 10000.0;
   float norm_epsilon = 1e-5F;
-  DType dtype = DType::fp32;  // of the working weights and activations
+  DType dtype = DType::fp32;   // of the working weights and activations
+  std::int64_t head_rows = 0;  // of a chunk of the head; 0 = head_chunk_rows() decides as for a CPU
   // Slices into which every split tensor is cut (DESIGN: tensor lanes). They decide the order of sums, so
   // they are the run's and not the ranks'.
   int tensor_lanes = 1;

@@ -15,10 +15,12 @@ namespace {
 // behind the text, and attention is causal: it changes nothing.
 constexpr std::int64_t length_multiple = 32;
 
-ModelSpec fp32_spec(const Config& config) {
-  ModelSpec spec = make_model_spec(config);
-  spec.dtype = DType::fp32;
-  return spec;
+// Chunks of the head are those of the device at hand, which need not be the run's.
+ModelSpec fp32_spec(Config config, const std::string& device) {
+  config.device = device;
+  config.training.precision = "fp32";
+  config.training.head_rows = default_head_rows(config);
+  return make_model_spec(config);
 }
 
 BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
@@ -45,7 +47,7 @@ Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
 
 InferenceModel::InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device)
     : config_(std::move(config)),
-      spec_(fp32_spec(config_)),
+      spec_(fp32_spec(config_, options.device)),
       shape_(shape_of(config_, options)),
       buckets_(backward_buckets(spec_), 1),
       device_(std::move(device)) {}

@@ -24,7 +24,7 @@ std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule
   std::uint64_t per_action = 7;
   const bool shares_layers = worker.tensor_share().ranks() > 1;
   const std::int64_t rows = worker.batch_shape().microbatch_size * worker.batch_shape().sequence_length;
-  const std::int64_t chunk = rows_of_head_chunk(rows, worker.spec().padded_vocabulary);
+  const std::int64_t chunk = head_chunk_rows(rows, worker.spec());
   for (const ModelPart& part : worker.parts()) {
     if (!shares_layers) continue;
     per_action += 10 * static_cast<std::uint64_t>(part.layers() + 2);

@@ -139,7 +139,7 @@ class SliceTraffic {
   }
   void head() {
     exchange(1, row_bytes(spec_.dtype));
-    const std::int64_t chunk = rows_of_head_chunk(rows_, spec_.padded_vocabulary);
+    const std::int64_t chunk = head_chunk_rows(rows_, spec_);
     for (std::int64_t first = 0; first < rows_; first += chunk) {
       const std::int64_t rows = std::min(chunk, rows_ - first);
       exchange(1, static_cast<std::uint64_t>(share_.count * rows) * sizeof(SoftmaxStatistics));

@@ -223,7 +223,7 @@ Result<void> Worker::prepare_kernels() {
 // gradients; as many messages out as in.
 std::uint64_t Worker::largest_slice_exchange_bytes(std::int64_t rows) const {
   const TensorShare& share = tensor_share();
-  const std::int64_t head_rows = rows_of_head_chunk(rows, spec_.padded_vocabulary);
+  const std::int64_t head_rows = head_chunk_rows(rows, spec_);
   const std::int64_t vectors = spec_.norm == NormKind::layer_norm ? 2 : 1;
   const auto floats = [](std::int64_t count) { return static_cast<std::uint64_t>(count) * sizeof(float); };
   const std::uint64_t widest = std::max(

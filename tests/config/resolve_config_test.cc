@@ -94,6 +94,30 @@ TEST(ResolveConfig, LanesFollowAGivenDegree) {
   EXPECT_EQ(config.parallel.data, 3);
 }
 
+// On a GPU the logits of a chunk are 0.5 to 1 GiB; on a CPU the chunk follows from its cache.
+TEST(ResolveConfig, ChunksOfTheHeadFillABoundedPartOfAGpu) {
+  struct Row {
+    const char* device;
+    std::int64_t vocabulary;
+    const char* precision;
+    std::int64_t given, rows;
+  };
+  for (const Row& row : {Row{"cpu", 50257, "bf16", 0, 0}, Row{"auto", 50257, "bf16", 0, 0},
+                         Row{"cuda", 50257, "bf16", 0, 8192}, Row{"cuda", 50257, "fp32", 0, 4096},
+                         Row{"cuda", 128256, "bf16", 0, 4096}, Row{"cuda", 151936, "bf16", 0, 2048},
+                         Row{"cuda", 256, "bf16", 0, 1 << 20}, Row{"cuda", 50257, "bf16", 300, 300},
+                         Row{"cpu", 50257, "bf16", 300, 300}}) {
+    Config config = small();
+    config.device = row.device;
+    config.model.vocabulary = row.vocabulary;
+    config.training.precision = row.precision;
+    config.training.head_rows = row.given;
+    ASSERT_TRUE(resolve_config(config, 256).ok());
+    EXPECT_EQ(config.training.head_rows, row.rows)
+        << row.device << ", " << row.vocabulary << ", " << row.precision;
+  }
+}
+
 TEST(ResolveConfig, IsIdempotent) {
   Config once = small();
   ASSERT_TRUE(resolve_config(once, 256).ok());
@@ -142,6 +166,16 @@ TEST(InheritResolved, WhatTheFirstStartResolvedWins) {
   other.parallel.lanes = 2;
   inherit_resolved(other, first);
   EXPECT_EQ(other.parallel.lanes, 2);  // an explicit other value is seen by the diff
+}
+
+TEST(InheritResolved, TheRunsChunksOfTheHeadStay) {
+  Config stored = small();
+  stored.training.head_rows = 4096;
+  Config config = small();
+  config.device = "cuda";
+  inherit_resolved(config, stored);
+  ASSERT_TRUE(resolve_config(config, 50257).ok());
+  EXPECT_EQ(config.training.head_rows, 4096);
 }
 
 }  // namespace

@@ -349,6 +349,32 @@ TEST(ModelParts, HaveTheBitsOfTheWhole) {
   }
 }
 
+// ModelSpec::head_rows is the number of rows wherever it is used, and changes no more than the order of a
+// sum.
+TEST(ModelHead, ChunksAreAsLargeAsTheSpecSays) {
+  constexpr BatchShapeBT shape{.batch = 2, .sequence_length = 150};
+  const ModelSpec automatic = spec_of_head_chunks("gpt2");
+  EXPECT_EQ(head_chunk_rows(shape.rows(), automatic), 256);
+  ModelRig by_rule(automatic, shape);
+  start(by_rule, shape.rows());
+  const double loss = by_rule.forward_backward({.gradient_scale = 1.0F / 300.0F});
+  for (const std::int64_t rows : {64, 256, 1024}) {
+    SCOPED_TRACE(rows);
+    ModelSpec spec = automatic;
+    spec.head_rows = rows;
+    MemoryPlan plan;
+    EXPECT_EQ(ActivationMemory(spec, shape, true, Recompute::none, plan).head_rows(),
+              std::min(rows, shape.rows()));
+    ModelRig rig(spec, shape);
+    start(rig, shape.rows());
+    EXPECT_NEAR(rig.forward_backward({.gradient_scale = 1.0F / 300.0F}) / loss, 1.0, 1e-7);
+    for (const ParameterSpec& parameter : parameter_specs(spec)) {
+      const double error = relative_error(rig.gradient(parameter.name), by_rule.gradient(parameter.name));
+      EXPECT_LE(error, rows == 256 ? 0.0 : 5e-6) << parameter.name;
+    }
+  }
+}
+
 // The chunks against a microbatch for each half in one chunk.
 TEST(ModelHead, ChunksOfRowsAddUp) {
   const ModelSpec spec = spec_of_head_chunks("llama");
