@@ -24,6 +24,9 @@ struct Implementation {
   const char* name = nullptr;  // "avx512", "mine"; the builds of one source for several processors share it
   const char* what = nullptr;  // what it is, in one line
   CpuIsa needs = CpuIsa::portable;  // the least processor that runs it
+  // GPU whose own instructions it uses, as 10 times its compute capability: 90 is built as sm_90a (wgmma, the
+  // bulk tensor copies) and runs on GPUs of 9.0 alone; 0 = on all.
+  int needs_gpu = 0;
   // Its bits are those of "portable" for all arguments: choosing it never changes a run. Tests hold it to
   // that.
   bool same_bits_as_portable = false;

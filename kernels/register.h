@@ -14,6 +14,7 @@ struct About {
   bool bf16_only = false;
   int preference = -1;              // only when asked for
   CpuIsa needs = CpuIsa::portable;  // on a CPU, when it needs more than the instruction set of HF_ISA
+  int needs_gpu = 0;                // on a GPU, in a file named *.sm_90a.cu: 90
 };
 
 template <typename Op>
@@ -23,6 +24,7 @@ constexpr Implementation described(const About& about) {
   result.name = about.name;
   result.what = about.what;
   result.needs = about.needs;
+  result.needs_gpu = about.needs_gpu;
   result.same_bits_as_portable = about.same_bits_as_portable;
   result.bf16_only = about.bf16_only;
   result.preference = about.preference;

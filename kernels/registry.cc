@@ -12,7 +12,8 @@ namespace holdfast {
 namespace {
 
 bool better_default(const Implementation* a, const Implementation* b) {
-  return a->preference != b->preference ? a->preference > b->preference : a->needs > b->needs;
+  if (a->preference != b->preference) return a->preference > b->preference;
+  return a->needs != b->needs ? a->needs > b->needs : a->needs_gpu > b->needs_gpu;
 }
 
 // "kernels.rmsnorm_forward = "mine" (run.toml:12:19)"
@@ -21,11 +22,12 @@ std::string shown(const KernelWish& wish) {
                      wish.origin.empty() ? "" : fmt::format(" ({})", wish.origin));
 }
 
-// Names without repetition, in order, of those that `isa` runs.
-std::vector<std::string_view> names_of(std::span<const Implementation* const> implementations, CpuIsa isa) {
+// Names without repetition, in order, of those that the target runs.
+std::vector<std::string_view> names_of(std::span<const Implementation* const> implementations,
+                                       const KernelTarget& target) {
   std::vector<std::string_view> names;
   for (const Implementation* each : implementations) {
-    if (each->needs <= isa && std::ranges::find(names, each->name) == names.end())
+    if (target.runs(*each) && std::ranges::find(names, each->name) == names.end())
       names.push_back(each->name);
   }
   return names;
@@ -78,11 +80,11 @@ std::vector<const Implementation*> KernelRegistry::of(OpId op) const {
   return found;
 }
 
-const Implementation* KernelRegistry::find(OpId op, std::string_view name, CpuIsa isa) const {
+const Implementation* KernelRegistry::find(OpId op, std::string_view name, const KernelTarget& target) const {
   const Implementation* best = nullptr;
   for (const Implementation* each : of(op)) {
-    if (each->name == name && each->needs <= isa && (best == nullptr || each->needs > best->needs))
-      best = each;
+    if (each->name != name || !target.runs(*each)) continue;
+    if (best == nullptr || each->needs > best->needs || each->needs_gpu > best->needs_gpu) best = each;
   }
   return best;
 }
@@ -92,7 +94,8 @@ Result<void> KernelRegistry::check_names() const {
     const Implementation& one = *entry->implementation;
     const auto twin = std::find_if(entry + 1, entries_.end(), [&](const Entry& other) {
       const Implementation& two = *other.implementation;
-      return one.op == two.op && one.needs == two.needs && std::string_view(one.name) == two.name;
+      return one.op == two.op && one.needs == two.needs && one.needs_gpu == two.needs_gpu &&
+             std::string_view(one.name) == two.name;
     });
     if (twin == entries_.end()) continue;
     return fail(ExitCode::config,
@@ -102,33 +105,50 @@ Result<void> KernelRegistry::check_names() const {
   return {};
 }
 
-Result<const Implementation*> KernelRegistry::find_wish(const KernelWish& wish, CpuIsa isa) const {
-  if (const Implementation* found = find(wish.op, wish.name, isa)) return found;
+namespace {
+
+// Returns what the implementation needs and why the target is not that, a clause.
+std::string why_it_does_not_run(const Implementation& implementation, const KernelTarget& target) {
+  if (implementation.needs_gpu != 0 && implementation.needs_gpu != target.gpu) {
+    return fmt::format("it needs a GPU of compute capability {}.{}, and this one has {}.{}",
+                       implementation.needs_gpu / 10, implementation.needs_gpu % 10, target.gpu / 10,
+                       target.gpu % 10);
+  }
+  return fmt::format("it needs {}, and {}", name_of(implementation.needs),
+                     implementation.needs > best_cpu_isa()
+                         ? fmt::format("this processor has {} at most", name_of(best_cpu_isa()))
+                         : fmt::format("kernels.isa = \"{}\" rules that out", name_of(target.isa)));
+}
+
+}  // namespace
+
+Result<const Implementation*> KernelRegistry::find_wish(const KernelWish& wish,
+                                                        const KernelTarget& target) const {
+  if (const Implementation* found = find(wish.op, wish.name, target)) return found;
   const std::vector<const Implementation*> known = of(wish.op);
-  const std::vector<std::string_view> runnable = names_of(known, isa);
+  const std::vector<std::string_view> runnable = names_of(known, target);
   for (const Implementation* each : known) {
     if (each->name != wish.name) continue;
-    return fail(
-        ExitCode::config, "{}: it needs {}, and {}; choose one of {}", shown(wish), name_of(each->needs),
-        each->needs > best_cpu_isa() ? fmt::format("this processor has {} at most", name_of(best_cpu_isa()))
-                                     : fmt::format("kernels.isa = \"{}\" rules that out", name_of(isa)),
-        fmt::join(runnable, ", "));
+    return fail(ExitCode::config, "{}: {}; choose one of {}", shown(wish), why_it_does_not_run(*each, target),
+                fmt::join(runnable, ", "));
   }
   const std::string near = closest(wish.name, runnable);
   return fail(ExitCode::config, "{}: there is no such implementation{} Choose one of {}", shown(wish),
               near.empty() ? "." : fmt::format(", did you mean {}?", near), fmt::join(runnable, ", "));
 }
 
-std::vector<const Implementation*> KernelRegistry::default_order(OpId op, CpuIsa isa) const {
+std::vector<const Implementation*> KernelRegistry::default_order(OpId op, const KernelTarget& target) const {
   std::vector<const Implementation*> order;
   for (const Implementation* each : of(op)) {
-    if (each->preference >= 0 && each == find(op, each->name, isa)) order.push_back(each);
+    if (each->preference >= 0 && each == find(op, each->name, target)) order.push_back(each);
   }
   std::ranges::stable_sort(order, better_default);
   return order;
 }
 
-Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
+Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
+                                           std::span<const KernelWish> wishes) const {
+  const CpuIsa isa = target.isa;
   HF_TRY_VOID(check_names());
   if (isa > best_cpu_isa()) {
     return fail(ExitCode::config,
@@ -139,14 +159,15 @@ Result<KernelTable> KernelRegistry::choose(CpuIsa isa, std::span<const KernelWis
   for (std::size_t index = 0; index < op_count; ++index) {
     const auto op = static_cast<OpId>(index);
     KernelChoice& choice = table[index];
-    choice.order = default_order(op, isa);
+    choice.order = default_order(op, target);
     std::vector<const Implementation*> defaults = of(op);  // of any processor
     std::erase_if(defaults, [](const Implementation* each) { return each->preference < 0; });
-    choice.why = why_default(choice, isa, names_of(defaults, CpuIsa::amx).size() == 1);
+    choice.why =
+        why_default(choice, isa, names_of(defaults, {.isa = CpuIsa::amx, .gpu = target.gpu}).size() == 1);
   }
   for (const KernelWish& wish : wishes) {
     HF_CHECK(wish.op < OpId::count);
-    HF_TRY(const Implementation* wanted, find_wish(wish, isa));
+    HF_TRY(const Implementation* wanted, find_wish(wish, target));
     KernelChoice& choice = table[static_cast<std::size_t>(wish.op)];
     std::erase(choice.order, wanted);
     choice.order.insert(choice.order.begin(), wanted);

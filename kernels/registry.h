@@ -23,6 +23,16 @@
 
 namespace holdfast {
 
+// The processor that kernels are chosen for.
+struct KernelTarget {
+  CpuIsa isa = CpuIsa::portable;
+  int gpu = 0;  // 10 times the compute capability of a GPU, 0 = none
+
+  bool runs(const Implementation& implementation) const {
+    return implementation.needs <= isa && (implementation.needs_gpu == 0 || implementation.needs_gpu == gpu);
+  }
+};
+
 // What runs an op on one device.
 struct KernelChoice {
   // In order; the first that supports the arguments runs. The last supports all.
@@ -47,12 +57,18 @@ class KernelRegistry {
 
   // The implementations of an op in the order of their files, every build of them.
   std::vector<const Implementation*> of(OpId op) const;
-  // The build of `name` that needs most of what `isa` has; null when there is none.
-  const Implementation* find(OpId op, std::string_view name, CpuIsa isa) const;
+  // The build of `name` that needs most of what the target has; null when there is none.
+  const Implementation* find(OpId op, std::string_view name, const KernelTarget& target) const;
+  const Implementation* find(OpId op, std::string_view name, CpuIsa isa) const {
+    return find(op, name, KernelTarget{.isa = isa});
+  }
 
-  // What a device of `isa` runs. ExitCode::config with a sentence when two files give one name to different
-  // things, when a wish names nothing, or something that `isa` cannot run.
-  Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const;
+  // What a device with this processor runs. ExitCode::config with a sentence when two files give one name to
+  // different things, when a wish names nothing, or something that the processor cannot run.
+  Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelWish> wishes) const;
+  Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
+    return choose(KernelTarget{.isa = isa}, wishes);
+  }
 
  private:
   struct Entry {
@@ -60,8 +76,8 @@ class KernelRegistry {
     const char* file;
   };
   Result<void> check_names() const;
-  Result<const Implementation*> find_wish(const KernelWish& wish, CpuIsa isa) const;
-  std::vector<const Implementation*> default_order(OpId op, CpuIsa isa) const;
+  Result<const Implementation*> find_wish(const KernelWish& wish, const KernelTarget& target) const;
+  std::vector<const Implementation*> default_order(OpId op, const KernelTarget& target) const;
 
   std::vector<Entry> entries_;
 };

@@ -88,6 +88,27 @@ TEST(KernelRegistry, APreferenceComesBeforeTheInstructionSet) {
   EXPECT_EQ(rotary.order(CpuIsa::avx2).front(), "clever/portable");
 }
 
+// A GPU of 9.0 has instructions that others lack, and kernels that use them (sm_90a).
+TEST(KernelRegistry, WhatOneKindOfGpuHasIsForThatKindAlone) {
+  Implementation hopper = of_rotary("warpgroup", CpuIsa::portable, 1);
+  hopper.needs_gpu = 90;
+  const Rotary rotary({of_rotary("cuda", CpuIsa::portable), hopper});
+  const auto first_on = [&](int gpu, const std::string& name = {}) -> std::string {
+    std::vector<KernelWish> wishes;
+    if (!name.empty()) wishes.push_back({OpId::rotary, name, "run.toml:3:5"});
+    const Result<KernelTable> table = rotary.registry().choose({.gpu = gpu}, wishes);
+    return table.ok() ? (*table)[static_cast<std::size_t>(OpId::rotary)].first().name : table.error().message;
+  };
+  EXPECT_EQ(first_on(90), "warpgroup");
+  EXPECT_EQ(first_on(80), "cuda");
+  EXPECT_EQ(first_on(100), "cuda");
+  EXPECT_EQ(first_on(90, "cuda"), "cuda");
+  EXPECT_EQ(
+      first_on(100, "warpgroup"),
+      "kernels.rotary = \"warpgroup\" (run.toml:3:5): it needs a GPU of compute capability 9.0, and this one "
+      "has 10.0; choose one of cuda");
+}
+
 TEST(KernelRegistry, TheBuildsOfOneSourceShareAName) {
   if (best_cpu_isa() < CpuIsa::avx2) GTEST_SKIP() << "needs a processor with avx2";
   const Rotary rotary({of_rotary("same", CpuIsa::portable), of_rotary("same", CpuIsa::avx2)});

@@ -1,0 +1,16 @@
+// Whether the instructions that only sm_90a has run on this GPU: one product of a warpgroup (wgmma) over
+// operands in shared memory, which it reads by the asynchronous proxy. What kernels in this folder and files
+// named
+// *.sm_90a.cu in kernels/cuda/custom build on.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace holdfast::cuda {
+
+// Puts the trial on the stream: *target = trial_answer (kernels/cuda/trial_kernel.h) if all elements of the
+// product are right, else 0. `target`: memory that the host and the device see. For GPUs of compute
+// capability 9.0.
+cudaError_t launch_warpgroup_trial(cudaStream_t stream, int* target);
+
+}  // namespace holdfast::cuda
