@@ -22,6 +22,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/op.h"
 #include "kernels/registry.h"
+#include "runtime/core/device_fault.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
 #include "runtime/core/span_recorder.h"
@@ -96,6 +97,12 @@ class Device {
   // this run. For its log; empty where description() says it all.
   virtual std::string plan_description() const { return {}; }
   virtual int threads() const = 0;
+
+  // Breaks the device the way hardware and wrong kernels do, for tests: launches a kernel that does it. Only
+  // a device that is not the host's processor can (host_sees_memory() is false).
+  virtual void launch_fault(DeviceFault /*fault*/) {
+    HF_CHECK(host_sees_memory() == false, "a device fault on a processor");
+  }
 
  private:
   virtual void submit(OpId id, const void* arguments, std::size_t bytes) = 0;

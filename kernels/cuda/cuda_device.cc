@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/fault_kernel.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/cuda/op_clock.h"
@@ -69,6 +70,7 @@ class CudaDevice final : public Device {
   std::string identity(DType precision) const override;
   std::string plan_description() const override { return matmuls_->description(); }
   int threads() const override { return 1; }
+  void launch_fault(DeviceFault fault) override;
 
  private:
   struct Mark {
@@ -123,6 +125,12 @@ void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
   if (clock_ != nullptr) clock_->begin(context_);
   kernel.cuda_run(context_, arguments);
   if (clock_ != nullptr) clock_->end(context_, id, arguments, bytes);
+}
+
+void CudaDevice::launch_fault(DeviceFault fault) {
+  HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "a device fault inside of what is repeated");
+  context_.note(launch_fault_kernel(stream_, fault), "cudaLaunchKernelEx");
+  ++submitted_;
 }
 
 bool CudaDevice::begin_repeated(std::uint64_t key) {

@@ -22,11 +22,25 @@ struct Entry {
   Error bad(std::string_view reason) const {
     return fail(ExitCode::config,
                 "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
-                "action of kill, "
-                "stop, sleep:MILLISECONDS, spin, exit:CODE, abort or segv",
+                "action of kill, stop, sleep:MILLISECONDS, spin, exit:CODE, abort, segv, gpu_trap, "
+                "gpu_illegal_address or gpu_endless",
                 position + 1, text, reason);
   }
 };
+
+struct NamedDeviceFault {
+  std::string_view action;
+  DeviceFault fault;
+};
+constexpr NamedDeviceFault device_faults[] = {{"gpu_trap", DeviceFault::trap},
+                                              {"gpu_illegal_address", DeviceFault::illegal_address},
+                                              {"gpu_endless", DeviceFault::endless}};
+
+// Returns null for an action that does not break a device.
+const NamedDeviceFault* device_fault_of(std::string_view action) {
+  const auto* const found = std::ranges::find(device_faults, action, &NamedDeviceFault::action);
+  return found == std::end(device_faults) ? nullptr : found;
+}
 
 constexpr std::int64_t largest_number = 1'000'000'000;
 
@@ -57,7 +71,7 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
   const bool has_argument = cut(text, ':', number);
   const bool takes_argument = text == "sleep" || text == "exit";
   const bool known = takes_argument || text == "kill" || text == "stop" || text == "spin" ||
-                     text == "abort" || text == "segv";
+                     text == "abort" || text == "segv" || device_fault_of(text) != nullptr;
   if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
   if (has_argument != takes_argument) {
     return entry.bad(fmt::format("'{}' {}", text, takes_argument ? "needs a number" : "takes no number"));
@@ -148,12 +162,21 @@ Result<std::unique_ptr<FaultPoints>> FaultPoints::parse(std::string_view specifi
       return entry.bad(fmt::format("'{}' is not a hit count (the first hit is 1)", part));
     }
     if (!std::ranges::binary_search(names(), name)) return entry.bad(unknown_name(name));
+    if (device_fault_of(rule->action) != nullptr && !name.starts_with("step.")) {
+      return entry.bad(
+          fmt::format("'{}' belongs to a point of a step, whose thread launches kernels", rule->action));
+    }
     rule->name = name;
     rule->at_hit = static_cast<std::uint64_t>(hit);
     if (only_rank == rank) faults->rules_.push_back(std::move(rule));
   }
   faults->armed_ = !faults->rules_.empty();
   return faults;
+}
+
+bool FaultPoints::breaks_device() const {
+  return std::ranges::any_of(rules_,
+                             [](const auto& rule) { return device_fault_of(rule->action) != nullptr; });
 }
 
 void FaultPoints::hit(std::string_view name) {
@@ -172,6 +195,7 @@ void FaultPoints::hit(std::string_view name) {
     if (rule->action == "exit") std::_Exit(static_cast<int>(rule->argument));
     if (rule->action == "abort") std::abort();
     if (rule->action == "segv") raise(SIGSEGV);
+    if (const NamedDeviceFault* const named = device_fault_of(rule->action)) break_device_(named->fault);
   }
 }
 

@@ -7,16 +7,21 @@
 //   save.before_rename@2=kill        SIGKILL at the second time this process passes
 //   step.after_vote:1=stop           SIGSTOP of rank 1
 //   step.before_backward=sleep:500   sleep 500 ms; others: `spin` (for ever), `exit:N`, `abort`, `segv`
+//   step.before_reduce@7=gpu_trap    launches a kernel that breaks the rank's GPU; others:
+//   `gpu_illegal_address`,
+//                                    `gpu_endless` (a kernel that never ends). At points of a step alone
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
 // What happens is told before, a line each, in the file that HOLDFAST_FAULTS_LOG names, where it is set.
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/device_fault.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
 
@@ -28,6 +33,12 @@ class FaultPoints {
   static Result<std::unique_ptr<FaultPoints>> parse(std::string_view specification, int rank, Env& env);
 
   bool armed() const { return armed_; }
+  // Whether an action breaks a GPU: then the run needs one, and connect_device() before it passes a point.
+  bool breaks_device() const;
+  // Called on the thread that passes the point. What it captures outlives the last such point.
+  void connect_device(std::function<void(DeviceFault)> break_device) {
+    break_device_ = std::move(break_device);
+  }
   void hit(std::string_view name);  // thread-safe; acts when the specification says so
   // Every name that may be armed, sorted.
   static const std::vector<std::string_view>& names();
@@ -41,6 +52,7 @@ class FaultPoints {
     std::atomic<std::uint64_t> hits{0};
   };
   bool armed_ = false;
+  std::function<void(DeviceFault)> break_device_ = {};
   Env* env_ = nullptr;
   std::vector<std::unique_ptr<Rule>> rules_;
 };

@@ -153,7 +153,12 @@ Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& w
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
-  return agree(inputs, waiter, check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host));
+  Result<void> mine = check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host);
+  if (mine.ok() && inputs.faults.breaks_device() && config.device == "cpu") {
+    mine = fail(ExitCode::config,
+                "HOLDFAST_FAULTS breaks a GPU, but device = \"cpu\"; take an action without gpu_, or a GPU");
+  }
+  return agree(inputs, waiter, mine);
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
@@ -164,6 +169,10 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                   {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
                    .rank_on_host = inputs.rank_on_host});
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
+  if (inputs.faults.breaks_device()) {
+    inputs.faults.connect_device(
+        [broken = device->get()](DeviceFault fault) { broken->launch_fault(fault); });
+  }
   std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));

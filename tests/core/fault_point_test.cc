@@ -70,6 +70,22 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   EXPECT_EQ(nlohmann::json::parse(posix_env().read_text(log).value()), told) << "nobody wants to know";
 }
 
+TEST(FaultPoints, BreakTheDeviceThatIsConnected) {
+  const auto faults = faults_of("step.before_reduce@2=gpu_trap,step.end=gpu_endless");
+  EXPECT_TRUE(faults->breaks_device());
+  std::vector<DeviceFault> broken;
+  faults->connect_device([&](DeviceFault fault) { broken.push_back(fault); });
+  faults->hit("step.before_reduce");
+  EXPECT_THAT(broken, testing::IsEmpty());
+  faults->hit("step.before_reduce");
+  faults->hit("step.end");
+  EXPECT_THAT(broken, testing::ElementsAre(DeviceFault::trap, DeviceFault::endless));
+  EXPECT_FALSE(faults_of("step.end=kill")->breaks_device());
+  EXPECT_FALSE(faults_of("step.end:1=gpu_trap", 0)->breaks_device());
+  EXPECT_THAT(error_of("save.before_manifest=gpu_illegal_address"),
+              HasSubstr("'gpu_illegal_address' belongs to a point of a step"));
+}
+
 TEST(FaultPoints, OtherRanksAreNotArmed) {
   EXPECT_FALSE(faults_of("step.begin:1=kill", 0)->armed());
   EXPECT_TRUE(faults_of("step.begin:1=kill", 1)->armed());

@@ -136,7 +136,22 @@ cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void(
   return sticky_error;
 }
 
+void break_device(cudaError_t error) {
+  sticky_error = error;
+}
+
+void hold_memory(std::size_t bytes, int refusals) {
+  HeldMemory& held = held_memory();
+  const std::lock_guard lock(held.mutex);
+  held.bytes = bytes;
+  held.refusals = static_cast<std::uint64_t>(refusals);
+}
+
 }  // namespace holdfast::cuda_emulator
+
+void __nanosleep(unsigned nanoseconds) {
+  std::this_thread::sleep_for(std::chrono::nanoseconds(nanoseconds));
+}
 
 unsigned __ballot_sync(unsigned mask, int predicate) {
   struct Vote {
@@ -175,6 +190,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "device not ready";
     case cudaErrorIllegalAddress:
       return "an illegal memory access was encountered";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated:

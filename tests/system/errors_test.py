@@ -1151,6 +1151,18 @@ class Errors(unittest.TestCase):
     def test_gpu_too_small(self):
         self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
 
+    def test_gpu_memory_held(self):
+        held = {**EMULATED, "EMULATED_GPU_BYTES": "50000000", "EMULATED_GPU_HELD_BYTES": "50000000"}
+        for_ever = {**held, "EMULATED_GPU_HELD_REFUSALS": "1000000"}
+        self.expect(self.train("--device=cuda", "--elastic.memory_timeout=1s", environment=for_ever))
+        given_back = self.train("--device=cuda", environment={**held, "EMULATED_GPU_HELD_REFUSALS": "3"})
+        self.assertEqual(given_back.returncode, 0, given_back.stdout)
+        self.assertIn("waits up to 1m for memory that other processes hold", given_back.stdout)
+        self.assertRegex(given_back.stdout, r"had room after 0\.[0-9] s")
+
+    def test_gpu_fault_without_gpu(self):
+        self.expect_nothing_made(self.train("--device=cpu", environment={"HOLDFAST_FAULTS": "step.begin@2=gpu_trap"}))
+
     def lose_gpu(self, kernel, *words):
         """Of a run whose process ends by SIGKILL: a shell tells its status as an exit code."""
         command = " ".join([f"'{PROGRAM}' train run.toml --device=cuda", *words])

@@ -153,6 +153,7 @@ inline float __fmul_rn(float a, float b) {
 inline double __dadd_rn(double a, double b) {
   return a + b;
 }
+void __nanosleep(unsigned nanoseconds);
 template <typename T>
 T __ldg(const T* address) {
   return *address;
@@ -180,6 +181,7 @@ enum cudaError_t : int {
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchFailure = 719,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorUnknown = 999,
@@ -277,6 +279,8 @@ struct cudaLaunchConfig_t {
 };
 
 namespace holdfast::cuda_emulator {
+// The kernel that runs breaks the device for good.
+void break_device(cudaError_t error);
 // For libraries that compute on a stream.
 void enqueue(cudaStream_t stream, std::function<void()> task);
 cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void()> body);

@@ -1,0 +1,13 @@
+// The kernels that break a GPU on purpose (Device::launch_fault).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "runtime/core/device_fault.h"
+
+namespace holdfast::cuda {
+
+// Puts the kernel on the stream. The error comes back from whatever waits for the stream later.
+cudaError_t launch_fault_kernel(cudaStream_t stream, DeviceFault fault);
+
+}  // namespace holdfast::cuda
