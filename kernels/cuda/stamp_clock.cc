@@ -7,10 +7,16 @@
 namespace holdfast::cuda {
 
 StampClock::StampClock(Context& context) {
+  constexpr std::int64_t patience_ns = 1'000'000'000;
   last_ = events_.record(context);
-  while (cudaEventQuery(last_) == cudaErrorNotReady) {
-  }
-  origin_ns_ = posix_env().monotonic_ns();
+  const std::int64_t end_ns = posix_env().monotonic_ns() + patience_ns;
+  while (!find_origin() && posix_env().monotonic_ns() < end_ns) posix_env().sleep_us(20);
+}
+
+// False while the stream has not got to the first event. After an error of the device it never does.
+bool StampClock::find_origin() {
+  if (origin_ns_ == 0 && cudaEventQuery(last_) == cudaSuccess) origin_ns_ = posix_env().monotonic_ns();
+  return origin_ns_ != 0;
 }
 
 StampClock::~StampClock() {
@@ -23,6 +29,7 @@ void StampClock::stamp(Context& context, Stamp& target) {
 }
 
 void StampClock::tell() {
+  if (!find_origin()) return;
   while (!pending_.empty() && cudaEventQuery(pending_.front().event) == cudaSuccess) {
     const Pending next = pending_.front();
     float milliseconds = 0.0F;

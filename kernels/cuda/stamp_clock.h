@@ -1,7 +1,7 @@
 // When the stream of a GPU gets to a point, on the host's clock: an event there, and the time between events.
-// The first event is waited for, so that the two clocks are known to agree at one point; each later one is
-// placed by the time since the one before, which is short, so that a float of milliseconds holds it exactly
-// enough.
+// The first event is waited for, so that the two clocks are known to agree at one point (no longer than a
+// second: where the stream is busy for longer, they agree when somebody looks); each later one is placed by
+// the time since the one before, which is short, so that a float of milliseconds holds it exactly enough.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,15 +29,17 @@ class StampClock {
   void tell();
 
  private:
+  bool find_origin();
+
   struct Pending {
     cudaEvent_t event;
     Stamp* target;
   };
 
   EventPool events_;
-  cudaEvent_t last_ = nullptr;  // told at last, or the first
-  double last_ns_ = 0.0;        // its time on the host's clock, counted from origin_ns_
-  std::int64_t origin_ns_ = 0;
+  cudaEvent_t last_ = nullptr;   // told at last, or the first
+  double last_ns_ = 0.0;         // its time on the host's clock, counted from origin_ns_
+  std::int64_t origin_ns_ = 0;   // 0: not known yet
   std::deque<Pending> pending_;  // in order
 };
 
