@@ -29,6 +29,19 @@ struct CudaFacts {
   std::uint64_t l2_bytes = 0;
 };
 
+// The processor that kernels for this GPU are chosen for.
+inline KernelTarget target_of(const CudaFacts& gpu) {
+  return {.gpu = 10 * gpu.compute_major + gpu.compute_minor};
+}
+
+// How long to wait for memory of a GPU that others hold: a process that was killed gives its memory back only
+// after the driver has torn it down, which takes seconds. What these ranks themselves need together is never
+// waited for.
+struct MemoryWait {
+  std::int64_t timeout_ms = 60'000;
+  int ranks_on_gpu = 1;  // that share the GPU and take the same memory
+};
+
 // Of an op that ran; `arguments` is the op's struct.
 using TimedOp = std::function<void(OpId, const void* arguments, std::int64_t duration_ns)>;
 
@@ -40,6 +53,7 @@ struct CudaDeviceOptions {
   TimedOp timed = {};
   // Device::repeat() by CUDA graphs; not together with `timed`, which then counts for more.
   bool graphs = false;
+  MemoryWait memory_wait = {};
 };
 
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime
@@ -49,8 +63,13 @@ struct CudaModule {
   int runtime_version;         // of CUDA, that it was built with; 13000 is 13.0
   const KernelRegistry& (*registry)();
   Result<std::vector<CudaFacts>> (*devices)();  // those that this process sees; none is an error
-  // Whether this GPU runs what the library has, with a clause that says why not: by running one kernel.
-  Result<void> (*try_device)(int ordinal);
+  // Whether this GPU runs what the library has, with a clause that says why not: by running one kernel. Waits
+  // for a GPU whose memory is full. ExitCode::communication when it stays so.
+  Result<void> (*try_device)(int ordinal, const MemoryWait& wait);
+  // Tries the instructions that only GPUs of this kind have, for which the library has kernels of their own:
+  // "sm_90a: warpgroup products are right"; nothing for a GPU that has none, or where none were built. Call
+  // after try_device(). ExitCode::config with a clause when they do not run or are wrong.
+  Result<std::string> (*try_own_instructions)(int ordinal);
   Result<std::unique_ptr<Device>> (*make_device)(const CudaDeviceOptions& options);
   // NCCL, from the library `file` (nccl_library_file, or a path), which stays loaded until the process ends.
   // ExitCode::config with a clause when this build has none, when the library is not there or older than

@@ -96,6 +96,10 @@ class Device {
   // What planning chose beyond the table of kernels, a line each: a library's algorithms for the products of
   // this run. For its log; empty where description() says it all.
   virtual std::string plan_description() const { return {}; }
+  // Sentences about planned ops that take a far slower path than this device has for ops of their kind (a
+  // head size without a tensor-core kernel, a product that the library has no algorithm for), each with the
+  // price that is to be expected. Valid after end_planning(); empty where all are fast.
+  virtual std::vector<std::string> slow_paths() const { return {}; }
   virtual int threads() const = 0;
 
   // Breaks the device the way hardware and wrong kernels do, for tests: launches a kernel that does it. Only

@@ -18,7 +18,9 @@
 #include "kernels/cuda/fault_kernel.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/matmul_cache.h"
+#include "kernels/cuda/memory_wait.h"
 #include "kernels/cuda/op_clock.h"
+#include "kernels/cuda/slow_paths.h"
 #include "kernels/cuda/stamp_clock.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda_error.h"
@@ -47,6 +49,7 @@ class CudaDevice final : public Device {
         matmuls_(std::move(matmuls)),
         stream_(stream),
         context_(stream, *matmuls_),
+        memory_wait_(options.memory_wait),
         clock_(options.timed ? std::make_unique<OpClock>(options.timed) : nullptr),
         graphs_(options.graphs && !options.timed ? std::make_unique<Graphs>() : nullptr) {}
   ~CudaDevice() override;
@@ -61,7 +64,7 @@ class CudaDevice final : public Device {
   Result<void> status() override;
   bool lost() override;
 
-  void begin_planning() override { planning_ = true; }
+  void begin_planning() override;
   Result<void> end_planning() override;
   std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
 
@@ -69,6 +72,7 @@ class CudaDevice final : public Device {
   std::string description() const override { return identity(DType::bf16); }
   std::string identity(DType precision) const override;
   std::string plan_description() const override { return matmuls_->description(); }
+  std::vector<std::string> slow_paths() const override { return slow_paths_.sentences(); }
   int threads() const override { return 1; }
   void launch_fault(DeviceFault fault) override;
 
@@ -81,7 +85,7 @@ class CudaDevice final : public Device {
   void submit(OpId id, const void* arguments, std::size_t bytes) override;
   bool begin_repeated(std::uint64_t key) override;
   void end_repeated(std::uint64_t key) override;
-  bool grow_workspace();
+  Result<void> grow_workspace();
   cudaEvent_t spare_event();
   cudaError_t first_error() const;
 
@@ -90,12 +94,15 @@ class CudaDevice final : public Device {
   const std::unique_ptr<MatmulCache> matmuls_;
   cudaStream_t stream_;
   Context context_;
+  const MemoryWait memory_wait_;
+  SlowPaths slow_paths_;                // of the ops planned since begin_planning()
   std::unique_ptr<OpClock> clock_;      // null unless somebody asks for times
   std::unique_ptr<StampClock> stamps_;  // null until somebody asks for one
   std::unique_ptr<Graphs> graphs_;      // null unless asked for
   bool planning_ = false;
   Ticket submitted_ = 0;
   std::uint64_t workspace_bytes_ = 0;
+  std::uint64_t newest_allocation_bytes_ = 0;  // of the GPU: the arena of the worker that is being prepared
 
   mutable std::mutex mutex_;  // any thread may poll
   mutable Ticket reached_ = 0;
@@ -118,8 +125,9 @@ CudaDevice::~CudaDevice() {
 void CudaDevice::submit(OpId id, const void* arguments, std::size_t bytes) {
   const Implementation& kernel = kernels_[static_cast<std::size_t>(id)].of(arguments);
   if (kernel.cuda_prepare != nullptr) kernel.cuda_prepare(context_, arguments);
-  HF_CHECK(planning_ || grow_workspace(), "no memory for the workspace of {}, which was not planned",
+  HF_CHECK(planning_ || grow_workspace().ok(), "no memory for the workspace of {}, which was not planned",
            name_of(id));
+  if (planning_) slow_paths_.see(id, kernel, arguments, *matmuls_);
   ++submitted_;  // after growing, which waits for what was submitted
   if (planning_) return;
   if (clock_ != nullptr) clock_->begin(context_);
@@ -135,30 +143,37 @@ void CudaDevice::launch_fault(DeviceFault fault) {
 
 bool CudaDevice::begin_repeated(std::uint64_t key) {
   if (graphs_ == nullptr || planning_ || context_.error() != cudaSuccess) return true;
-  if (!graphs_->launch(context_, key)) {
-    graphs_->begin(context_);
-    return true;
+  if (graphs_->launch(context_, key)) {
+    ++submitted_;
+    return false;
   }
-  ++submitted_;
-  return false;
+  graphs_->begin(context_, key);
+  return true;
 }
 
 void CudaDevice::end_repeated(std::uint64_t key) {
   if (graphs_ != nullptr) graphs_->end(context_, key);
 }
 
-bool CudaDevice::grow_workspace() {
+Result<void> CudaDevice::grow_workspace() {
   const std::uint64_t wanted = context_.requested_bytes();
-  if (wanted <= workspace_bytes_) return true;
+  if (wanted <= workspace_bytes_) return {};
   HF_CHECK(graphs_ == nullptr || !graphs_->capturing(), "an op of a CUDA graph was not planned");
   synchronize();  // the old one may be in use
   if (graphs_ != nullptr) graphs_->clear();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
+  context_.set_workspace(nullptr);
+  workspace_bytes_ = 0;
   void* memory = nullptr;
-  const bool allocated = cudaMalloc(&memory, wanted) == cudaSuccess;
+  HF_TRY_VOID(claim_memory({.gpu = facts_,
+                            .wait = memory_wait_,
+                            .bytes = wanted,
+                            .held_bytes = newest_allocation_bytes_,
+                            .purpose = "the workspace of its kernels"},
+                           [&] { return cudaMalloc(&memory, wanted); }));
   context_.set_workspace(static_cast<std::byte*>(memory));
-  workspace_bytes_ = allocated ? wanted : 0;
-  return allocated;
+  workspace_bytes_ = wanted;
+  return {};
 }
 
 cudaEvent_t CudaDevice::spare_event() {
@@ -227,18 +242,19 @@ void CudaDevice::stamp(Stamp& target) {
 Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes) {
   const bool on_device = place == MemoryPlace::device;
   void* base = nullptr;
-  const cudaError_t refused =
-      on_device ? cudaMalloc(&base, bytes) : cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
-  if (refused != cudaSuccess) {
+  if (on_device) {
+    HF_TRY_VOID(claim_memory({.gpu = facts_,
+                              .wait = memory_wait_,
+                              .bytes = bytes,
+                              .held_bytes = workspace_bytes_,
+                              .purpose = "memory of the run"},
+                             [&] { return cudaMalloc(&base, bytes); }));
+    newest_allocation_bytes_ = bytes;
+  } else if (const cudaError_t refused = cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
+             refused != cudaSuccess) {
     cudaGetLastError();  // it is told here, not by the next call that looks
-    if (!on_device) {
-      return fail(ExitCode::does_not_fit, "the system refused {} of pinned host memory ({})",
-                  format_bytes(bytes), cudaGetErrorString(refused));
-    }
-    std::size_t free_bytes = 0, total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
-    return fail(ExitCode::does_not_fit, "{} (GPU {}) has {} of {} free, {} are needed there", facts_.name,
-                facts_.ordinal, format_bytes(free_bytes), format_bytes(total_bytes), format_bytes(bytes));
+    return fail(ExitCode::does_not_fit, "the system refused {} of pinned host memory ({})",
+                format_bytes(bytes), cudaGetErrorString(refused));
   }
   OwnedMemory memory(static_cast<std::byte*>(base),
                      {.release = on_device ? free_device_memory : free_pinned_memory, .bytes = bytes});
@@ -278,14 +294,20 @@ bool CudaDevice::lost() {
   return cuda_error_class(first_error()) == CudaErrorClass::sticky;
 }
 
+void CudaDevice::begin_planning() {
+  planning_ = true;
+  slow_paths_.clear();
+}
+
+// What was captured before holds addresses of the memory that was bound then; the next ops work on other
+// memory.
 Result<void> CudaDevice::end_planning() {
   planning_ = false;
-  if (grow_workspace()) return {};
-  cudaGetLastError();  // it is told here, not by the next call that looks
-  return fail(ExitCode::does_not_fit,
-              "{} (GPU {}) could not allocate a workspace of {}: expected enough free memory; use a smaller "
-              "microbatch or a shorter sequence",
-              facts_.name, facts_.ordinal, format_bytes(context_.requested_bytes()));
+  if (graphs_ != nullptr) {
+    synchronize();
+    graphs_->clear();
+  }
+  return grow_workspace();
 }
 
 // What decides bits beside the own kernels named "cuda", which every CUDA device has.
@@ -366,7 +388,7 @@ Result<std::unique_ptr<Device>> make_device(const CudaDeviceOptions& options) {
   HF_TRY_VOID(outcome_of(devices()));
   HF_TRY_VOID(check(cudaSetDevice(options.ordinal), "cudaSetDevice"));
   HF_TRY(CudaFacts facts, facts_of(options.ordinal));
-  HF_TRY(KernelTable kernels, registry().choose(CpuIsa::portable, options.kernels));
+  HF_TRY(KernelTable kernels, registry().choose(target_of(facts), options.kernels));
   HF_TRY(std::unique_ptr<MatmulCache> matmuls, MatmulCache::make());
   cudaStream_t stream = nullptr;
   HF_TRY_VOID(check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"));

@@ -16,6 +16,7 @@ const CudaModule* holdfast_cuda_module() {
                                         .registry = cuda::registry,
                                         .devices = cuda::devices,
                                         .try_device = cuda::try_device,
+                                        .try_own_instructions = cuda::try_own_instructions,
                                         .make_device = cuda::make_device,
                                         .load_nccl = cuda::load_nccl};
   return &module;

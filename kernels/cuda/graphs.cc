@@ -4,12 +4,14 @@ namespace holdfast::cuda {
 
 bool Graphs::launch(Context& context, std::uint64_t key) {
   const auto found = graphs_.find(key);
-  if (found == graphs_.end()) return false;
+  if (found == graphs_.end() || found->second == nullptr) return false;
   context.note(cudaGraphLaunch(found->second, context.stream()), "cudaGraphLaunch");
   return true;
 }
 
-void Graphs::begin(Context& context) {
+void Graphs::begin(Context& context, std::uint64_t key) {
+  const bool first = graphs_.try_emplace(key, nullptr).second;
+  if (first) return;
   // Of this thread alone: others allocate memory meanwhile.
   const cudaError_t error = cudaStreamBeginCapture(context.stream(), cudaStreamCaptureModeThreadLocal);
   context.note(error, "cudaStreamBeginCapture");
@@ -32,12 +34,14 @@ void Graphs::end(Context& context, std::uint64_t key) {
     failed_ = true;
     return;
   }
-  graphs_.emplace(key, executable);
+  graphs_[key] = executable;
   launch(context, key);
 }
 
 void Graphs::clear() {
-  for (const auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+  for (const auto& [key, graph] : graphs_) {
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  }
   graphs_.clear();
 }
 

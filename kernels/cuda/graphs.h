@@ -1,6 +1,7 @@
-// Launches that come again and again with the same arguments, as CUDA graphs: captured from the stream when
-// they come for the first time, and launched as one from then on. The kernels and their order are the same,
-// and so are the bits.
+// Launches that come again and again with the same arguments, as CUDA graphs. The first time they run as they
+// are, because the first use of a kernel and of a library's algorithm loads code, which a capture does not
+// take; the second time they are captured from the stream; from then on they are launched as one. The kernels
+// and their order are the same, and so are the bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,20 +21,22 @@ class Graphs {
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
 
-  // Puts the launches of `key` on the stream; false when they were not captured yet.
+  // Puts the launches of `key` on the stream; false when they were not captured yet. Then they are launched
+  // between begin() and end().
   bool launch(Context& context, std::uint64_t key);
-  // From here to end() the stream runs nothing; end() launches what was captured meanwhile.
-  void begin(Context& context);
+  // Starts the capture of `key` if it has run before: from here to end() the stream runs nothing.
+  void begin(Context& context, std::uint64_t key);
+  // Launches what was captured meanwhile.
   void end(Context& context, std::uint64_t key);
   bool capturing() const { return capturing_; }
   // Whether something could not be captured.
   bool failed() const { return failed_; }
-  // Forgets all: what they were captured with (the workspace) has moved. Nothing of them runs any more.
+  // Forgets all: the memory that they were captured with has moved. Nothing of them runs any more.
   void clear();
 
  private:
   bool capturing_ = false, failed_ = false;
-  std::unordered_map<std::uint64_t, cudaGraphExec_t> graphs_;
+  std::unordered_map<std::uint64_t, cudaGraphExec_t> graphs_;  // null: its launches ran once
 };
 
 }  // namespace holdfast::cuda

@@ -4,6 +4,10 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/error.h"
+#include "kernels/cuda/memory_wait.h"
+#ifdef HF_CUDA_SM_90A
+#include "kernels/cuda/sm_90a/warpgroup_trial.h"
+#endif
 #include "kernels/cuda/trial_kernel.h"
 #include "runtime/core/env.h"
 
@@ -43,7 +47,9 @@ struct Outcome {
   bool good() const { return error == cudaSuccess && right; }
 };
 
-Outcome run_trial() {
+using LaunchTrial = cudaError_t (*)(cudaStream_t stream, int* target);
+
+Outcome run_trial(LaunchTrial launch = launch_trial) {
   Trial trial;
   Outcome outcome;
   outcome.error = cudaStreamCreateWithFlags(&trial.stream, cudaStreamNonBlocking);
@@ -51,7 +57,7 @@ Outcome run_trial() {
   outcome.error = cudaHostAlloc(reinterpret_cast<void**>(&trial.target), sizeof(int), cudaHostAllocDefault);
   if (!outcome.good()) return {outcome.error, "cudaHostAlloc"};
   *trial.target = 0;
-  outcome.error = launch_trial(trial.stream, trial.target);
+  outcome.error = launch(trial.stream, trial.target);
   if (outcome.good()) outcome.error = wait_for(trial.stream);
   if (outcome.good()) outcome.right = *trial.target == trial_answer;
   if (outcome.error == cudaErrorNotReady) {  // what still runs keeps them, and freeing would wait for it
@@ -93,7 +99,7 @@ std::string built_for() {
   return HF_CUDA_BUILT_FOR;
 }
 
-Result<void> try_device(int ordinal) {
+Result<void> try_device(int ordinal, const MemoryWait& wait) {
   HF_TRY(const CudaFacts gpu, facts_of(ordinal));
   const std::string name = fmt::format("{} (GPU {}, compute capability {}.{})", gpu.name, gpu.ordinal,
                                        gpu.compute_major, gpu.compute_minor);
@@ -102,8 +108,13 @@ Result<void> try_device(int ordinal) {
     return fail(ExitCode::config, "{} is too old, compute capability {}.0 is needed; use a newer GPU", name,
                 oldest_major);
   }
-  HF_TRY_VOID(check(cudaSetDevice(ordinal), "cudaSetDevice"));
-  const Outcome outcome = run_trial();
+  Outcome outcome;
+  const auto attempt = [&] {  // the first call that makes a context, for which a full GPU has no room
+    outcome = {cudaSetDevice(ordinal), "cudaSetDevice"};
+    if (outcome.good()) outcome = run_trial();
+    return outcome.error == cudaErrorMemoryAllocation ? outcome.error : cudaSuccess;
+  };
+  HF_TRY_VOID(claim_memory({.gpu = gpu, .wait = wait, .bytes = 0, .purpose = "a context"}, attempt));
   if (outcome.good()) return {};
   cudaGetLastError();  // it is told here, not by the next call that looks
   return fail(
@@ -113,6 +124,22 @@ Result<void> try_device(int ordinal) {
       outcome.right ? sentence_of(outcome.error, outcome.operation)
                     : "the first kernel wrote something else than it was told to",
       advice_for(gpu, outcome));
+}
+
+Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
+#ifdef HF_CUDA_SM_90A
+  HF_TRY(const CudaFacts gpu, facts_of(ordinal));
+  constexpr int hopper = 90;
+  if (target_of(gpu).gpu != hopper) return std::string();
+  HF_TRY_VOID(check(cudaSetDevice(ordinal), "cudaSetDevice"));
+  const Outcome outcome = run_trial(launch_warpgroup_trial);
+  if (outcome.good()) return std::string("sm_90a: warpgroup products are right");
+  return fail(
+      ExitCode::config, "sm_90a: {}",
+      outcome.right ? sentence_of(outcome.error, outcome.operation) : "a warpgroup product of ones is wrong");
+#else
+  return std::string();
+#endif
 }
 
 }  // namespace holdfast::cuda

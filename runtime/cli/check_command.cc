@@ -55,8 +55,12 @@ void print_cuda(Env& env) {
   const Result<CudaPresence> cuda = find_cuda(env);
   if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
   for (const CudaFacts& gpu : cuda->devices) {
-    const Result<void> tried = cuda->module->try_device(gpu.ordinal);
+    const Result<void> tried = cuda->module->try_device(gpu.ordinal, {.timeout_ms = 0});
     print_row("CUDA", tried.ok(), tried.ok() ? text_of(gpu) : tried.error().message);
+    if (!tried.ok()) continue;
+    const Result<std::string> own = cuda->module->try_own_instructions(gpu.ordinal);
+    if (!own.ok() || !own->empty())
+      print_row("instructions", own.ok(), own.ok() ? *own : own.error().message);
   }
 }
 

@@ -27,12 +27,13 @@ Result<Found> needed(Result<Found> found) {
 struct UsableGpu {
   const CudaModule* module;
   CudaFacts facts;
+  int gpus;  // of this host
 };
-Result<UsableGpu> usable_gpu(Env& env, int rank_on_host) {
+Result<UsableGpu> usable_gpu(Env& env, const Config& config, int rank_on_host) {
   HF_TRY(const CudaPresence cuda, find_cuda(env));
   const CudaFacts& facts = gpu_of_rank(cuda, rank_on_host);
-  HF_TRY_VOID(cuda.module->try_device(facts.ordinal));
-  return UsableGpu{cuda.module, facts};
+  HF_TRY_VOID(cuda.module->try_device(facts.ordinal, {.timeout_ms = config.elastic.memory_timeout_ms}));
+  return UsableGpu{cuda.module, facts, static_cast<int>(cuda.devices.size())};
 }
 
 }  // namespace
@@ -81,7 +82,7 @@ std::string resolve_device(Env& env, Config& config, int rank_on_host) {
   if (config.device != "auto") return {};
   config.device = "cpu";
   if (!may_have_gpu(env)) return {};
-  const Result<UsableGpu> gpu = usable_gpu(env, rank_on_host);
+  const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
   if (!gpu.ok()) return fmt::format("device = \"auto\" is the CPU: {}", gpu.error().message);
   config.device = "cuda";
   return fmt::format("device = \"auto\" is the GPU: {} (GPU {}); \"cpu\" leaves it alone", gpu->facts.name,
@@ -99,9 +100,8 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
   resolve_device(env, resolved, rank_on_host);
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (resolved.device == "cpu") return settle_kernels(kernels);
-  HF_TRY_VOID(outcome_of(needed(usable_gpu(env, rank_on_host))));
-  HF_TRY(const KernelRegistry* registry, registry_of_device(env, resolved));
-  return outcome_of(registry->choose(CpuIsa::portable, kernels.wishes));
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, rank_on_host)));
+  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.wishes));
 }
 
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
@@ -115,9 +115,13 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
   if (config.device == "cpu") {
     return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
   }
-  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, place.rank_on_host)));
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, place.rank_on_host)));
   return gpu.module->make_device(
-      {.ordinal = gpu.facts.ordinal, .kernels = kernels.wishes, .graphs = config.training.cuda_graphs});
+      {.ordinal = gpu.facts.ordinal,
+       .kernels = kernels.wishes,
+       .graphs = config.training.cuda_graphs,
+       .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
+                       .ranks_on_gpu = (place.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
 }
 
 }  // namespace holdfast

@@ -62,6 +62,7 @@ int threads_of_rank(Env& env, const Config& config, int ranks_on_host);
 struct DevicePlace {
   int threads = 1;
   int rank_on_host = 0;
+  int ranks_on_host = 1;
 };
 Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
                                             const DevicePlace& place);

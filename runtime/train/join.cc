@@ -167,7 +167,8 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
   Result<std::unique_ptr<Device>> device =
       make_device(inputs.env, config, inputs.config->origin,
                   {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
-                   .rank_on_host = inputs.rank_on_host});
+                   .rank_on_host = inputs.rank_on_host,
+                   .ranks_on_host = inputs.ranks_on_host});
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
   if (inputs.faults.breaks_device()) {
     inputs.faults.connect_device(

@@ -1,5 +1,9 @@
 #include "runtime/train/train_run.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -222,6 +226,24 @@ Result<void> TrainRun::build_worker() {
                                                            .ledger = ledger_.get()});
   HF_TRY_VOID(agree(outcome_of(worker)));
   worker_ = std::move(worker).value();
+  return show_slow_paths();
+}
+
+// Each sentence once, whichever ranks it is about; at the first start alone, since ranks that come and go do
+// not change it.
+Result<void> TrainRun::show_slow_paths() {
+  if (config_.device == "cpu" || recovery_.has_value()) return {};
+  const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
+  HF_TRY(const std::vector<std::string> all, all_gather_text(seats().communicator, waiter(), mine));
+  std::set<std::string> told;
+  for (const std::string& text : all) {
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string sentence = text.substr(begin, end - begin);
+      if (first_ && told.insert(sentence).second) tell("{}", sentence);
+      begin = end + 1;
+    }
+  }
   return {};
 }
 

@@ -58,6 +58,7 @@ class TrainRun {
   Result<EpochEnd> run_seat();
   void remove_old_snapshots(std::optional<std::uint64_t> kept_writer);
   Result<void> build_worker();
+  Result<void> show_slow_paths();
   Result<void> load_state();
   Result<bool> load_snapshot();
   Result<void> start_afresh();

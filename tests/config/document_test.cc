@@ -34,6 +34,7 @@ Config all_changed() {
   config.elastic.min_data_parallel = 2;
   config.elastic.spares = 1;
   config.elastic.recovery_timeout_ms = 31'000;
+  config.elastic.memory_timeout_ms = 2'000;
   config.elastic.grow = "off";
   config.elastic.grow_after_ms = 1'500;
   config.watchdog = {false, 4.5, 600, 61'000};

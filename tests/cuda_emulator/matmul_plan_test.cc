@@ -82,6 +82,66 @@ TEST(CudaMatmul, TheChosenAlgorithmsAreWrittenDown) {
             "m 33 n 47 k 70 lda 33 ldb 47 ldc 47 TN accumulate bf16 -> fp32: none");
 }
 
+// What a cuBLASLt that is newer than this program may say ends nothing.
+class CudaMatmulOfAnotherLibrary : public testing::Test {
+ protected:
+  ~CudaMatmulOfAnotherLibrary() override { cuda_emulator::library_quirks() = {}; }
+
+  std::string plan_of(const cuda_emulator::LibraryQuirks& quirks) {
+    cuda_emulator::library_quirks() = quirks;
+    device_ = cuda_device();
+    device_->begin_planning();
+    device_->launch(weight_gradient(64, 48, 512, DType::bf16));
+    EXPECT_TRUE(device_->end_planning().ok());
+    return device_->plan_description();
+  }
+  void expect_right_product() {
+    Values a = random_values(512 * 64, DType::bf16, 1), b = random_values(512 * 48, DType::bf16, 2);
+    Values c(64 * 48, DType::fp32), expected(64 * 48, DType::fp32);
+    Matmul op = weight_gradient(64, 48, 512, DType::bf16);
+    op.a = a.data();
+    op.b = b.data();
+    op.c = c.data();
+    device_->launch(op);
+    device_->synchronize();
+    op.c = expected.data();
+    reference(op);
+    expect_close(c, expected, {.tolerance = 1e-5}, "c");
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(CudaMatmulOfAnotherLibrary, TakesTheFirstAnswerWhoseSumsHaveAnOrder) {
+  EXPECT_THAT(plan_of({.in_place_sums_first = true}), testing::HasSubstr("reduction 0"));
+  EXPECT_THAT(device_->slow_paths(), testing::IsEmpty());
+  expect_right_product();
+}
+
+TEST_F(CudaMatmulOfAnotherLibrary, TakesTheOwnKernelWhereNoneHas) {
+  EXPECT_THAT(plan_of({.in_place_sums_alone = true}), testing::HasSubstr(": none"));
+  EXPECT_THAT(device_->slow_paths(),
+              testing::ElementsAre(testing::HasSubstr("in an order that is not known (64 x 48 x 512 bf16)")));
+  expect_right_product();
+}
+
+TEST_F(CudaMatmulOfAnotherLibrary, UnknownAttributesAreShownAsSuch) {
+  EXPECT_THAT(plan_of({.tells_sums_alone = true}),
+              testing::HasSubstr("algorithm ? tile ? stages ? splits ? reduction 0 swizzle ?"));
+  expect_right_product();
+}
+
+TEST_F(CudaMatmulOfAnotherLibrary, WhatTellsNothingIsNotBelieved) {
+  EXPECT_THAT(plan_of({.tells_nothing = true}), testing::HasSubstr(": none"));
+  expect_right_product();
+}
+
+TEST_F(CudaMatmulOfAnotherLibrary, ARefusedQuestionIsAReasonToTakeTheOwnKernel) {
+  EXPECT_THAT(plan_of({.refuses_preferences = true}), testing::HasSubstr(": none"));
+  EXPECT_THAT(device_->slow_paths(), testing::ElementsAre(testing::HasSubstr("refused a preference")));
+  expect_right_product();
+}
+
 // A slice that starts where the library was not told that it may: the own kernel, with the right result.
 TEST(CudaMatmul, TakesAddressesOfAnyAlignment) {
   const std::unique_ptr<Device> device = cuda_device();

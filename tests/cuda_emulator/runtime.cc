@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -33,6 +34,26 @@ const bool no_image = asked("EMULATED_GPU_NO_IMAGE", 0) != 0;
 const auto driver_version = static_cast<int>(asked("EMULATED_GPU_DRIVER", CUDART_VERSION));
 std::atomic<std::uint64_t> kernels_run{0};
 std::atomic<cudaError_t> sticky_error{cudaSuccess};
+
+struct HeldMemory {
+  std::mutex mutex;
+  std::size_t bytes = asked("EMULATED_GPU_HELD_BYTES", 0);
+  std::uint64_t refusals = asked("EMULATED_GPU_HELD_REFUSALS", 0);
+};
+HeldMemory& held_memory() {
+  static HeldMemory& memory = *new HeldMemory;
+  return memory;
+}
+std::size_t bytes_of_others() {
+  HeldMemory& held = held_memory();
+  const std::lock_guard lock(held.mutex);
+  return held.refusals > 0 ? held.bytes : 0;
+}
+void refused() {
+  HeldMemory& held = held_memory();
+  const std::lock_guard lock(held.mutex);
+  if (held.refusals > 0) --held.refusals;
+}
 
 // Which memory is the device's. The key (or -1 where the processor has none) keeps the host out.
 struct DeviceMemory {
@@ -245,7 +266,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   DeviceMemory& memory = device_memory();
   const std::lock_guard lock(memory.mutex);
-  *free_bytes = device_bytes - memory.used;
+  *free_bytes = device_bytes - memory.used - std::min(bytes_of_others(), device_bytes - memory.used);
   *total_bytes = device_bytes;
   return cudaSuccess;
 }
@@ -258,7 +279,10 @@ cudaError_t cudaMalloc(void** target, std::size_t bytes) {
   }
   DeviceMemory& memory = device_memory();
   const std::lock_guard lock(memory.mutex);
-  if (bytes > device_bytes - memory.used) return noted(cudaErrorMemoryAllocation);
+  if (bytes + bytes_of_others() > device_bytes - memory.used) {
+    refused();
+    return noted(cudaErrorMemoryAllocation);
+  }
   void* block = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (block == MAP_FAILED) return noted(cudaErrorMemoryAllocation);
   if (memory.key >= 0) pkey_mprotect(block, bytes + 1, PROT_READ | PROT_WRITE, memory.key);
@@ -285,9 +309,6 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* memory) {
   std::free(memory);
   return cudaSuccess;
-}
-cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned) {
-  return cudaHostAlloc(memory, bytes, 0);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {

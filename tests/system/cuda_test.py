@@ -3,6 +3,7 @@
 """
 import json
 import os
+import re
 import unittest
 
 import harness
@@ -97,6 +98,29 @@ class CudaTest(unittest.TestCase):
         self.assertEqual(texts["cuda"], texts["cpu"])
         self.assertNotEqual(losses["cuda"], 0.0)
         self.assertAlmostEqual(losses["cuda"], losses["cpu"], delta=1e-5 * losses["cpu"])
+
+    def test_a_rank_whose_gpu_breaks_leaves_the_run_with_its_bits(self):
+        """Kernels that trap or read what is not there end their rank; one that never ends is noticed by the watchdog, which names
+        the rank whose own device is stuck, not the peers that it seems to wait for. A rank passes the point twice a step."""
+        steps = ["--training.steps=30", "--checkpoint.every_steps=0", "--checkpoint.ram_every_steps=1", "--watchdog.floor=2s"]
+        alone = self.scene.run("undisturbed")
+        alone.start(1, overrides=[*SMALL, *steps]).expect_exit(0)
+        for action, said in (("gpu_trap", "unspecified launch failure"),
+                             ("gpu_illegal_address", "an illegal memory access was encountered"),
+                             ("gpu_endless", r"rank 1 \(host .*\) hangs: step 20 for 2\.\d s, .*; it waits for nobody")):
+            with self.subTest(action):
+                run = self.scene.run(action)
+                output = run.start(2, overrides=[*SMALL, *steps], faults=f"step.before_reduce@39:1={action}").expect_exit(0)
+                self.assertRegex(output, said)
+                self.assertRegex(output, "recovery: .*lost rank 1 .* at step 20: 1 of 2 ranks go on, from step 19 in RAM")
+                self.assertEqual(run.digest(), alone.digest())
+
+    def test_a_slow_path_has_a_sentence(self):
+        run = self.scene.run("slow-path")
+        heads_of_16 = ["--model.heads=2", "--model.kv_heads=2", "--training.precision=bf16", "--training.steps=1"]
+        output = run.start(2, overrides=[*SMALL, *heads_of_16]).expect_exit(0)
+        for op in ("attention_forward", "attention_backward"):
+            self.assertEqual(len(re.findall(rf"slow path of {op}: .*\(head size 16, bf16\): expect 15 to 20 times its time", output)), 1)
 
     def test_auto_takes_the_gpu_and_check_says_so(self):
         run = self.scene.run("auto")

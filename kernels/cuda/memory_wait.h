@@ -1,0 +1,29 @@
+// Taking memory of a GPU that others may still hold. A process that was killed gives its memory back only
+// when the driver has torn it down, which takes seconds, or as long as a kernel of its own still runs; a
+// start that follows a kill finds the GPU full and must not take that for a model that is too large.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <functional>
+
+#include "kernels/cuda_loader.h"
+
+namespace holdfast::cuda {
+
+struct MemoryClaim {
+  const CudaFacts& gpu;
+  MemoryWait wait;
+  std::uint64_t bytes = 0;       // that are needed now
+  std::uint64_t held_bytes = 0;  // that this process holds already
+  const char* purpose = "";      // "memory", "a workspace"
+};
+
+// Calls attempt() until it takes the memory (cudaSuccess). Between attempts it sleeps; the first time it says
+// on the console what it waits for. Errors:
+//   does_not_fit   the ranks of this run that share the GPU need more than it has, or nobody else holds any
+//   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
+Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
+
+}  // namespace holdfast::cuda

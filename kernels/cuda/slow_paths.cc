@@ -1,0 +1,87 @@
+#include "kernels/cuda/slow_paths.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "kernels/attention.h"
+#include "kernels/cost.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/matmul.h"
+
+namespace holdfast::cuda {
+namespace {
+
+bool is(const Implementation& implementation, std::string_view name) {
+  return implementation.name == name;
+}
+
+// Returns why a product is not the library's, or nothing.
+std::string why_not_cublaslt(const Matmul& op, const MatmulCache& matmuls) {
+  if (op.m == 0 || op.n == 0 || op.k == 0) return {};
+  const Product* product = matmuls.find(product_shape(op));
+  if (product == nullptr) return {};
+  if (!product->found()) return product->why_not();
+  return product->takes(op) ? "" : "its operands start at addresses that cuBLASLt's algorithm does not take";
+}
+
+// Returns the size of the heads where a tensor-core kernel exists for others alone; 0 where that is no
+// reason.
+template <typename Op>
+std::int64_t head_size_without_mma(const void* arguments, bool (*supports)(const void*)) {
+  const Op& op = *static_cast<const Op*>(arguments);
+  return op.dtype == DType::bf16 && !supports(arguments) ? op.head_size : 0;
+}
+
+}  // namespace
+
+void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments,
+                    const MatmulCache& matmuls) {
+  const double flops = cost_of(id, arguments).flops;
+  flops_ += flops;
+  std::string shape, reason;
+  Path path;
+  std::int64_t head_size = 0;
+  if (id == OpId::matmul && is(chosen, "cublaslt")) {
+    const Matmul& op = *static_cast<const Matmul*>(arguments);
+    reason = why_not_cublaslt(op, matmuls);
+    shape = fmt::format("{} x {} x {} {}", op.m, op.n, op.k, holdfast::name_of(op.dtype));
+    path = {.least_times = 15.0,
+            .most_times = 40.0,
+            .remedy = "choose sizes of the model that are multiples of 8"};
+  } else if (id == OpId::attention_forward && is(chosen, "cuda")) {
+    head_size = head_size_without_mma<AttentionForward>(arguments, supports_attention_forward_mma);
+  } else if (id == OpId::attention_backward && is(chosen, "cuda")) {
+    head_size = head_size_without_mma<AttentionBackward>(arguments, supports_attention_backward_mma);
+  }
+  if (head_size > 0) {
+    reason = "the tensor-core kernels are for heads of 64 and 128";
+    shape = fmt::format("head size {}, bf16", head_size);
+    path = {.least_times = 15.0,
+            .most_times = 20.0,
+            .remedy = "choose model.heads so that model.width / model.heads is 64 or 128"};
+  }
+  if (reason.empty()) return;
+  const std::string key = fmt::format("{}: {}", holdfast::name_of(id), reason);
+  Path& found = paths_.try_emplace(key, path).first->second;
+  found.flops += flops;
+  found.shapes.insert(shape);
+}
+
+std::vector<std::string> SlowPaths::sentences() const {
+  std::vector<std::string> sentences;
+  for (const auto& [what, path] : paths_) {
+    const double share = flops_ > 0.0 ? path.flops / flops_ : 0.0;
+    const auto times = [&](double slower) { return 1.0 - share + share * slower; };
+    const std::string more =
+        path.shapes.size() == 1 ? "" : fmt::format(" and {} other shapes", path.shapes.size() - 1);
+    sentences.push_back(fmt::format(
+        "slow path of {} ({}{}): expect {:.0f} to {:.0f} times its time; it has {:.1f} % of the FLOP of this "
+        "rank, so expect steps of {:.2f} to {:.2f} times the time; {}",
+        what, *path.shapes.begin(), more, path.least_times, path.most_times, 100.0 * share,
+        times(path.least_times), times(path.most_times), path.remedy));
+  }
+  return sentences;
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,36 @@
+// Which planned ops take a path far slower than the one that this device has for their kind, and what that is
+// expected to cost: nothing else would tell a user why a run is ten times as slow as its neighbour.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/matmul_cache.h"
+#include "kernels/implementation.h"
+#include "kernels/op.h"
+
+namespace holdfast::cuda {
+
+// Used by the launching thread only.
+class SlowPaths {
+ public:
+  // Notes an op that was prepared with the implementation that will run it.
+  void see(OpId id, const Implementation& chosen, const void* arguments, const MatmulCache& matmuls);
+  // A sentence for each op and reason, with the share of all FLOP that were seen.
+  std::vector<std::string> sentences() const;
+  void clear() { *this = {}; }
+
+ private:
+  struct Path {
+    double flops = 0.0;
+    std::set<std::string> shapes = {};
+    double least_times = 1.0, most_times = 1.0;  // as long as on the fast path
+    std::string remedy = {};
+  };
+  double flops_ = 0.0;                 // of all ops
+  std::map<std::string, Path> paths_;  // by op and reason
+};
+
+}  // namespace holdfast::cuda
