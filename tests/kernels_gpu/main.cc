@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/table.h"
+#include "kernels/cuda/trial.h"
 #include "tests/kernels/kernel_cases.h"
 #include "tests/kernels/op_test.h"
 
@@ -34,21 +35,29 @@ Device& device_for(const Implementation& implementation, int) {
   return *device;
 }
 
-// Reached by both sides. Tests wait for the device before they look at a tensor.
-void* allocate_managed(std::size_t bytes) {
+// Host memory that the GPU reaches, too. Not managed memory, whose pages move at the first touch: virtualised
+// GPUs have been seen to hang in it. Tests wait for the device before they look at a tensor.
+void* allocate_pinned(std::size_t bytes) {
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocManaged(&memory, std::max<std::size_t>(bytes, 1));
-  HF_CHECK(error == cudaSuccess, "{} bytes of managed memory: {}", bytes, cudaGetErrorString(error));
+  const cudaError_t error = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocMapped);
+  HF_CHECK(error == cudaSuccess, "{} bytes of pinned memory: {}", bytes, cudaGetErrorString(error));
   return memory;
 }
-void release_managed(void* memory) {
-  cudaFree(memory);
+void release_pinned(void* memory) {
+  cudaFreeHost(memory);
+}
+
+// sm_90a: instructions of one kind of GPU, for which the build has kernels of their own.
+TEST(OwnInstructions, GiveTheRightProduct) {
+  const Result<std::string> outcome = cuda::try_own_instructions(0);
+  ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  if (outcome->empty()) GTEST_SKIP() << "this GPU has none that the build uses";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  GTEST_FLAG_SET(filter, "*.cuda*:*.Long_cuda*:*.cublaslt*:*.Long_cublaslt*");
+  GTEST_FLAG_SET(filter, "OwnInstructions.*:*.cuda*:*.Long_cuda*:*.cublaslt*:*.Long_cublaslt*");
   testing::InitGoogleTest(&argc, argv);
   test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
   if (!GTEST_FLAG_GET(list_tests)) {
@@ -59,7 +68,7 @@ int main(int argc, char** argv) {
     }
     const CudaFacts& gpu = gpus->front();
     fmt::print("on {} (sm_{}{})\n", gpu.name, gpu.compute_major, gpu.compute_minor);
-    test::tensor_memory() = {allocate_managed, release_managed};
+    test::tensor_memory() = {allocate_pinned, release_pinned};
   }
   return RUN_ALL_TESTS();
 }

@@ -216,8 +216,6 @@ cudaError_t cudaFree(void* memory);
 inline constexpr unsigned cudaHostAllocDefault = 0;
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
-inline constexpr unsigned cudaMemAttachGlobal = 1;
-cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned flags = cudaMemAttachGlobal);
 
 // Streams run on a thread of their own, so whoever forgets to wait reads what is not there yet. Calls that
 // block the host (cudaStreamSynchronize, cudaDeviceSynchronize, cudaMemcpy ...) are left out: the device
