@@ -1,0 +1,188 @@
+"""Training on the GPU: tokens/s of runs of the program, milliseconds of every op, the same bits twice, what settings change."""
+from statistics import median
+
+from . import predictions
+from .results import Failure, table
+
+# Dense bf16 TFLOP/s from the data sheets, by what the name holds; the first that fits.
+PEAKS = [("B300", 2250), ("B200", 2250), ("H200", 989), ("H100 PCIe", 756), ("H100", 989), ("A100", 312), ("L40S", 362)]
+
+
+def peak_tflops(gpu):
+    return next((tflops for name, tflops in PEAKS if name in gpu), None)
+
+
+def bits_of(steps):
+    """What two runs of the same config must have in common, step by step."""
+    return [(step["step"], step["loss"], step["grad_norm"], step["data_digest"]) for step in steps]
+
+
+def first_difference(first, second):
+    """None, or a sentence about the first step in which two runs differ."""
+    for one, two in zip(bits_of(first), bits_of(second)):
+        if one != two:
+            return f"step {one[0]}: loss {one[1]!r} and {two[1]!r}, gradient norm {one[2]!r} and {two[2]!r}"
+    return None
+
+
+def figures_of(session, start, steps, warmup):
+    timed = steps[warmup:]
+    if not timed:
+        raise Failure("no step was left to be timed")
+    durations = [step["step_duration_ms"] for step in timed]
+    figures = {"step_ms": median(durations), "step_ms_range": [min(durations), max(durations)],
+               "tokens_per_sec": median(step["tokens_per_sec"] for step in timed), "flops_per_token": start["flops_per_token"],
+               "device": start["device"], "steps": len(timed), "loss": steps[-1]["loss"],
+               "device_plan": start.get("device_plan", "")}
+    peak = peak_tflops(session.machine.gpu)
+    if peak is not None:
+        figures["mfu"] = figures["tokens_per_sec"] * figures["flops_per_token"] / (peak * 1e12)
+    return figures
+
+
+def train(session, name, model, settings=(), count=None):
+    """(figures, step events) of a run of its own."""
+    run = session.train_for_steps(name, model, settings, count or model.warmup + model.steps)
+    return figures_of(session, run.start, run.steps, min(model.warmup, len(run.steps) - 1)), run.steps
+
+
+ROW_TITLES = ["model", "microbatch", "tokens/s", "MFU", "ms/step", "range", "asked for"]
+
+
+def row(model, figures, name=None):
+    low, high = figures["step_ms_range"]
+    share = f"{figures['mfu']:.1%}" if "mfu" in figures else ""
+    return [name or model.name, model.shown(), f"{figures['tokens_per_sec']:.0f}", share, f"{figures['step_ms']:.1f}",
+            f"{low:.1f} to {high:.1f}", model.asked]
+
+
+DOES_NOT_FIT = "exit code 3"  # docs/errors.md
+
+
+def fitting(session, record, key, measure):
+    """(model, measure(model)) of the first of the models of a key that fits into the memory of the GPU."""
+    model = session.sizes.models[key]
+    while True:
+        try:
+            return model, measure(model)
+        except Failure as failure:
+            if model.smaller is None or DOES_NOT_FIT not in str(failure):
+                raise
+            record.setdefault("found", []).append(
+                f"{model.name} {model.shown()} does not fit; {model.smaller.shown()} is taken instead")
+            model = model.smaller
+
+
+def throughput(key):
+    """tokens/s of a model, beside what is predicted."""
+    def run(session, record):
+        model, (figures, steps) = fitting(session, record, key, lambda model: train(session, f"train-{model.name}", model))
+        record.update(figures)
+        record["bits"] = bits_of(steps)
+        session.show(table([ROW_TITLES, row(model, figures)]))
+        predictions.compare_step(session, record, model, figures["step_ms"])
+    return run
+
+
+def op_rows(name, measured):
+    step_ms = measured["step_ms"]
+    rows = [[f"{name}: op", "calls", "ms", "of step", "limit ms", "of limit"]]
+    for op, sums in sorted(measured["kinds"].items(), key=lambda item: -item[1]["ms"]):
+        rows.append([op, str(sums["calls"]), f"{sums['ms']:.2f}", f"{sums['ms'] / step_ms:.1%}", f"{sums['limit_ms']:.2f}",
+                     f"{sums['limit_ms'] / sums['ms']:.0%}" if sums["ms"] else ""])
+    rows.append(["between ops", "", f"{measured['between_ops_ms']:.2f}", f"{measured['between_ops_ms'] / step_ms:.1%}", "", ""])
+    return rows
+
+
+def ops(key):
+    """ms of each kind of op in a step, beside its limit: not of the steps that are timed as a whole, which no clock is in the way
+    of."""
+    def measure(session, model):
+        config, words = session.config(f"ops-{model.name}", model, ())
+        return session.bench(f"ops-{model.name}", "step", config, *words, f"--warmup-steps={min(model.warmup, 3)}",
+                             f"--steps={min(model.steps, 10)}")
+
+    def run(session, record):
+        model, measured = fitting(session, record, key, lambda model: measure(session, model))
+        record.update({key: measured[key] for key in ("step_ms", "between_ops_ms", "kinds", "gpu", "device")})
+        gpu = measured["gpu"]
+        session.show(limits_line(gpu), table(op_rows(model.name, measured)))
+        rows = predictions.compare_ops(session, record, model, measured)
+        if len(rows) > 1:
+            session.show(table(rows))
+    return run
+
+
+def limits_line(gpu):
+    return (f"copy {gpu['copied_bytes_per_sec'] / 1e9:.0f} GB/s, product of random numbers: bf16 "
+            f"{gpu['bf16_flops_per_sec'] / 1e12:.1f} TFLOP/s, fp32 {gpu['fp32_flops_per_sec'] / 1e12:.1f} TFLOP/s")
+
+
+def expect_same_bits(record, what, first, second):
+    difference = first_difference(first, second)
+    record.setdefault("found", []).append(f"{what}: " + (difference or f"{min(len(first), len(second))} steps have the same bits"))
+    if difference:
+        raise Failure(f"{what}: not the same bits: {difference}")
+
+
+BIT_STEPS = 8
+
+
+def twice(session, record):
+    """Two runs of the real model and microbatch: the same losses, gradient norms and data to the last bit."""
+    model = session.sizes.models["gpt2"]
+    count = min(BIT_STEPS, model.warmup + model.steps)
+    runs = [train(session, f"twice-{turn}", model, count=count)[1] for turn in (1, 2)]
+    expect_same_bits(record, "two runs", *runs)
+    earlier = session.results.items.get("gpt2", {}).get("bits")
+    if earlier and [list(each) for each in bits_of(runs[0])] != [list(each) for each in earlier[:count]]:
+        raise Failure("the run whose speed was measured has other bits than these two")
+    record["bits"] = bits_of(runs[0])
+
+
+def head_rows(session, record):
+    """ms of a step for several sizes of a chunk of the LM head. Its sum of gradients has another order: no bits are compared."""
+    model = session.sizes.models["gpt2"]
+    rows, times = [ROW_TITLES], record.setdefault("step_ms_by_rows", {})
+    for count in session.sizes.head_rows:
+        figures, _ = train(session, f"head-rows-{count}", model, [f"--training.head_rows={count}"], model.warmup + 10)
+        times[str(count)] = figures["step_ms"]
+        rows.append(row(model, figures, f"head_rows={count}"))
+    session.show(table(rows))
+    ends = session.sizes.head_rows[0], session.sizes.head_rows[-1]
+    predictions.compare_saving(session, record, model, "ms saved by the largest chunk instead of the smallest",
+                               [[f"--training.head_rows={count}"] for count in ends], times[str(ends[0])] - times[str(ends[1])])
+
+
+def graphs(session, record):
+    """CUDA graphs change the time of a step and no bit."""
+    model = session.sizes.models["gpt2"]
+    runs, rows = {}, [ROW_TITLES]
+    for setting in ("false", "true"):
+        figures, runs[setting] = train(session, f"graphs-{setting}", model, [f"--training.cuda_graphs={setting}"],
+                                       model.warmup + 10)
+        record[f"step_ms_graphs_{setting}"] = figures["step_ms"]
+        rows.append(row(model, figures, f"cuda_graphs={setting}"))
+    session.show(table(rows))
+    expect_same_bits(record, "without and with graphs", runs["false"], runs["true"])
+    if not session.sizes.emulated:
+        predictions.compare(record, "ms saved by graphs", record["step_ms_graphs_false"] - record["step_ms_graphs_true"], -0.5, 4)
+
+
+FARTHEST_FROM_CPU = 1e-3
+
+
+def parity(session, record):
+    """fp32 losses on the GPU are those of the CPU, whose models are held to PyTorch's by the tests."""
+    for model in session.sizes.parity:
+        count = model.warmup + model.steps
+        found = {}
+        for device in ("cuda", "cpu"):
+            run = session.train_for_steps(f"parity-{model.name}-{device}", model, (), count, device)
+            found[device] = [step["loss"] for step in run.steps]
+        farthest = max(abs(a - b) / abs(b) for a, b in zip(found["cuda"], found["cpu"]))
+        record[model.name] = {"losses": found["cuda"], "cpu_losses": found["cpu"], "farthest_relative": farthest}
+        record.setdefault("found", []).append(f"{model.name}: {count} losses are at most {farthest:.1e} away from the CPU's")
+        if farthest > FARTHEST_FROM_CPU:
+            raise Failure(f"{model.name}: losses on the GPU are up to {farthest:.1e} away from the CPU's, expected at most "
+                          f"{FARTHEST_FROM_CPU:.0e}")
