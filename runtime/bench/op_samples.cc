@@ -8,6 +8,7 @@
 #include "runtime/bench/op_text.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
+#include "runtime/model/activations.h"
 
 namespace holdfast {
 namespace {
@@ -65,7 +66,7 @@ Result<ModelSpec> spec_of(const ModelConfig& model, DType dtype, std::int64_t se
 }
 
 SampleSource source_of(const std::string& name, const ModelSpec& spec, BatchShapeBT batch) {
-  return {.name = name, .spec = spec, .batch = batch, .rows_of_head = std::min(256L, batch.rows())};
+  return {.name = name, .spec = spec, .batch = batch, .rows_of_head = head_chunk_rows(batch.rows(), spec)};
 }
 
 SampleSource preset_source(std::string_view preset, BatchShapeBT batch, DType dtype,

@@ -10,6 +10,7 @@
 #include "kernels/cost.h"
 #include "kernels/visit_op.h"
 #include "runtime/bench/op_text.h"
+#include "runtime/config/loader.h"
 
 namespace holdfast {
 namespace {
@@ -54,6 +55,18 @@ std::map<std::string, Op> calls_at(SampleSizes sizes) {
     }
   }
   return calls;
+}
+
+// The chunk of the LM head is the run's on that device.
+TEST(OpSamples, ChunksOfTheHeadAreThoseOfTheDevice) {
+  EXPECT_EQ(calls_at<CrossEntropy>(SampleSizes::cpu).at("gpt2-124m 1x1024, head").rows, 256);
+  Config config;
+  config.device = "cuda";
+  config.training.precision = "bf16";
+  config.model.vocabulary = 50257;
+  EXPECT_EQ(calls_at<CrossEntropy>(SampleSizes::gpu).at("gpt2-124m 64x1024, head").rows,
+            default_head_rows(config));
+  EXPECT_GE(default_head_rows(config), 4096);
 }
 
 TEST(OpSamples, AGpuHasATableOfAttention) {
