@@ -98,7 +98,7 @@ class BudgetTest(unittest.TestCase):
 
 class StagesTest(unittest.TestCase):
     def test_the_first_answers_come_first(self):
-        self.assertEqual([item.name for item in stages.ITEMS][:4], ["build", "smoke", "gpt2", "gpt2-ops"])
+        self.assertEqual([item.name for item in stages.ITEMS][:5], ["build", "check", "smoke", "gpt2", "gpt2-ops"])
         self.assertEqual([item.stage for item in stages.ITEMS], sorted(item.stage for item in stages.ITEMS))
         self.assertEqual(len(stages.BY_NAME), len(stages.ITEMS))
 

@@ -30,6 +30,8 @@ STAGE_TITLES = {1: "is it right, how fast is it, where does a step go, and what 
 ITEMS = [
     Item("build", 1, "builds for this GPU what the items need", build.build, BUILD_S + SLOW_BUILD_S, 20,
          "it takes more than 90 s on 16 processors, or a kernel spills registers"),
+    Item("check", 1, "what the program finds here, and is a product by wgmma right", tests.program, 60, 5,
+         "the program does not take the GPU, or a product by wgmma is wrong"),
     Item("smoke", 1, "does every kernel that a step consists of compute what its reference computes", tests.smoke, 90, 10,
          "any of these tests fails"),
     Item("gpt2", 1, "tokens/s of GPT-2 124M, 64 x 1024 tokens, one microbatch a step", training.throughput("gpt2"), 120, 20,

@@ -4,6 +4,18 @@ import re
 from .results import Failure
 
 
+def program(session, record):
+    """What `holdfast check` finds here: the GPU, the kernels that it would take, and whether a product by wgmma is right."""
+    config, words = session.config("check", session.sizes.models["gpt2"], ())
+    output = session.runner.run("check", [session.program(), "check", config, f"--run.directory={session.work / 'unused'}",
+                                          "--device=cuda", *words])
+    lines = [line.strip() for line in output.splitlines()]
+    record["found"] = [line for line in lines if re.match(r"(CUDA|device) ", line) or "sm_90a" in line]
+    session.show(output.strip())
+    if wrong := [line for line in lines if "is wrong" in line]:
+        raise Failure("; ".join(wrong))
+
+
 def smoke(session, record):
     """Some kernel tests in one process: what everything after depends on."""
     sizes = session.sizes
