@@ -85,6 +85,8 @@ def predict_step(step, device):
         "tokens_are_pinned": not any(copies),
         "head_rows": max((op["arguments"]["rows"] for op in step["ops"] if op["op"] == "cross_entropy"), default=0),
         "launches": total.launches,
+        "memory_bytes": step["device_bytes"],
+        "fits": step["device_bytes"] <= device.memory_bytes,
         "step_ms": 1e3 * seconds,
         "low_ms": 1e3 * seconds * (1 - r.STEP_TOLERANCE),
         "high_ms": 1e3 * seconds * (1 + r.STEP_TOLERANCE),
@@ -102,7 +104,8 @@ def predict_step(step, device):
 def predict(program, settings, device="H200"):
     """What a step takes on one GPU, as a dictionary.
 
-    step_ms, tokens_per_sec, mfu; low_ms and high_ms: a measured step outside of them says that the prediction is wrong.
+    step_ms, tokens_per_sec, mfu; low_ms and high_ms: a measured step outside of them says that the prediction is wrong. fits:
+    whether memory_bytes, which the run plans without the workspace of its kernels, is in the GPU.
     kinds: {name of an op: {calls, ms, limit_ms, launches, tflop, gb}}, where a single op is wrong outside of +-30 %; parts: the
     same with the matrix products of the layers and of the head apart; ops: the same for each shape. limit_ms is what the op
     as it is launched takes at the data sheet's rates. `settings`: ["--section.key=value", ...] over a run of one lane in bf16

@@ -14,6 +14,10 @@ def interval(prediction):
     return f"{prediction['low_ms']:.0f} to {prediction['high_ms']:.0f}"
 
 
+def memory(prediction):
+    return f"{prediction['memory_bytes'] / 2**30:.1f}" + ("" if prediction["fits"] else " (does not fit)")
+
+
 def work(part):
     return f"{part['tflop']:.2f} TFLOP" if part["tflop"] > 0 else f"{part['gb']:.2f} GB"
 
@@ -53,17 +57,19 @@ def case_text(case, prediction):
     lines = [f"{case.name}: {case.batch}, {prediction['head_rows']} rows of the head at once, tokens in {where}, one "
              f"{prediction['device']}", "", aligned([PART_HEAD, *part_rows(prediction)]), "",
              f"predicted, not measured: {prediction['step_ms']:.1f} ms ({interval(prediction)}), "
-             f"{thousands(prediction['tokens_per_sec'])} tokens/s, {100 * prediction['mfu']:.1f} % MFU"]
+             f"{thousands(prediction['tokens_per_sec'])} tokens/s, {100 * prediction['mfu']:.1f} % MFU, "
+             f"GiB planned: {memory(prediction)}"]
     lines += [f"published per GPU: {published_text(each)}, {each.source}" for each in case.published]
     return "\n".join(lines) + "\n"
 
 
 def summary(cases, predictions):
-    rows = [("run", "rows of the head", "step, ms", "wrong outside of", "tokens/s", "MFU", "published tokens/s per GPU")]
+    rows = [("run", "rows of the head", "step, ms", "wrong outside of", "tokens/s", "MFU", "memory, GiB",
+             "published tokens/s per GPU")]
     for case in cases:
         p = predictions[case.name]
         rows.append((f"{case.preset}, {case.batch}", p["head_rows"], f"{p['step_ms']:.1f}", interval(p),
-                     thousands(p["tokens_per_sec"]), f"{100 * p['mfu']:.1f} %", "; ".join(map(published_text, case.published))))
+                     thousands(p["tokens_per_sec"]), f"{100 * p['mfu']:.1f} %", memory(p), "; ".join(map(published_text, case.published))))
     return markdown(rows)
 
 

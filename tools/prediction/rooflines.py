@@ -20,7 +20,7 @@ class Device:
     peak_flops: float  # dense bf16, FLOP/s; data sheet
     memory_limit: float  # bytes/s; data sheet
     processors: int  # multiprocessors; data sheet
-    memory_bytes: float  # data sheet
+    memory_bytes: float  # that a program gets; assumed: what drivers report, less half a GiB for the CUDA context
     clock: float = 1.755e9  # Hz under load; assumed (boost clock of the H200 SXM 1.98 GHz)
 
     @property
@@ -40,8 +40,8 @@ class Device:
 
 
 DEVICES = {
-    "H200": Device("H200", 989e12, 4.8e12, 132, 141e9),
-    "H100": Device("H100", 989e12, 3.35e12, 132, 80e9),
+    "H200": Device("H200", 989e12, 4.8e12, 132, 139.3 * 2**30),
+    "H100": Device("H100", 989e12, 3.35e12, 132, 78.6 * 2**30),
 }
 
 # ---- matrix products --------------------------------------------------------------------------------------------------------
