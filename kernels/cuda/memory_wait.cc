@@ -74,7 +74,7 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
     }
     const Room room = room_now();
     const std::string has = sentence_of(claim, room);
-    if (never_fits(claim, room)) return fail(ExitCode::does_not_fit, "{} for {}", has, claim.purpose);
+    if (never_fits(claim, room)) return fail(ExitCode::does_not_fit, "{}", has);
     if (env.monotonic_ns() >= end_ns) {
       return fail(ExitCode::communication,
                   "{} for {}, and other processes still hold the rest after {}; end them (nvidia-smi names "

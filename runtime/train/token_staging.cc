@@ -29,11 +29,11 @@ TokenBatch TokenStaging::stage(std::size_t slot, std::span<const std::int32_t> i
                                std::span<const std::int32_t> first_keys) {
   const auto rows = static_cast<std::size_t>(shape_.microbatch.rows());
   HF_CHECK(slot < shape_.slots && inputs.size() <= rows && targets.size() <= rows &&
-           first_keys.size() <= (shape_.with_first_keys ? rows : 0));
+           first_keys.size() <= rows);
   std::int32_t* const written = written_ + slot * slot_elements();
   std::ranges::copy(inputs, written);
   std::ranges::copy(targets, written + rows);
-  std::ranges::copy(first_keys, written + 2 * rows);
+  if (shape_.with_first_keys) std::ranges::copy(first_keys, written + 2 * rows);
   if (written_ != read_) {
     device_->launch(Copy{.source = written,
                          .target = read_ + slot * slot_elements(),

@@ -29,7 +29,8 @@ class TokenStaging {
   void bind(const MemoryArena& arena);
 
   // Writes a microbatch into a slot and launches its copy. Shorter spans leave the rest of the slot as it
-  // was. The caller waits for the kernels of the slot's last microbatch first.
+  // was; first keys are ignored where the shape has none. The caller waits for the kernels of the slot's last
+  // microbatch first.
   TokenBatch stage(std::size_t slot, std::span<const std::int32_t> inputs,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> first_keys);
   // What kernels read of a slot.

@@ -41,8 +41,7 @@ void expect_tokens(const std::int32_t* found, const std::vector<std::int32_t>& e
 TEST(TokenStaging, OneCopyMovesAMicrobatchToADevicesOwnMemory) {
   for (const bool masked : {false, true}) {
     Staged staged(false, masked);
-    const TokenBatch batch =
-        staged.tokens.stage(2, inputs, targets, masked ? first_keys : std::vector<std::int32_t>());
+    const TokenBatch batch = staged.tokens.stage(2, inputs, targets, first_keys);
     ASSERT_EQ(staged.copies.size(), 1U);
     const Copy& copy = staged.copies.front();
     EXPECT_EQ(copy.bytes, (masked ? 3 : 2) * rows * static_cast<std::int64_t>(sizeof(std::int32_t)));
