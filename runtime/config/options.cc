@@ -128,8 +128,8 @@ std::vector<Option> training_options() {
           "training.head_rows", HF_FIELD(training.head_rows), "rows", {0, kWide}, kNumeric,
           "Tokens whose logits are in memory at once: the LM head, the loss and their gradients are "
           "computed in chunks of so many rows. 0 = on a CPU about 4 Mi logits, at least 256 rows; on a GPU "
-          "the largest power of two whose logits are at most 1 GiB. Decides in which order the head's "
-          "weight gradient is summed"),
+          "the largest power of two whose logits are at most 1 GiB; give fewer where memory is short. "
+          "Decides in which order the head's weight gradient is summed"),
       boolean("training.cuda_graphs", HF_FIELD(training.cuda_graphs), kSafe,
               "On a GPU: the ops of a microbatch are launched as one CUDA graph, where no other rank waits "
               "for parts of its gradients (and none with parallel.tensor > 1). For models whose ops a GPU "
