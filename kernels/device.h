@@ -54,8 +54,7 @@ class Device {
   virtual bool reached(Ticket ticket) const = 0;
   // Waits at most `timeout_us` (0 = poll); true when reached.
   virtual bool wait(Ticket ticket, std::int64_t timeout_us) = 0;
-  // Whether everything launched so far has run. What waits for a peer asks this first: copies of a message
-  // stand in the queue behind other work, and a device at work, or stuck, is no silence of the peer.
+  // Whether everything launched so far has run.
   bool idle() { return reached(ticket()); }
   void synchronize() {
     while (!wait(ticket(), 1'000'000)) {

@@ -1,5 +1,6 @@
 #include "parallel/lane_reduction.h"
 
+#include "parallel/device_wait.h"
 #include "parallel/lane_sum.h"
 
 namespace holdfast {
@@ -181,11 +182,12 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
       HF_TRY(const bool others, background());
       moved |= others;
     }
-    const bool computing = !device->idle();
+    const Device::Ticket next = ready < tickets.size() ? tickets[ready] : last_add;
+    const bool computing = !device->reached(next) || holds_up_messages(*device);
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device->wait(ready < tickets.size() ? tickets[ready] : device->ticket(), poll_interval_us);
+      device->wait(device->reached(next) ? device->ticket() : next, poll_interval_us);
     } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
@@ -284,7 +286,7 @@ Result<void> LaneReduction::State::poll_until_done() {
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
-    } else if (!device->idle()) {
+    } else if (holds_up_messages(*device)) {
       device->wait(device->ticket(), poll_interval_us);
       pause.moved();
     } else if (!pause.rest([this] { return awaited(); })) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/device_wait.h"
+
 namespace holdfast {
 namespace {
 
@@ -169,10 +171,11 @@ Result<void> ParameterGather::wait_until(const Done& done) {
   if (done()) return {};
   const HostSpan span(spans_, {.kind = SpanKind::wait_parameters});
   if (whole_ < order_.size()) ++counts_.buckets_awaited;
+  const Device::Ticket launched = device_->ticket();
   std::int64_t idle_since_ns = -1;
   Rest pause(waiter_);
   while (!done()) {
-    const bool computing = !device_->idle();
+    const bool computing = !device_->reached(launched) || holds_up_messages(*device_);
     if (!computing && idle_since_ns < 0) idle_since_ns = waiter_.env().monotonic_ns();
     HF_TRY(bool moved, advance());
     if (background_) {
@@ -182,7 +185,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device_->wait(device_->ticket(), poll_interval_us);
+      device_->wait(device_->reached(launched) ? device_->ticket() : launched, poll_interval_us);
     } else if (!pause.rest([this] { return awaited(); })) {
       return give_up();
     }

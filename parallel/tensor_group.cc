@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/tree_sum.h"
+#include "parallel/device_wait.h"
 
 namespace holdfast {
 namespace {
@@ -49,10 +50,11 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   const HostSpan wait(spans_, about);
   HF_TRY(const Exchange::Number number, exchange_->open(incoming));
   HF_TRY_VOID(exchange_->send(number, outgoing));
+  const Device::Ticket given = device.ticket();
   Rest pause(*waiter_);
   while (exchange_->oldest() <= number) {
     HF_TRY(const bool moved, advance());
-    if (moved || !device.idle()) {
+    if (moved || !device.reached(given) || holds_up_messages(device)) {
       pause.moved();
     } else if (!pause.rest([this] { return awaited_of(*exchange_, operation); })) {
       return give_up_exchange(*exchange_, *waiter_, operation);

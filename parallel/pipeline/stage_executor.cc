@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallel/device_wait.h"
+
 namespace holdfast {
 namespace {
 
@@ -298,7 +300,7 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     }
     HF_TRY(const bool moved, advance());
     const Device::Ticket next = next_ticket();
-    const bool computing = !device_->idle();
+    const bool computing = !device_->reached(next) || holds_up_messages(*device_);
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {

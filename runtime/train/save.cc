@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "parallel/agreement.h"
+#include "parallel/device_wait.h"
 #include "runtime/config/document.h"
 #include "runtime/core/tell.h"
 #include "runtime/exchange/tensor_reader.h"
@@ -20,9 +21,13 @@ namespace holdfast {
 namespace {
 
 Result<ShardFile> write_own_shard(Worker& worker, const CheckpointStore& store) {
-  worker.device().synchronize();
+  wait_for_device(worker.device(), worker.communicator());
   HF_TRY_VOID(worker.device_outcome());
-  const auto read = [&](std::span<const std::byte> part) { return worker.host_access().to_read(part); };
+  const auto read = [&](std::span<const std::byte> part) {
+    if (!worker.device().host_sees_memory())
+      poll_peers(worker.communicator());  // it comes in many small copies
+    return worker.host_access().to_read(part);
+  };
   const RunState& state = worker.state();
   ShardWriteOptions options = shard_options(worker.config().checkpoint, store);
   options.pace = [&](std::uint64_t) { mark(worker.watch()); };  // slow is not stuck

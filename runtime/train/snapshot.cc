@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "parallel/device_wait.h"
 #include "runtime/train/background_job.h"
 #include "runtime/train/checkpoint_parts.h"
 
@@ -58,6 +59,7 @@ void Snapshot::complete() {
 void Snapshot::copy_from_device() {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+    poll_peers(worker_->communicator());
     slot_.copy(parts_[i].piece, parts_[i].offset, worker_->host_access().to_read(parts_[i].source));
   }
 }

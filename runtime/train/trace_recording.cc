@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "parallel/device_wait.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_directory.h"
@@ -94,7 +95,7 @@ Result<void> TraceRecording::begin() {
 void TraceRecording::finish() {
   SpanRecorder& spans = worker_->spans();
   if (recording()) {
-    worker_->device().synchronize();
+    wait_for_device(worker_->device(), worker_->communicator());
     if (const Result<void> written = write(); !written.ok()) {
       tell("rank {}: the trace of its steps is lost: {}", header_.rank, written.error().message);
     }
