@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <mutex>
@@ -30,8 +31,13 @@ namespace holdfast::cuda {
 
 namespace {
 
-void free_device_memory(std::byte* base, std::uint64_t) {
+// Allocated on the GPU by this process, which is what the driver counts, too: all devices of the process
+// together, arenas that outlive their device among them.
+std::atomic<std::uint64_t> held_bytes{0};
+
+void free_device_memory(std::byte* base, std::uint64_t bytes) {
   cudaFree(base);
+  held_bytes -= bytes;
 }
 
 void free_pinned_memory(std::byte* base, std::uint64_t) {
@@ -102,7 +108,6 @@ class CudaDevice final : public Device {
   bool planning_ = false;
   Ticket submitted_ = 0;
   std::uint64_t workspace_bytes_ = 0;
-  std::uint64_t newest_allocation_bytes_ = 0;  // of the GPU: the arena of the worker that is being prepared
 
   mutable std::mutex mutex_;  // any thread may poll
   mutable Ticket reached_ = 0;
@@ -115,6 +120,7 @@ CudaDevice::~CudaDevice() {
   stamps_.reset();  // nobody waits for them any more
   synchronize();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
+  held_bytes -= workspace_bytes_;
   for (const Mark& mark : marks_) cudaEventDestroy(mark.event);
   for (const cudaEvent_t event : spare_events_) cudaEventDestroy(event);
   clock_.reset();
@@ -163,16 +169,17 @@ Result<void> CudaDevice::grow_workspace() {
   if (graphs_ != nullptr) graphs_->clear();
   context_.note(cudaFree(context_.workspace()), "cudaFree");
   context_.set_workspace(nullptr);
-  workspace_bytes_ = 0;
+  held_bytes -= std::exchange(workspace_bytes_, 0);
   void* memory = nullptr;
   HF_TRY_VOID(claim_memory({.gpu = facts_,
                             .wait = memory_wait_,
                             .bytes = wanted,
-                            .held_bytes = newest_allocation_bytes_,
+                            .held_bytes = held_bytes,
                             .purpose = "the workspace of its kernels"},
                            [&] { return cudaMalloc(&memory, wanted); }));
   context_.set_workspace(static_cast<std::byte*>(memory));
   workspace_bytes_ = wanted;
+  held_bytes += wanted;
   return {};
 }
 
@@ -246,10 +253,10 @@ Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes)
     HF_TRY_VOID(claim_memory({.gpu = facts_,
                               .wait = memory_wait_,
                               .bytes = bytes,
-                              .held_bytes = workspace_bytes_,
+                              .held_bytes = held_bytes,
                               .purpose = "memory of the run"},
                              [&] { return cudaMalloc(&base, bytes); }));
-    newest_allocation_bytes_ = bytes;
+    held_bytes += bytes;
   } else if (const cudaError_t refused = cudaHostAlloc(&base, bytes, cudaHostAllocDefault);
              refused != cudaSuccess) {
     cudaGetLastError();  // it is told here, not by the next call that looks

@@ -28,25 +28,26 @@ std::string name_of(const CudaFacts& gpu) {
   return fmt::format("{} (GPU {})", gpu.name, gpu.ordinal);
 }
 
-// Contexts and loaded kernels of the ranks that share the GPU take this much beside what they allocate.
-std::uint64_t contexts_bytes(const MemoryClaim& claim, const Room& room) {
-  constexpr std::uint64_t context_bytes = std::uint64_t{1} << 30;
-  return std::min(context_bytes, room.total_bytes / 16) * static_cast<std::uint64_t>(claim.wait.ranks_on_gpu);
+// Whether nobody else holds any of the GPU's memory that this process lacks.
+bool alone_is_too_large(const MemoryClaim& claim, const Room& room) {
+  if (room.total_bytes == 0) return false;  // the question itself failed
+  if (claim.held_bytes + claim.bytes > room.total_bytes) return true;
+  if (room.free_bytes >= claim.bytes) return false;  // it came back since
+  // A context and loaded kernels take this much beside what a process allocates.
+  const std::uint64_t context_bytes = std::min(std::uint64_t{1} << 30, room.total_bytes / 16);
+  const std::uint64_t taken = room.total_bytes - room.free_bytes;
+  return taken - std::min(taken, claim.held_bytes) <= context_bytes;
 }
 
-// Whether the memory would be refused with nobody else on the GPU, too.
-bool never_fits(const MemoryClaim& claim, const Room& room) {
+// Whether the ranks of this run that share the GPU need more than it has, as far as that is known: they may
+// be more than really share it, so this decides nothing before the wait is over.
+bool all_ranks_are_too_large(const MemoryClaim& claim, const Room& room) {
   const auto ranks = static_cast<std::uint64_t>(claim.wait.ranks_on_gpu);
-  if (room.total_bytes == 0) return false;  // the question itself failed
-  if ((claim.held_bytes + claim.bytes) * ranks > room.total_bytes) return true;
-  if (room.free_bytes >= claim.bytes) return false;  // it came back since
-  const std::uint64_t taken = room.total_bytes - room.free_bytes;
-  const std::uint64_t others = taken - std::min(taken, claim.held_bytes);
-  return ranks == 1 && others <= contexts_bytes(claim, room);
+  return room.total_bytes > 0 && (claim.held_bytes + claim.bytes) * ranks > room.total_bytes;
 }
 
 std::string sentence_of(const MemoryClaim& claim, const Room& room) {
-  if (room.total_bytes == 0) return fmt::format("{} is full", name_of(claim.gpu));  // not even a context
+  if (room.total_bytes == 0 || claim.bytes == 0) return fmt::format("{} is full", name_of(claim.gpu));
   return fmt::format("{} has {} of {} free, {} are needed there", name_of(claim.gpu),
                      format_bytes(room.free_bytes), format_bytes(room.total_bytes),
                      format_bytes(claim.bytes));
@@ -74,8 +75,12 @@ Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaErro
     }
     const Room room = room_now();
     const std::string has = sentence_of(claim, room);
-    if (never_fits(claim, room)) return fail(ExitCode::does_not_fit, "{}", has);
+    if (alone_is_too_large(claim, room)) return fail(ExitCode::does_not_fit, "{}", has);
     if (env.monotonic_ns() >= end_ns) {
+      if (all_ranks_are_too_large(claim, room)) {
+        return fail(ExitCode::does_not_fit, "{}, by each of the {} ranks that share it", has,
+                    claim.wait.ranks_on_gpu);
+      }
       return fail(ExitCode::communication,
                   "{} for {}, and other processes still hold the rest after {}; end them (nvidia-smi names "
                   "them) or use another GPU, and start again",

@@ -15,14 +15,16 @@ namespace holdfast::cuda {
 struct MemoryClaim {
   const CudaFacts& gpu;
   MemoryWait wait;
-  std::uint64_t bytes = 0;       // that are needed now
-  std::uint64_t held_bytes = 0;  // that this process holds already
-  const char* purpose = "";      // "memory", "a workspace"
+  std::uint64_t bytes = 0;       // that are needed now; 0: a context, whose size nobody knows
+  std::uint64_t held_bytes = 0;  // that this process has allocated on the GPU already
+  const char* purpose = "";      // "memory of the run", "a context"
 };
 
 // Calls attempt() until it takes the memory (cudaSuccess). Between attempts it sleeps; the first time it says
 // on the console what it waits for. Errors:
-//   does_not_fit   the ranks of this run that share the GPU need more than it has, or nobody else holds any
+//   does_not_fit   this process needs more than the GPU has, or nobody else holds any; after the wait also
+//   where
+//                  the ranks that share the GPU need more together
 //   communication  others still hold it after MemoryWait::timeout_ms, or the device failed
 Result<void> claim_memory(const MemoryClaim& claim, const std::function<cudaError_t()>& attempt);
 

@@ -109,10 +109,15 @@ Result<void> try_device(int ordinal, const MemoryWait& wait) {
                 oldest_major);
   }
   Outcome outcome;
-  const auto attempt = [&] {  // the first call that makes a context, for which a full GPU has no room
+  // The first call that makes a context: a full GPU has no room for it, and one that only one process may
+  // have is not free until the last owner is gone.
+  constexpr int devices_unavailable = 46;
+  const auto attempt = [&] {
     outcome = {cudaSetDevice(ordinal), "cudaSetDevice"};
     if (outcome.good()) outcome = run_trial();
-    return outcome.error == cudaErrorMemoryAllocation ? outcome.error : cudaSuccess;
+    const bool taken =
+        outcome.error == cudaErrorMemoryAllocation || static_cast<int>(outcome.error) == devices_unavailable;
+    return taken ? cudaErrorMemoryAllocation : cudaSuccess;
   };
   HF_TRY_VOID(claim_memory({.gpu = gpu, .wait = wait, .bytes = 0, .purpose = "a context"}, attempt));
   if (outcome.good()) return {};
@@ -134,6 +139,7 @@ Result<std::string> try_own_instructions([[maybe_unused]] int ordinal) {
   HF_TRY_VOID(check(cudaSetDevice(ordinal), "cudaSetDevice"));
   const Outcome outcome = run_trial(launch_warpgroup_trial);
   if (outcome.good()) return std::string("sm_90a: warpgroup products are right");
+  cudaGetLastError();  // it is told here, not by the next call that looks
   return fail(
       ExitCode::config, "sm_90a: {}",
       outcome.right ? sentence_of(outcome.error, outcome.operation) : "a warpgroup product of ones is wrong");

@@ -15,7 +15,7 @@ std::string built_for();  // "sm_80, sm_90": what the kernels were compiled for
 // hold the GPU's memory for longer than `wait` says. Leaves the GPU chosen for this thread.
 Result<void> try_device(int ordinal, const MemoryWait& wait);
 
-// As CudaModule has it (kernels/cuda_loader.h).
+// Implements CudaModule::try_own_instructions (kernels/cuda_loader.h).
 Result<std::string> try_own_instructions(int ordinal);
 
 }  // namespace holdfast::cuda

@@ -72,6 +72,7 @@ struct DeviceWish {
 
 Result<void> print_device(Env& env, const DeviceWish& wish) {
   Config config = wish.config;
+  config.elastic.memory_timeout_ms = 0;  // it says how things are now
   resolve_device(env, config);
   HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, wish.origin, {}));
   HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));

@@ -170,13 +170,13 @@ Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Wai
                    .rank_on_host = inputs.rank_on_host,
                    .ranks_on_host = inputs.ranks_on_host});
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
+  std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
+  if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   if (inputs.faults.breaks_device()) {
     inputs.faults.connect_device(
         [broken = device->get()](DeviceFault fault) { broken->launch_fault(fault); });
   }
-  std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
-  if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
-  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   return device;
 }
 

@@ -224,12 +224,14 @@ Result<void> TrainRun::build_worker() {
                                                            .epoch = epoch,
                                                            .watch = launched_.watch,
                                                            .ledger = ledger_.get()});
-  HF_TRY_VOID(agree(outcome_of(worker)));
+  // A rank may have waited for memory that a process which died still held.
+  const std::int64_t memory_ms = config_.device == "cpu" ? 0 : config_.elastic.memory_timeout_ms;
+  HF_TRY_VOID(agree(outcome_of(worker), waiter().with_timeout(waiter().timeout_ms() + memory_ms)));
   worker_ = std::move(worker).value();
   return show_slow_paths();
 }
 
-// Each sentence once, whichever ranks it is about; at the first start alone, since ranks that come and go do
+// Shows each sentence once, whichever ranks it is about. Only at the first start: ranks that come and go do
 // not change it.
 Result<void> TrainRun::show_slow_paths() {
   if (config_.device == "cpu" || recovery_.has_value()) return {};

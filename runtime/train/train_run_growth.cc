@@ -63,6 +63,8 @@ Result<ExitCode> TrainRun::admit() {
   HF_TRY_VOID(make_standing());
   if (!standing_.joined) {
     admits_ = true;
+    enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while
+          regroup_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
     standing_.joined = true;
   }

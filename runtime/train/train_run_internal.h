@@ -96,12 +96,18 @@ class TrainRun {
   void tell_watch_epoch();
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
   Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
+  Result<void> agree(const Result<void>& mine, const Waiter& patience) {
+    return agree_among(seats(), mine, patience);
+  }
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
+    return agree_among(group, mine, waiter());
+  }
+  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
     if (device_ != nullptr && device_->lost()) {
       end_without_device({group.env, group.communicator, config_.run.directory, step()},
                          device_->status().error());
     }
-    return agree_on_outcome(group.communicator, waiter(), mine, group.env.host_name());
+    return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
   }
   Waiter waiter() const;
   // Since it was last called, or the program started.

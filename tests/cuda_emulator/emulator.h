@@ -44,6 +44,9 @@ struct Made {
 };
 Made& made();
 
+// The memory of the device from now on; returns what it had. From the environment: EMULATED_GPU_BYTES.
+std::size_t resize_device(std::size_t bytes);
+
 // Another process holds so much of the device's memory until it has been refused `refusals` times: one that
 // was killed and is not torn down yet. Also from the environment: EMULATED_GPU_HELD_BYTES and
 // EMULATED_GPU_HELD_REFUSALS.

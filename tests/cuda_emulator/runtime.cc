@@ -25,7 +25,7 @@ std::uint64_t asked(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-const std::size_t device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_t{8} << 30);
+std::atomic<std::size_t> device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_t{8} << 30);
 const auto device_count = static_cast<int>(asked("EMULATED_GPUS", 1));
 // The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
 const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
@@ -159,6 +159,10 @@ cudaError_t enqueue_launch(const cudaLaunchConfig_t& config, std::function<void(
 
 void break_device(cudaError_t error) {
   sticky_error = error;
+}
+
+std::size_t resize_device(std::size_t bytes) {
+  return device_bytes.exchange(bytes);
 }
 
 void hold_memory(std::size_t bytes, int refusals) {
