@@ -12,6 +12,12 @@
 namespace holdfast::cuda {
 namespace {
 
+// These are all the ops that have FLOPs. The cost of others may be in a table in the GPU's memory (AdamW),
+// which the host must not touch.
+bool has_slow_path(OpId id) {
+  return id == OpId::matmul || id == OpId::attention_forward || id == OpId::attention_backward;
+}
+
 bool is(const Implementation& implementation, std::string_view name) {
   return implementation.name == name;
 }
@@ -37,6 +43,7 @@ std::int64_t head_size_without_mma(const void* arguments, bool (*supports)(const
 
 void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments,
                     const MatmulCache& matmuls) {
+  if (!has_slow_path(id)) return;
   const double flops = cost_of(id, arguments).flops;
   flops_ += flops;
   std::string shape, reason;

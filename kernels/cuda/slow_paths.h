@@ -1,5 +1,5 @@
-// Which planned ops take a path far slower than the one that this device has for their kind, and what that is
-// expected to cost: nothing else would tell a user why a run is ten times as slow as its neighbour.
+// Says which planned ops take a path far slower than the one that this device has for their kind, and what
+// that is expected to cost: nothing else would tell a user why a run is ten times as slow as its neighbour.
 #pragma once
 
 #include <map>

@@ -1,10 +1,12 @@
 // What planning a product on cuBLASLt makes, and running it does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/matmul_cache.h"
 #include "kernels/matmul.h"
+#include "kernels/optimizer.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/kernels/op_test.h"
 
@@ -140,6 +142,17 @@ TEST_F(CudaMatmulOfAnotherLibrary, ARefusedQuestionIsAReasonToTakeTheOwnKernel) 
   EXPECT_THAT(plan_of({.refuses_preferences = true}), testing::HasSubstr(": none"));
   EXPECT_THAT(device_->slow_paths(), testing::ElementsAre(testing::HasSubstr("refused a preference")));
   expect_right_product();
+}
+
+// Its table is in the GPU's memory, which ends a host that reads it.
+TEST(CudaDevice, PlanningReadsNoMemoryOfAnOp) {
+  void* const unreadable = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  const std::unique_ptr<Device> device = cuda_device();
+  device->begin_planning();
+  device->launch(AdamW{.tensors = static_cast<const AdamWTensor*>(unreadable), .tensor_count = 3});
+  EXPECT_TRUE(device->end_planning().ok());
+  munmap(unreadable, 4096);
 }
 
 // A slice that starts where the library was not told that it may: the own kernel, with the right result.
