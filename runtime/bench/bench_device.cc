@@ -20,6 +20,10 @@ const KernelRegistry& BenchDevice::registry() const {
   return is_gpu() ? gpu_->module->registry() : kernel_registry();
 }
 
+KernelTarget BenchDevice::target() const {
+  return is_gpu() ? target_of(gpu_->facts) : KernelTarget{.isa = best_cpu_isa()};
+}
+
 Result<std::unique_ptr<Device>> BenchDevice::make(std::vector<KernelWish> wishes, OpTimer* timer,
                                                   CpuIsa isa) const {
   if (is_gpu()) {

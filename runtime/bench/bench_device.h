@@ -34,6 +34,7 @@ class BenchDevice {
 
   bool is_gpu() const { return gpu_.has_value(); }
   const KernelRegistry& registry() const;
+  KernelTarget target() const;  // what its kernels are chosen for
   // `timer` (null = none) sees every op; it outlives the device. The wishes are names of registry().
   Result<std::unique_ptr<Device>> make(std::vector<KernelWish> wishes, OpTimer* timer,
                                        CpuIsa isa = best_cpu_isa()) const;

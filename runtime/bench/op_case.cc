@@ -40,7 +40,7 @@ Result<std::vector<Contender>> contenders_of(Env& env, const BenchDevice& bench,
   for (const Implementation* each : bench.registry().of(id)) {
     const bool asked_for =
         wanted.empty() ? std::string_view(each->name) != "reference" : wanted == each->name;
-    const Implementation* best = bench.registry().find(id, each->name, best_cpu_isa());
+    const Implementation* best = bench.registry().find(id, each->name, bench.target());
     if (!asked_for || best == nullptr || !seen.insert(each->name).second) continue;
     Contender contender{.implementation = best, .timer = nullptr, .device = nullptr};
     if (!bench.is_gpu()) contender.timer = std::make_unique<OpTimer>(env);
@@ -50,12 +50,13 @@ Result<std::vector<Contender>> contenders_of(Env& env, const BenchDevice& bench,
   return contenders;
 }
 
-Error no_such_implementation(const KernelRegistry& registry, const OpCaseOptions& options,
+Error no_such_implementation(const BenchDevice& bench, const OpCaseOptions& options,
                              std::span<const OpId> ops) {
+  const KernelTarget target = bench.target();
   std::set<std::string_view> names;
   for (const OpId id : ops) {
-    for (const Implementation* each : registry.of(id)) {
-      if (each->needs <= best_cpu_isa()) names.insert(each->name);
+    for (const Implementation* each : bench.registry().of(id)) {
+      if (target.runs(*each)) names.insert(each->name);
     }
   }
   return fail(ExitCode::config, "bench op: no implementation {} of {} runs on this {}; there are {}",
@@ -262,9 +263,9 @@ Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   HF_TRY(const BenchDevice device, BenchDevice::find(env, options.device));
   const bool found = std::ranges::any_of(ops, [&](OpId id) {
     const std::string& name = options.implementation;
-    return name.empty() || device.registry().find(id, name, best_cpu_isa()) != nullptr;
+    return name.empty() || device.registry().find(id, name, device.target()) != nullptr;
   });
-  if (!found) return no_such_implementation(device.registry(), options, ops);
+  if (!found) return no_such_implementation(device, options, ops);
   fmt::print("{}\n{}{}, median of the calls of {} ms; docs/bench.md says what the limits are\n",
              device.line(), name_of(options.dtype), device.threads_text(), options.milliseconds);
   Json result{{"dtype", name_of(options.dtype)}, {"sizes", name_of(sizes_of(options))}};

@@ -53,7 +53,7 @@ Samples samples_of(OpId id, const SampleSource& source) {
   return {};
 }
 
-// A model by its shapes, as a config names them.
+// Makes a model from its shapes, as a config names them.
 Result<ModelSpec> spec_of(const ModelConfig& model, DType dtype, std::int64_t sequence_length,
                           const std::string& device) {
   Config config;

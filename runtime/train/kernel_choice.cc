@@ -79,7 +79,7 @@ std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegi
       const auto is_it = [&](std::string_view name) { return name == each->name; };
       const bool told = is_it(choice.first().name) || std::ranges::any_of(next, is_it) ||
                         std::ranges::any_of(others, is_it);
-      if (each->needs <= isa && !told) others.push_back(each->name);
+      if (each->needs <= isa && each->needs_gpu == 0 && !told) others.push_back(each->name);
     }
     lines.push_back(fmt::format("{:<22} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
                                 clause("; else ", next), clause("; also ", others)));

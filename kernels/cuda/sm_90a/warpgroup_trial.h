@@ -1,7 +1,6 @@
-// Whether the instructions that only sm_90a has run on this GPU: one product of a warpgroup (wgmma) over
-// operands in shared memory, which it reads by the asynchronous proxy. What kernels in this folder and files
-// named
-// *.sm_90a.cu in kernels/cuda/custom build on.
+// Says whether the instructions that only sm_90a has run on this GPU, by one product of a warpgroup (wgmma)
+// over operands in shared memory, which it reads by the asynchronous proxy. The kernels of this folder build
+// on the same, and so do files of kernels/cuda/custom whose names end in .sm_90a.cu.
 #pragma once
 
 #include <cuda_runtime.h>
