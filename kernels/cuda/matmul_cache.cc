@@ -58,7 +58,7 @@ cublasStatus_t set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_
   return cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value));
 }
 
-// Nothing when the library does not tell.
+// Returns nothing when the library does not tell.
 template <typename T>
 std::optional<T> read(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
   T value = 0;

@@ -17,8 +17,8 @@
 //   queues    streams share the GPU's hardware queues, 8 if nobody asks for more.
 //             CUDA_DEVICE_MAX_CONNECTIONS=32: at the same place
 //   calls     that wait for the whole device (cudaMalloc, cudaFree): none in a step, and while communicators
-//             connect their streams are empty. Where training.cuda_graphs is on, graphs are made in the first
-//             step; whether that waits is not known
+//             connect their streams are empty. Where training.cuda_graphs is on, graphs are made in the
+//             second step; whether that waits is not known
 //
 // received() and oldest(): the host has seen the event behind the group, so what it launches from now on, on
 // any stream, reads what arrived, and what was sent may be written. Nothing but that orders a stream of NCCL

@@ -7,9 +7,8 @@
 //   save.before_rename@2=kill        SIGKILL at the second time this process passes
 //   step.after_vote:1=stop           SIGSTOP of rank 1
 //   step.before_backward=sleep:500   sleep 500 ms; others: `spin` (for ever), `exit:N`, `abort`, `segv`
-//   step.before_reduce@7=gpu_trap    launches a kernel that breaks the rank's GPU; others:
-//   `gpu_illegal_address`,
-//                                    `gpu_endless` (a kernel that never ends). At points of a step alone
+//   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
+//                                    `gpu_illegal_address`; at points of a step alone
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.
 // What happens is told before, a line each, in the file that HOLDFAST_FAULTS_LOG names, where it is set.
 #pragma once

@@ -127,7 +127,8 @@ class ChunkBuckets final : public BucketObserver {
   int first_, count_ = 0;
 };
 
-// The chunks of a stage one after the other: a pipeline's schedule changes the order of launches alone.
+// Launches the chunks of a stage one after the other: a pipeline's schedule changes the order of launches
+// alone.
 Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
   Device& device = worker.device();
   const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
@@ -154,7 +155,7 @@ Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
   return {};
 }
 
-// In the order of LaneRunner and run_step() of a rank that trains, without the vote.
+// Launches what LaneRunner and run_step() launch on a rank that trains, in their order; there is no vote.
 Result<void> launch_step(Worker& worker) {
   LaneReduction& reduction = worker.reduction();
   reduction.begin_step();

@@ -61,7 +61,7 @@ std::int64_t pipeline_of(const Config& config) {
   return std::max<std::int64_t>(1, config.parallel.pipeline);
 }
 
-// How many of the ranks that were started compute.
+// Returns how many of the ranks that were started compute.
 int without_spares(const Config& config, int ranks) {
   if (config.parallel.data <= 0) return ranks;
   return static_cast<int>(config.parallel.data * tensor_of(config) * pipeline_of(config));

@@ -37,9 +37,9 @@ std::optional<Machines> machines_of(std::span<const std::string> places, std::sp
 std::string peak_place(Env& env, const Device& device, DType dtype) {
   const Result<std::string> boot = env.read_text("/proc/sys/kernel/random/boot_id");
   if (!boot.ok() || boot->empty()) return {};
-  return fmt::format("{}, boot {}\n{} processors, {} threads, {}, {} products by {}", env.host_name(),
-                     boot->substr(0, boot->find('\n')), env.processor_count(), device.threads(),
-                     device.description(), name_of(dtype),
+  return fmt::format("{}, boot {}\n{} processors, {} threads, {}, {} products of random numbers by {}",
+                     env.host_name(), boot->substr(0, boot->find('\n')), env.processor_count(),
+                     device.threads(), device.description(), name_of(dtype),
                      device.kernels()[static_cast<std::size_t>(OpId::matmul)].first().name);
 }
 

@@ -14,7 +14,7 @@ TokenStaging::TokenStaging(const TokenStagingShape& shape, Device& device, Memor
       device.host_sees_memory() ? written_slot_ : plan.reserve("tokens.device", MemoryClass::data, bytes);
 }
 
-// Inputs, targets, and first keys where there are any, one behind the other.
+// A slot holds inputs, targets, and first keys where there are any, one after the other.
 std::size_t TokenStaging::slot_elements() const {
   return (shape_.with_first_keys ? 3U : 2U) * static_cast<std::size_t>(shape_.microbatch.rows());
 }

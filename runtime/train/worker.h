@@ -112,7 +112,7 @@ class Worker {
   std::byte* parameters() const { return parameters_; }
   // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
   std::span<double> loss_sums() const { return loss_sums_; }
-  // A slot for each microbatch of a step. Without data.document_mask there are no first keys.
+  // Has a slot for each microbatch of a step. Without data.document_mask there are no first keys.
   TokenStaging& tokens() { return *tokens_; }
 
   std::uint64_t tokens_per_step() const;
