@@ -42,7 +42,7 @@ struct NcclUniqueId {
   std::array<char, 128> bytes = {};
 };
 
-// What one rank says of a communicator when it joins it.
+// Tells NCCL about a communicator when a rank joins it.
 struct NcclCommConfig {
   int ranks = 1;
   NcclUniqueId id = {};  // the same on all ranks, from unique_id() of one of them

@@ -63,8 +63,8 @@ class KernelRegistry {
     return find(op, name, KernelTarget{.isa = isa});
   }
 
-  // What a device with this processor runs. ExitCode::config with a sentence when two files give one name to
-  // different things, when a wish names nothing, or something that the processor cannot run.
+  // Returns what a device with this processor runs. ExitCode::config with a sentence when two files give one
+  // name to different things, when a wish names nothing, or something that the processor cannot run.
   Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelWish> wishes) const;
   Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
     return choose(KernelTarget{.isa = isa}, wishes);

@@ -306,7 +306,7 @@ void CudaDevice::begin_planning() {
   slow_paths_.clear();
 }
 
-// What was captured before holds addresses of the memory that was bound then; the next ops work on other
+// Graphs hold addresses of the memory that was bound when they were captured; the next ops work on other
 // memory.
 Result<void> CudaDevice::end_planning() {
   planning_ = false;

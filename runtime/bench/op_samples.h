@@ -57,9 +57,9 @@ enum class SampleSizes {
   // gpt2-124m, llama-15m and llama-110m with 4 x 64 and 1 x 1024 tokens; for ops that memory limits also
   // 16 x 1024 tokens, beyond every cache of a processor.
   cpu,
-  // What fills a GPU: gpt2-124m with 64 x 1024 tokens, gpt2-1558m and llama-1b with 8 x 1024, llama-8b with
-  // 1 x 8192. Attention also by a table of 16 Ki tokens in sequences of 1 Ki to 16 Ki, with 2048 columns in
-  // heads of 64 and of 128: with as many key heads, with a fourth of them, and in documents.
+  // Shapes that fill a GPU: gpt2-124m with 64 x 1024 tokens, gpt2-1558m and llama-1b with 8 x 1024, and
+  // llama-8b with 1 x 8192. Attention also by a table of 16 Ki tokens in sequences of 1 Ki to 16 Ki, with
+  // 2048 columns in heads of 64 and of 128: with as many key heads, with a fourth of them, and in documents.
   gpu,
   // The same variety so small that the emulated GPU runs it.
   toy,

@@ -33,7 +33,7 @@ class TokenStaging {
   // microbatch first.
   TokenBatch stage(std::size_t slot, std::span<const std::int32_t> inputs,
                    std::span<const std::int32_t> targets, std::span<const std::int32_t> first_keys);
-  // What kernels read of a slot.
+  // Returns the memory of a slot that kernels read.
   TokenBatch at(std::size_t slot) const;
 
  private:

@@ -1,4 +1,4 @@
-// What the emulated runtime refuses as a GPU does.
+// The emulated runtime refuses what a GPU refuses.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 

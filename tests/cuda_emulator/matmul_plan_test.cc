@@ -84,7 +84,7 @@ TEST(CudaMatmul, TheChosenAlgorithmsAreWrittenDown) {
             "m 33 n 47 k 70 lda 33 ldb 47 ldc 47 TN accumulate bf16 -> fp32: none");
 }
 
-// What a cuBLASLt that is newer than this program may say ends nothing.
+// A cuBLASLt that is newer than this program may say anything, and the program goes on.
 class CudaMatmulOfAnotherLibrary : public testing::Test {
  protected:
   ~CudaMatmulOfAnotherLibrary() override { cuda_emulator::library_quirks() = {}; }

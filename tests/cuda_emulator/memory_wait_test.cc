@@ -69,7 +69,7 @@ TEST_F(CudaMemoryWait, SaysAtItsEndThatTheRanksOfAGpuNeedTooMuch) {
   EXPECT_TRUE(allocate(3 * unit, {.ranks_on_gpu = 3}).ok()) << "they were not so many";
 }
 
-// What this process holds itself is no reason to wait.
+// Memory that this process holds itself is no reason to wait.
 TEST_F(CudaMemoryWait, IsNotForMemoryOfThisProcess) {
   const std::unique_ptr<Device> device = std::move(cuda::make_device({})).value();
   const Result<OwnedMemory> arena = device->allocate(MemoryPlace::device, 7 * unit);

@@ -1,5 +1,5 @@
-// What the emulated GPU allows a block of shared memory. The limit is that of its architecture, which is
-// sm_80 unless EMULATED_GPU_COMPUTE names another (86, 89, 90, 100). Part of it is for variables that are
+// Says how much shared memory the emulated GPU allows a block. The limit is that of its architecture, which
+// is sm_80 unless EMULATED_GPU_COMPUTE names another (86, 89, 90, 100). Part of it is for variables that are
 // __shared__, whose sizes the emulator does not know, and for the system.
 #pragma once
 
@@ -9,9 +9,9 @@ namespace holdfast::cuda_emulator {
 
 int compute_capability();  // 80: sm_80
 
-// Of the CUDA programming guide: the most that one block of this architecture may have, static and dynamic.
+// The CUDA programming guide has the most that one block of this architecture may have, static and dynamic.
 std::size_t shared_bytes_of_block(int compute_capability);
-// Of that, for dynamic memory: kernels of this project have at most 2 KiB beside it.
+// Returns the part of it for dynamic memory: kernels of this project have at most 2 KiB beside it.
 std::size_t dynamic_shared_bytes(int compute_capability);
 
 // cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize): false when it is more than that.

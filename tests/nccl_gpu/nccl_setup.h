@@ -1,5 +1,5 @@
-// What the tests of this folder run on: NCCL and GPUs as they are, or the double of the one and the emulator
-// of the other (main.cc).
+// Chooses what the tests of this folder run on: NCCL and GPUs as they are, or the double of the one and the
+// emulator of the other (main.cc).
 #pragma once
 
 #include <gmock/gmock.h>

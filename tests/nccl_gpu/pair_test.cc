@@ -123,7 +123,7 @@ class NcclPair : public testing::TestWithParam<int> {  // on so many GPUs
   std::array<int, ranks> gpus_ = {};
 };
 
-// What `rank` sends in a round: no two places, ranks and rounds look alike.
+// Returns what `rank` sends in a round: no two places, ranks and rounds look alike.
 std::vector<std::byte> content_of(int rank, int round) {
   std::vector<std::byte> content(area_bytes);
   std::uint64_t state = static_cast<std::uint64_t>(rank) * 1000 + static_cast<std::uint64_t>(round) + 1;

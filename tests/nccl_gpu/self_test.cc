@@ -1,5 +1,5 @@
-// What one GPU shows of NCCL: communicators of one rank that send to themselves, are aborted together, and
-// are made again and again.
+// One GPU shows this much of NCCL: communicators of one rank that send to themselves, are aborted together,
+// and are made again and again.
 #include <filesystem>
 
 #include "kernels/cuda_error.h"
@@ -84,7 +84,7 @@ TEST(NcclOnAGpu, TwoCommunicatorsSendToThemselvesAndAreAbortedTogether) {
   EXPECT_TRUE(ended.ok()) << ended.error().message;
 }
 
-// What a process holds; it shrinks and grows by what was not given back.
+// Counts what a process holds; it shrinks and grows by what was not given back.
 struct Held {
   std::size_t descriptors = 0, threads = 0, free_gpu_bytes = 0;
 };

@@ -64,7 +64,7 @@ TEST(NcclEnvironment, ThatMakesNcclBlockingIsRefused) {
   EXPECT_THAT(by_file.error().message,
               AllOf(HasSubstr("NCCL_COMM_BLOCKING is 1 in /etc/nccl.conf, but must be 0 or unset"),
                     HasSubstr("parallel.exchange = \"host\"")));
-  // What NCCL takes for a 1, and what it does not.
+  // NCCL takes some texts for a 1, and others not.
   for (const char* value : {"1", "0x1", "+1", "1 "}) {
     env.variables["NCCL_COMM_BLOCKING"] = value;
     EXPECT_FALSE(check_nccl_environment(env).ok()) << value;

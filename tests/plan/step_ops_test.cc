@@ -1,4 +1,4 @@
-// What a step launches, counted: products by formulas, heads by their chunks, sums over lanes by waves, and
+// Counts what a step launches: products by formulas, heads by their chunks, sums over lanes by waves, and
 // the ops of a running rank.
 #include "runtime/plan/step_ops.h"
 
@@ -120,7 +120,7 @@ TEST(StepOps, LaterMicrobatchesAndLanesAddToGradients) {
 
 using Counts = std::map<OpId, std::int64_t>;
 
-// Of one step of all ranks.
+// Counts one step of all ranks.
 Counts running_counts(const Config& config, int ranks) {
   WorkerRig rig(config, ranks);
   std::mutex mutex;
@@ -165,7 +165,7 @@ TEST(StepOps, AreThoseOfRunningRanks) {
   }
 }
 
-// Whatever the layout, all ranks together multiply what one rank alone does.
+// All ranks together multiply in any layout what one rank alone does.
 TEST(StepOps, RanksOfAnyLayoutShareTheProducts) {
   Config config = small_config();
   config.parallel.tensor_lanes = 2;
