@@ -29,6 +29,17 @@ void write_memory(Device& device, void* target, std::span<const std::byte> sourc
   device.synchronize();
 }
 
+void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern) {
+  std::size_t filled = std::min(pattern.size(), memory.size());
+  write_memory(device, memory.data(), pattern.first(filled));
+  while (filled < memory.size()) {  // what is there already is copied behind itself
+    const std::size_t bytes = std::min(filled, memory.size() - filled);
+    launch_copy(device, memory.data() + filled, memory.data(), bytes);
+    filled += bytes;
+  }
+  device.synchronize();
+}
+
 HostAccess::HostAccess(Device& device, MemoryPlan& plan)
     : device_(&device), direct_(device.host_sees_memory()) {
   if (direct_) return;

@@ -29,6 +29,9 @@ namespace holdfast {
 // To a device's memory, from any; waits until it is there. For small tables.
 void write_memory(Device& device, void* target, std::span<const std::byte> source);
 
+// Fills a device's memory with a pattern again and again; the last one may be cut. Waits until it is there.
+void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern);
+
 class HostAccess {
  public:
   // The most that to_read() takes on every device.

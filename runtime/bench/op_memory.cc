@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/elementwise.h"
 #include "kernels/host_access.h"
 #include "runtime/core/random.h"
 
@@ -23,20 +22,6 @@ std::array<float, pattern_count> pattern(float lowest) {
 }
 
 }  // namespace
-
-// What is there already is copied behind itself.
-void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern) {
-  std::size_t filled = std::min(pattern.size(), memory.size());
-  write_memory(device, memory.data(), pattern.first(filled));
-  while (filled < memory.size()) {
-    const std::size_t bytes = std::min(filled, memory.size() - filled);
-    device.launch(Copy{.source = memory.data(),
-                       .target = memory.data() + filled,
-                       .bytes = static_cast<std::int64_t>(bytes)});
-    filled += bytes;
-  }
-  device.synchronize();
-}
 
 std::byte* OpMemory::allocate(std::int64_t count, std::size_t element_bytes) {
   // Different ones, because operands at the same address are one operand that is updated in place.

@@ -13,9 +13,6 @@
 
 namespace holdfast {
 
-// Fills memory of a device with `pattern` over and over. Waits until it is there.
-void fill_memory(Device& device, std::span<std::byte> memory, std::span<const std::byte> pattern);
-
 class OpMemory {
  public:
   enum class Mode {

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/elementwise.h"
 #include "kernels/host_access.h"
 #include "kernels/matmul.h"
 #include "runtime/core/random.h"
@@ -30,16 +29,7 @@ void fill_at_random(Device& device, std::span<std::byte> memory, DType dtype, st
   if (dtype == DType::bf16) std::ranges::transform(numbers, halves.begin(), to_bfloat16);
   const std::span<const std::byte> pattern =
       dtype == DType::bf16 ? std::as_bytes(std::span(halves)) : std::as_bytes(std::span(numbers));
-  std::size_t filled = std::min(pattern.size(), memory.size());
-  write_memory(device, memory.data(), pattern.first(filled));
-  while (filled < memory.size()) {  // what is there already is copied behind itself
-    const std::size_t bytes = std::min(filled, memory.size() - filled);
-    device.launch(Copy{.source = memory.data(),
-                       .target = memory.data() + filled,
-                       .bytes = static_cast<std::int64_t>(bytes)});
-    filled += bytes;
-  }
-  device.synchronize();
+  fill_memory(device, memory, pattern);
 }
 
 }  // namespace
