@@ -35,11 +35,11 @@ inline KernelTarget target_of(const CudaFacts& gpu) {
 }
 
 // How long to wait for memory of a GPU that others hold: a process that was killed gives its memory back only
-// after the driver has torn it down, which takes seconds. What these ranks themselves need together is never
+// after the driver has torn it down, which takes seconds. What this process alone could not have is not
 // waited for.
 struct MemoryWait {
   std::int64_t timeout_ms = 60'000;
-  int ranks_on_gpu = 1;  // that share the GPU and take the same memory
+  int ranks_on_gpu = 1;  // that may share the GPU and take the same memory
 };
 
 // Of an op that ran; `arguments` is the op's struct.

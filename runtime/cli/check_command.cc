@@ -204,7 +204,9 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
-  HF_TRY_VOID(check_device(env, config, loaded.origin));
+  Config now = config;
+  now.elastic.memory_timeout_ms = 0;  // it says how things are, and does not wait
+  HF_TRY_VOID(check_device(env, now, loaded.origin));
   wish = {config, loaded.origin};
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY_VOID(outcome_of(check_checkpoint_io(env, config.checkpoint)));

@@ -97,6 +97,10 @@ Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config)
 
 Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host) {
   Config resolved = config;
+  if (config.device == "auto" && may_have_gpu(env)) {
+    const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
+    if (!gpu.ok() && gpu.error().code == ExitCode::communication) return gpu.error();
+  }
   resolve_device(env, resolved, rank_on_host);
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (resolved.device == "cpu") return settle_kernels(kernels);

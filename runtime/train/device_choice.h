@@ -50,8 +50,10 @@ const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host);
 std::string resolve_device(Env& env, Config& config, int rank_on_host = 0);
 
 // Whether this process can have the device that the config asks for, with the kernels that it asks for, and
-// this rank's GPU runs one; ExitCode::config when not. "auto" can always be had. `origin`: where each key was
-// set, for messages. Comes before the first device, because oneDNN is told its limit here.
+// this rank's GPU runs one; ExitCode::config when not. "auto" can always be had, but for a GPU whose memory
+// others hold for longer than elastic.memory_timeout: ExitCode::communication, as for "cuda", because a run
+// that is started again must not go on with the CPU. `origin`: where each key was set, for messages. Comes
+// before the first device, because oneDNN is told its limit here.
 using Origins = std::map<std::string, std::string>;
 Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host = 0);
 

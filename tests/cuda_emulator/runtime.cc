@@ -29,6 +29,8 @@ std::atomic<std::size_t> device_bytes = asked("EMULATED_GPU_BYTES", std::uint64_
 const auto device_count = static_cast<int>(asked("EMULATED_GPUS", 1));
 // The kernel of this number (from 1, over all streams) breaks the device for good; 0 = none does.
 const std::uint64_t breaking_kernel = asked("EMULATED_GPU_BREAKS_AT", 0);
+// A process that has no context yet needs so much for one, in cudaSetDevice; it is not counted as used.
+const std::size_t context_bytes = asked("EMULATED_GPU_CONTEXT_BYTES", 0);
 // Its kernels are for another GPU.
 const bool no_image = asked("EMULATED_GPU_NO_IMAGE", 0) != 0;
 const auto driver_version = static_cast<int>(asked("EMULATED_GPU_DRIVER", CUDART_VERSION));
@@ -242,6 +244,10 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return device_count > 0 ? cudaSuccess : noted(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
+  if (context_bytes > 0 && bytes_of_others() + context_bytes > device_bytes) {
+    refused();
+    return noted(cudaErrorMemoryAllocation);
+  }
   return noted(device < device_count ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaGetDevice(int* device) {

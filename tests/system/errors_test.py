@@ -1160,6 +1160,15 @@ class Errors(unittest.TestCase):
         self.assertIn("waits up to 1m for memory that other processes hold", given_back.stdout)
         self.assertRegex(given_back.stdout, r"had room after 0\.[0-9] s")
 
+        # There is not even room for a context, and "auto" must not take the CPU instead.
+        full = {**held, "EMULATED_GPU_CONTEXT_BYTES": "1000000"}
+        ended = self.train("--device=auto", "--elastic.memory_timeout=1s", environment={**full, "EMULATED_GPU_HELD_REFUSALS": "1000000"})
+        self.assertEqual(ended.returncode, 76, ended.stdout)
+        self.assertRegex(ended.stdout, r"\(GPU 0\) is full for a context, and other processes still hold the rest after 1s")
+        given_back = self.train("--device=auto", "--training.steps=9", environment={**full, "EMULATED_GPU_HELD_REFUSALS": "3"})
+        self.assertEqual(given_back.returncode, 0, given_back.stdout)
+        self.assertIn("is full for a context: waits up to 1m", given_back.stdout)
+
     def test_gpu_fault_without_gpu(self):
         self.expect_nothing_made(self.train("--device=cpu", environment={"HOLDFAST_FAULTS": "step.begin@2=gpu_trap"}))
 
