@@ -77,6 +77,7 @@ def run_item(session, item, record, deadline):
     except Failure as failure:
         record.update(state="failed", reason=str(failure))
     except Interrupted as signal_name:
+        session.runner.end_started()
         record.update(state="interrupted", reason=f"interrupted by {signal_name}")
         raise
     except Exception as error:  # a bug of gpu-check must not cost the items after it

@@ -4,7 +4,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from .results import Failure
@@ -12,6 +14,22 @@ from .results import Failure
 POLL_S = 0.05
 UNKILLABLE_S = 20
 LAST_LINES = 8
+
+
+@contextmanager
+def signals_wait():
+    """Holds back SIGINT and SIGTERM of this program until the end, so that no process is started and then lost. They are not
+    blocked, which the process would inherit."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    caught = []
+    before = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in caught:
+            signal.raise_signal(number)
 
 
 def own_group():
@@ -59,6 +77,7 @@ class Runner:
     def __init__(self, root, logs, environment):
         self.root, self.logs, self.environment = Path(root), Path(logs), dict(environment)
         self.deadline = float("inf")  # of the item that runs, as time.monotonic() has it
+        self.started = []  # those that may run still
 
     def left(self):
         return max(0.0, self.deadline - time.monotonic())
@@ -70,12 +89,20 @@ class Runner:
         """(process, path of its log)"""
         path = self.log_of(name)
         try:
-            with open(path, "wb") as log:
-                return subprocess.Popen([str(word) for word in words], cwd=self.root, stdout=log, stderr=subprocess.STDOUT,
-                                        stdin=subprocess.DEVNULL, env={**self.environment, **(more_environment or {})},
-                                        **own_group()), path
+            with open(path, "wb") as log, signals_wait():
+                process = subprocess.Popen([str(word) for word in words], cwd=self.root, stdout=log, stderr=subprocess.STDOUT,
+                                           stdin=subprocess.DEVNULL, env={**self.environment, **(more_environment or {})},
+                                           **own_group())
+                self.started = [each for each in self.started if each.poll() is None] + [process]
+            return process, path
         except OSError as error:
             raise Failure(f"{words[0]} could not be started: {error.strerror}") from error
+
+    def end_started(self):
+        """Ends what runs still: a signal may come before anybody has the process in hand."""
+        for process in self.started:
+            if process.poll() is None:
+                kill_group(process)
 
     def outcome(self, name, words, seconds=float("inf"), more_environment=None):
         """(exit code, output). A program that takes longer than `seconds`, or than the item may, is killed: a Failure."""
