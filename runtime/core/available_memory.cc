@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/core/control_groups.h"
+
 namespace holdfast {
 namespace {
 
@@ -22,52 +24,85 @@ std::string text_of(Env& env, const std::string& path) {
   return text.ok() ? std::move(text).value() : std::string();
 }
 
-// The path of this process in the hierarchy of control groups (version 2), "" when there is none.
-std::string own_group(Env& env) {
-  const std::string groups = text_of(env, "/proc/self/cgroup");
-  const std::string mark = "0::/";
-  const std::size_t at = groups.starts_with(mark) ? 0 : groups.find("\n" + mark);
-  if (at == std::string::npos) return "";
-  const std::size_t begin = groups.find('/', at);
-  std::string group = groups.substr(begin, groups.find('\n', begin) - begin);
-  while (group.ends_with('/')) group.pop_back();
-  return group;
+// In version 1 the groups below count where the name has this prefix; version 2 counts them always.
+std::uint64_t of_stat(const std::string& stat, const std::string& name) {
+  const std::optional<std::uint64_t> all = number_after(stat, "total_" + name + " ");
+  return all.has_value() ? *all : number_after(stat, name + " ").value_or(0);
 }
 
-void lower_to(std::optional<std::uint64_t>& least, const std::optional<std::uint64_t>& other) {
-  if (other.has_value()) least = std::min(least.value_or(*other), *other);
+void lower_to(std::optional<MemoryRoom>& least, const std::optional<MemoryRoom>& other,
+              const std::string& folder) {
+  if (!other.has_value()) return;
+  const std::uint64_t total = least.has_value() ? std::min(least->total_bytes, other->total_bytes) : 0;
+  if (!least.has_value()) {
+    least = *other;
+    least->limited_by = folder;
+    return;
+  }
+  least->total_bytes = total;
+  if (other->available_bytes >= least->available_bytes) return;
+  least->available_bytes = other->available_bytes;
+  least->limited_by = folder;
+}
+
+// Beyond memory.high a process is slowed down to a stop, so it is a limit like memory.max.
+void lower_to_v2(Env& env, std::optional<MemoryRoom>& least, const std::string& folder) {
+  const std::string current = text_of(env, folder + "/memory.current");
+  if (current.empty()) return;
+  const std::string stat = text_of(env, folder + "/memory.stat");
+  for (const char* limit : {"/memory.max", "/memory.high"})
+    lower_to(least, room_of_group(text_of(env, folder + limit), current, stat), folder);
+}
+
+// An ancestor counts and limits what is below it only where it is told to.
+void lower_to_v1(Env& env, std::optional<MemoryRoom>& least, const ControlGroup& group) {
+  const std::string usage = text_of(env, group.folder + "/memory.usage_in_bytes");
+  if (usage.empty()) return;
+  if (!group.is_own && text_of(env, group.folder + "/memory.use_hierarchy").starts_with('0')) return;
+  lower_to(least,
+           room_of_group(text_of(env, group.folder + "/memory.limit_in_bytes"), usage,
+                         text_of(env, group.folder + "/memory.stat")),
+           group.folder);
 }
 
 }  // namespace
 
-std::optional<std::uint64_t> available_of_meminfo(const std::string& meminfo) {
-  const std::optional<std::uint64_t> memory_KiB = number_after(meminfo, "MemAvailable:");
-  if (!memory_KiB.has_value()) return std::nullopt;
-  return (*memory_KiB + number_after(meminfo, "SwapFree:").value_or(0)) * 1024;
+std::optional<MemoryRoom> room_of_meminfo(const std::string& meminfo) {
+  const std::optional<std::uint64_t> available_KiB = number_after(meminfo, "MemAvailable:");
+  if (!available_KiB.has_value()) return std::nullopt;
+  const std::uint64_t available = *available_KiB + number_after(meminfo, "SwapFree:").value_or(0);
+  const std::uint64_t total =
+      number_after(meminfo, "MemTotal:").value_or(0) + number_after(meminfo, "SwapTotal:").value_or(0);
+  return MemoryRoom{.available_bytes = available * 1024, .total_bytes = std::max(total, available) * 1024};
 }
 
-std::optional<std::uint64_t> available_of_group(const std::string& max, const std::string& current,
-                                                const std::string& stat) {
-  const std::optional<std::uint64_t> limit = number_after(max, "");
-  const std::optional<std::uint64_t> usage = number_after(current, "");
-  if (!limit.has_value() || !usage.has_value()) return std::nullopt;
-  const std::uint64_t droppable = std::min(number_after(stat, "inactive_file ").value_or(0), *usage);
-  return *limit - std::min(*limit, *usage - droppable);
+std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::string& usage,
+                                        const std::string& stat) {
+  // What version 1 says where there is no limit: the largest number of bytes in whole pages.
+  constexpr std::uint64_t no_limit = std::uint64_t{1} << 62;
+  const std::optional<std::uint64_t> total = number_after(limit, "");
+  const std::optional<std::uint64_t> held = number_after(usage, "");
+  if (!total.has_value() || !held.has_value() || *total >= no_limit) return std::nullopt;
+  const std::uint64_t droppable =
+      std::min(of_stat(stat, "inactive_file") + of_stat(stat, "active_file") / 2, *held);
+  return MemoryRoom{.available_bytes = *total - std::min(*total, *held - droppable), .total_bytes = *total};
+}
+
+std::optional<MemoryRoom> memory_room(Env& env) {
+  std::optional<MemoryRoom> least = room_of_meminfo(text_of(env, "/proc/meminfo"));
+  for (const ControlGroup& group : control_groups(env, "memory")) {
+    if (group.version == ControlGroup::Version::v2) {
+      lower_to_v2(env, least, group.folder);
+    } else {
+      lower_to_v1(env, least, group);
+    }
+  }
+  return least;
 }
 
 std::optional<std::uint64_t> available_memory_bytes(Env& env) {
-  std::optional<std::uint64_t> least = available_of_meminfo(text_of(env, "/proc/meminfo"));
-  // A limit anywhere on the way up holds for everything below it.
-  for (std::string group = own_group(env);; group.resize(group.find_last_of('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + group + "/memory.";
-    lower_to(least, available_of_group(text_of(env, folder + "max"), text_of(env, folder + "current"),
-                                       text_of(env, folder + "stat")));
-    if (group.empty()) break;
-  }
-  lower_to(least, available_of_group(text_of(env, "/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-                                     text_of(env, "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-                                     text_of(env, "/sys/fs/cgroup/memory/memory.stat")));
-  return least;
+  const std::optional<MemoryRoom> room = memory_room(env);
+  return room.has_value() ? std::optional(room->available_bytes) : std::nullopt;
 }
 
 }  // namespace holdfast
