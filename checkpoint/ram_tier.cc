@@ -77,24 +77,23 @@ Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
                                               const SnapshotStep& after,
                                               std::span<const SnapshotStep> passed_over) {
-  std::optional<SnapshotStep> newest;
-  const auto age = [](const SnapshotStep& step) { return std::pair(step.generation, step.step); };
-  for (const SnapshotIdentity& candidate : offers.front()) {
-    const SnapshotStep step = {
-        .writer = candidate.writer, .generation = candidate.generation, .step = candidate.step};
-    if (std::ranges::find(passed_over, step) != passed_over.end()) continue;
-    if (age(step) <= age(after) || (newest.has_value() && age(step) <= age(*newest))) continue;
-    std::set<std::uint32_t> ranks;
-    for (const std::vector<SnapshotIdentity>& offer : offers) {
-      for (const SnapshotIdentity& each : offer) {
-        const SnapshotStep of_each = {
-            .writer = each.writer, .generation = each.generation, .step = each.step};
-        if (of_each == step && each.rank < candidate.ranks) ranks.insert(each.rank);
-      }
+  // By generation, step, writer and number of ranks: the ranks whose parts are there.
+  using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::uint32_t>;
+  std::map<Key, std::set<std::uint32_t>> parts;
+  for (const std::vector<SnapshotIdentity>& offer : offers) {
+    for (const SnapshotIdentity& each : offer) {
+      if (each.rank < each.ranks)
+        parts[{each.generation, each.step, each.writer, each.ranks}].insert(each.rank);
     }
-    if (ranks.size() == candidate.ranks) newest = step;
   }
-  return newest;
+  for (auto candidate = parts.rbegin(); candidate != parts.rend(); ++candidate) {
+    const auto& [generation, number, writer, ranks] = candidate->first;
+    if (std::pair(generation, number) <= std::pair(after.generation, after.step)) break;
+    const SnapshotStep step = {.writer = writer, .generation = generation, .step = number};
+    if (candidate->second.size() == ranks && std::ranges::find(passed_over, step) == passed_over.end())
+      return step;
+  }
+  return std::nullopt;
 }
 
 SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& step) {

@@ -42,9 +42,10 @@ struct SnapshotStep {
   std::uint64_t writer = 0, generation = 0, step = 0;
   bool operator==(const SnapshotStep&) const = default;
 };
-// The newest (generation, step) behind `after` that is in RAM whole: the slots that the ranks offer, each
-// those of its host, hold every part of it, and rank 0's host has one of them. None of `passed_over`, which
-// turned out to be damaged. Pure.
+// Returns the newest (generation, step) after `after` that is in RAM whole: the slots that the ranks offer,
+// each those of its host, hold every part of it. Whose host has which part does not matter. Never one of
+// `passed_over`, which turned out to be damaged. Of two starts that both have the step, the one with the
+// greater writer. Pure.
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
                                               const SnapshotStep& after,
                                               std::span<const SnapshotStep> passed_over = {});

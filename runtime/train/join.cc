@@ -1,5 +1,6 @@
 #include "runtime/train/join.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "parallel/agreement.h"
@@ -53,6 +54,29 @@ Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_
   return start;
 }
 
+// Takes config and device of the snapshot from the first rank whose host has a sound slot of it; rank 0's may
+// have none. False: no rank has one, and start.notes say why.
+Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Digest& run,
+                               StartPoint& start) {
+  const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
+  const std::string trouble = set.empty() ? set.why_empty(inputs.env, *start.snapshot).message : "";
+  HF_TRY(const std::vector<std::string> troubles, all_gather_text(inputs.communicator, waiter, trouble));
+  const auto first = std::ranges::find(troubles, "");
+  if (first == troubles.end()) {
+    start.notes.push_back(troubles.front());
+    return false;
+  }
+  const int teller = static_cast<int>(first - troubles.begin());
+  std::string mine;
+  if (teller == inputs.communicator.rank())
+    mine = nlohmann::json::array({set.manifest().config, set.manifest().values.at("device")}).dump();
+  HF_TRY(const std::vector<std::string> told, all_gather_text(inputs.communicator, waiter, mine));
+  const nlohmann::json json = nlohmann::json::parse(told[static_cast<std::size_t>(teller)]);
+  start.config = json[0];
+  start.device = json[1];
+  return true;
+}
+
 }  // namespace
 
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
@@ -92,21 +116,11 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
   std::vector<std::vector<SnapshotIdentity>> offers;
   for (const std::string& text : texts) offers.push_back(identities_of(text));
   const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
-  start.snapshot = newest_whole_step(offers, disk, start.passed_over);
-  if (!start.snapshot.has_value()) return {};
-  while (inputs.communicator.rank() == 0 && start.snapshot.has_value()) {
-    const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
-    if (!set.empty()) {
-      start.config = set.manifest().config;
-      start.device = set.manifest().values.at("device");
-      break;
-    }
-    start.notes.push_back(set.why_empty(inputs.env, *start.snapshot).message);
+  while ((start.snapshot = newest_whole_step(offers, disk, start.passed_over)).has_value()) {
+    HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));
+    if (described) break;
     start.passed_over.push_back(*start.snapshot);
-    start.snapshot = newest_whole_step(offers, disk, start.passed_over);
   }
-  HF_TRY(const std::vector<std::string> starts, all_gather_text(inputs.communicator, waiter, to_text(start)));
-  start = start_from_text(starts.front());
   return {};
 }
 

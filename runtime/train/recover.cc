@@ -103,11 +103,14 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   HF_TRY(start, from_rank_0(world, waiter, start));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
-  return join_checkpoint_of_run(world, waiter, config, memory_id);
+  return join_checkpoint_of_run(world, waiter, config, start);
 }
 
+// Looks for a snapshot again: where the newest checkpoint is damaged, one between it and the newest whole one
+// is newer than what is left on the disk.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
-                                          const Config& config, const std::string& memory_id) {
+                                          const Config& config, const StartPoint& asked) {
+  const std::string& memory_id = asked.memory_id;
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
     chosen = choose_start(inputs.env, as_resumed(config));
@@ -115,10 +118,13 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
       StartPoint start = *chosen;
       if (!memory_id.empty()) start.memory_id = memory_id;
       start.writer = inputs.env.random_u64();
+      start.passed_over = asked.passed_over;
       chosen = start;
     }
   }
-  return from_rank_0(inputs, waiter, chosen);
+  HF_TRY(StartPoint start, from_rank_0(inputs, waiter, chosen));
+  HF_TRY_VOID(join_snapshot(inputs, waiter, as_resumed(config), start));
+  return start;
 }
 
 std::string sentence_of(const RecoveryRecord& record) {

@@ -67,9 +67,11 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
 // every byte verified. `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& memory_id);
-// The second of the two, where the first turned out not to be sound.
+// What is left where no snapshot newer than the newest manifest turned out to be sound: the newest checkpoint
+// that verifies, or a snapshot newer than that. `asked`: its memory_id, and the snapshots that it passed
+// over.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
-                                          const Config& config, const std::string& memory_id);
+                                          const Config& config, const StartPoint& asked);
 
 // Also: "2 new ranks at step 9: 4 of 4 ...".
 // "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM".

@@ -258,7 +258,9 @@ Result<void> TrainRun::load_state() {
       return {};
     }
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
-      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, standing_.memory_id));
+      StartPoint asked = start_;
+      asked.memory_id = standing_.memory_id;
+      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked));
     }
   }
   if (start_.checkpoint.empty()) return start_afresh();

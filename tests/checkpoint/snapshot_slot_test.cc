@@ -195,7 +195,9 @@ TEST(NewestWholeStep, IsTheNewestOfWhichNoPartIsMissing) {
   EXPECT_EQ(newest({{offered(1, 11, 0, 2), offered(1, 11, 1, 2), offered(1, 12, 0, 2)}}), 11u)
       << "12 was not sealed by all";
   EXPECT_EQ(newest({{offered(1, 12, 0, 2), offered(2, 12, 1, 2)}}), 0u) << "of two starts";
-  EXPECT_EQ(newest({{}, {offered(1, 11, 0, 1)}}), 0u) << "rank 0 has none, and could not say what it is";
+  EXPECT_EQ(newest({{}, {offered(1, 11, 0, 1)}}), 11u) << "the host of rank 0 has none";
+  EXPECT_EQ(newest({{offered(1, 11, 0, 1)}, {offered(1, 12, 0, 1)}}), 12u)
+      << "the host of rank 0 has an older one";
   EXPECT_EQ(newest({{offered(1, 11, 0, 2), offered(1, 11, 0, 2)}}), 0u) << "a replica is the same part";
   const std::vector<SnapshotStep> damaged = {{.writer = 1, .generation = 0, .step = 12}};
   const std::vector<SnapshotIdentity> both = {offered(1, 11, 0, 1), offered(1, 12, 0, 1)};

@@ -148,6 +148,30 @@ TEST_F(RecoveryTest, ADamagedSnapshotIsPassedOver) {
   EXPECT_EQ(digest("damaged"), end);
 }
 
+// The newest checkpoint, of step 10, is damaged, so the run goes on from step 5; what is in RAM after that is
+// older than the damaged one, and counts.
+TEST_F(RecoveryTest, ASnapshotCountsThatIsOlderThanADamagedCheckpoint) {
+  const std::string end = reference();
+  const std::string run = "beneath";
+  EXPECT_EQ(
+      train({.run = run, .ranks = 2, .stop_after_steps = 10, .overrides = {"checkpoint.every_steps=5"}}).code,
+      ExitCode::saved);
+  const std::string shard = run_directory(run) + "/checkpoints/step-00000010/shard-00000.hfs";
+  std::string bytes = posix_env().read_text(shard).value();
+  bytes[5000] ^= 4;
+  ASSERT_TRUE(posix_env().replace_text(shard, bytes).ok());
+  EXPECT_EQ(survive({.run = run,
+                     .ranks = 2,
+                     .overrides = {"checkpoint.ram_every_steps=1"},
+                     .faults = "step.before_vote@4:1=kill"}),
+            1);
+  const std::vector<nlohmann::json> healed = events(run, "recovery");
+  ASSERT_EQ(healed.size(), 1U);
+  EXPECT_EQ(healed[0]["resumed_from"], "ram");
+  EXPECT_GE(healed[0]["resumed_from_step"], 6);
+  EXPECT_EQ(digest(run), end);
+}
+
 // A rank dies while the disk is full: what waits then is what waits for the next epoch, too.
 TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
   const std::string end = reference();

@@ -178,6 +178,19 @@ TEST_F(ReplicaTest, ALostHostCostsNothingThatWasConfirmed) {
   EXPECT_EQ(digest("lost"), end);
 }
 
+// Whichever ranks were on it: the launcher may be on another machine than rank 0.
+TEST_F(ReplicaTest, TheHostOfRank0MayBeTheOneThatIsLost) {
+  const std::string end = reference();
+  const std::vector<std::vector<std::string>> hosts = {{"c", "b"}, {"c", "c", "b"}};
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const std::string run = fmt::format("first-{}", i);
+    train_and_die(launch(run, {"a", "b"}, "auto"));
+    remove_if(run, [](const Slot& slot) { return slot.identity.host == digest_of("a"); });
+    expect_no_loss(resume(launch(run, hosts[i], "auto")));
+    EXPECT_EQ(digest(run), end);
+  }
+}
+
 // Another host takes its place, or none does; other numbers of ranks need other parts.
 TEST_F(ReplicaTest, PartsGoWhereTheyAreNeeded) {
   const std::string end = reference();
