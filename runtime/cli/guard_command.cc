@@ -1,5 +1,6 @@
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/core/posix_output.h"
 #include "runtime/train/launch_record.h"
 #include "watchdog/guard.h"
 
@@ -34,6 +35,7 @@ int run_guard_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", usage);
     return 0;
   }
+  const OutputThread output;  // a guard that waits for a terminal guards nobody
   const Result<void> outcome = guard(arguments);
   return outcome.ok() ? 0 : complain(outcome.error());
 }

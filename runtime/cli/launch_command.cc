@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/core/posix_output.h"
 #include "runtime/core/signals.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/launcher.h"
@@ -34,14 +37,17 @@ constexpr const char* usage =
     "\n"
     "The exit codes are those of docs/errors.md; docs/launch.md says more.\n";
 
-Result<ExitCode> launch(const std::vector<std::string>& words) {
+Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<OutputThread>& output) {
   Env& env = posix_env();
   // First, so that no signal is lost from here on.
   HF_TRY(const std::unique_ptr<SignalWatcher> signals, StopRequest::watch());
   HF_TRY(const LaunchOptions options, parse_launch_options(words));
   StopRequest stop(env, *signals, options.notice_ms);
   HF_TRY(Launcher launcher, Launcher::create(env, stop, options));
-  if (!options.dry_run) return launcher.run();
+  if (!options.dry_run) {
+    output.emplace();
+    return launcher.run();
+  }
   fmt::print("{}\n", launcher.dry_run());
   HF_TRY_VOID(finish_output());
   return ExitCode::done;
@@ -60,7 +66,8 @@ int run_launch_command(const std::vector<std::string>& arguments) {
     return done.ok() ? *done : complain(done.error());
   }
   ignore_closed_pipes();
-  const Result<ExitCode> code = launch(arguments);
+  std::optional<OutputThread> output;
+  const Result<ExitCode> code = launch(arguments, output);
   return code.ok() ? static_cast<int>(*code) : complain(code.error());
 }
 

@@ -10,6 +10,7 @@
 #include "runtime/cli/build_facts.h"
 #include "runtime/cli/commands.h"
 #include "runtime/config/document.h"
+#include "runtime/core/posix_output.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/exchange_choice.h"
@@ -94,8 +95,8 @@ Result<Group> join_group(Env& env, RankWatch* watch) {
   return group;
 }
 
-int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, const RunEnd& end,
-          int signal) {
+int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, const RunEnd& end, int signal,
+          OutputThread& output) {
   tell_launcher_end(env, number, end.code, signal);
   const int code = static_cast<int>(end.code);
   // What all ranks agreed on is said once; a rank that lost its peers speaks for itself, and its sentence
@@ -107,7 +108,7 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
   } else if (speaks) {
     show("holdfast: {}", end.message);
   }
-  std::fflush(nullptr);
+  static_cast<void>(output.drain());  // MPI may end the process
   if (!group.mpi) return code;
   // With a peer gone MPI_Finalize would wait for it.
   if (peer_gone || !group.mpi->finish(finish_timeout_ms).ok()) {
@@ -133,7 +134,7 @@ int number_of(Group& group) {
 }
 
 // Every rank joins before it speaks of its input, so that all find out together and one does.
-Result<int> train(const std::vector<std::string>& words) {
+Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   ignore_closed_pipes();
@@ -177,7 +178,7 @@ Result<int> train(const std::vector<std::string>& words) {
                                 .started_ns = started_ns,
                                 .membership = group.membership.get(),
                                 .watch = watch.get()});
-  return leave(env, group, number, std::move(watch), end, stop.signal());
+  return leave(env, group, number, std::move(watch), end, stop.signal(), output);
 }
 
 }  // namespace
@@ -187,7 +188,8 @@ int run_train_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", usage);
     return 0;
   }
-  const Result<int> code = train(arguments);
+  OutputThread output;
+  const Result<int> code = train(arguments, output);
   if (code.ok()) return *code;
   tell_launcher_end(posix_env(), launched_rank(posix_env()), code.error().code);
   return complain(code.error());

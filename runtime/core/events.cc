@@ -9,8 +9,8 @@
 namespace holdfast {
 namespace {
 
-// Of lines that wait: some ten thousand steps.
-constexpr std::uint64_t memory_bytes = std::uint64_t{4} << 20;
+// Of lines that wait: some two hundred thousand steps.
+constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;
 
 // The length of the well-formed UTF-8 sequence at the front of `text`, or 0 (Unicode 15, table 3-7).
 std::size_t utf8_length(std::string_view text) {
@@ -128,9 +128,16 @@ std::string_view EventLine::end() {
 EventLog::EventLog(Env& env, const std::string& path)
     : env_(&env), lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
-void EventLog::write(EventLine& line) {
-  static_cast<void>(lines_.append(line.end()).ok());  // there is always room for one more
+Result<void> EventLog::append(std::string_view line) {
+  static_cast<void>(lines_.append(line).ok());  // there is always room for one more
   note_gap();
+  return {};
+}
+
+void EventLog::lost(std::uint64_t lines) {
+  EventLine gap;
+  gap.begin("gap", env_->wall_time_us()).field("lines", lines);
+  write(gap);
 }
 
 Result<void> EventLog::flush() {
@@ -147,10 +154,11 @@ void EventLog::retry() {
 void EventLog::note_gap() {
   if (lines_.waiting() > 0) return;
   const std::uint64_t dropped = lines_.take_dropped();
-  if (dropped == 0) return;
-  EventLine gap;
-  gap.begin("gap", env_->wall_time_us()).field("lines", dropped);
-  static_cast<void>(lines_.append(gap.end()).ok());
+  if (dropped > 0) lost(dropped);
 }
+
+EventQueue::EventQueue(Env& env, const std::string& path)
+    : lines_(env, std::make_unique<EventLog>(env, path), path,
+             {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 }  // namespace holdfast

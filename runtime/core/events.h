@@ -6,11 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/core/env.h"
 #include "runtime/core/line_log.h"
+#include "runtime/core/line_thread.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
@@ -36,26 +39,46 @@ class EventLine {
   std::string text_;
 };
 
-class EventLog {
+// Writes at once, as the launcher does between two starts.
+class EventLog final : public LineSink {
  public:
   EventLog(Env& env, const std::string& path);
   EventLine& line() { return line_; }
   // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
   // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
-  void write(EventLine& line);
+  void write(EventLine& line) { static_cast<void>(append(line.end()).ok()); }
+  Result<void> append(std::string_view line) override;  // never an error
   // As those of a LineLog: for the start of a run, whose log must be one that can be written, and for its
   // end.
-  Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
-  Result<void> flush();
+  Result<void> insist(std::string_view line) override { return lines_.insist(line); }
+  Result<void> flush() override;
   void retry();
   // Before the next line: another writer may have died in the middle of one.
-  void others_have_written() { lines_.others_have_written(); }
+  void others_have_written() override { lines_.others_have_written(); }
+  void lost(std::uint64_t lines) override;  // a "gap" event says so
 
  private:
   void note_gap();
   Env* env_;
   LineLog lines_;
   EventLine line_;
+};
+
+// The event log of a rank that trains: as EventLog, on a thread of its own (line_thread.h).
+class EventQueue {
+ public:
+  EventQueue(Env& env, const std::string& path);
+  EventLine& line() { return line_; }
+  void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
+  Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
+  Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
+  void others_have_written() { lines_.others_have_written(); }
+  // Other files of the run that nobody waits for.
+  void post(std::function<void()> work) { lines_.post(std::move(work)); }
+
+ private:
+  EventLine line_;
+  LineThread lines_;
 };
 
 }  // namespace holdfast

@@ -1,16 +1,34 @@
 #include "runtime/train/ledger.h"
 
 #include <iterator>
+#include <memory>
+
+#include "runtime/core/line_log.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;  // of lines that wait
 
+class LedgerFile final : public LineSink {
+ public:
+  LedgerFile(Env& env, const std::string& path)
+      : lines_(env, path, {.bytes = memory_bytes, .drops_oldest = false}) {}
+  Result<void> append(std::string_view line) override { return lines_.append(line); }
+  Result<void> insist(std::string_view line) override { return lines_.insist(line); }
+  Result<void> flush() override { return lines_.flush(); }
+  void others_have_written() override { lines_.others_have_written(); }
+  void lost(std::uint64_t) override { HF_CHECK(false); }  // none is dropped
+
+ private:
+  LineLog lines_;
+};
+
 }  // namespace
 
 Ledger::Ledger(Env& env, const std::string& path)
-    : lines_(env, path, {.bytes = memory_bytes, .drops_oldest = false}) {}
+    : lines_(env, std::make_unique<LedgerFile>(env, path), path,
+             {.bytes = memory_bytes, .drops_oldest = false}) {}
 
 void Ledger::begin() {
   samples_.clear();

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "runtime/core/env.h"
-#include "runtime/core/line_log.h"
+#include "runtime/core/line_thread.h"
 #include "runtime/data/sample_order.h"
 
 namespace holdfast {
@@ -32,7 +32,7 @@ class Ledger {
   Result<void> flush() { return lines_.flush(); }
 
  private:
-  LineLog lines_;
+  LineThread lines_;
   std::string samples_, line_;  // kept, so that a step allocates nothing once they are long enough
 };
 

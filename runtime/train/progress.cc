@@ -23,7 +23,7 @@ std::string rate(double per_second) {
 
 }  // namespace
 
-Progress::Progress(Env& env, EventLog& log, Setup setup, bool speaks)
+Progress::Progress(Env& env, EventQueue& log, Setup setup, bool speaks)
     : env_(&env), setup_(setup), speaks_(speaks), log_(&log) {}
 
 Result<void> Progress::flush() {

@@ -27,7 +27,7 @@ class Progress {
     std::uint64_t tokens_per_step = 0;
   };
   // The log outlives it, from one epoch of the run to the next.
-  Progress(Env& env, EventLog& log, Setup setup, bool speaks);
+  Progress(Env& env, EventQueue& log, Setup setup, bool speaks);
 
   // How long this process was busy before its first step, by phase.
   struct StartupTimes {
@@ -74,7 +74,7 @@ class Progress {
   Env* env_;
   Setup setup_;
   bool speaks_;
-  EventLog* log_;
+  EventQueue* log_;
   std::optional<RecoveryRecord> recovery_;  // until its first step is made
   std::int64_t resumed_ns_ = 0;
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA

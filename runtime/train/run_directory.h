@@ -1,6 +1,7 @@
 // The run directory: its paths, its lock and its status file.
 //   config.toml   resolved configuration        events.jsonl  the event log
 //   status.json   how the run stands            report.html   curves
+//   history.json  failures and time so far (failure_record.h)
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
@@ -22,6 +23,7 @@ struct RunPaths {
   std::string config() const { return directory + "/config.toml"; }
   std::string events() const { return directory + "/events.jsonl"; }
   std::string status() const { return directory + "/status.json"; }
+  std::string history() const { return directory + "/history.json"; }
   std::string report() const { return directory + "/report.html"; }
   std::string lock() const { return directory + "/lock"; }
   std::string run_id() const { return directory + "/run_id"; }

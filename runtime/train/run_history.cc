@@ -75,6 +75,7 @@ class Reader {
   RunHistory finish() && {
     for (const auto& [step, record] : steps_) history_.steps.push_back(record);
     for (const auto& [step, loss] : held_out_) history_.held_out.push_back({.step = step, .loss = loss});
+    history_.start_under_way = !ended_well_;
     history_.ledger = std::move(ledger_).finish();
     return std::move(history_);
   }
@@ -136,6 +137,15 @@ Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
   }
   HF_TRY(const std::string lines, env.read_text(paths.events()));
   return parse_history(lines);
+}
+
+Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max) {
+  HF_TRY(const std::unique_ptr<File> file, env.open(paths.events(), OpenMode::read));
+  HF_TRY(const std::uint64_t bytes, file->size());
+  LogTail tail{.lines = std::string(std::min(bytes, bytes_max), '\0'), .whole = bytes <= bytes_max};
+  HF_TRY_VOID(file->read_at(bytes - tail.lines.size(), std::as_writable_bytes(std::span(tail.lines))));
+  if (!tail.whole) tail.lines.erase(0, std::min(tail.lines.find('\n'), tail.lines.size() - 1) + 1);
+  return tail;
 }
 
 double median_tokens_per_sec(const RunHistory& history) {

@@ -38,9 +38,10 @@ struct RunHistory {
   std::uint64_t parameters = 0;
   std::uint64_t ranks = 0;  // of the last start
   std::uint64_t planned_steps = 0;
-  std::uint64_t tokens = 0;     // at the last step
-  std::int64_t running_us = 0;  // from each start to its last event, added up
-  std::int64_t failures = 0;    // starts that died or failed, but the last; recoveries
+  std::uint64_t tokens = 0;      // at the last step
+  std::int64_t running_us = 0;   // from each start to its last event, added up
+  std::int64_t failures = 0;     // starts that died or failed, but the last; recoveries
+  bool start_under_way = false;  // the last start has not recorded its end
   std::vector<StepRecord>
       steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise
@@ -52,6 +53,14 @@ struct RunHistory {
 RunHistory parse_history(std::string_view event_lines);
 // ExitCode::config when the directory has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
+
+// The end of the event log.
+struct LogTail {
+  std::string lines;   // whole ones; the last may be torn
+  bool whole = false;  // it is all of the log
+};
+// Reads at most `bytes_max`; the error is that there is no log, or none that can be read.
+Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max);
 
 double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
 

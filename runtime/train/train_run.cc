@@ -150,7 +150,10 @@ void TrainRun::tell_watch_epoch() {
 
 // The leader has the run directory.
 Result<void> TrainRun::take_lock() {
-  if (!first_) lock_.reset();
+  if (!first_ && lock_ != nullptr) {
+    flush_log();  // the next leader's lines stand behind this one's
+    lock_.reset();
+  }
   Result<void> outcome;
   if (first_ && lock_ == nullptr) {
     Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
@@ -316,6 +319,7 @@ Result<EpochEnd> TrainRun::train() {
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns,
                    .only_in_memory = start_.snapshot.has_value(),
+                   .failures = failures_.so_far(launched_.env.wall_time_us()),
                    .grow_at_ns = grow_at_ns()});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while

@@ -18,6 +18,7 @@
 #include "runtime/train/epoch.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/exchange_choice.h"
+#include "runtime/train/failure_record.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/recover.h"
 #include "runtime/train/resume.h"
@@ -65,8 +66,13 @@ class TrainRun {
   Result<void> open_log();
   Result<void> begin_log();
   Result<void> continue_log();
+  void count_failure();
   Result<EpochEnd> train();
   Result<ExitCode> say_finished();
+  // Before this process ends or hands the log on: what can be written soon.
+  void flush_log() {
+    if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
+  }
   Result<double> peak_of_all_ranks();
   Result<std::vector<double>> measure_peaks();
 
@@ -104,6 +110,7 @@ class TrainRun {
   }
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
     if (device_ != nullptr && device_->lost()) {
+      flush_log();
       end_without_device({group.env, group.communicator, config_.run.directory, step()},
                          device_->status().error());
     }
@@ -132,11 +139,13 @@ class TrainRun {
   JoinedExchange exchange_;
   std::optional<HeldOutSet> held_out_;
   // What could not be written yet waits in these, from one epoch to the next.
-  std::unique_ptr<EventLog> log_;
+  std::unique_ptr<EventQueue> log_;
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
-  std::optional<int> unused_slot_;  // of a trainer that met a fault: the state is that of worker_'s step
+  FailureTally failures_;                // of the leader
+  std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
+  std::optional<int> unused_slot_;       // of a trainer that met a fault: the state is that of worker_'s step
 
   Standing standing_;
   std::uint64_t step_ = 0;                  // while there is no worker

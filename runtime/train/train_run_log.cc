@@ -68,7 +68,7 @@ Result<void> TrainRun::open_log() {
   }
   times_.gemm_peak_ns = phase_ns();
   if (log_ == nullptr)
-    log_ = std::make_unique<EventLog>(launched_.env, RunPaths{config_.run.directory}.events());
+    log_ = std::make_unique<EventQueue>(launched_.env, RunPaths{config_.run.directory}.events());
   log_->others_have_written();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
@@ -86,6 +86,16 @@ Result<void> TrainRun::open_log() {
   return {};
 }
 
+// Several deaths until a step is made are one failure.
+void TrainRun::count_failure() {
+  if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
+  const RunPaths paths{config_.run.directory};
+  failure_counted_us_ = recovery_->noticed_us;
+  failures_.take_over(launched_.env, paths);
+  failures_.count_failure();
+  log_->post(failures_.writing(launched_.env, paths));
+}
+
 // Whoever left may have recorded it as the run's end.
 Result<void> TrainRun::continue_log() {
   const RunPaths paths{config_.run.directory};
@@ -93,6 +103,7 @@ Result<void> TrainRun::continue_log() {
     HF_TRY_VOID(write_status(launched_.env, paths,
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   }
+  count_failure();
   progress_->recovering(*recovery_);
   return {};
 }
@@ -101,6 +112,8 @@ Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
+  if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty()) tell("{}", note);
+  log_->post(failures_.writing(launched_.env, paths));
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
@@ -149,6 +162,10 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
     if (!result.ok()) tell("{}", result.error().message);
   };
   complain(write_status(launched_.env, paths, status));
+  if (progress_ != nullptr) {
+    failures_.end(status.state == "failed", launched_.env.wall_time_us());
+    log_->post(failures_.writing(launched_.env, paths));
+  }
   if (progress_ != nullptr && worker_ != nullptr)
     complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
                                  worker_->traffic()));

@@ -14,6 +14,7 @@ void TrainRun::leave_if_broken(const Error& error) {
       launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
   if (!others_can) return;
   tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(), error.message);
+  flush_log();
   std::fflush(nullptr);
   launched_.env.kill_self();
 }

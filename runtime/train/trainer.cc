@@ -5,7 +5,6 @@
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/agreement.h"
-#include "runtime/train/run_history.h"
 #include "runtime/train/save.h"
 #include "runtime/train/watch.h"
 
@@ -128,19 +127,8 @@ Result<void> Trainer::prepare_saves() {
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
   CheckpointConfig config = parts_.worker.config().checkpoint;
   if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
-  cadence_.emplace(config, failures_so_far());
+  cadence_.emplace(config, parts_.failures);
   return {};
-}
-
-// A log that cannot be read is no reason not to train: it counts as that of a run without failures.
-FailureHistory Trainer::failures_so_far() const {
-  const Config& config = parts_.worker.config();
-  const bool wanted = config.checkpoint.every_steps == CheckpointConfig::interval_auto &&
-                      config.checkpoint.mtbf_ms == 0 && parts_.worker.communicator().rank() == 0;
-  if (!wanted) return {};
-  const Result<RunHistory> history = read_history(parts_.worker.env(), {config.run.directory});
-  if (!history.ok()) return {};
-  return {.failures = history->failures, .running_seconds = static_cast<double>(history->running_us) / 1e6};
 }
 
 // Lines that wait have no later step to be tried again in: all of them are in their files now, or the run

@@ -27,6 +27,7 @@ class Trainer {
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
     bool only_in_memory = false;          // the state came from a RAM snapshot, and no checkpoint has it
+    FailureHistory failures = {};         // of the run so far, on the rank that chooses intervals
     std::int64_t grow_at_ns = 0;          // from when on new ranks may come; 0: none are wanted
   };
   explicit Trainer(const Parts& parts);
@@ -52,7 +53,6 @@ class Trainer {
   Result<void> begin_save(bool to_disk);
   Result<ExitCode> stand_still(bool to_disk);
   Result<void> prepare_saves();
-  FailureHistory failures_so_far() const;
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);

@@ -746,6 +746,24 @@ class Errors(unittest.TestCase):
             self.assertEqual(events[-1]["event"], "finish")
             self.assertEqual(self.holdfast("digest", run).stdout, self.holdfast("digest", "straight").stdout)
 
+    def test_log_stands_still(self):
+        # A pipe that nobody reads has its place from step 3 on, until the run has said so. Then it gets its place back, and the line
+        # that stood still is read.
+        outcome = self.start(["sh", "-c", f"""
+            HOLDFAST_FAULTS=step.begin@3=sleep:1500,step.begin@4=sleep:3500,step.begin@5=sleep:3500,step.begin@6=sleep:3500,step.begin@7=sleep:3500 \\
+                '{PROGRAM}' train run.toml --training.steps=8 > log 2>&1 & pid=$!
+            while ! grep -qs '"step":2,' run/events.jsonl; do sleep 0.01; done
+            mv run/events.jsonl aside; mkfifo run/events.jsonl
+            while ! grep -qs 'stands still' log; do kill -0 $pid || exit 97; sleep 0.01; done
+            mv run/events.jsonl pipe; mv aside run/events.jsonl; cat pipe > line
+            wait $pid; code=$?; cat log; exit $code"""], self.folder)
+        self.expect(outcome)
+        stood_still = json.loads((self.folder / "line").read_text())
+        events = [json.loads(line) for line in (self.folder / "run/events.jsonl").read_text().splitlines()]
+        steps = [event["step"] for event in [stood_still, *events] if event["event"] == "step"]
+        self.assertEqual(sorted(steps), list(range(1, 9)))
+        self.assertEqual(events[-1]["event"], "finish")
+
     def test_log_incomplete(self):
         # Something else has its place from step 3 on.
         outcome = self.start(["sh", "-c", f"""

@@ -84,7 +84,7 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   worker.state().run_id = worker.state().memory_id = run_id;
   const std::string directory = worker.config().run.directory;
   CheckpointStore store(env, faults, directory, writer);
-  EventLog log(env, RunPaths{directory}.events());
+  EventQueue log(env, RunPaths{directory}.events());
   Progress progress(env, log, {.steps = steps, .every_steps = 1000}, worker.communicator().rank() == 0);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;

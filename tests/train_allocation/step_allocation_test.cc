@@ -75,7 +75,7 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
   const auto body = [&](Worker& worker) -> Result<void> {
     const bool first = worker.communicator().rank() == 0;
     const RunPaths paths{worker.config().run.directory};
-    EventLog log(worker.env(), paths.events());
+    EventQueue log(worker.env(), paths.events());
     Progress progress(worker.env(), log,
                       {.steps = worker.config().training.steps,
                        .every_steps = worker.config().log.every_steps,
