@@ -17,6 +17,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/train/rank_layout.h"
+#include "runtime/train/run_history.h"
 
 namespace holdfast {
 namespace {
@@ -136,8 +137,7 @@ class Campaign {
       HF_TRY_VOID(env_->replace_text(digest_path, digest));
     }
     HF_TRY(setup_.digest, env_->read_text(digest_path));
-    HF_TRY(const std::string log, env_->read_text(RunPaths{undisturbed()}.events()));
-    const FaultLedger ledger = read_ledger(log);
+    HF_TRY(const FaultLedger ledger, read_fault_ledger(*env_, {undisturbed()}));
     const std::int64_t wall_ms = (ledger.end_us() - ledger.begin_us()) / 1000;
     setup_.limit_ms = options_->limit_ms > 0 ? options_->limit_ms : 60'000 + 10 * wall_ms;
     // In its first steps a rank has six times watchdog.floor, and then there may be another start.

@@ -11,6 +11,7 @@
 #include "runtime/chaos/small_disk.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
+#include "runtime/train/run_history.h"
 #include "runtime/train/state_digest.h"
 
 namespace holdfast {
@@ -56,8 +57,8 @@ class Executor {
     std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
     run_.verdicts = watcher_.verdicts();
     std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
-    const Result<std::string> log = env_->read_text(paths_.events());
-    if (log.ok()) run_.ledger = read_ledger(*log);
+    if (Result<FaultLedger> ledger = read_fault_ledger(*env_, paths_); ledger.ok())
+      run_.ledger = std::move(ledger).value();
     if (disk_ != nullptr && (keep || !run_.wrong.empty())) HF_TRY_VOID(disk_->keep());
     return std::move(run_);
   }

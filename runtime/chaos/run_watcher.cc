@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/core/shared_memory_facts.h"
+#include "runtime/train/log_reader.h"
 
 namespace holdfast {
 
@@ -18,14 +19,26 @@ std::vector<std::string> starts_of_run(Env& env, const std::string& directory) {
   return starts;
 }
 
+std::string text_of_file(Env& env, const std::string& path, std::uint64_t begin) {
+  const Result<FileStatus> status = env.status(path);
+  if (!status.ok() || status->bytes <= begin) return "";
+  const Result<std::unique_ptr<File>> file = env.open(path, OpenMode::read);
+  if (!file.ok()) return "";
+  std::string text(status->bytes - begin, '\0');
+  if (!(*file)->read_at(begin, std::as_writable_bytes(std::span(text))).ok()) return "";
+  return text;
+}
+
+std::string text_of_log(Env& env, const RunPaths& paths, std::uint64_t begin) {
+  const Result<LogReader> log = LogReader::open(env, paths);
+  if (!log.ok() || log->bytes() <= begin) return "";
+  const Result<std::string> text = log->read(begin, log->bytes() - begin);
+  return text.ok() ? *text : "";
+}
+
 std::vector<std::string> LineFollower::take_lines() {
   std::vector<std::string> lines;
-  const Result<FileStatus> status = env_->status(path_);
-  if (!status.ok() || status->bytes <= read_bytes_) return lines;
-  const Result<std::unique_ptr<File>> file = env_->open(path_, OpenMode::read);
-  if (!file.ok()) return lines;
-  std::string text(status->bytes - read_bytes_, '\0');
-  if (!(*file)->read_at(read_bytes_, std::as_writable_bytes(std::span(text))).ok()) return lines;
+  const std::string text = text_from_(read_bytes_);
   read_bytes_ += text.size();
   rest_ += text;
   std::size_t begin = 0;

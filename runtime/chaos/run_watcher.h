@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,18 +32,22 @@ struct StruckPoint {
   std::int64_t time_us = 0;
 };
 
-// Lines of a file that grows.
+// Lines of a text that grows.
 class LineFollower {
  public:
-  LineFollower(Env& env, std::string path) : env_(&env), path_(std::move(path)) {}
+  // `text_from`: what the text has from this byte on.
+  explicit LineFollower(std::function<std::string(std::uint64_t begin)> text_from)
+      : text_from_(std::move(text_from)) {}
   std::vector<std::string> take_lines();  // whole ones that were not taken before
 
  private:
-  Env* env_;
-  std::string path_;
+  std::function<std::string(std::uint64_t begin)> text_from_;
   std::uint64_t read_bytes_ = 0;
   std::string rest_;  // of a line that is not whole
 };
+
+std::string text_of_file(Env& env, const std::string& path, std::uint64_t begin);
+std::string text_of_log(Env& env, const RunPaths& paths, std::uint64_t begin);
 
 // Names of the starts whose directories are there: of the one that goes on, or of those that were killed.
 std::vector<std::string> starts_of_run(Env& env, const std::string& directory);
@@ -54,8 +59,10 @@ class RunWatcher {
       : env_(&env),
         paths_{std::move(directory)},
         host_(env.host_name()),
-        log_(env, paths_.events()),
-        points_log_(env, std::move(points_log)) {}
+        log_([&env, paths = paths_](std::uint64_t begin) { return text_of_log(env, paths, begin); }),
+        points_log_([&env, path = std::move(points_log)](std::uint64_t begin) {
+          return text_of_file(env, path, begin);
+        }) {}
 
   // Looks once. `launcher`: whose child mpirun is.
   void look(std::int64_t launcher);

@@ -141,7 +141,8 @@ struct TraceConfig {
 };
 
 struct LogConfig {
-  std::int64_t every_steps = 10;  // console line interval
+  std::int64_t every_steps = 10;                        // console line interval
+  std::int64_t rotate_bytes = std::int64_t{256} << 20;  // of events.jsonl; 0 = it grows for ever
 };
 
 struct Config {

@@ -5,6 +5,9 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <memory>
+
+#include "runtime/core/event_parts.h"
 
 namespace holdfast {
 namespace {
@@ -125,13 +128,36 @@ std::string_view EventLine::end() {
   return text_;
 }
 
-EventLog::EventLog(Env& env, const std::string& path)
-    : env_(&env), lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
+EventLog::EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes)
+    : env_(&env),
+      path_(path),
+      rotate_bytes_(rotate_bytes),
+      lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
+
+void EventLog::others_have_written() {
+  bytes_.reset();
+  lines_.others_have_written();
+}
 
 Result<void> EventLog::append(std::string_view line) {
   static_cast<void>(lines_.append(line).ok());  // there is always room for one more
   note_gap();
+  if (bytes_.has_value()) *bytes_ += line.size() + 1;
+  if (rotate_bytes_ > 0 && lines_.waiting() == 0) rotate();
   return {};
+}
+
+// Behind a whole line. A log that cannot be rotated grows on, and is tried again when it has grown by some
+// more.
+void EventLog::rotate() {
+  if (!bytes_.has_value()) {
+    const Result<FileStatus> status = env_->status(path_);
+    if (!status.ok()) return;
+    bytes_ = status->bytes;
+  }
+  if (*bytes_ < rotate_bytes_) return;
+  const bool rotated = rotate_events(*env_, path_).ok();
+  bytes_ = rotated ? 0 : rotate_bytes_ - rotate_bytes_ / 8;
 }
 
 void EventLog::lost(std::uint64_t lines) {
@@ -157,8 +183,8 @@ void EventLog::note_gap() {
   if (dropped > 0) lost(dropped);
 }
 
-EventQueue::EventQueue(Env& env, const std::string& path)
-    : lines_(env, std::make_unique<EventLog>(env, path), path,
+EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes)
+    : lines_(env, std::make_unique<EventLog>(env, path, rotate_bytes), path,
              {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 }  // namespace holdfast

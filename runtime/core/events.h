@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,8 @@ class EventLine {
 // Writes at once, as the launcher does between two starts.
 class EventLog final : public LineSink {
  public:
-  EventLog(Env& env, const std::string& path);
+  // Where it has grown to `rotate_bytes`, the next line begins another part (event_parts.h); 0: never.
+  EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0);
   EventLine& line() { return line_; }
   // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
   // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
@@ -54,12 +56,16 @@ class EventLog final : public LineSink {
   Result<void> flush() override;
   void retry();
   // Before the next line: another writer may have died in the middle of one.
-  void others_have_written() override { lines_.others_have_written(); }
+  void others_have_written() override;
   void lost(std::uint64_t lines) override;  // a "gap" event says so
 
  private:
   void note_gap();
+  void rotate();
   Env* env_;
+  std::string path_;
+  std::uint64_t rotate_bytes_;
+  std::optional<std::uint64_t> bytes_;  // of the newest part; none: not known
   LineLog lines_;
   EventLine line_;
 };
@@ -67,7 +73,7 @@ class EventLog final : public LineSink {
 // The event log of a rank that trains: as EventLog, on a thread of its own (line_thread.h).
 class EventQueue {
  public:
-  EventQueue(Env& env, const std::string& path);
+  EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0);
   EventLine& line() { return line_; }
   void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
   Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }

@@ -8,6 +8,7 @@
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/train/log_reader.h"
 #include "runtime/train/run_identity.h"
 
 namespace holdfast {
@@ -155,8 +156,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
   log_->retry();  // in front of what the start writes, where that can be
-  const Result<FileStatus> log = env_->status(paths_.events());
-  log_bytes_ = log.ok() ? log->bytes : 0;
+  log_bytes_ = log_bytes(*env_, paths_);
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.
@@ -326,8 +326,7 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
 
 // Between two starts, when nobody else writes the log.
 void Launcher::log_fault(const StartEnd& end) {
-  const Result<FileStatus> log = env_->status(paths_.events());
-  if (!log.ok() || !log->exists) return;
+  if (log_bytes(*env_, paths_) == 0) return;
   log_->others_have_written();
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   log_->write(line.field("level", 2).field("step", end.step).field("reason", end.fault));

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "runtime/train/log_reader.h"
+
 namespace holdfast {
 namespace {
 
@@ -18,11 +20,10 @@ constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged betwee
 std::optional<json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
                                  std::uint64_t most_bytes, std::string_view mark,
                                  const std::function<bool(const json&)>& wanted) {
-  const Result<std::unique_ptr<File>> file = env.open(paths.events(), OpenMode::read);
-  if (!file.ok()) return std::nullopt;
-  const Result<std::uint64_t> bytes = (*file)->size();
-  if (!bytes.ok() || *bytes <= from_bytes) return std::nullopt;
-  const std::uint64_t lowest = std::max(from_bytes, *bytes - std::min(*bytes, most_bytes));
+  const Result<LogReader> log = LogReader::open(env, paths);
+  if (!log.ok() || log->bytes() <= from_bytes) return std::nullopt;
+  const std::uint64_t bytes = log->bytes();
+  const std::uint64_t lowest = std::max(from_bytes, bytes - std::min(bytes, most_bytes));
   std::optional<json> found;
   const auto look_at = [&](std::string_view line) {
     if (line.find(mark) == std::string_view::npos) return false;
@@ -32,11 +33,11 @@ std::optional<json> newest_event(Env& env, const RunPaths& paths, std::uint64_t 
     return true;
   };
   std::string rest;  // of a line that begins before what was read
-  for (std::uint64_t end = *bytes; end > lowest;) {
+  for (std::uint64_t end = bytes; end > lowest;) {
     const std::uint64_t begin = end - std::min(end - lowest, tail_bytes);
-    std::string text(end - begin, '\0');
-    if (!(*file)->read_at(begin, std::as_writable_bytes(std::span(text))).ok()) return std::nullopt;
-    text += rest;
+    const Result<std::string> piece = log->read(begin, end - begin);
+    if (!piece.ok()) return std::nullopt;
+    const std::string text = *piece + rest;
     std::size_t stop = text.size();
     for (std::size_t newline = text.rfind('\n'); newline != std::string::npos;) {
       if (look_at(std::string_view(text).substr(newline + 1, stop - newline - 1))) return found;

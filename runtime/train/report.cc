@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/config/loader.h"
+#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/fault_report.h"
 #include "runtime/train/report_chart.h"
@@ -46,6 +47,7 @@ std::string describe_run(const Config& config) {
 Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   ReportContent content{.directory = paths.directory};
   HF_TRY(content.history, read_history(env, paths));
+  if (!content.history.missing_parts.empty()) tell("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
   const Result<std::string> config = env.read_text(paths.config());
   if (!config.ok()) return content;

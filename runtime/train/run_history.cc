@@ -9,6 +9,7 @@
 
 #include "runtime/core/units.h"
 #include "runtime/train/event_reading.h"
+#include "runtime/train/log_reader.h"
 
 namespace holdfast {
 namespace {
@@ -128,23 +129,27 @@ RunHistory parse_history(std::string_view event_lines) {
 }
 
 Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
-  HF_TRY(const FileStatus status, env.status(paths.events()));
-  if (!status.exists) {
-    return fail(ExitCode::config,
-                "{} is no run directory: it holds no events.jsonl. Give the run.directory of a run that has "
-                "started",
-                paths.directory);
-  }
-  HF_TRY(const std::string lines, env.read_text(paths.events()));
-  return parse_history(lines);
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  Reader reader;
+  HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
+  RunHistory history = std::move(reader).finish();
+  history.missing_parts = log.complaint();
+  return history;
+}
+
+Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths) {
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  LedgerReader reader;
+  HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
+  return std::move(reader).finish();
 }
 
 Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max) {
-  HF_TRY(const std::unique_ptr<File> file, env.open(paths.events(), OpenMode::read));
-  HF_TRY(const std::uint64_t bytes, file->size());
-  LogTail tail{.lines = std::string(std::min(bytes, bytes_max), '\0'), .whole = bytes <= bytes_max};
-  HF_TRY_VOID(file->read_at(bytes - tail.lines.size(), std::as_writable_bytes(std::span(tail.lines))));
-  if (!tail.whole) tail.lines.erase(0, std::min(tail.lines.find('\n'), tail.lines.size() - 1) + 1);
+  HF_TRY(const LogReader log, LogReader::open(env, paths));
+  const std::uint64_t bytes = std::min(log.bytes(), bytes_max);
+  LogTail tail{.lines = {}, .whole = bytes == log.bytes() && log.complaint().empty()};
+  HF_TRY(tail.lines, log.read(log.bytes() - bytes, bytes));
+  if (bytes < log.bytes()) tail.lines.erase(0, std::min(tail.lines.find('\n'), tail.lines.size() - 1) + 1);
   return tail;
 }
 

@@ -47,12 +47,15 @@ struct RunHistory {
   std::vector<HeldOutRecord> held_out;  // likewise
   std::vector<RunEvent> events;
   FaultLedger ledger;
+  std::string missing_parts;  // of the log, in a sentence; empty: none
 };
 
 // Lines that are not whole are skipped: a killed run leaves one.
 RunHistory parse_history(std::string_view event_lines);
 // ExitCode::config when the directory has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
+// What failed in the run alone.
+Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths);
 
 // The end of the event log.
 struct LogTail {

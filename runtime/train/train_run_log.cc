@@ -68,7 +68,8 @@ Result<void> TrainRun::open_log() {
   }
   times_.gemm_peak_ns = phase_ns();
   if (log_ == nullptr)
-    log_ = std::make_unique<EventQueue>(launched_.env, RunPaths{config_.run.directory}.events());
+    log_ = std::make_unique<EventQueue>(launched_.env, RunPaths{config_.run.directory}.events(),
+                                        static_cast<std::uint64_t>(config_.log.rotate_bytes));
   log_->others_have_written();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,

@@ -764,6 +764,15 @@ class Errors(unittest.TestCase):
         self.assertEqual(sorted(steps), list(range(1, 9)))
         self.assertEqual(events[-1]["event"], "finish")
 
+    def test_log_part_missing(self):
+        self.assertEqual(self.train("--training.steps=20", "--log.rotate_bytes=2000").returncode, 0)
+        parts = sorted(self.run_directory.glob("events-*.jsonl"))
+        self.assertGreater(len(parts), 2)
+        parts[1].unlink()
+        outcome = self.holdfast("report", "run")
+        self.expect(outcome)
+        self.assertIn("report.html", outcome.stdout)
+
     def test_log_incomplete(self):
         # Something else has its place from step 3 on.
         outcome = self.start(["sh", "-c", f"""

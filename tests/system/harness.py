@@ -156,10 +156,10 @@ class Run:
         return program_output("digest", self.directory)
 
     def events(self, name=None):
-        """Whole lines only; a killed writer leaves a torn one."""
-        path = self.directory / "events.jsonl"
+        """Of all parts of the log. Whole lines only; a killed writer leaves a torn one."""
+        parts = [*sorted(self.directory.glob("events-*.jsonl")), self.directory / "events.jsonl"]
         found = []
-        for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+        for line in "".join(path.read_text(errors="replace") for path in parts if path.exists()).splitlines():
             try:
                 event = json.loads(line)
             except ValueError:
