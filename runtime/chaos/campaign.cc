@@ -169,13 +169,14 @@ class Campaign {
         said.ok() ? ":\n" + said->substr(said->size() - std::min<std::size_t>(said->size(), 800)) : "");
   }
 
-  // It lies in memory, and has room for a run with all that a fault may leave there for a while.
+  // It has room for a run with all that a fault may leave there for a while; the one that can be full lies in
+  // memory.
   Result<void> measure_disk() {
     constexpr std::uint64_t factor = 4, least_bytes = std::uint64_t{16} << 20, part_of_memory = 4;
     std::vector<ChaosFault>& faults = choice_.limits.faults;
-    if (std::ranges::find(faults, ChaosFault::full_disk) == faults.end()) return {};
     HF_TRY(const std::uint64_t bytes, bytes_of_tree(*env_, undisturbed()));
     setup_.disk_bytes = least_bytes + factor * bytes;
+    if (std::ranges::find(faults, ChaosFault::full_disk) == faults.end()) return {};
     const std::optional<std::uint64_t> memory_bytes = available_memory_bytes(*env_);
     if (!memory_bytes.has_value() || setup_.disk_bytes <= *memory_bytes / part_of_memory) return {};
     choice_.skipped[ChaosFault::full_disk] =
@@ -220,6 +221,7 @@ class Campaign {
     for (const ChaosLayout& layout : options_->layouts)
       text += (&layout == &options_->layouts.front() ? " --layouts " : ",") + to_word(layout);
     if (options_->kills_only) text += " --kills-only";
+    if (options_->as_configured) text += " --as-configured";
     for (const std::string& word : setup_.host_options) text += " " + shell_word(word);
     const HostCommands& commands = options_->host_commands;
     for (const auto& [name, words] :

@@ -40,6 +40,7 @@ struct CampaignOptions {
   std::string hostfile = {}, hosts = {};  // of `holdfast launch`; at most one
   HostCommands host_commands = {};
   bool kills_only = false;
+  bool as_configured = false;  // no run gets a key of checkpoint.* that the config does not have
   bool keep = false;
   bool only_plans = false;   // print them, and run nothing
   std::string program = {};  // holdfast: "holdfast 0.1.0 (...)" is for the report
@@ -49,6 +50,7 @@ struct CampaignOptions {
 // What the campaign found here.
 struct ChaosMachine {
   std::string no_small_disk = {};      // why no file system of limited size can be mounted; empty: it can
+  std::string no_stalling_disk = {};   // why none that can stall can be mounted; empty: it can
   std::vector<LaunchHost> hosts = {};  // that the options name
   std::vector<std::string> other_hosts = {};  // of them, all but this one
 };

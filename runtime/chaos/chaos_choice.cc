@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/chaos/campaign.h"
+#include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/train/rank_layout.h"
@@ -122,12 +123,20 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       if (config.checkpoint.every_steps == 0) return "checkpoint.every_steps is 0: nothing is written";
       return machine.no_small_disk;
+    case ChaosFault::stalled_disk:
+      if (several_hosts) return "other hosts would not see a file system that is mounted here";
+      return machine.no_stalling_disk;
     case ChaosFault::lost_host:
     case ChaosFault::cut_link:
       return why_no_host_fault(options, machine, fault == ChaosFault::lost_host);
     default:
       return "";
   }
+}
+
+// What a run keeps in RAM: as configured, or so often.
+std::vector<std::string> savings_drawn() {
+  return {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"};
 }
 
 }  // namespace
@@ -148,12 +157,18 @@ Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions
   for (const LaunchHost& host : machine.hosts) {
     if (host.name != env.host_name() && host.name != "localhost") machine.other_hosts.push_back(host.name);
   }
-  const bool fills_disk = !options.kills_only && machine.hosts.size() < 2 &&
-                          (options.faults.empty() ||
-                           std::ranges::find(options.faults, ChaosFault::full_disk) != options.faults.end());
-  if (!fills_disk) return machine;
-  if (const Result<void> own = mounts.begin_own(); !own.ok())
+  const auto may_draw = [&](ChaosFault fault) {
+    return !options.kills_only && machine.hosts.size() < 2 &&
+           (options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end());
+  };
+  const bool stalls = may_draw(ChaosFault::stalled_disk);
+  if (!stalls && !may_draw(ChaosFault::full_disk)) return machine;
+  if (const Result<void> own = mounts.begin_own(); !own.ok()) {
     machine.no_small_disk = "a file system of limited size is not permitted: " + own.error().message;
+    machine.no_stalling_disk = machine.no_small_disk;
+  } else if (stalls) {
+    machine.no_stalling_disk = StallingDisk::why_not(env);
+  }
   return machine;
 }
 
@@ -165,7 +180,7 @@ Result<ChaosChoice> choose_limits(const Config& resolved, const CampaignOptions&
                    .layouts = std::move(layouts),
                    .lanes = resolved.parallel.lanes,
                    .points = points_of(resolved),
-                   .savings = {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"},
+                   .savings = options.as_configured ? std::vector<std::string>{""} : savings_drawn(),
                    .faults_max = options.faults_max,
                    .kills_only = options.kills_only};
   for (std::size_t i = 0; i < chaos_fault_kinds; ++i) {

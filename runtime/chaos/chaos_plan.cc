@@ -14,6 +14,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::int64_t delay_most_us = 60'000;     // within a step of a small run, or some of them
+constexpr std::int64_t stall_most_ms = 8'000;      // longer than the default watchdog.floor
 constexpr std::int64_t recovery_most_us = 15'000;  // the others have begun to recover, and are hardly done
 constexpr std::int64_t lasts_least = 3, lasts_most = 12;  // steps; what was under way when it began is one
 constexpr std::array<std::string_view, 4> recovery_points = {"recover.begin", "recover.after_shrink",
@@ -56,6 +57,9 @@ std::vector<ChaosFault> draw_kinds(Draw& draw, const std::vector<ChaosFault>& po
     if (draw.chance(40)) kinds.push_back(fault);
   }
   if (kinds.empty()) kinds.push_back(draw.one_of(possible));
+  // A run has one disk, and the one that can stall is another one than the one that can be full.
+  const bool stalls = std::ranges::find(kinds, ChaosFault::stalled_disk) != kinds.end();
+  if (stalls) std::erase(kinds, ChaosFault::full_disk);
   return kinds;
 }
 
@@ -147,6 +151,11 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
       break;
     case ChaosFault::livelock:
       injection.point = point_of_livelock(draw, limits, layout, injection);
+      break;
+    case ChaosFault::stalled_disk:
+    case ChaosFault::stalled_output:
+      injection.lasts = 0;
+      injection.pause_us = 1000 * draw.between(500, stall_most_ms);
       break;
     case ChaosFault::slow_rank:
       injection.pause_us = 1000 * draw.between(50, 400);
@@ -244,6 +253,8 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "full_disk", .text = "the disk is full for a while", .lasts = true},
       {.name = "lost_host", .text = "a host is lost", .lasts = true},
       {.name = "cut_link", .text = "a host is cut off from the others", .lasts = true},
+      {.name = "stalled_disk", .text = "the disk stalls", .lasts = true},
+      {.name = "stalled_output", .text = "nobody reads the output", .lasts = true},
   }};
   return table[static_cast<std::size_t>(fault)];
 }
@@ -290,6 +301,8 @@ std::string to_text(const ChaosInjection& injection) {
   if (!injection.point.empty()) return fmt::format("{}: {}", text, injection.point);
   text += fmt::format(", {} ms behind step {}", injection.delay_us / 1000, injection.step);
   if (injection.lasts > 0) text += fmt::format(", for {} steps", injection.lasts);
+  if (is_stall(injection.fault))
+    text += fmt::format(", for {:.1f} s", static_cast<double>(injection.pause_us) / 1e6);
   if (injection.fault == ChaosFault::kill_in_recovery)
     text += fmt::format(", {} in all, each {} ms after recovery began", injection.deaths,
                         injection.pause_us / 1000);

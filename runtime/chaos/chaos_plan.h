@@ -31,6 +31,8 @@ enum class ChaosFault : std::uint8_t {
   full_disk,           // for a while nothing can be written to the run directory
   lost_host,           // a machine with all its ranks
   cut_link,            // of a machine to all others
+  stalled_disk,        // no write to the run directory returns for a while, and none fails
+  stalled_output,      // nobody reads what the launcher and its ranks print, for a while
   count
 };
 inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);
@@ -40,9 +42,13 @@ struct ChaosFaultFacts {
   std::string_view text;
   bool kills_rank = false;  // one at least: a run heals so many of them in place
   bool ends_job = false;    // the campaign launches the run again
-  bool lasts = false;       // for some steps
+  bool lasts = false;       // for some steps, or some time
 };
 const ChaosFaultFacts& facts_of(ChaosFault fault);
+// Ends by the clock, not by steps: the run may have made all of its steps meanwhile.
+inline bool is_stall(ChaosFault fault) {
+  return fault == ChaosFault::stalled_disk || fault == ChaosFault::stalled_output;
+}
 // For the watchdog to notice.
 inline bool is_hang(ChaosFault fault) {
   return fault == ChaosFault::hang || fault == ChaosFault::livelock;
@@ -64,11 +70,12 @@ struct ChaosInjection {
   std::int64_t delay_us = 0;
   // Of the ranks that live then, in their order, counted in a circle; with a point the launched rank.
   int victim = 0;
-  int deaths = 1;             // ranks, one after the other
-  int other = 0;              // the next one, counted from the one before
-  std::int64_t pause_us = 0;  // before the next; kill_in_recovery: since the others recover
-  std::uint64_t lasts = 0;    // steps, until a full disk, a lost host or a cut link is as it was before
-  int signal = 0;             // of a crash
+  int deaths = 1;  // ranks, one after the other
+  int other = 0;   // the next one, counted from the one before
+  // Before the next; kill_in_recovery: since the others recover. A stall: how long it lasts.
+  std::int64_t pause_us = 0;
+  std::uint64_t lasts = 0;  // steps, until a full disk, a lost host or a cut link is as it was before
+  int signal = 0;           // of a crash
   std::string point =
       {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch
   std::uint64_t place = 0;  // of the damage: which file and which byte of it

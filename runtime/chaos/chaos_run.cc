@@ -37,12 +37,7 @@ class Executor {
   }
 
   Result<ChaosRun> run(bool keep) {
-    const bool small = std::ranges::any_of(run_.plan.injections, [](const ChaosInjection& injection) {
-      return injection.fault == ChaosFault::full_disk;
-    });
-    if (small) {
-      HF_TRY(disk_, SmallDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
-    }
+    HF_TRY_VOID(prepare_ground());
     HF_TRY_VOID(env_->remove(points_log()));
     for (bool on = true; on;) {
       HF_TRY_VOID(launch());
@@ -59,12 +54,45 @@ class Executor {
     std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
     if (Result<FaultLedger> ledger = read_fault_ledger(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
-    if (disk_ != nullptr && (keep || !run_.wrong.empty())) HF_TRY_VOID(disk_->keep());
+    const bool keeps = keep || !run_.wrong.empty();
+    if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
+    if (keeps && stalling_disk_ != nullptr) HF_TRY_VOID(stalling_disk_->keep());
     return std::move(run_);
   }
 
  private:
+  // Makes what the faults of the plan need; a plan has one of the two disks at most.
+  Result<void> prepare_ground() {
+    const auto has = [&](ChaosFault fault) {
+      return std::ranges::find(run_.plan.injections, fault, &ChaosInjection::fault) !=
+             run_.plan.injections.end();
+    };
+    if (has(ChaosFault::stalled_disk)) {
+      HF_TRY(stalling_disk_,
+             StallingDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
+    } else if (has(ChaosFault::full_disk)) {
+      HF_TRY(small_disk_, SmallDisk::mount(*env_, *setup_->mounts, paths_.directory, setup_->disk_bytes));
+    }
+    if (has(ChaosFault::stalled_output)) {
+      HF_TRY_VOID(env_->remove(output_path()));
+      HF_TRY(output_, make_posix_fifo(output_path()));
+    }
+    return {};
+  }
+
+  // Unless nobody reads at the moment.
+  void read_output() {
+    const bool stalled = lasting_.has_value() && lasting_->fault() == ChaosFault::stalled_output;
+    if (output_ == nullptr || stalled) return;
+    unread_ += output_->read();
+    const std::size_t end = unread_.rfind('\n');
+    if (end == std::string::npos) return;
+    static_cast<void>(env_->append_line(log_path(), std::string_view(unread_).substr(0, end)).ok());
+    unread_.erase(0, end + 1);
+  }
+
   std::string log_path() const { return paths_.directory + ".log"; }
+  std::string output_path() const { return paths_.directory + ".output"; }
   std::string points_log() const { return paths_.directory + ".points"; }  // for as long as the run goes on
 
   // Named places are armed in the first launch only: the others would pass them again and again.
@@ -73,7 +101,7 @@ class Executor {
         .arguments = launch_words(*setup_, run_.plan, paths_.directory),
         .variables = {{"HOLDFAST_FAULTS", run_.launches.empty() ? fault_points_of(run_.plan) : ""},
                       {"HOLDFAST_FAULTS_LOG", points_log()}},
-        .output = log_path(),
+        .output = output_ != nullptr ? output_path() : log_path(),
         .own_session = true,
         .die_with_parent = true};
     job_ended_ = false;
@@ -87,6 +115,7 @@ class Executor {
     disk_was_full_ = false;
     while (!launcher_->wait_ended(0) && !time_is_over() && trouble_.ok()) {
       watcher_.look(launcher_->id());
+      read_output();
       note_points();
       if (job_ended_ = act(); job_ended_) return;
       env_->sleep_us(look_us);
@@ -104,6 +133,7 @@ class Executor {
 
   void end_launch() {
     ChaosLaunch& launch = run_.launches.back();
+    if (lasting_.has_value()) put_right();  // whoever waits for a stalled disk does not die before
     if (!launcher_->wait_ended(0)) {
       run_.ran_out_of_time = time_is_over();
       if (run_.ran_out_of_time)
@@ -116,8 +146,8 @@ class Executor {
       launch.killed = launch.killed || end->killed;
       launch.exit_code = end->code;
     }
+    read_output();
     launch.last_words = end_of_log();
-    if (lasting_.has_value()) put_right();
     for (const std::string& name : watcher_.starts())
       static_cast<void>(env_->remove_tree(launch_scratch(name)).ok());
   }
@@ -191,7 +221,8 @@ class Executor {
   static bool happens_by_itself(const ChaosInjection& injection) { return !injection.point.empty(); }
 
   void put_wrong(const ChaosInjection& injection) {
-    lasting_.emplace(*env_, *setup_, disk_.get(), injection);
+    const RunGround ground{small_disk_.get(), stalling_disk_.get(), output_.get()};
+    lasting_.emplace(*env_, *setup_, ground, injection);
     note(injection.fault, lasting_->what());
     trouble_ = lasting_->begin();
     watcher_.look(launcher_->id());
@@ -338,11 +369,14 @@ class Executor {
   std::int64_t begun_ns_;
   std::int64_t due_ns_ = -1;  // of the next injection; -1: its step has not come
   std::size_t next_ = 0;
-  std::uint64_t seen_before_ = 0;        // steps, at the last injection
-  std::unique_ptr<SmallDisk> disk_;      // of a run whose plan fills it
-  std::optional<LastingFault> lasting_;  // while there is one, nothing else is done to the run
-  bool disk_was_full_ = false;           // in this launch
-  Result<void> trouble_;                 // that keeps the campaign from going on
+  std::uint64_t seen_before_ = 0;                // steps, at the last injection
+  std::unique_ptr<SmallDisk> small_disk_;        // of a run whose plan fills it
+  std::unique_ptr<StallingDisk> stalling_disk_;  // of one whose plan stalls it
+  std::unique_ptr<Fifo> output_;                 // of one whose plan stops reading
+  std::string unread_;                           // of it, the line that is not whole yet
+  std::optional<LastingFault> lasting_;          // while there is one, nothing else is done to the run
+  bool disk_was_full_ = false;                   // in this launch
+  Result<void> trouble_;                         // that keeps the campaign from going on
   std::int64_t ended_truthfully_ = 0;
   bool job_ended_ = false;
   std::set<std::ptrdiff_t> slow_noted_;  // injections

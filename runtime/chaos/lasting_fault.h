@@ -1,4 +1,5 @@
-// A fault that is there for some steps of a run: a full disk, a lost host, a host that is cut off.
+// A fault that lasts: a full disk, a lost host and a host that is cut off for some steps of a run, a disk
+// that stalls and output that nobody reads for some time.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +8,28 @@
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/chaos/small_disk.h"
+#include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/env.h"
+#include "runtime/core/fifo.h"
 #include "runtime/core/result.h"
 
 namespace holdfast {
 
+// What a run has under it for the faults of its plan; null: it needs none.
+struct RunGround {
+  SmallDisk* small_disk = nullptr;        // full_disk
+  StallingDisk* stalling_disk = nullptr;  // stalled_disk
+  Fifo* output = nullptr;                 // stalled_output: what its launcher prints to
+};
+
 class LastingFault {
  public:
-  // `disk`: of the run, for a full disk. All of them outlive it.
-  LastingFault(Env& env, const ChaosSetup& setup, SmallDisk* disk, const ChaosInjection& injection);
+  // All of them outlive it.
+  LastingFault(Env& env, const ChaosSetup& setup, const RunGround& ground, const ChaosInjection& injection);
 
+  ChaosFault fault() const { return injection_->fault; }
   std::string what() const;  // "host b is lost for 5 steps"
-  // Errors of both: a command of the user's failed, or the disk cannot be filled or emptied.
+  // Errors of both: a command failed, or the disk or the pipe cannot be filled or emptied.
   Result<void> begin();
   Result<void> end();
   // The newest step when it had begun: the steps are counted from there.
@@ -30,7 +41,7 @@ class LastingFault {
   Result<void> command(const std::string& words) const;
   Env* env_;
   const ChaosSetup* setup_;
-  SmallDisk* disk_;
+  RunGround ground_;
   const ChaosInjection* injection_;
   std::string host_ = {};
   std::uint64_t last_step_ = 0;

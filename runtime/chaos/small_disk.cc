@@ -33,13 +33,18 @@ Result<void> SmallDisk::empty() {
 }
 
 Result<void> SmallDisk::keep() {
-  const std::string kept = directory_ + ".kept";
-  HF_TRY_VOID(env_->remove_tree(kept));
-  HF_TRY_VOID(copy_tree(*env_, directory_, kept));
-  HF_TRY_VOID(mounts_->unmount(directory_));
+  HF_TRY_VOID(move_out_of_mount(*env_, *mounts_, directory_));
   mounted_ = false;
-  HF_TRY_VOID(env_->remove_tree(directory_));
-  return env_->rename(kept, directory_);
+  return {};
+}
+
+Result<void> move_out_of_mount(Env& env, Mounts& mounts, const std::string& directory) {
+  const std::string kept = directory + ".kept";
+  HF_TRY_VOID(env.remove_tree(kept));
+  HF_TRY_VOID(copy_tree(env, directory, kept));
+  HF_TRY_VOID(mounts.unmount(directory));
+  HF_TRY_VOID(env.remove_tree(directory));
+  return env.rename(kept, directory);
 }
 
 Result<std::uint64_t> bytes_of_tree(Env& env, const std::string& directory) {

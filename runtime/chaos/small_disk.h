@@ -37,5 +37,7 @@ class SmallDisk {
 // Of all files in it.
 Result<std::uint64_t> bytes_of_tree(Env& env, const std::string& directory);
 Result<void> copy_tree(Env& env, const std::string& source, const std::string& target);
+// Unmounts what is mounted on the directory, and leaves the files that are on it in the directory itself.
+Result<void> move_out_of_mount(Env& env, Mounts& mounts, const std::string& directory);
 
 }  // namespace holdfast

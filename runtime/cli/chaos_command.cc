@@ -36,6 +36,7 @@ constexpr const char* usage =
     "2x2x1,4x1x2+1\n"
     "  --faults LIST     only these, as in kill,crash; all when left out\n"
     "  --faults-max N    of a run, 4 when left out\n"
+    "  --as-configured   sets no key of checkpoint.*: runs save as the config says, or by default\n"
     "  --kills-only      as many deaths as a run has room for, more than a third of them during recovery\n"
     "  --host LIST, --hostfile F   of `holdfast launch`: the hosts of the runs\n"
     "  --lose-host CMD, --return-host CMD   what ends a host, and what brings it back: {host} in CMD is its "
@@ -144,6 +145,7 @@ Result<CampaignOptions> read_options(const Arguments& parsed) {
                            .cut = parsed.text("cut-link", ""),
                            .mend = parsed.text("mend-link", "")};
   options.kills_only = parsed.has("kills-only");
+  options.as_configured = parsed.has("as-configured");
   options.keep = parsed.has("keep");
   options.only_plans = parsed.has("plan");
   options.json = parsed.text("json", "");
@@ -165,7 +167,7 @@ Result<bool> chaos(const std::vector<std::string>& words) {
                           {"runs", "minutes", "kills", "seed", "seeds", "ranks", "layouts", "faults",
                            "faults-max", "directory", "json", "limit", "host", "hostfile", "lose-host",
                            "return-host", "cut-link", "mend-link"},
-                          {"kills-only", "keep", "plan"}));
+                          {"kills-only", "as-configured", "keep", "plan"}));
   HF_TRY(CampaignOptions options, read_options(parsed));
   options.overrides = parts.overrides;
   HF_TRY(const std::vector<Override> overrides, parse_overrides(parts.overrides));

@@ -266,6 +266,49 @@ TEST(Campaign, ADiskIsFullWhereOneCanBeMounted) {
   EXPECT_EQ(choice->skipped.at(ChaosFault::full_disk), "it is forbidden");
 }
 
+TEST(Campaign, ADiskStallsWhereOneCanBeMounted) {
+  CampaignOptions options{.config = "run.toml"};
+  EXPECT_THAT(choose_limits(small_config(), options, {})->limits.faults, Contains(ChaosFault::stalled_disk));
+  const Result<ChaosChoice> choice =
+      choose_limits(small_config(), options, {.no_stalling_disk = "there is no mkfs.ext4"});
+  EXPECT_THAT(choice->limits.faults, Not(Contains(ChaosFault::stalled_disk)));
+  EXPECT_THAT(choice->limits.faults, Contains(ChaosFault::stalled_output)) << "which takes a pipe alone";
+  EXPECT_EQ(choice->skipped.at(ChaosFault::stalled_disk), "there is no mkfs.ext4");
+}
+
+TEST(Campaign, SavesAsConfiguredWhenAsked) {
+  CampaignOptions options{.config = "run.toml"};
+  EXPECT_GT(choose_limits(small_config(), options, {})->limits.savings.size(), 1U);
+  options.as_configured = true;
+  EXPECT_THAT(choose_limits(small_config(), options, {})->limits.savings, ElementsAre(""));
+}
+
+TEST(ChaosPlan, StallsEndByTheClockAndADiskThatStallsIsNeverFull) {
+  const ChaosLimits limits{
+      .steps = 50,
+      .layouts = {{.ranks = 2}},
+      .faults = {ChaosFault::full_disk, ChaosFault::stalled_disk, ChaosFault::stalled_output},
+      .savings = {""}};
+  int stalls = 0, fills = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    bool stalls_here = false, fills_here = false;
+    for (const ChaosInjection& injection : plan_chaos(seed, limits).injections) {
+      if (injection.fault == ChaosFault::full_disk) fills_here = true;
+      if (!is_stall(injection.fault)) continue;
+      if (injection.fault == ChaosFault::stalled_disk) stalls_here = true;
+      EXPECT_EQ(injection.lasts, 0U);
+      EXPECT_GE(injection.pause_us, 500'000);
+      EXPECT_LE(injection.pause_us, 8'000'000);
+      EXPECT_THAT(to_text(injection), HasSubstr(" s"));
+    }
+    EXPECT_FALSE(stalls_here && fills_here) << seed;
+    stalls += stalls_here ? 1 : 0;
+    fills += fills_here ? 1 : 0;
+  }
+  EXPECT_GT(stalls, 20);
+  EXPECT_GT(fills, 20);
+}
+
 TEST(Campaign, NothingIsLeftToDraw) {
   const Result<ChaosChoice> choice =
       choose_limits(small_config(), {.config = "run.toml", .faults = {ChaosFault::lost_host}}, {});

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "runtime/chaos/small_disk.h"
+#include "runtime/chaos/stalling_disk.h"
+#include "runtime/core/fifo.h"
 #include "runtime/core/mounts.h"
 
 namespace holdfast {
@@ -37,7 +41,7 @@ class LastingFaultTest : public testing::Test {
 
 TEST_F(LastingFaultTest, AHostIsLostAndComesBackByTheUsersCommands) {
   const ChaosInjection injection{.fault = ChaosFault::lost_host, .victim = 3, .lasts = 4};
-  LastingFault fault(env_, setup_, nullptr, injection);
+  LastingFault fault(env_, setup_, {}, injection);
   EXPECT_EQ(fault.what(), "host c is lost for 4 steps");
   ASSERT_TRUE(fault.begin().ok());
   fault.since(10);
@@ -50,7 +54,7 @@ TEST_F(LastingFaultTest, AHostIsLostAndComesBackByTheUsersCommands) {
 
 TEST_F(LastingFaultTest, ACommandThatFailsIsToldWithWhatItSaid) {
   const ChaosInjection injection{.fault = ChaosFault::cut_link, .victim = 0, .lasts = 4};
-  LastingFault fault(env_, setup_, nullptr, injection);
+  LastingFault fault(env_, setup_, {}, injection);
   EXPECT_EQ(fault.what(), "host b is cut off for 4 steps");
   const Result<void> begun = fault.begin();
   ASSERT_FALSE(begun.ok());
@@ -59,10 +63,59 @@ TEST_F(LastingFaultTest, ACommandThatFailsIsToldWithWhatItSaid) {
 
 TEST_F(LastingFaultTest, IsOverBeforeTheRunIs) {
   const ChaosInjection injection{.fault = ChaosFault::lost_host, .victim = 0, .lasts = 12};
-  LastingFault fault(env_, setup_, nullptr, injection);
+  LastingFault fault(env_, setup_, {}, injection);
   ASSERT_TRUE(fault.begin().ok());
   fault.since(95);
   EXPECT_TRUE(fault.is_over(98));
+}
+
+TEST_F(LastingFaultTest, OutputThatNobodyReadsIsAFullPipeUntilItIsReadAgain) {
+  const std::string path = folder_ + "/output";
+  const Result<std::unique_ptr<Fifo>> made = make_posix_fifo(path);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  Fifo& output = **made;
+  const auto write_within_a_second = [&](const std::string& line) {
+    return env_.run_command({.line = fmt::format("echo {} > {}", line, path), .timeout_ms = 1'000}).value();
+  };
+  EXPECT_TRUE(write_within_a_second("one").succeeded());
+  const ChaosInjection injection{.fault = ChaosFault::stalled_output, .pause_us = 20'000};
+  LastingFault fault(env_, setup_, {.output = &output}, injection);
+  EXPECT_EQ(fault.what(), "nobody reads the output for 0.0 s");
+  ASSERT_TRUE(fault.begin().ok());
+  fault.since(99);
+  EXPECT_FALSE(fault.is_over(100)) << "steps do not end it";
+  EXPECT_EQ(write_within_a_second("two").how, CommandEnd::How::timed_out);
+  EXPECT_TRUE(fault.is_over(1));
+  ASSERT_TRUE(fault.end().ok());
+  EXPECT_EQ(output.read(), "one\n") << "and what filled it is left out";
+  EXPECT_TRUE(write_within_a_second("three").succeeded());
+  EXPECT_EQ(output.read(), "three\n");
+}
+
+TEST_F(LastingFaultTest, AStalledDiskTakesNoWriteUntilItResumes) {
+  if (const std::string reason = StallingDisk::why_not(env_); !reason.empty()) GTEST_SKIP() << reason;
+  if (const Result<void> own = posix_mounts().begin_own(); !own.ok()) GTEST_SKIP() << own.error().message;
+  const std::string directory = folder_ + "/run";
+  {
+    Result<std::unique_ptr<StallingDisk>> disk =
+        StallingDisk::mount(env_, posix_mounts(), directory, std::uint64_t{32} << 20);
+    ASSERT_TRUE(disk.ok()) << disk.error().message;
+    ASSERT_TRUE(env_.append_line(directory + "/log", "one").ok());
+    const ChaosInjection injection{.fault = ChaosFault::stalled_disk, .pause_us = 200'000};
+    LastingFault fault(env_, setup_, {.stalling_disk = disk->get()}, injection);
+    const std::int64_t begin_ns = env_.monotonic_ns();
+    ASSERT_TRUE(fault.begin().ok());
+    std::thread resumes([&] {
+      while (!fault.is_over(0)) env_.sleep_us(1'000);
+      EXPECT_TRUE(fault.end().ok());
+    });
+    EXPECT_TRUE(env_.append_line(directory + "/log", "two").ok()) << "it waits, and does not fail";
+    resumes.join();
+    EXPECT_GE(env_.monotonic_ns() - begin_ns, 200'000'000);
+    ASSERT_TRUE((*disk)->keep().ok());
+  }
+  EXPECT_EQ(env_.read_text(directory + "/log").value(), "one\ntwo\n");
+  EXPECT_THAT(env_.list(folder_).value(), ElementsAre("run")) << "the image is gone";
 }
 
 // What it hides and shows is the system's.

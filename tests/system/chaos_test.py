@@ -168,6 +168,36 @@ class ChaosTest(unittest.TestCase):
         harness.expect_whole_checkpoints(run, 40)
 
 
+    def test_a_disk_and_an_output_that_stall(self):
+        """No call fails, and none returns: the run goes on beside it, and no rank is taken for one that hangs."""
+        output = self.chaos("--faults=stalled_disk,stalled_output", "--faults-max=2", "--seeds=3..6", "--keep", "--parallel.tensor_lanes=2",
+                            "--watchdog.floor=1s", "--log.every_steps=1", code=None)
+        if "left out: the disk stalls" in output and os.environ.get("CI") != "true":
+            self.skipTest(output)
+        self.assertIn("4 of 4 runs ended with the right bits", output)
+        faults = self.result()["faults"]
+        self.assertEqual(set(faults), {"stalled_disk", "stalled_output"}, output)
+        for name, fault in faults.items():
+            self.assertEqual(fault["nothing to mend"], fault["injected"], (name, output))
+        for seed in range(3, 7):
+            run = harness.Run(self.scene, f"campaign/seed-{seed}", [])
+            self.assertEqual([event["step"] for event in run.events("step")], list(range(1, 41)), "the log has all of them, once")
+            self.assertEqual(run.events("fault"), [])
+
+    def test_the_default_config(self):
+        """No key about saving, recovery or the watchdog. What a rank's death costs is some steps, not the run."""
+        config = self.scene.directory / "plain.toml"
+        config.write_text('run.directory = "unset"\nmodel.layers = 2\nmodel.heads = 4\nmodel.width = 64\ntraining.steps = 120\n'
+                          f'data.sources = [{{ path = "{self.scene.text}", format = "text" }}]\ntraining.sequence_length = 64\n')
+        output = self.chaos("--as-configured", "--faults=kill", "--faults-max=2", "--seeds=1..2", "--layouts=3x1x1", "--keep", config=config)
+        self.assertIn("2 of 2 runs ended with the right bits", output)
+        recoveries = [event for seed in (1, 2) for event in harness.Run(self.scene, f"campaign/seed-{seed}", []).events("recovery")]
+        self.assertTrue(recoveries, output)
+        for event in recoveries:
+            self.assertEqual(event["level"], 1, event)
+            self.assertLess(event["lost_steps"], 10, event)
+
+
 class ChaosHostsTest(unittest.TestCase):
     """Hosts that are lost and cut off by commands of the user's, as there are where several hosts are."""
 
