@@ -74,6 +74,64 @@ Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
   return removed;
 }
 
+namespace {
+
+struct OldName {
+  std::string name;
+  std::uint64_t bytes = 0;
+  bool is_needed = false;
+};
+
+// The names in alphabetical order have a rank's own slots before replicas of them.
+std::vector<OldName> old_names(Env& env, const std::vector<std::string>& names, const Digest& run,
+                               const std::optional<SnapshotStep>& resumed) {
+  std::vector<OldName> found;
+  std::set<std::uint32_t> parts_here;
+  for (const std::string& name : names) {
+    OldName old{.name = name};
+    const Result<FileStatus> status = env.status(fmt::format("{}/{}", shared_memory_directory, name));
+    if (!status.ok() || !status->exists) continue;  // it went meanwhile
+    old.bytes = status->bytes;
+    if (resumed.has_value()) {
+      const Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(name);
+      const Result<SnapshotIdentity> identity = memory.ok()
+                                                    ? SnapshotReader::identify((*memory)->bytes(), name)
+                                                    : Result<SnapshotIdentity>(memory.error());
+      const bool is_of_step =
+          identity.ok() && identity->run == run &&
+          SnapshotStep{identity->writer, identity->generation, identity->step} == *resumed;
+      old.is_needed = is_of_step && (!is_of_host(env, *identity) || parts_here.insert(identity->rank).second);
+    }
+    found.push_back(std::move(old));
+  }
+  return found;
+}
+
+}  // namespace
+
+OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed) {
+  OldSnapshots old;
+  const Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
+  if (!names.ok()) return old;  // no shared memory here
+  for (const OldName& each : old_names(env, *names, run, resumed)) {
+    SharedSnapshots& sum = each.is_needed ? old.resumed : old.unneeded;
+    ++sum.count;
+    sum.bytes += each.bytes;
+  }
+  return old;
+}
+
+Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
+                                       const std::optional<SnapshotStep>& resumed) {
+  const Result<FileStatus> there = env.status(shared_memory_directory);
+  if (!there.ok() || !there->exists) return {};
+  HF_TRY(const std::vector<std::string> names, names_with(env, prefix_of(run)));
+  for (const OldName& each : old_names(env, names, run, resumed)) {
+    if (!each.is_needed) HF_TRY_VOID(env.remove_shared_memory(each.name));
+  }
+  return {};
+}
+
 std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<SnapshotIdentity>>& offers,
                                               const SnapshotStep& after,
                                               std::span<const SnapshotStep> passed_over) {

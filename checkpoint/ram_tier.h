@@ -42,6 +42,16 @@ struct SnapshotStep {
   std::uint64_t writer = 0, generation = 0, step = 0;
   bool operator==(const SnapshotStep&) const = default;
 };
+// What the run has in the shared memory of this host when it goes on from `resumed` (none: from elsewhere).
+struct OldSnapshots {
+  SharedSnapshots resumed;   // one copy of each part of that step; those of other hosts that are seen here
+  SharedSnapshots unneeded;  // all else: other steps, second copies, slots that are not sealed
+};
+OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed);
+// Removes what count_old_snapshots() calls unneeded; what others remove at the same time is not an error.
+Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
+                                       const std::optional<SnapshotStep>& resumed);
+
 // Returns the newest (generation, step) after `after` that is in RAM whole: the slots that the ranks offer,
 // each those of its host, hold every part of it. Whose host has which part does not matter. Never one of
 // `passed_over`, which turned out to be damaged. Of two starts that both have the step, the one with the

@@ -189,9 +189,12 @@ std::vector<Option> elastic_options() {
       duration("elastic.recovery_timeout", HF_FIELD(elastic.recovery_timeout_ms), {100, kDay_ms}, kSafe,
                "Longest time that the ranks which are left may take to come together after a death; past it "
                "the run ends, to be started again"),
-      duration("elastic.memory_timeout", HF_FIELD(elastic.memory_timeout_ms), {0, kDay_ms}, kSafe,
-               "How long a rank waits for memory of its GPU that other processes hold: one that was killed "
-               "gives it back only after some seconds. Past it the run ends with 76, to be started again"),
+      duration(
+          "elastic.memory_timeout", HF_FIELD(elastic.memory_timeout_ms), {0, kDay_ms}, kSafe,
+          "How long the ranks wait for memory of a GPU or a host that other processes hold: one that was "
+          "killed gives it back only after some seconds. Past it there are fewer snapshots in memory, then "
+          "fewer ranks as far as elastic.min_data_parallel allows, and else the run ends with 76, to be "
+          "started again"),
       choice(
           "elastic.grow", HF_FIELD(elastic.grow), {"auto", "off"}, kSafe,
           "A run that lost ranks: auto = starts new ones between two steps, where MPI can, until it has the "

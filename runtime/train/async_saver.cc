@@ -33,6 +33,12 @@ Result<void> AsyncSaver::prepare() {
 
 Result<void> AsyncSaver::make_replicas() {
   if (worker_->buddies().empty()) return {};
+  if (const MemoryDecision& decision = worker_->memory_decision();
+      decision.room.tiers != SnapshotTiers::all) {
+    replica_complaint_ =
+        decision.complaint + ". A host that is lost costs the steps since the newest checkpoint on disk";
+    return {};
+  }
   Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*worker_, writer_);
   if (replicas.ok()) {
     replicas_ = std::move(replicas).value();
@@ -68,6 +74,7 @@ bool AsyncSaver::is_saving() const {
 }
 
 Result<bool> AsyncSaver::begin(bool to_disk) {
+  take_last_slot();
   if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();
   save->report.step = worker_->state().step;
@@ -187,8 +194,20 @@ void AsyncSaver::confirm_newest() {
 void AsyncSaver::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (std::exchange(older_removed_, true)) return;
-  cleanup_.start(
-      [this] { return remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_); });
+  cleanup_.start([this, lacks_slot = memory_->lacks_slot()]() -> Result<std::unique_ptr<SharedMemory>> {
+    HF_TRY_VOID(outcome_of(remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_)));
+    if (!lacks_slot) return std::unique_ptr<SharedMemory>();
+    return SnapshotMemory::make_last_slot(*worker_, writer_);
+  });
+}
+
+// Where it could not be made two have to do: some snapshots are left out then.
+void AsyncSaver::take_last_slot() {
+  if (!memory_->lacks_slot() || !cleanup_.finished()) return;
+  Result<std::unique_ptr<SharedMemory>> slot = cleanup_.take();
+  if (!slot.ok() || *slot == nullptr) return;
+  const std::span<std::byte> memory = memory_->add(std::move(slot).value());
+  snapshots_.push_back(std::make_unique<Snapshot>(*worker_, memory, writer_));
 }
 
 void AsyncSaver::begin_sending(const Snapshot& snapshot) {

@@ -110,6 +110,7 @@ class AsyncSaver {
 
   bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
   Snapshot* free_snapshot() const;
+  void take_last_slot();
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
@@ -142,9 +143,11 @@ class AsyncSaver {
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
   std::vector<ReplicaReport> replica_reports_;
-  BackgroundJob<std::int64_t> publish_;     // how long it took, in ns
-  BackgroundJob<SharedSnapshots> cleanup_;  // of other starts' snapshots
-  std::unique_ptr<Replicas> replicas_;      // null: none
+  BackgroundJob<std::int64_t> publish_;  // how long it took, in ns
+  // Removes other starts' snapshots, and then makes the slot that there was no room for; null where there is
+  // none to make.
+  BackgroundJob<std::unique_ptr<SharedMemory>> cleanup_;
+  std::unique_ptr<Replicas> replicas_;  // null: none
 };
 
 }  // namespace holdfast

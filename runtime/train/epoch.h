@@ -18,6 +18,7 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
 struct EpochEnd {
   ExitCode code = ExitCode::done;  // of the run
   bool grows = false;              // the run does not end: all stand still for new ranks to come
+  bool shrinks = false;            // nor here: fewer ranks compute, because the hosts have too little memory
 };
 
 class Epoch {

@@ -63,7 +63,14 @@ Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t wri
 Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
   if (const std::string removal = shared_memory_removal(worker.env()); !removal.empty())
     return fail(ExitCode::does_not_fit, "{}", removal);
-  for (int slot = 0; slot < shared_slots; ++slot) {
+  const MemoryDecision& decision = worker.memory_decision();
+  if (decision.room.tiers == SnapshotTiers::none) {
+    return fail(ExitCode::does_not_fit,
+                "{}. A process that is lost costs the steps since the newest checkpoint on disk",
+                decision.complaint);
+  }
+  const int slots_now = shared_slots - (decision.room.third_slot_later ? 1 : 0);
+  for (int slot = 0; slot < slots_now; ++slot) {
     const std::string name =
         snapshot_name(digest_of(worker.state().memory_id), writer, worker.communicator().rank(), slot);
     HF_TRY(std::unique_ptr<SharedMemory> memory,
@@ -72,6 +79,21 @@ Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
     shared_.push_back(std::move(memory));
   }
   return {};
+}
+
+Result<std::unique_ptr<SharedMemory>> SnapshotMemory::make_last_slot(Worker& worker, std::uint64_t writer) {
+  const std::string name = snapshot_name(digest_of(worker.state().memory_id), writer,
+                                         worker.communicator().rank(), shared_slots - 1);
+  HF_TRY(std::unique_ptr<SharedMemory> memory,
+         worker.env().create_shared_memory(name, worker.snapshot_bytes()));
+  touch(memory->bytes(), /*threads=*/1);
+  return memory;
+}
+
+std::span<std::byte> SnapshotMemory::add(std::unique_ptr<SharedMemory> slot) {
+  slots_.push_back(slot->bytes());
+  shared_.push_back(std::move(slot));
+  return slots_.back();
 }
 
 }  // namespace holdfast

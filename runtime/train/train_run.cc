@@ -45,6 +45,8 @@ Result<ExitCode> TrainRun::run() {
       code = run_guarded([&] { return recover(code.error()); });
     } else if (code.ok() && std::exchange(grows_, false)) {
       code = run_guarded([this] { return grow(); });
+    } else if (code.ok() && std::exchange(shrinks_, false)) {
+      code = run_guarded([this] { return shrink_to_memory(); });
     } else {
       return code;
     }
@@ -172,14 +174,30 @@ Result<ExitCode> TrainRun::run_epoch() {
   if (seated && !world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
   if (!end.ok()) return end.error();
   grows_ = end->grows;
-  if (!seated && !grows_) remove_old_snapshots({});  // of those that died on this host
+  shrinks_ = end->shrinks;
+  if (!seated && !grows_ && !shrinks_) remove_old_snapshots({});  // of those that died on this host
   return end->code;
+}
+
+// Fewer copies of the model take less memory of the hosts; the ranks that step aside are spares.
+Result<ExitCode> TrainRun::shrink_to_memory() {
+  wish_.data_most = epoch_->seating().shape.data - 1;
+  worker_.reset();
+  epoch_.reset();
+  HF_TRY_VOID(take_seats(wish_));
+  return run_epoch();
 }
 
 Result<EpochEnd> TrainRun::run_seat() {
   if (!standing_.log_opened.has_value()) standing_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
-  HF_TRY_VOID(build_worker());
+  if (const Result<void> built = build_worker(); !built.ok()) {
+    const int copies = epoch_->seating().shape.data;
+    const bool shrinks = memory_.lacks && !seats().communicator.abandoned() && copies > wish_.data_least;
+    if (!shrinks) return built.error();
+    if (first_) tell("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
+    return EpochEnd{.shrinks = true};
+  }
   times_.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(agree(device_->status()));
@@ -189,24 +207,39 @@ Result<EpochEnd> TrainRun::run_seat() {
     recovery_->load_ns += times_.worker_ns + times_.state_ns;
     recovery_->resumed_step = step();
     recovery_->resumed_from = resumed_from();
-    const bool from_ram = start_.snapshot.has_value();
-    remove_old_snapshots(from_ram ? std::optional(start_.snapshot->writer) : std::nullopt);
   }
+  remove_old_snapshots(start_.snapshot);
   HF_TRY_VOID(open_log());
   if (recovery_.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
   return train();
 }
 
 // Before anybody makes new ones, and after all have read: else every death would leave a set of slots until
-// the next confirmation. What cannot be removed now goes then.
-void TrainRun::remove_old_snapshots(std::optional<std::uint64_t> kept_writer) {
+// the next confirmation. What cannot be removed now goes then. Of `resumed` one copy of each part stays.
+void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
   if (standing_.memory_id.empty()) return;
-  static_cast<void>(remove_snapshots(launched_.env, digest_of(standing_.memory_id), kept_writer).ok());
+  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(standing_.memory_id), resumed).ok());
+}
+
+// A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
+// lacked with more ranks, the wait is over.
+MemoryTerms TrainRun::memory_terms() const {
+  const std::string& id = standing_.memory_id.empty() ? start_.memory_id : standing_.memory_id;
+  const bool is_launched_layout =
+      !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
+  return {.timeout_ms = memory_.lacks ? 0 : config_.elastic.memory_timeout_ms,
+          .had = start_.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
+          .has_all_ranks = is_launched_layout,
+          .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
+          .resumed = start_.snapshot};
 }
 
 Result<void> TrainRun::build_worker() {
   HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
   const Mesh mesh(epoch_->seating().shape);
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(seats().communicator, waiter(), launched_.env.host_name()));
+  const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_name()));
   HF_TRY(std::vector<int> buddies, join_buddies(seats(), waiter(), config_, mesh));
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   if (config_.data.ledger && ledger_ == nullptr) {
@@ -221,15 +254,17 @@ Result<void> TrainRun::build_worker() {
                                                            .mesh = mesh,
                                                            .buddies = std::move(buddies),
                                                            .data = data_,
-                                                           .ranks_on_host = launched_.ranks_on_host,
+                                                           .ranks_on_host = ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),
                                                            .gpu = exchange_.gpu,
                                                            .epoch = epoch,
                                                            .watch = launched_.watch,
-                                                           .ledger = ledger_.get()});
+                                                           .ledger = ledger_.get(),
+                                                           .memory = memory_terms(),
+                                                           .memory_decision = &memory_});
   // A rank may have waited for memory that a process which died still held.
-  const std::int64_t memory_ms = config_.device == "cpu" ? 0 : config_.elastic.memory_timeout_ms;
-  HF_TRY_VOID(agree(outcome_of(worker), waiter().with_timeout(waiter().timeout_ms() + memory_ms)));
+  HF_TRY_VOID(agree(outcome_of(worker),
+                    waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms)));
   worker_ = std::move(worker).value();
   return show_slow_paths();
 }

@@ -57,7 +57,9 @@ class TrainRun {
   Result<void> take_lock();
   Result<ExitCode> run_epoch();
   Result<EpochEnd> run_seat();
-  void remove_old_snapshots(std::optional<std::uint64_t> kept_writer);
+  void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
+  MemoryTerms memory_terms() const;
+  Result<ExitCode> shrink_to_memory();
   Result<void> build_worker();
   Result<void> show_slow_paths();
   Result<void> load_state();
@@ -154,8 +156,10 @@ class TrainRun {
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
   bool grows_ = false;                      // all stand still for it
-  bool admits_ = false;                     // new ranks are there, and have not joined yet
-  std::int64_t disturbed_ns_ = 0;           // the last fault or attempt to grow; 0: none so far
+  bool shrinks_ = false;                    // fewer copies of the model are to go on
+  MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker
+  bool admits_ = false;            // new ranks are there, and have not joined yet
+  std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far
 };
 
 }  // namespace holdfast

@@ -74,6 +74,7 @@ Result<ExitCode> Trainer::run_steps() {
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
   HF_TRY_VOID(prepare_saves());
+  HF_TRY_VOID(free_old_snapshots());
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
@@ -129,6 +130,23 @@ Result<void> Trainer::prepare_saves() {
   if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
   cadence_.emplace(config, parts_.failures);
   return {};
+}
+
+// Without a RAM tier there is never a newer snapshot, so those that the run resumed from would take memory to
+// its end. They go when the disk has the state; where that fails they stay.
+Result<void> Trainer::free_old_snapshots() {
+  if (!parts_.only_in_memory || (saver_ && saver_->has_ram_tier())) return {};
+  Worker& worker = parts_.worker;
+  const Result<void> saved = save();
+  if (!saved.ok() && (worker.communicator().abandoned() || saved.error().code == ExitCode::communication))
+    return saved;
+  if (!saved.ok()) {
+    parts_.progress.say("the RAM snapshots of the last start stay: " + saved.error().message);
+    return {};
+  }
+  return agree_on_outcome(worker.communicator(), worker.waiter(),
+                          outcome_of(remove_snapshots(worker.env(), digest_of(worker.state().memory_id))),
+                          worker.env().host_name());
 }
 
 // Lines that wait have no later step to be tried again in: all of them are in their files now, or the run

@@ -53,6 +53,7 @@ class Trainer {
   Result<void> begin_save(bool to_disk);
   Result<ExitCode> stand_still(bool to_disk);
   Result<void> prepare_saves();
+  Result<void> free_old_snapshots();
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);

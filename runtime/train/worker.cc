@@ -8,7 +8,6 @@
 #include "parallel/device_wait.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/available_memory.h"
 #include "runtime/train/device_loss.h"
 #include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
@@ -152,16 +151,38 @@ void Worker::reserve() {
   if (saves_while_training(config())) reserve_snapshot();
 }
 
-// Agreed on before anybody touches memory: what a rank of this host took would be missing in another's count.
+SnapshotTiers Worker::wanted_tiers() const {
+  if (config().checkpoint.ram_every_steps == 0) return SnapshotTiers::none;
+  return buddies().empty() ? SnapshotTiers::own : SnapshotTiers::all;
+}
+
+// What a rank holds on the host. Without snapshots in shared memory it has one of ordinary memory.
+RankMemory Worker::memory_needs() const {
+  RankMemory needs{.slot_bytes = snapshot_bytes_};
+  const std::uint64_t planned =
+      inputs_.device.host_sees_memory() ? plan_.total_bytes() : plan_.total_bytes(MemoryPlace::host_visible);
+  const std::uint64_t own_slots = SnapshotMemory::shared_slots * snapshot_bytes_;
+  for (RankMemory::Need& need : needs.need) need.own_bytes = planned;
+  if (wanted_tiers() == SnapshotTiers::none) return needs;
+  needs.need[static_cast<std::size_t>(SnapshotTiers::none)].own_bytes += snapshot_bytes_;
+  needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = own_slots;
+  needs.need[static_cast<std::size_t>(SnapshotTiers::all)].shared_bytes = shared_snapshot_bytes();
+  return needs;
+}
+
 Result<void> Worker::agree_it_fits() {
-  std::optional<std::uint64_t> available = available_memory_bytes(env());
-  if (available.has_value()) {
-    const std::uint64_t shared = shared_snapshot_bytes() * static_cast<std::uint64_t>(inputs_.ranks_on_host);
-    available = *available - std::min(*available, shared);
-  }
-  return agree_on_outcome(communicator(), waiter_,
-                          check_fits(plan_, available, inputs_.ranks_on_host, device().host_sees_memory()),
-                          env().host_name());
+  const Result<void> agreed = agree_on_memory(
+      {.communicator = communicator(), .waiter = waiter_, .env = env(), .watch = inputs_.watch},
+      memory_needs(), wanted_tiers(), inputs_.memory, memory_decision_);
+  if (inputs_.memory_decision != nullptr) *inputs_.memory_decision = memory_decision_;
+  if (agreed.ok() || agreed.error().code != ExitCode::does_not_fit) return agreed;
+  // It is too large for this host alone, too: then its table says which part is.
+  const std::optional<MemoryRoom> room = memory_room(env());
+  if (!room.has_value()) return agreed;
+  const Result<void> fits =
+      check_fits(plan_, room->total_bytes, inputs_.ranks_on_host, device().host_sees_memory());
+  const Result<void> all = agree_on_outcome(communicator(), waiter_, fits, env().host_name());
+  return all.ok() ? agreed : all;
 }
 
 std::uint64_t Worker::shared_snapshot_bytes() const {

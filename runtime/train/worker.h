@@ -26,6 +26,7 @@
 #include "runtime/optim/sharded_optimizer.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/ledger.h"
+#include "runtime/train/memory_agreement.h"
 #include "runtime/train/pipeline_links.h"
 #include "runtime/train/rank_exchange.h"
 #include "runtime/train/run_state.h"
@@ -53,12 +54,15 @@ struct WorkerInputs {
   std::uint64_t epoch = 0;     // for it: of the communicator, in the names that NCCL's own log shows
   RankWatch* watch = nullptr;  // hears of its waits, and has the ring of its spans; null: nobody
   Ledger* ledger = nullptr;    // of this process; null unless data.ledger
+  MemoryTerms memory = {};     // where the hosts have too little
+  // Gets what all ranks decided about memory, also where create() fails for lack of it; null: nobody asks.
+  MemoryDecision* memory_decision = nullptr;
 };
 
 class Worker {
  public:
   // Connects NCCL, plans and allocates all memory and prepares every kernel; all ranks together.
-  // ExitCode::does_not_fit when it does not, on any host.
+  // Errors: those of agree_on_memory() where some host has too little memory.
   static Result<std::unique_ptr<Worker>> create(const WorkerInputs& inputs);
   // The same worker as a planner needs it (planned_rank.h): all memory is reserved and bound, but nobody is
   // asked whether it fits and no kernel is prepared. Its peers need not be there, its device need not run.
@@ -130,6 +134,9 @@ class Worker {
   const std::vector<int>& buddies() const { return inputs_.buddies; }
   int buddy() const;
   std::vector<int> kept_ranks() const;
+  // Tiers of snapshots that the config asks for, and those that there is memory for, with why it is less.
+  SnapshotTiers wanted_tiers() const;
+  const MemoryDecision& memory_decision() const { return memory_decision_; }
   // Of snapshots and replicas in shared memory, beside the memory plan.
   std::uint64_t shared_snapshot_bytes() const;
   int host_threads() const;  // for work of the host while the device rests
@@ -163,6 +170,7 @@ class Worker {
   Result<void> connect_nccl();
   void connect_tensor_group();
   void leave(const Error& error);  // runtime/train/device_loss.h
+  RankMemory memory_needs() const;
   Result<void> agree_it_fits();
   Result<void> allocate();
 
@@ -201,6 +209,7 @@ class Worker {
   std::span<double> loss_sums_;
   std::span<std::byte> snapshot_memory_;
   std::uint64_t snapshot_bytes_ = 0;
+  MemoryDecision memory_decision_;
 };
 
 }  // namespace holdfast

@@ -1222,6 +1222,27 @@ class Errors(unittest.TestCase):
         self.assertEqual(again.returncode, 0)
         self.assertIn("resuming from run/checkpoints/", again.stdout)
 
+    def test_memory_held(self):
+        # Of a size between what is available and what there is: activations grow with the microbatch.
+        text = Path("/proc/meminfo").read_text()
+        total, available = (int(re.search(rf"^{name}: *([0-9]+) kB", text, re.MULTILINE)[1]) * 1024
+                            for name in ("MemTotal", "MemAvailable"))
+        for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+            limit = Path(limit).read_text().strip() if os.path.exists(limit) else "max"
+            if limit != "max" and int(limit) < total:
+                self.skipTest("the memory of this machine is limited by a control group")
+        if total - available < 1 << 30:
+            self.skipTest("hardly any memory of this machine is held")
+
+        def planned(size):
+            said = self.holdfast("check", "run.toml", f"--training.microbatch_size={size}").stdout
+            number, unit = re.search(r"([0-9.]+) ([KMG])iB per rank", said).groups()
+            return float(number) * 1024 ** " KMG".index(unit)
+        small, large = 4000, 40000
+        each = (planned(large) - planned(small)) / (large - small)
+        size = int(large + ((total + available) / 2 - planned(large)) / each)
+        self.expect(self.train(f"--training.microbatch_size={size}", "--elastic.memory_timeout=1s"))
+
     def test_does_not_fit(self):
         (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1\nheads = 2\nwidth = 16", 'preset = "llama-8b"')
                                               .replace("[training]", "[training]\nmicrobatches_per_lane = 65536")
