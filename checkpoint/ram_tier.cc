@@ -16,10 +16,6 @@ std::string prefix_of(const Digest& run) {
   return fmt::format("holdfast-{}-", to_hex(run));
 }
 
-std::string prefix_of(const Digest& run, std::uint64_t writer) {
-  return fmt::format("{}{:016x}-", prefix_of(run), writer);
-}
-
 Result<std::vector<std::string>> names_with(Env& env, const std::string& prefix) {
   HF_TRY(std::vector<std::string> names, env.list(shared_memory_directory));
   std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix); });
@@ -33,12 +29,29 @@ bool is_of_host(Env& env, const SnapshotIdentity& identity) {
 
 }  // namespace
 
+std::string writer_prefix(const Digest& run, std::uint64_t writer) {
+  return fmt::format("{}{:016x}-", prefix_of(run), writer);
+}
+
+std::string path_of_slot(const std::string& name) {
+  return fmt::format("{}/{}", shared_memory_directory, name);
+}
+
+SnapshotStep step_of(const SnapshotIdentity& identity) {
+  return {.writer = identity.writer, .generation = identity.generation, .step = identity.step};
+}
+
+std::vector<std::string> snapshot_names(Env& env, const Digest& run) {
+  const Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
+  return names.ok() ? *names : std::vector<std::string>();
+}
+
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot) {
-  return fmt::format("{}{:05}-{}", prefix_of(run, writer), rank, slot);
+  return fmt::format("{}{:05}-{}", writer_prefix(run, writer), rank, slot);
 }
 
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot) {
-  return fmt::format("{}{:05}-replica-{}", prefix_of(run, writer), rank, slot);
+  return fmt::format("{}{:05}-replica-{}", writer_prefix(run, writer), rank, slot);
 }
 
 std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run) {
@@ -61,7 +74,7 @@ Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
   if (!there.ok() || !there->exists) return SharedSnapshots{};
   SharedSnapshots removed;
   HF_TRY(const std::vector<std::string> names, names_with(env, prefix_of(run)));
-  const std::string kept = kept_writer.has_value() ? prefix_of(run, *kept_writer) : "";
+  const std::string kept = kept_writer.has_value() ? writer_prefix(run, *kept_writer) : "";
   for (const std::string& name : names) {
     if (!kept.empty() && name.starts_with(kept)) continue;
     if (const Result<FileStatus> status = env.status(fmt::format("{}/{}", shared_memory_directory, name));
@@ -83,13 +96,15 @@ struct OldName {
 };
 
 // The names in alphabetical order have a rank's own slots before replicas of them.
-std::vector<OldName> old_names(Env& env, const std::vector<std::string>& names, const Digest& run,
-                               const std::optional<SnapshotStep>& resumed) {
+std::vector<OldName> old_names(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed,
+                               std::optional<std::uint64_t> except_writer) {
   std::vector<OldName> found;
   std::set<std::uint32_t> parts_here;
-  for (const std::string& name : names) {
+  const std::string except = except_writer.has_value() ? writer_prefix(run, *except_writer) : "";
+  for (const std::string& name : snapshot_names(env, run)) {
+    if (!except.empty() && name.starts_with(except)) continue;
     OldName old{.name = name};
-    const Result<FileStatus> status = env.status(fmt::format("{}/{}", shared_memory_directory, name));
+    const Result<FileStatus> status = env.status(path_of_slot(name));
     if (!status.ok() || !status->exists) continue;  // it went meanwhile
     old.bytes = status->bytes;
     if (resumed.has_value()) {
@@ -97,9 +112,7 @@ std::vector<OldName> old_names(Env& env, const std::vector<std::string>& names, 
       const Result<SnapshotIdentity> identity = memory.ok()
                                                     ? SnapshotReader::identify((*memory)->bytes(), name)
                                                     : Result<SnapshotIdentity>(memory.error());
-      const bool is_of_step =
-          identity.ok() && identity->run == run &&
-          SnapshotStep{identity->writer, identity->generation, identity->step} == *resumed;
+      const bool is_of_step = identity.ok() && identity->run == run && step_of(*identity) == *resumed;
       old.is_needed = is_of_step && (!is_of_host(env, *identity) || parts_here.insert(identity->rank).second);
     }
     found.push_back(std::move(old));
@@ -109,11 +122,18 @@ std::vector<OldName> old_names(Env& env, const std::vector<std::string>& names, 
 
 }  // namespace
 
+std::set<std::string> needed_snapshots(Env& env, const Digest& run,
+                                       const std::optional<SnapshotStep>& resumed) {
+  std::set<std::string> needed;
+  for (const OldName& each : old_names(env, run, resumed, std::nullopt)) {
+    if (each.is_needed) needed.insert(each.name);
+  }
+  return needed;
+}
+
 OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed) {
   OldSnapshots old;
-  const Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
-  if (!names.ok()) return old;  // no shared memory here
-  for (const OldName& each : old_names(env, *names, run, resumed)) {
+  for (const OldName& each : old_names(env, run, resumed, std::nullopt)) {
     SharedSnapshots& sum = each.is_needed ? old.resumed : old.unneeded;
     ++sum.count;
     sum.bytes += each.bytes;
@@ -122,11 +142,9 @@ OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optiona
 }
 
 Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
-                                       const std::optional<SnapshotStep>& resumed) {
-  const Result<FileStatus> there = env.status(shared_memory_directory);
-  if (!there.ok() || !there->exists) return {};
-  HF_TRY(const std::vector<std::string> names, names_with(env, prefix_of(run)));
-  for (const OldName& each : old_names(env, names, run, resumed)) {
+                                       const std::optional<SnapshotStep>& resumed,
+                                       std::optional<std::uint64_t> except_writer) {
+  for (const OldName& each : old_names(env, run, resumed, except_writer)) {
     if (!each.is_needed) HF_TRY_VOID(env.remove_shared_memory(each.name));
   }
   return {};

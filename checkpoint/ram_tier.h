@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,20 @@ namespace holdfast {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
+// What all names of a writer's slots and replicas begin with.
+std::string writer_prefix(const Digest& run, std::uint64_t writer);
+// Returns the path of a slot's file, for Env::rename().
+std::string path_of_slot(const std::string& name);
+// Names of all slots and replicas of the run on this host, sealed or not; none where there is no shared
+// memory.
+std::vector<std::string> snapshot_names(Env& env, const Digest& run);
+
+// One step of one start.
+struct SnapshotStep {
+  std::uint64_t writer = 0, generation = 0, step = 0;
+  bool operator==(const SnapshotStep&) const = default;
+};
+SnapshotStep step_of(const SnapshotIdentity& identity);
 
 struct FoundSnapshot {
   std::string name;
@@ -37,20 +52,20 @@ struct SharedSnapshots {
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer = {});
 
-// One step of one start.
-struct SnapshotStep {
-  std::uint64_t writer = 0, generation = 0, step = 0;
-  bool operator==(const SnapshotStep&) const = default;
-};
 // What the run has in the shared memory of this host when it goes on from `resumed` (none: from elsewhere).
 struct OldSnapshots {
   SharedSnapshots resumed;   // one copy of each part of that step; those of other hosts that are seen here
   SharedSnapshots unneeded;  // all else: other steps, second copies, slots that are not sealed
 };
 OldSnapshots count_old_snapshots(Env& env, const Digest& run, const std::optional<SnapshotStep>& resumed);
-// Removes what count_old_snapshots() calls unneeded; what others remove at the same time is not an error.
-Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
+// Names of those that count as `resumed`; every rank of the host finds the same.
+std::set<std::string> needed_snapshots(Env& env, const Digest& run,
                                        const std::optional<SnapshotStep>& resumed);
+// Removes what counts as `unneeded`, but for what `except_writer` has made; what others remove at the same
+// time is not an error.
+Result<void> remove_unneeded_snapshots(Env& env, const Digest& run,
+                                       const std::optional<SnapshotStep>& resumed,
+                                       std::optional<std::uint64_t> except_writer = {});
 
 // Returns the newest (generation, step) after `after` that is in RAM whole: the slots that the ranks offer,
 // each those of its host, hold every part of it. Whose host has which part does not matter. Never one of

@@ -141,6 +141,10 @@ SnapshotIdentity identity_of(const SlotHeader& header) {
 
 }  // namespace
 
+void unseal_snapshot(std::span<std::byte> slot) {
+  if (slot.size() >= sizeof(SlotHeader)) clear_header(slot);
+}
+
 std::string to_text(std::span<const ShardSpec> specs) {
   Json list = Json::array();
   for (const ShardSpec& spec : specs) list.push_back(to_json(spec));

@@ -23,6 +23,9 @@
 
 namespace holdfast {
 
+// Makes a slot, sealed or not, one that counts for nothing. Before anything else changes.
+void unseal_snapshot(std::span<std::byte> slot);
+
 // Whose state at which time. Steps are ordered by (generation, step).
 struct SnapshotIdentity {
   Digest run;                // of the run's id

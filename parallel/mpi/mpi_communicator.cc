@@ -105,9 +105,9 @@ Result<Communicator::Request> MpiCommunicator::receive(std::span<std::byte> targ
 }
 
 Result<bool> MpiCommunicator::test(Request request) {
-  HF_CHECK(0 <= request && static_cast<std::size_t>(request) < slots_.size());
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
+  HF_CHECK(0 <= request && static_cast<std::size_t>(request) < slots_.size());
   // MPI_Test of a completed part is a null request, which is complete at once.
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     Slot& slot = slots_[static_cast<std::size_t>(index)];
@@ -180,6 +180,13 @@ void MpiCommunicator::abandon() {
 void MpiCommunicator::close() {
   const std::lock_guard guard(mutex_);
   abandoned_ = true;
+}
+
+void MpiCommunicator::release_requests() {
+  const std::lock_guard guard(mutex_);
+  if (std::ranges::any_of(slots_, [](const Slot& slot) { return slot.request != MPI_REQUEST_NULL; })) return;
+  std::vector<Slot>().swap(slots_);
+  std::vector<Request>().swap(free_);
 }
 
 void MpiCommunicator::give_up() {

@@ -50,6 +50,9 @@ class MpiCommunicator final : public Communicator {
   // As abandon(), for a process that ends now: no request is seen to its end.
   void revoke_only();
   void close();  // MPI is about to be finalised: every later call is an error
+  // Frees the table of requests (about 230 KB) of an epoch that is over, if none of them is under way. MPI's
+  // own handle stays for the life of the process (mpi_world.h), and this object with it.
+  void release_requests();
   bool abandoned() override;
   bool told_by_another();  // ShrinkingWorld
 

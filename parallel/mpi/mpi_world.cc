@@ -66,6 +66,7 @@ MpiWorld::MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener) : env_
 
 void MpiWorld::begin_epoch(MPI_Comm next, std::vector<int> launched_ranks) {
   MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
+  current().release_requests();
   epochs_.push_back(std::make_unique<MpiCommunicator>(*env_, next, /*fault_tolerant=*/true,
                                                       std::move(launched_ranks), listener_, cut_off_));
 }

@@ -82,6 +82,7 @@ std::vector<std::string> points_of(const Config& config) {
         name.starts_with("step.") ||
         ((name.starts_with("save.") || name.starts_with("retain.")) && config.checkpoint.every_steps != 0) ||
         (name.starts_with("snapshot.") && (snapshots || config.checkpoint.every_steps != 0)) ||
+        (name.starts_with("slot.") && snapshots) ||
         (name.starts_with("replica.") && snapshots && config.checkpoint.replicas == "on") ||
         (name.starts_with("evaluation.") && config.evaluation.every_steps > 0);
     if (passed) points.emplace_back(name);

@@ -3,32 +3,47 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
+#include "runtime/core/tell.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/shard_options.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
 
-AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer)
-    : worker_(&worker), store_(&store), writer_(writer), first_(worker.communicator().rank() == 0) {}
+AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
+                       const std::optional<SnapshotStep>& resumed)
+    : worker_(&worker),
+      store_(&store),
+      writer_(writer),
+      resumed_(resumed),
+      first_(worker.communicator().rank() == 0) {}
 
 // What is still under way then nobody will vote for.
 AsyncSaver::~AsyncSaver() {
   cancelled_ = true;
+  cleanup_.wait();    // it uses the pool, to which all slots go
   replicas_.reset();  // which waits for nobody, and reads slots
   saves_.clear();
   publish_.wait();
-  cleanup_.wait();
+  snapshots_.clear();
+  if (memory_.has_value() && worker_->slots() != nullptr) memory_->keep_in(*worker_->slots());
 }
 
 Result<void> AsyncSaver::prepare() {
   HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
                                first_ ? store_->remove_leftovers() : Result<void>(),
                                worker_->env().host_name()));
-  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
+  const Digest run = digest_of(worker_->state().memory_id);
+  if (worker_->slots() != nullptr) worker_->slots()->begin(worker_->env(), run, writer_, resumed_);
+  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_, resumed_.has_value()));
   for (const std::span<std::byte> slot : memory_->slots())
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
-  return memory_->outlives_process() ? make_replicas() : Result<void>();
+  if (!memory_->outlives_process()) return {};
+  HF_TRY_VOID(make_replicas());
+  // All ranks of the host have taken what they need of the old ones.
+  if (worker_->slots() != nullptr) worker_->slots()->forget_unneeded();
+  static_cast<void>(remove_unneeded_snapshots(worker_->env(), run, resumed_, writer_).ok());  // else they go later
+  return {};
 }
 
 Result<void> AsyncSaver::make_replicas() {
@@ -74,7 +89,6 @@ bool AsyncSaver::is_saving() const {
 }
 
 Result<bool> AsyncSaver::begin(bool to_disk) {
-  take_last_slot();
   if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();
   save->report.step = worker_->state().step;
@@ -164,12 +178,16 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
     votes.to_disk = due.to_disk ? 1 : 0;
     votes.to_ram = due.to_ram ? 1 : 0;
   }
+  const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
+  votes.last_slots = has_last ? 1 : 0;
   if (sent_ != nullptr && replicas_->finished())
     (replicas_->succeeded() ? votes.replicated : votes.unreplicated) = 1;
   return votes;
 }
 
 Result<void> AsyncSaver::advance(const SaveVotes& sums) {
+  if (sums.last_slots == worker_->communicator().size())
+    snapshots_.push_back(std::make_unique<Snapshot>(*worker_, memory_->slots().back(), writer_));
   HF_TRY_VOID(end_sending(sums));
   confirm_newest();
   if (sums.published + sums.unpublished > 0) end_publishing(sums.published > 0);
@@ -194,20 +212,23 @@ void AsyncSaver::confirm_newest() {
 void AsyncSaver::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (std::exchange(older_removed_, true)) return;
-  cleanup_.start([this, lacks_slot = memory_->lacks_slot()]() -> Result<std::unique_ptr<SharedMemory>> {
-    HF_TRY_VOID(outcome_of(remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_)));
-    if (!lacks_slot) return std::unique_ptr<SharedMemory>();
-    return SnapshotMemory::make_last_slot(*worker_, writer_);
+  cleanup_.start([this]() -> Result<std::monostate> {
+    worker_->env().lower_thread_priority();
+    HF_TRY_VOID(replace_older());
+    return std::monostate();
   });
 }
 
-// Where it could not be made two have to do: some snapshots are left out then.
-void AsyncSaver::take_last_slot() {
-  if (!memory_->lacks_slot() || !cleanup_.finished()) return;
-  Result<std::unique_ptr<SharedMemory>> slot = cleanup_.take();
-  if (!slot.ok() || *slot == nullptr) return;
-  const std::span<std::byte> memory = memory_->add(std::move(slot).value());
-  snapshots_.push_back(std::make_unique<Snapshot>(*worker_, memory, writer_));
+// The slots of the step that was resumed are not needed any more: one of them becomes the slot that lacks.
+Result<void> AsyncSaver::replace_older() {
+  Result<void> made;
+  if (worker_->slots() != nullptr) worker_->slots()->confirmed();
+  if (memory_->lacks_slot()) made = memory_->make_last(*worker_, writer_);
+  if (worker_->slots() != nullptr) worker_->slots()->forget();
+  const Result<void> removed =
+      outcome_of(remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_));
+  if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
+  return made.ok() ? removed : made;
 }
 
 void AsyncSaver::begin_sending(const Snapshot& snapshot) {

@@ -43,6 +43,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "checkpoint/ram_tier.h"
@@ -58,8 +59,10 @@ namespace holdfast {
 
 class AsyncSaver {
  public:
-  // The worker and the store outlive it. `writer`: StartPoint::writer.
-  AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer);
+  // The worker and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
+  // state came from, which stays until a newer step is confirmed; none: from elsewhere.
+  AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
+             const std::optional<SnapshotStep>& resumed = {});
   // Gives up what is being drained, and waits for its threads. Snapshots in shared memory stay.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
@@ -110,13 +113,13 @@ class AsyncSaver {
 
   bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
   Snapshot* free_snapshot() const;
-  void take_last_slot();
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
   Result<void> make_replicas();
   void confirm_newest();
   void confirm(const Snapshot& snapshot);
+  Result<void> replace_older();
   void begin_sending(const Snapshot& snapshot);
   Result<void> end_sending(const SaveVotes& sums);
   void wait_for_disk();
@@ -130,6 +133,7 @@ class AsyncSaver {
   Worker* worker_;
   CheckpointStore* store_;
   std::uint64_t writer_;
+  std::optional<SnapshotStep> resumed_;
   bool first_;  // rank 0, which publishes
   std::optional<SnapshotMemory> memory_;
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
@@ -143,11 +147,9 @@ class AsyncSaver {
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
   std::vector<ReplicaReport> replica_reports_;
-  BackgroundJob<std::int64_t> publish_;  // how long it took, in ns
-  // Removes other starts' snapshots, and then makes the slot that there was no room for; null where there is
-  // none to make.
-  BackgroundJob<std::unique_ptr<SharedMemory>> cleanup_;
-  std::unique_ptr<Replicas> replicas_;  // null: none
+  BackgroundJob<std::int64_t> publish_;    // how long it took, in ns
+  BackgroundJob<std::monostate> cleanup_;  // of other starts' snapshots, one of which becomes the last slot
+  std::unique_ptr<Replicas> replicas_;     // null: none
 };
 
 }  // namespace holdfast

@@ -33,7 +33,8 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
           .started_ns = inputs.started_ns,
           .load_nccl = inputs.load_nccl,
           .membership = inputs.membership,
-          .watch = inputs.watch};
+          .watch = inputs.watch,
+          .spoil_kept_memory = inputs.spoil_kept_memory};
 }
 
 Epoch::Epoch(const TrainInputs& inputs, Seating seating) : world_(inputs), seating_(std::move(seating)) {

@@ -176,21 +176,22 @@ Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, 
 }
 
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
-                                            const Config& config) {
+                                            const Config& config, Device* existing) {
   HF_TRY_VOID(join_device_check(inputs, waiter, config));
-  Result<std::unique_ptr<Device>> device =
-      make_device(inputs.env, config, inputs.config->origin,
-                  {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
-                   .rank_on_host = inputs.rank_on_host,
-                   .ranks_on_host = inputs.ranks_on_host});
+  Result<std::unique_ptr<Device>> device = std::unique_ptr<Device>();
+  if (existing == nullptr) {
+    device = make_device(inputs.env, config, inputs.config->origin,
+                         {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
+                          .rank_on_host = inputs.rank_on_host,
+                          .ranks_on_host = inputs.ranks_on_host});
+  }
   HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
-  std::vector<Fact> facts = {{"device", (*device)->identity(precision_of(config))}};
+  Device& joined = existing == nullptr ? **device : *existing;
+  std::vector<Fact> facts = {{"device", joined.identity(precision_of(config))}};
   if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
-  if (inputs.faults.breaks_device()) {
-    inputs.faults.connect_device(
-        [broken = device->get()](DeviceFault fault) { broken->launch_fault(fault); });
-  }
+  if (inputs.faults.breaks_device())
+    inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });
   return device;
 }
 

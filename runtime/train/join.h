@@ -55,9 +55,9 @@ Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& w
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);
-// The device this rank computes on, of a config without "auto"; the same kind, out of the same library,
-// everywhere.
+// Makes the device this rank computes on, of a config without "auto"; the same kind, out of the same library,
+// everywhere. A rank that has one gives it as `existing`, takes part with that, and gets null.
 Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
-                                            const Config& config);
+                                            const Config& config, Device* existing = nullptr);
 
 }  // namespace holdfast

@@ -18,8 +18,7 @@ class Replicas::Keeper {
     std::array<std::span<std::byte>, ReplicaKeeper::places> places;
     for (std::size_t place = 0; place < places.size(); ++place) {
       const std::string name = replica_name(run, writer, rank, static_cast<int>(place));
-      HF_TRY(std::unique_ptr<SharedMemory> memory,
-             worker.env().create_shared_memory(name, worker.snapshot_bytes_of(rank)));
+      HF_TRY(std::unique_ptr<SharedMemory> memory, worker.make_slot(name, worker.snapshot_bytes_of(rank)));
       keeper->names_.push_back(name);
       places[place] = memory->bytes();
       keeper->memory_.push_back(std::move(memory));
@@ -43,6 +42,10 @@ class Replicas::Keeper {
     }
     if (thread_.joinable()) thread_.join();
     if (!keep_names_) remove_names();
+    if (keep_names_ && worker_->slots() != nullptr) {
+      for (std::size_t i = 0; i < names_.size(); ++i)
+        worker_->slots()->keep(names_[i], std::move(memory_[i]));
+    }
   }
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;

@@ -41,7 +41,8 @@ std::vector<OwnedState> of_kind(std::vector<OwnedState> pieces, std::string_view
   return pieces;
 }
 
-// Of a snapshot that is not sound some may have been read; a start from weights alone expects zeros.
+// Writes zeros: a start from weights alone expects them where a snapshot that is not sound was read in part,
+// or where the memory was used before.
 Result<void> clear_moments(Worker& worker) {
   const auto clear = [](std::span<const OwnedState>,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {
@@ -171,11 +172,13 @@ Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const st
 }
 
 Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory) {
+  if (!worker.arena_was_zero()) HF_TRY_VOID(clear_moments(worker));
   HF_TRY_VOID(agree(worker, read_weights(worker, checkpoint_directory)));
   return worker.publish_parameters();
 }
 
 Result<void> initialize_weights(Worker& worker) {
+  if (!worker.arena_was_zero()) HF_TRY_VOID(clear_moments(worker));
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(worker.spec())) specs.emplace(spec.name, spec);
   const std::uint64_t threads = static_cast<std::uint64_t>(worker.host_threads());

@@ -25,13 +25,15 @@ struct SaveVotes {
   // Of the snapshot that is sent to buddies: this rank's replica is sealed, or it could not be.
   std::int64_t replicated = 0;
   std::int64_t unreplicated = 0;
+  // Has one more slot for snapshots than it uses.
+  std::int64_t last_slots = 0;
   // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
   std::int64_t to_disk = 0;
   std::int64_t to_ram = 0;
 
-  using Words = std::array<std::int64_t, 8>;
+  using Words = std::array<std::int64_t, 9>;
   Words words() const {
-    return {durable, failed, published, unpublished, replicated, unreplicated, to_disk, to_ram};
+    return {durable, failed, published, unpublished, replicated, unreplicated, last_slots, to_disk, to_ram};
   }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
@@ -40,8 +42,9 @@ struct SaveVotes {
             .unpublished = words[3],
             .replicated = words[4],
             .unreplicated = words[5],
-            .to_disk = words[6],
-            .to_ram = words[7]};
+            .last_slots = words[6],
+            .to_disk = words[7],
+            .to_ram = words[8]};
   }
 };
 

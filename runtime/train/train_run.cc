@@ -168,7 +168,11 @@ Result<void> TrainRun::take_lock() {
 Result<ExitCode> TrainRun::run_epoch() {
   admits_ = false;
   const bool seated = epoch_->seated();
-  if (!seated) enter(launched_.watch, Phase::spare, step());
+  if (!seated) {
+    enter(launched_.watch, Phase::spare, step());
+    kept_memory_.release();  // those that compute may need it
+    kept_slots_.forget();
+  }
   const Result<EpochEnd> end = seated ? run_seat() : epoch_->wait_for_end(waiter());
   // A spare that dies now changes nothing.
   if (seated && !world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
@@ -208,14 +212,17 @@ Result<EpochEnd> TrainRun::run_seat() {
     recovery_->resumed_step = step();
     recovery_->resumed_from = resumed_from();
   }
-  remove_old_snapshots(start_.snapshot);
+  // New slots are made of the old ones (SlotPool); where there are to be none the old ones only take memory.
+  if (memory_.room.tiers == SnapshotTiers::none) {
+    kept_slots_.forget();
+    remove_old_snapshots(start_.snapshot);
+  }
   HF_TRY_VOID(open_log());
   if (recovery_.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
   return train();
 }
 
-// Before anybody makes new ones, and after all have read: else every death would leave a set of slots until
-// the next confirmation. What cannot be removed now goes then. Of `resumed` one copy of each part stays.
+// Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
   if (standing_.memory_id.empty()) return;
   static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(standing_.memory_id), resumed).ok());
@@ -261,7 +268,9 @@ Result<void> TrainRun::build_worker() {
                                                            .watch = launched_.watch,
                                                            .ledger = ledger_.get(),
                                                            .memory = memory_terms(),
-                                                           .memory_decision = &memory_});
+                                                           .memory_decision = &memory_,
+                                                           .kept = &kept_memory_,
+                                                           .slots = &kept_slots_});
   // A rank may have waited for memory that a process which died still held.
   HF_TRY_VOID(agree(outcome_of(worker),
                     waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms)));
@@ -353,7 +362,7 @@ Result<EpochEnd> TrainRun::train() {
                    .held_out = held_out_,
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns,
-                   .only_in_memory = start_.snapshot.has_value(),
+                   .resumed = start_.snapshot,
                    .failures = failures_.so_far(launched_.env.wall_time_us()),
                    .grow_at_ns = grow_at_ns()});
   const Result<ExitCode> end = trainer.run();

@@ -43,6 +43,8 @@ struct TrainInputs {
   // Whose communicator the one above is; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
   RankWatch* watch = nullptr;  // is told what this rank is at; null: nobody looks after it
+  // For tests: memory that is used again holds no sensible numbers (KeptMemory::spoil_reused).
+  bool spoil_kept_memory = false;
 };
 
 struct RunEnd {

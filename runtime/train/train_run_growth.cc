@@ -87,12 +87,12 @@ Result<void> TrainRun::join_again() {
   HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.memory_id));
   HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
   static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
-  HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config));
+  HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config, device_.get()));
   HF_TRY_VOID(agree_among(world(), resolve_with_data(config, launched_ranks_, *data)));
   HF_TRY(std::optional<HeldOutSet> held_out, join_held_out(world(), waiter(), config, *data));
   config_ = std::move(config);
   data_ = std::move(data);
-  device_ = std::move(device);
+  if (device_ == nullptr) device_ = std::move(device);
   held_out_ = std::move(held_out);
   wish_ = seating_wish(config_, launched_ranks_);
   return {};

@@ -36,6 +36,7 @@ class TrainRun {
         launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
         phase_begin_ns_(inputs.started_ns) {
     world_.emplace(inputs);
+    kept_memory_.spoil_reused(inputs.spoil_kept_memory);
   }
 
   Result<ExitCode> run();
@@ -139,6 +140,8 @@ class TrainRun {
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
   JoinedExchange exchange_;
+  KeptMemory kept_memory_;  // of the workers, from one epoch to the next
+  SlotPool kept_slots_;     // of their snapshots and replicas
   std::optional<HeldOutSet> held_out_;
   // What could not be written yet waits in these, from one epoch to the next.
   std::unique_ptr<EventQueue> log_;

@@ -38,7 +38,8 @@ Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
-  if (parts.worker.snapshot_bytes() > 0) saver_.emplace(parts.worker, parts.store, parts.writer);
+  if (parts.worker.snapshot_bytes() > 0)
+    saver_.emplace(parts.worker, parts.store, parts.writer, parts.resumed);
   const CheckpointConfig& config = parts.worker.config().checkpoint;
   if (config.upload_command.empty() || parts.worker.communicator().rank() != 0) return;
   uploader_.emplace(parts.worker.env(), parts.store,
@@ -93,7 +94,7 @@ Result<ExitCode> Trainer::run_steps() {
 
 // What is only in memory is saved before another step, which may take longer than there is.
 Result<bool> Trainer::stops_before_a_step() {
-  if (!parts_.only_in_memory) return false;
+  if (!parts_.resumed.has_value()) return false;
   std::array<std::int64_t, 1> stops = {parts_.stop.stop_requested() ? 1 : 0};
   HF_TRY_VOID(all_reduce_sum(parts_.worker.communicator(), parts_.worker.waiter(), stops));
   return stops[0] > 0;
@@ -135,7 +136,7 @@ Result<void> Trainer::prepare_saves() {
 // Without a RAM tier there is never a newer snapshot, so those that the run resumed from would take memory to
 // its end. They go when the disk has the state; where that fails they stay.
 Result<void> Trainer::free_old_snapshots() {
-  if (!parts_.only_in_memory || (saver_ && saver_->has_ram_tier())) return {};
+  if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
   Worker& worker = parts_.worker;
   const Result<void> saved = save();
   if (!saved.ok() && (worker.communicator().abandoned() || saved.error().code == ExitCode::communication))

@@ -26,9 +26,10 @@ class Trainer {
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
-    bool only_in_memory = false;          // the state came from a RAM snapshot, and no checkpoint has it
-    FailureHistory failures = {};         // of the run so far, on the rank that chooses intervals
-    std::int64_t grow_at_ns = 0;          // from when on new ranks may come; 0: none are wanted
+    // Of the RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
+    std::optional<SnapshotStep> resumed = {};
+    FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
+    std::int64_t grow_at_ns = 0;   // from when on new ranks may come; 0: none are wanted
   };
   explicit Trainer(const Parts& parts);
 

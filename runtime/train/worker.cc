@@ -12,6 +12,7 @@
 #include "runtime/train/nccl_connection.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/snapshot_memory.h"
+#include "runtime/train/watch.h"
 
 namespace holdfast {
 namespace {
@@ -163,6 +164,7 @@ RankMemory Worker::memory_needs() const {
       inputs_.device.host_sees_memory() ? plan_.total_bytes() : plan_.total_bytes(MemoryPlace::host_visible);
   const std::uint64_t own_slots = SnapshotMemory::shared_slots * snapshot_bytes_;
   for (RankMemory::Need& need : needs.need) need.own_bytes = planned;
+  if (inputs_.kept != nullptr) needs.kept_bytes = inputs_.kept->bytes();
   if (wanted_tiers() == SnapshotTiers::none) return needs;
   needs.need[static_cast<std::size_t>(SnapshotTiers::none)].own_bytes += snapshot_bytes_;
   needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = own_slots;
@@ -192,6 +194,18 @@ std::uint64_t Worker::shared_snapshot_bytes() const {
   return bytes;
 }
 
+// The system finds the pages of memory when it is written for the first time: not beside a step.
+Result<std::unique_ptr<SharedMemory>> Worker::make_slot(const std::string& name, std::uint64_t bytes) {
+  SlotPool::Made made;
+  if (inputs_.slots != nullptr) {
+    HF_TRY(made, inputs_.slots->make(env(), faults(), name, bytes));
+  } else {
+    HF_TRY(made.memory, env().create_shared_memory(name, bytes));
+  }
+  fault_in(made.memory->bytes().subspan(made.mapped_bytes), host_threads());
+  return std::move(made.memory);
+}
+
 int Worker::buddy() const {
   return buddies().empty() ? -1 : buddies()[static_cast<std::size_t>(communicator_.rank())];
 }
@@ -204,8 +218,20 @@ std::vector<int> Worker::kept_ranks() const {
   return ranks;
 }
 
+// Pages of the epoch before, where there are any.
+Result<MemoryArena> Worker::make_arena() {
+  if (inputs_.kept == nullptr) return allocate_memory(device(), plan_);
+  const auto fresh = [this](MemoryPlace place, std::uint64_t bytes) {
+    return device().allocate(place, bytes);
+  };
+  const KeptMemoryOptions options{.device_is_host = device().host_sees_memory(),
+                                  .threads = host_threads(),
+                                  .progress = [this] { mark(inputs_.watch); }};
+  return MemoryArena::allocate(plan_, inputs_.kept->source(options, fresh));
+}
+
 Result<void> Worker::allocate() {
-  HF_TRY(arena_, allocate_memory(device(), plan_));
+  HF_TRY(arena_, make_arena());
   parameters_ = arena_.at<std::byte>(parameters_slot_);
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_->bind(arena_);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "checkpoint/slot_pool.h"
 #include "kernels/device.h"
 #include "kernels/host_access.h"
 #include "parallel/buckets.h"
@@ -19,6 +20,7 @@
 #include "parallel/parameter_gather.h"
 #include "runtime/config/config.h"
 #include "runtime/core/fault_point.h"
+#include "runtime/core/kept_memory.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/span_recorder.h"
 #include "runtime/data/loader.h"
@@ -57,6 +59,8 @@ struct WorkerInputs {
   MemoryTerms memory = {};     // where the hosts have too little
   // Gets what all ranks decided about memory, also where create() fails for lack of it; null: nobody asks.
   MemoryDecision* memory_decision = nullptr;
+  KeptMemory* kept = nullptr;  // the arena is taken from it, and left in it; null: made, and freed
+  SlotPool* slots = nullptr;   // slots in shared memory come from it, and go back to it; null: they are new
 };
 
 class Worker {
@@ -97,6 +101,8 @@ class Worker {
   const LaneSchedule& lanes() const { return lanes_; }
   const BatchShape& batch_shape() const { return batch_shape_; }
   const MemoryPlan& memory_plan() const { return plan_; }
+  // Whether the arena was zero-filled when it was bound; one that was used before is not.
+  bool arena_was_zero() const { return inputs_.kept == nullptr || inputs_.kept->reused_bytes() == 0; }
   // This rank's parts of the model, by chunk of its stage; without a pipeline one, the whole.
   const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
   std::span<const ModelPart> parts() const { return parts_; }
@@ -137,6 +143,10 @@ class Worker {
   // Tiers of snapshots that the config asks for, and those that there is memory for, with why it is less.
   SnapshotTiers wanted_tiers() const;
   const MemoryDecision& memory_decision() const { return memory_decision_; }
+  // Shared memory for a slot, of pages that are not needed any more where there are any, and faulted in.
+  // Errors: those of Env::create_shared_memory().
+  Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes);
+  SlotPool* slots() const { return inputs_.slots; }
   // Of snapshots and replicas in shared memory, beside the memory plan.
   std::uint64_t shared_snapshot_bytes() const;
   int host_threads() const;  // for work of the host while the device rests
@@ -172,6 +182,7 @@ class Worker {
   void leave(const Error& error);  // runtime/train/device_loss.h
   RankMemory memory_needs() const;
   Result<void> agree_it_fits();
+  Result<MemoryArena> make_arena();
   Result<void> allocate();
 
   WorkerInputs inputs_;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "runtime/core/machine_facts.h"
+#include "runtime/core/resizable_memory.h"
 #include "tests/support/faulty_env.h"
 
 namespace holdfast {
@@ -113,6 +114,39 @@ TEST_F(SharedMemoryTest, MoreThanThereIsIsAnErrorAndLeavesNothing) {
   EXPECT_THAT(refused.error().message,
               AllOf(HasSubstr("of shared memory for /dev/shm/" + name), HasSubstr("make it larger")));
   EXPECT_FALSE(has_names(name));
+}
+
+TEST_F(SharedMemoryTest, IsResizedInPlace) {
+  const Result<std::unique_ptr<SharedMemory>> made = env.create_shared_memory(name, 64 << 10);
+  ASSERT_TRUE(made.ok());
+  auto* const memory = dynamic_cast<ResizableSharedMemory*>(made->get());
+  ASSERT_NE(memory, nullptr);
+  memory->bytes()[1000] = std::byte{7};
+  memory->bytes()[40'000] = std::byte{9};
+  ASSERT_TRUE(memory->resize(1 << 20).ok());
+  ASSERT_EQ(memory->bytes().size(), std::size_t{1} << 20);
+  EXPECT_EQ(memory->bytes()[1000], std::byte{7});
+  EXPECT_EQ(memory->bytes().back(), std::byte{0});
+  ASSERT_TRUE(memory->resize(8 << 10).ok());
+  const Result<std::unique_ptr<SharedMemory>> seen = env.open_shared_memory(name);
+  ASSERT_TRUE(seen.ok());
+  EXPECT_EQ((*seen)->bytes().size(), std::size_t{8} << 10);
+  ASSERT_TRUE(memory->resize(64 << 10).ok());
+  EXPECT_EQ(memory->bytes()[1000], std::byte{7});
+  EXPECT_EQ(memory->bytes()[40'000], std::byte{0}) << "it was given back";
+}
+
+TEST_F(SharedMemoryTest, OneThatCannotGrowStaysAsItIs) {
+  const Result<std::unique_ptr<SharedMemory>> made = env.create_shared_memory(name, 8 << 10);
+  ASSERT_TRUE(made.ok());
+  auto* const memory = dynamic_cast<ResizableSharedMemory*>(made->get());
+  ASSERT_NE(memory, nullptr);
+  memory->bytes()[1000] = std::byte{7};
+  const Result<void> grown = memory->resize(std::uint64_t{1} << 50);
+  ASSERT_FALSE(grown.ok());
+  EXPECT_EQ(grown.error().code, ExitCode::does_not_fit);
+  EXPECT_EQ(memory->bytes().size(), std::size_t{8} << 10);
+  EXPECT_EQ(memory->bytes()[1000], std::byte{7});
 }
 
 TEST_F(SharedMemoryTest, OneThatWasNotFinishedIsNotOpened) {

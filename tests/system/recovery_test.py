@@ -21,6 +21,7 @@ RAM = {"every step": ["--checkpoint.ram_every_steps=1"], "every 3": ["--checkpoi
 TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
 STEP_POINTS = ["step.begin", "step.before_backward", "step.before_reduce", "step.before_vote", "step.after_vote",
                "step.before_gather", "step.end"]
+SLOT_POINTS = ["slot.before_unseal", "slot.before_rename", "slot.before_resize", "slot.after_resize"]
 RECOVERY_POINTS = ["recover.begin", "recover.after_shrink", "recover.before_load", "recover.before_resume"]
 
 
@@ -150,6 +151,20 @@ class RecoveryTest(unittest.TestCase):
                 faults = f"step.before_vote@7:{dead}=kill,{point}:{victim if victim != dead else 0}=kill"
                 start, _ = self.start(point, layout, "every step", faults)
                 self.check_end(start, 2)
+
+    def test_a_death_while_old_slots_are_taken_over(self):
+        """The first two become those of the next epoch before its first step, the third when that has confirmed a snapshot."""
+        for index, point in enumerate(SLOT_POINTS):
+            for slot in (1, 2, 3):
+                victim = (index + slot) % 3
+                with self.subTest(point=point, slot=slot, victim=victim):
+                    faults = f"step.before_vote@7:3=kill,{point}@{slot}:{victim}=kill," + harness.slow_steps(9, count=4)
+                    start, _ = self.start(f"{point}-{slot}", Layout(4), "every step", faults)
+                    # The third is taken over by a thread that gives way to the steps, so on a busy machine its rank may die last.
+                    self.check_end(start, 2 if slot < 3 else 0)
+                    recoveries = self.run_.events("recovery")
+                    self.assertTrue(recoveries, start.tail())
+                    self.assertEqual({event["resumed_from"] for event in recoveries}, {"ram"})
 
     def test_a_spare_takes_the_seat(self):
         start, pids = self.start("spare", Layout(3, spares=1), "every step", harness.slow_steps(8, count=4))

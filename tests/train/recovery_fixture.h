@@ -137,7 +137,8 @@ class RecoveryTest : public TrainingTest {
                       .build = "test",
                       .started_ns = env.monotonic_ns(),
                       .load_nccl = load_nccl,
-                      .membership = membership->get()});
+                      .membership = membership->get(),
+                      .spoil_kept_memory = true});
   }
 
   // Those that live come to the end; how many died.

@@ -1,0 +1,72 @@
+// SlotPool: the shared memory of a rank's snapshot slots, from one membership epoch to the next. Every epoch
+// has a writer number of its own and so slots with other names (ram_tier.h); their pages are those of slots
+// that nobody needs any more, because new pages cost several times what a copy of them does.
+//
+//   pool.begin(env, run, writer, resumed);          // what must stay: the slots of the step that was loaded
+//   HF_TRY(memory, pool.make(name, bytes));         // an old slot under the new name, or new memory
+//   pool.keep(name, std::move(memory));             // at the end of the epoch
+//
+// A slot may be taken when it is of the run, when it is not the one copy of a part of the step that must stay
+// (needed_snapshots()), and when no living process holds it (SharedMemory::hold): those that this object keeps come first, then those that the
+// dead left on this host. It is unsealed before it gets its new name, so a process that is killed at any
+// point leaves either the old slot, which is of no use, or one that is not sealed and goes with the others of
+// the run. The step that must stay is never touched. Several ranks of a host may take slots at the same time:
+// a slot has one name, and one of them renames it.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/core/env.h"
+#include "runtime/core/fault_point.h"
+
+namespace holdfast {
+
+class SlotPool {
+ public:
+  struct Made {
+    std::unique_ptr<SharedMemory> memory;
+    std::uint64_t mapped_bytes = 0;  // from its begin, whose pages this process has mapped already
+  };
+
+  // `writer`: of the names that will be asked for. `resumed`: the step whose slots and replicas stay until
+  // confirmed(); none: all may be taken.
+  void begin(Env& env, const Digest& run, std::uint64_t writer, const std::optional<SnapshotStep>& resumed);
+  // A newer step is whole everywhere: that of begin() need not stay.
+  void confirmed() { needed_.clear(); }
+  // Memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long as that,
+  // else new. This process holds it. Errors: those of Env::create_shared_memory().
+  Result<Made> make(Env& env, FaultPoints& faults, const std::string& name, std::uint64_t bytes);
+  // Keeps the mapping of a slot whose epoch is over, so that its pages need not be mapped anew.
+  void keep(const std::string& name, std::unique_ptr<SharedMemory> memory);
+  // Unmaps all that is kept, or what holds no part of the step that must stay; names and content stay.
+  void forget() { kept_.clear(); }
+  void forget_unneeded();
+  // Bytes that are kept: they are there already, and make() takes what it can of them.
+  std::uint64_t bytes() const;
+
+ private:
+  struct Candidate {
+    std::string name;
+    std::unique_ptr<SharedMemory> memory;
+  };
+  bool may_go(const std::string& name) const { return !needed_.contains(name); }
+  std::optional<Candidate> next_kept();
+  std::optional<Candidate> next_of_the_dead(Env& env);
+  std::optional<Made> adopt(Env& env, FaultPoints& faults, Candidate candidate, const std::string& name,
+                            std::uint64_t bytes, bool was_mapped);
+
+  Digest run_;
+  std::uint64_t writer_ = 0;
+  std::set<std::string> needed_;  // names of what must stay
+  std::map<std::string, std::unique_ptr<SharedMemory>> kept_;  // by name
+};
+
+}  // namespace holdfast
