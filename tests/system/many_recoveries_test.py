@@ -1,0 +1,79 @@
+"""One process goes through many deaths and growths: its memory, descriptors, threads and shared memory stay what they were.
+
+A rank of a small model is killed again and again, and the run grows back each time; looked at is the leader, which is never killed.
+Memory counts from WARM_UP recoveries on, because the first ones meet the sizes that stay. Open MPI keeps what it has for every
+process that it has ever met and frees no communicator while the run goes on (parallel/mpi/mpi_world.h); that is measured apart and
+allowed for each recovery.
+
+HOLDFAST_MANY_RECOVERIES: how many deaths, each with its growth (tools/test --long sets more).
+"""
+import os
+import signal
+import time
+import unittest
+from pathlib import Path
+
+import harness
+
+DEATHS = int(os.environ.get("HOLDFAST_MANY_RECOVERIES") or 20)
+WARM_UP = max(3, DEATHS // 10)
+OWN_GROWTH_BYTES = 20e6    # of a long run
+MPI_BYTES = 500_000        # a death and a growth, of Open MPI 5.0.11 alone
+SETTLE_S = 30
+
+
+def facts(pid):
+    """What a process holds now."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {"anonymous": int(status["RssAnon"].split()[0]) * 1024, "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+            "threads": int(status["Threads"])}
+
+
+
+class Growths:
+    """Counts the growths in a log that has many more steps; every line is read once."""
+
+    def __init__(self, run):
+        self.path, self.read, self.rest, self.count = run.directory / "events.jsonl", 0, b"", 0
+
+    def look(self):
+        with open(self.path, "rb") as log:
+            log.seek(self.read)
+            text = log.read()
+        self.read += len(text)
+        *lines, self.rest = (self.rest + text).split(b"\n")
+        self.count += sum(b'"reason":"growth"' in line for line in lines)
+        return self.count
+
+
+class ManyRecoveriesTest(unittest.TestCase):
+    def test_nothing_grows(self):
+        with harness.Scene(steps=1_000_000) as scene:
+            run = scene.run("many")
+            start = run.start(2, "ft", ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=0", "--elastic.grow_after=50ms",
+                                        "--training.microbatch_size=1", "--training.sequence_length=16", "--evaluation.every_steps=0",
+                                        "--log.every_steps=1000000"])
+            self.assertTrue(start.wait_for_step(3), start.tail())
+            leader = start.rank_pid(0)
+            looks, growths = [], Growths(run)
+            for death in range(DEATHS):
+                others = [pid for pid in start.ranks() if pid != leader]
+                self.assertEqual(len(others), 1, start.tail())
+                harness.kill(others[0], signal.SIGKILL)
+                grown = harness.wait_until(lambda: growths.look() > death, SETTLE_S, lambda: not start.alive(), "nobody came back",
+                                           start.tail)
+                self.assertTrue(grown, start.tail())
+                time.sleep(0.1)  # what ends in the background
+                looks.append(facts(leader))
+            first, last = looks[WARM_UP], looks[-1]
+            grown_bytes = last["anonymous"] - first["anonymous"]
+            recoveries = DEATHS - 1 - WARM_UP
+            print(f"\n{DEATHS} deaths and growths: {first} -> {last}, {grown_bytes / recoveries / 1e3:.0f} kB each")
+            self.assertLessEqual(grown_bytes, OWN_GROWTH_BYTES + recoveries * MPI_BYTES)
+            for what in ("descriptors", "threads"):
+                self.assertLessEqual(last[what], first[what], what)
+            start.kill_all()
+
+
+if __name__ == "__main__":
+    harness.main()
