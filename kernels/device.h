@@ -12,6 +12,7 @@
 // the same bits for any number of threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -60,6 +61,11 @@ class Device {
     while (!wait(ticket(), 1'000'000)) {
     }
   }
+
+  // Stores there how many ops have run, from now on, as far as the device learns of it: whoever watches sees
+  // it work. The counter outlives the device, or the next call. Called while nothing is under way. A device
+  // that runs nothing counts nothing.
+  virtual void count_ops_in(std::atomic<std::uint64_t>& /*done*/) {}
 
   // Writes `target` when the queue gets here; whole for the launching thread after a wait() for a ticket that
   // was taken later. `target` stays valid until then. Not inside of what is repeated. May allocate.

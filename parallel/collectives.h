@@ -37,9 +37,7 @@ class Rest {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (listener_ != nullptr && now_ns - last_move_ns_ >= quiet_ns) {
       told_ = true;
-      Awaited what = awaited();
-      what.patience_ns = timeout_ns_;
-      listener_->waits(last_move_ns_, now_ns, what);
+      listener_->waits(last_move_ns_, now_ns, awaited());
     }
     return rest_at(now_ns);
   }

@@ -17,7 +17,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a HostTable
-constexpr std::uint32_t layout_version = 5;  // since then whoever has a board open holds it
+constexpr std::uint32_t layout_version = 6;  // since then there are kinds of work and signs of life
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -49,15 +49,17 @@ void clear(BoardSlot& slot) {
   slot.phase = slot.left = 0;
   slot.step = slot.epoch = 0;
   slot.members = 0;
-  slot.role = -1;
-  slot.begun_ns = slot.deadline_ns = slot.usual_ns = slot.alone_ns = slot.longest_ns = slot.beat_ns = 0;
-  slot.wait_begun_ns = slot.wait_patience_ns = 0;
+  slot.kind = 0;
+  slot.begun_ns = slot.deadline_ns = slot.ceiling_ns = slot.usual_ns = slot.beat_ns = 0;
+  slot.wait_begun_ns = slot.storage_begun_ns = 0;
   slot.wait_peer = -1;
   slot.wait_number = 0;
   store_text(slot.wait_operation, "");
+  store_text(slot.storage_what, "");
   slot.drain_begun_ns = 0;
   slot.drain_step = slot.drain_bytes = 0;
-  slot.spans_opened = 0;
+  slot.moved_bytes = slot.device_ops = slot.spans_opened = 0;
+  slot.life_ns = 0;
   slot.ring_spans = 0;
 }
 
@@ -75,22 +77,27 @@ SlotView read_once(const BoardSlot& slot) {
   view.step = slot.step.load(order);
   view.epoch = slot.epoch.load(order);
   view.members = slot.members.load(order);
-  view.role = slot.role.load(order);
+  const std::uint32_t kind = slot.kind.load(order);
+  view.kind =
+      kind < static_cast<std::uint32_t>(WorkKind::count) ? static_cast<WorkKind>(kind) : WorkKind::usual;
   view.begun_ns = slot.begun_ns.load(order);
   view.deadline_ns = slot.deadline_ns.load(order);
+  view.ceiling_ns = slot.ceiling_ns.load(order);
   view.usual_ns = slot.usual_ns.load(order);
-  view.alone_ns = slot.alone_ns.load(order);
-  view.longest_ns = slot.longest_ns.load(order);
   view.beat_ns = slot.beat_ns.load(order);
   view.wait_begun_ns = slot.wait_begun_ns.load(order);
-  view.wait_patience_ns = slot.wait_patience_ns.load(order);
   view.wait_peer = slot.wait_peer.load(order);
   view.wait_number = slot.wait_number.load(order);
   view.wait_operation = load_text(slot.wait_operation);
+  view.storage_begun_ns = slot.storage_begun_ns.load(order);
+  view.storage_what = load_text(slot.storage_what);
   view.drain_begun_ns = slot.drain_begun_ns.load(order);
   view.drain_step = slot.drain_step.load(order);
   view.drain_bytes = slot.drain_bytes.load(order);
+  view.moved_bytes = slot.moved_bytes.load(order);
+  view.device_ops = slot.device_ops.load(order);
   view.spans_opened = slot.spans_opened.load(order);
+  view.life_ns = slot.life_ns.load(order);
   return view;
 }
 

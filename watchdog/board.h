@@ -55,25 +55,33 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint64_t> step{0};
   std::atomic<std::uint64_t> epoch{0};       // of the membership
   std::atomic<std::uint32_t> members{0};     // of it, spares too; 0: not known
-  std::atomic<std::int32_t> role{-1};        // those with the same one do the same work; -1: not known
   std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
-  std::atomic<std::int64_t> deadline_ns{0};  // how long this may take; 0: no limit
+  std::atomic<std::uint32_t> kind{0};        // WorkKind
+  std::atomic<std::int64_t> deadline_ns{0};  // how long it may show no sign of life; 0: no limit
+  std::atomic<std::int64_t> ceiling_ns{0};   // and how long it may take with them; 0: as the deadline
   std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
-  std::atomic<std::int64_t> alone_ns{0};     // Deadlines::alone(); 0: the deadline alone counts
-  std::atomic<std::int64_t> longest_ns{0};   // Deadlines::longest(); 0: it was not done yet
   std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
   // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
   // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
   std::atomic<std::int64_t> wait_begun_ns{0};
-  std::atomic<std::int64_t> wait_patience_ns{0};  // so long after that it gives up; 0: not known
-  std::atomic<std::int32_t> wait_peer{-1};        // launched rank; -1: not known, or any
+  std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any
   std::atomic<std::uint32_t> wait_number{0};  // of the collective or exchange among those of the communicator
   std::array<std::atomic<std::uint64_t>, 4> wait_operation{};  // its name, cut to 31 bytes and a 0
+  // It waits for a file system: since when, and what it reads or locks. 0: it does not. Nothing is written
+  // there while it waits, for the call blocks.
+  std::atomic<std::int64_t> storage_begun_ns{0};
+  std::array<std::atomic<std::uint64_t>, 4> storage_what{};
   // What its background threads are at (any): a save that drains. 0: nothing.
   std::atomic<std::int64_t> drain_begun_ns{0};
   std::atomic<std::uint64_t> drain_step{0};
   std::atomic<std::uint64_t> drain_bytes{0};
-  // The flight ring.
+  // Signs of life (any): bytes that it copied, loaded or saved, and ops that its device has done. Only their
+  // growth means something.
+  std::atomic<std::uint64_t> moved_bytes{0};
+  std::atomic<std::uint64_t> device_ops{0};
+  // When the guard last saw one of those, or of those that it finds in /proc (signs_of_life.h); its word.
+  std::atomic<std::int64_t> life_ns{0};
+  // The flight ring. Each span that is begun is a sign of life, too.
   std::atomic<std::uint64_t> spans_opened{0};
   std::atomic<std::uint32_t> ring_spans{0};
 };
@@ -157,15 +165,18 @@ struct SlotView {
   bool left = false;
   std::uint64_t step = 0, epoch = 0;
   std::uint32_t members = 0;
-  int role = -1;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, longest_ns = 0, beat_ns = 0;
-  std::int64_t wait_begun_ns = 0, wait_patience_ns = 0;
+  WorkKind kind = WorkKind::usual;
+  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, usual_ns = 0, beat_ns = 0;
+  std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;
   std::string wait_operation = {};
+  std::int64_t storage_begun_ns = 0;
+  std::string storage_what = {};
   std::int64_t drain_begun_ns = 0;
   std::uint64_t drain_step = 0, drain_bytes = 0;
-  std::uint64_t spans_opened = 0;
+  std::uint64_t moved_bytes = 0, device_ops = 0, spans_opened = 0;
+  std::int64_t life_ns = 0;
 };
 SlotView read_slot(const BoardSlot& slot);
 // Whether the process of the slot lives, and is the one that took it.

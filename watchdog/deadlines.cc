@@ -8,9 +8,17 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t alone_floors = 6;     // of watchdog.floor
-constexpr std::int64_t alone_factor = 10;    // times the slowest of the others
-constexpr std::int64_t patience_parts = 10;  // and all of them but one may pass
+constexpr double first_times = 4, beside_save_times = 2;  // the deadline of the usual kind
+constexpr double unknown_floors = 12;                     // of watchdog.floor
+
+bool has_kinds(Phase phase) {
+  return phase == Phase::step || phase == Phase::evaluation;
+}
+
+double times_usual(WorkKind kind) {
+  if (kind == WorkKind::first) return first_times;
+  return kind == WorkKind::beside_save ? beside_save_times : 1;
+}
 
 }  // namespace
 
@@ -18,13 +26,17 @@ Deadlines::Deadlines(const DeadlineLimits& limits) : limits_(limits) {
   limits_.ceiling_ns = std::max(limits_.ceiling_ns, limits_.floor_ns);
 }
 
-void Deadlines::took(Phase phase, std::int64_t duration_ns) {
-  HF_CHECK(phase < Phase::count);
-  History& history = histories_[static_cast<std::size_t>(phase)];
+std::size_t Deadlines::place(Phase phase, WorkKind kind) {
+  HF_CHECK(phase < Phase::count && kind < WorkKind::count);
+  const WorkKind kept_as = has_kinds(phase) ? kind : WorkKind::usual;
+  return static_cast<std::size_t>(phase) * kinds + static_cast<std::size_t>(kept_as);
+}
+
+void Deadlines::took(Phase phase, WorkKind kind, std::int64_t duration_ns) {
+  History& history = histories_[place(phase, kind)];
   history.durations_ns[static_cast<std::size_t>(history.next)] = std::max<std::int64_t>(duration_ns, 0);
   history.next = (history.next + 1) % kept;
   history.count = std::min(history.count + 1, kept);
-  history.longest_ns = std::max(history.longest_ns, duration_ns);
   find_median(history);
 }
 
@@ -35,41 +47,31 @@ void Deadlines::find_median(History& history) {
   history.median_ns = history.count > 0 ? *middle : 0;
 }
 
-std::int64_t Deadlines::usual(Phase phase) const {
-  HF_CHECK(phase < Phase::count);
-  const History& history = histories_[static_cast<std::size_t>(phase)];
-  return history.count < least ? 0 : history.median_ns;
+std::int64_t Deadlines::usual(Phase phase, WorkKind kind) const {
+  const History& history = histories_[place(phase, kind)];
+  return history.is_known() ? history.median_ns : 0;
 }
 
-std::int64_t Deadlines::of(Phase phase) const {
-  HF_CHECK(phase < Phase::count);
-  const History& history = histories_[static_cast<std::size_t>(phase)];
-  if (history.count < least) return limits_.ceiling_ns;
-  // Compared before it is an integer again: a large factor may leave their range.
-  const double wanted_ns = limits_.factor * static_cast<double>(history.median_ns);
+// Compared before it is an integer again: a large factor may leave their range.
+std::int64_t Deadlines::clamped(double wanted_ns) const {
   if (wanted_ns >= static_cast<double>(limits_.ceiling_ns)) return limits_.ceiling_ns;
   return std::max(limits_.floor_ns, static_cast<std::int64_t>(wanted_ns));
 }
 
-std::int64_t Deadlines::alone(Phase phase) const {
-  HF_CHECK(phase < Phase::count);
-  const bool is_known = histories_[static_cast<std::size_t>(phase)].count >= least;
-  if (is_known || (phase != Phase::step && phase != Phase::evaluation)) return 0;
-  return limits_.floor_ns < limits_.ceiling_ns / alone_floors ? alone_floors * limits_.floor_ns
-                                                              : limits_.ceiling_ns;
+std::int64_t Deadlines::learned(const History& history) const {
+  return clamped(limits_.factor * static_cast<double>(history.median_ns));
 }
 
-std::int64_t Deadlines::alone_among(std::int64_t alone_ns, std::int64_t slowest_ns) {
-  return std::max(alone_ns, alone_factor * std::max<std::int64_t>(slowest_ns, 0));
-}
-
-std::int64_t Deadlines::alone_until(std::int64_t alone_ns, std::int64_t patience_ns) {
-  return std::max(alone_ns, patience_ns - patience_ns / patience_parts);
-}
-
-std::int64_t Deadlines::longest(Phase phase) const {
-  HF_CHECK(phase < Phase::count);
-  return histories_[static_cast<std::size_t>(phase)].longest_ns;
+// A run that saves beside every step knows only that kind: then the other steps resemble it.
+std::int64_t Deadlines::of(Phase phase, WorkKind kind) const {
+  const History& own = histories_[place(phase, kind)];
+  if (!has_kinds(phase)) return own.is_known() ? learned(own) : limits_.ceiling_ns;
+  const History& usual = histories_[place(phase, WorkKind::usual)];
+  const History& resembled = usual.is_known() ? usual : histories_[place(phase, WorkKind::beside_save)];
+  const std::int64_t base_ns = resembled.is_known() ? learned(resembled) : 0;
+  if (own.is_known()) return std::max(learned(own), base_ns);
+  if (base_ns > 0) return clamped(times_usual(kind) * static_cast<double>(base_ns));
+  return clamped(unknown_floors * static_cast<double>(limits_.floor_ns));
 }
 
 void Deadlines::rescale(double times) {
@@ -79,7 +81,6 @@ void Deadlines::rescale(double times) {
     for (std::int64_t& duration_ns : history.durations_ns) {
       duration_ns = static_cast<std::int64_t>(std::min(static_cast<double>(duration_ns) * times, longest_ns));
     }
-    history.longest_ns = 0;
     find_median(history);
   }
 }

@@ -1,7 +1,8 @@
-// Deadlines: how long a phase may take, learned from how long it took. Pure.
+// Deadlines: how long a rank may show no sign of life in a phase, learned from how long the phase took. Pure.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "watchdog/phase.h"
@@ -14,41 +15,40 @@ struct DeadlineLimits {
   std::int64_t ceiling_ns = 600'000'000'000;
 };
 
-// factor x the median of the last 63 durations of the phase, between floor and ceiling; with fewer than five,
-// the ceiling. The first times may be slow, and slower for one rank than for another: so what the others show
-// counts late, and only where they have done the same work (alone()).
+// Each phase has a history of its last 63 durations, and of a step and a batch of an evaluation each kind
+// (WorkKind) has one. The deadline is factor x the median, between floor and ceiling. With fewer than five
+// durations it is
+//   - 4 x the deadline of the usual kind for the first step of an epoch, 2 x for one beside a save (and the
+//     median of such a kind never makes its deadline shorter than the usual kind's);
+//   - 12 x floor for steps and evaluations of which no kind is known;
+//   - the ceiling for every other phase: what has no steps shows no rhythm.
 class Deadlines {
  public:
   explicit Deadlines(const DeadlineLimits& limits);
   const DeadlineLimits& limits() const { return limits_; }
-  void took(Phase phase, std::int64_t duration_ns);
-  std::int64_t of(Phase phase) const;
-  std::int64_t usual(Phase phase) const;  // the median; 0 with fewer than five
-  // With fewer than five, of a step or an evaluation: how long a rank may compute at least while all others
-  // wait for it. 0: of() alone counts.
-  std::int64_t alone(Phase phase) const;
-  // And how long it may where the same work took up to `slowest_ns`: others now, or itself before.
-  static std::int64_t alone_among(std::int64_t alone_ns, std::int64_t slowest_ns);
-  // And how long where all others wait, when one of them gives up after `patience_ns`.
-  static std::int64_t alone_until(std::int64_t alone_ns, std::int64_t patience_ns);
-  // The longest duration since the last rescale(); 0: none. What came before it may be of other work, or of
-  // a part of it.
-  std::int64_t longest(Phase phase) const;
+  void took(Phase phase, WorkKind kind, std::int64_t duration_ns);
+  std::int64_t of(Phase phase, WorkKind kind) const;
+  std::int64_t usual(Phase phase, WorkKind kind) const;  // the median; 0 with fewer than five
   // The ranks are others now, and each has other work: what was learned counts `times` as long until as much
   // was learned again.
   void rescale(double times);
 
  private:
   static constexpr int kept = 63, least = 5;
+  static constexpr auto phases = static_cast<std::size_t>(Phase::count);
+  static constexpr auto kinds = static_cast<std::size_t>(WorkKind::count);
   struct History {
     std::array<std::int64_t, kept> durations_ns{};
     int count = 0, next = 0;
     std::int64_t median_ns = 0;  // kept up to date, so of() costs nothing
-    std::int64_t longest_ns = 0;
+    bool is_known() const { return count >= least; }
   };
   static void find_median(History& history);
+  static std::size_t place(Phase phase, WorkKind kind);
+  std::int64_t learned(const History& history) const;
+  std::int64_t clamped(double wanted_ns) const;
   DeadlineLimits limits_;
-  std::array<History, static_cast<std::size_t>(Phase::count)> histories_{};
+  std::array<History, phases * kinds> histories_{};  // by place()
 };
 
 }  // namespace holdfast

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "watchdog/deadlines.h"
-
 namespace holdfast {
 namespace {
 
@@ -35,14 +33,27 @@ std::int64_t beat_of(const WatchedRank& rank) {
   return std::max(rank.slot.beat_ns, begun_of(rank));
 }
 
-std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
-  const std::int64_t since_ns = rank.slot.phase == Phase::spare ? beat_of(rank) : begun_of(rank);
-  return rank.slot.deadline_ns > 0 ? now_ns - since_ns - rank.slot.deadline_ns : 0;
+std::int64_t ceiling_of(const SlotView& slot) {
+  return std::max(slot.ceiling_ns, slot.deadline_ns);
 }
 
-// Without a sign that it waits for anybody, for longer than that may last at least.
-bool may_be_alone(const WatchedRank& rank, std::int64_t now_ns) {
-  return rank.slot.alone_ns > 0 && now_ns - beat_of(rank) > rank.slot.alone_ns;
+bool waits_for_storage(const WatchedRank& rank) {
+  return rank.slot.storage_begun_ns > 0 && !rank.stopped;
+}
+
+std::int64_t over_ceiling_ns(const WatchedRank& rank, std::int64_t now_ns) {
+  return now_ns - begun_of(rank) - ceiling_of(rank.slot);
+}
+
+// Of a spare its beats count, of all others their signs of life.
+std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
+  const SlotView& slot = rank.slot;
+  if (slot.deadline_ns <= 0) return 0;
+  if (slot.phase == Phase::spare) return now_ns - beat_of(rank) - slot.deadline_ns;
+  const std::int64_t past_ceiling_ns = over_ceiling_ns(rank, now_ns);
+  if (waits_for_storage(rank)) return past_ceiling_ns;
+  const std::int64_t since_ns = std::max(begun_of(rank), slot.life_ns);
+  return std::max(past_ceiling_ns, now_ns - since_ns - slot.deadline_ns);
 }
 
 Standing standing_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
@@ -74,22 +85,40 @@ std::string awaited(const SlotView& slot) {
   return text;
 }
 
-// `measure`: what its time was compared with; empty: its limit.
-std::string culprit_sentence(const WatchedRank& rank, const std::string& measure, std::int64_t now_ns) {
+// What its time is compared with.
+std::string measure_of(const SlotView& slot) {
+  if (slot.usual_ns == 0)
+    return slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit" : "others wait for it";
+  const char* of_kind = slot.kind == WorkKind::first         ? " for a first one"
+                        : slot.kind == WorkKind::beside_save ? " beside a save"
+                                                             : "";
+  return duration(slot.usual_ns) + " are usual" + of_kind;
+}
+
+// How it stands with its signs of life, where there were some; a spare has beats instead.
+std::string life_clause(const WatchedRank& rank, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
-  const std::string compared = slot.usual_ns > 0      ? duration(slot.usual_ns) + " are usual"
-                               : !measure.empty()     ? measure
-                               : slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit"
-                                                      : "others wait for it";
+  if (slot.phase == Phase::spare)
+    return rank.stopped ? "" : fmt::format("; no sign of life for {}", duration(now_ns - beat_of(rank)));
+  if (slot.life_ns <= begun_of(rank)) return {};
+  const std::int64_t quiet_ns = now_ns - slot.life_ns;
+  if (quiet_ns > slot.deadline_ns) return fmt::format("; no sign of life for {}", duration(quiet_ns));
+  if (over_ceiling_ns(rank, now_ns) <= 0) return {};
+  return fmt::format("; there are signs of life, but {} are the most", duration(ceiling_of(slot)));
+}
+
+std::string culprit_sentence(const WatchedRank& rank, std::int64_t now_ns) {
+  const SlotView& slot = rank.slot;
   std::string text = fmt::format("{} hangs: {} for {}, {}", who(rank), at(slot),
-                                 duration(now_ns - begun_of(rank)), compared);
+                                 duration(now_ns - begun_of(rank)), measure_of(slot));
+  text += life_clause(rank, now_ns);
   if (rank.stopped) text += "; it is stopped";
   if (slot.wait_begun_ns > 0) {
     text += fmt::format("; it waits for {}", awaited(slot));
     if (!rank.stopped) text += fmt::format(" and has not looked for {}", duration(now_ns - beat_of(rank)));
-  } else if (slot.phase == Phase::spare && !rank.stopped) {
-    text += fmt::format("; no sign of life for {}", duration(now_ns - beat_of(rank)));
-  } else if (!rank.stopped) {
+  } else if (waits_for_storage(rank)) {
+    text += fmt::format("; it waits for storage ({})", slot.storage_what);
+  } else if (slot.phase != Phase::spare && !rank.stopped) {
     text += "; it waits for nobody";
   }
   return text;
@@ -110,28 +139,25 @@ std::string no_sink_sentence(std::span<const WatchedRank> ranks, const std::vect
 
 class Graph {
  public:
-  Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns)
-      : ranks_(ranks), now_ns_(now_ns) {
+  Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) : ranks_(ranks) {
     for (const WatchedRank& rank : ranks) standings_.push_back(standing_of(rank, now_ns, silent_ns));
-    awaited_ = awaited_by_all();
   }
 
-  struct Culprit {
-    std::size_t index = 0;
-    std::string measure = {};  // culprit_sentence()
-  };
-  // One, or those that hang in the first steps; empty: nobody.
-  std::vector<Culprit> culprits() const {
+  // That over its time for longest first; empty: nobody.
+  std::vector<std::size_t> culprits() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const Standing& one = standings_[each];
-      if (!one.watched || one.waits) continue;
-      if (one.over_ns <= 0 && !(one.stuck && is_awaited(each))) continue;
-      if (!found.has_value() || one.over_ns > standings_[*found].over_ns) found = each;
+      if (is_sink(each) && (!found.has_value() || standings_[each].over_ns > standings_[*found].over_ns))
+        found = each;
     }
-    if (!found.has_value()) return alone_for_long();
-    const std::optional<std::int64_t> slowest_ns = slowest_of_others(*found);
-    return {{.index = *found, .measure = slowest_ns.has_value() ? needed_by_others(*slowest_ns) : ""}};
+    if (!found.has_value()) return {};
+    std::vector<std::size_t> culprits = {*found};
+    if (is_learned(*found)) return culprits;
+    for (std::size_t each = 0; each < ranks_.size(); ++each) {
+      if (each != *found && !is_learned(each) && is_almost_sink(each)) culprits.push_back(each);
+    }
+    if (culprits.size() >= count_waiting()) culprits.resize(1);
+    return culprits;
   }
 
   // Those that wait for as long again as they may; empty while somebody is left who may be what they wait
@@ -151,111 +177,30 @@ class Graph {
   }
 
  private:
-  bool has_seat(std::size_t index) const {
-    return standings_[index].watched && ranks_[index].slot.phase != Phase::spare;
+  // Over its time, and not because it waits for another one; or what keeps others over theirs.
+  bool is_sink(std::size_t index) const {
+    const Standing& one = standings_[index];
+    return one.watched && !one.waits && (one.over_ns > 0 || (one.stuck && is_awaited(index)));
   }
-  bool is_at_the_same(std::size_t index, std::size_t other) const {
-    const SlotView &one = ranks_[index].slot, &two = ranks_[other].slot;
-    return one.phase == two.phase && one.step == two.step && one.epoch == two.epoch;
+  // Those that stopped at the same moment are not seen to be over their times in the same tick.
+  bool is_almost_sink(std::size_t index) const {
+    constexpr std::int64_t parts = 10;
+    const Standing& one = standings_[index];
+    return is_sink(index) ||
+           (one.watched && !one.waits && one.over_ns > -ranks_[index].slot.deadline_ns / parts);
   }
-  static std::string needed_by_others(std::int64_t slowest_ns) {
-    return "others needed " + duration(slowest_ns);
-  }
-
-  // How long those needed that do the same work as this one, up to the wait, in the same step. None: too many
-  // may be at work, or nobody is there to compare with.
-  std::optional<std::int64_t> slowest_of_others(std::size_t index) const {
+  bool is_learned(std::size_t index) const {
     const SlotView& slot = ranks_[index].slot;
-    if (slot.alone_ns <= 0 || slot.role < 0 || awaited_.empty()) return std::nullopt;
-    std::optional<std::int64_t> slowest_ns;
+    return slot.usual_ns > 0 || (slot.phase != Phase::step && slot.phase != Phase::evaluation);
+  }
+  std::size_t count_waiting() const {
+    std::size_t count = 0;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const SlotView& other = ranks_[each].slot;
-      if (!has_seat(each) || !standings_[each].waits || other.role != slot.role) continue;
-      if (!is_at_the_same(index, each)) return std::nullopt;
-      slowest_ns = std::max(slowest_ns.value_or(0), other.wait_begun_ns - other.begun_ns);
+      const Standing& one = standings_[each];
+      if (one.watched && one.waits && ranks_[each].slot.phase != Phase::spare) ++count;
     }
-    return slowest_ns;
+    return count;
   }
-
-  // What it has needed at most so far, or the others for this step, whatever their work is.
-  std::int64_t longest_here(std::size_t index) const {
-    std::int64_t longest_ns = ranks_[index].slot.longest_ns;
-    for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const SlotView& other = ranks_[each].slot;
-      if (has_seat(each) && standings_[each].waits && is_at_the_same(index, each))
-        longest_ns = std::max(longest_ns, other.wait_begun_ns - other.begun_ns);
-    }
-    return longest_ns;
-  }
-
-  // Of those that are about to give up waiting, maybe a step ahead of this one, the shortest patience; 0:
-  // nobody. One that is shorter than what a rank has in any case names nobody: it is over before.
-  std::int64_t patience_that_ends(std::size_t index) const {
-    std::int64_t patience_ns = 0;
-    for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const SlotView& other = ranks_[each].slot;
-      if (!has_seat(each) || !standings_[each].waits) continue;
-      if (other.phase == Phase::recovery || other.epoch != ranks_[index].slot.epoch) continue;
-      const bool ends = now_ns_ - other.wait_begun_ns > Deadlines::alone_until(0, other.wait_patience_ns);
-      if (!ends || other.wait_patience_ns < ranks_[index].slot.alone_ns) continue;
-      patience_ns = patience_ns == 0 ? other.wait_patience_ns : std::min(patience_ns, other.wait_patience_ns);
-    }
-    return patience_ns;
-  }
-
-  // By what measure it has computed alone for too long, for the sentence; none: it has not.
-  std::optional<std::string> alone_too_long(std::size_t index) const {
-    const WatchedRank& rank = ranks_[index];
-    const SlotView& slot = rank.slot;
-    if (slot.alone_ns <= 0 || slot.role < 0) return std::nullopt;
-    const std::int64_t since_ns = now_ns_ - beat_of(rank);
-    const std::optional<std::int64_t> slowest_ns = slowest_of_others(index);
-    if (slowest_ns.has_value() && since_ns > Deadlines::alone_among(slot.alone_ns, *slowest_ns))
-      return needed_by_others(*slowest_ns);
-    if (!slowest_ns.has_value() && rank.stopped && since_ns > slot.alone_ns) return "others wait for it";
-    const std::int64_t idle_ns = now_ns_ - std::max(beat_of(rank), rank.worked_ns);
-    if (slot.longest_ns > 0 && idle_ns > Deadlines::alone_among(slot.alone_ns, longest_here(index)))
-      return fmt::format("it needed {} before", duration(slot.longest_ns));
-    const std::int64_t patience_ns = patience_that_ends(index);
-    if (patience_ns > 0 && idle_ns > Deadlines::alone_until(slot.alone_ns, patience_ns))
-      return fmt::format("others wait {} at most", duration(patience_ns));
-    return std::nullopt;
-  }
-
-  // Those that do not wait, while all others do: one, or fewer than these. Empty where they are more, and
-  // while somebody is out of sight. Who has died in this epoch was one of its members.
-  std::vector<std::size_t> awaited_by_all() const {
-    std::vector<std::size_t> awaited;
-    std::uint64_t epoch = 0;
-    std::uint32_t members = 0, seen = 0;
-    for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      if (!standings_[each].watched) continue;
-      epoch = std::max(epoch, ranks_[each].slot.epoch);
-      members = std::max(members, ranks_[each].slot.members);
-    }
-    std::size_t waiting = 0;
-    for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const bool died = ranks_[each].ended && ranks_[each].slot.epoch == epoch;
-      if (standings_[each].watched || died) ++seen;
-      if (!has_seat(each)) continue;
-      if (standings_[each].waits) ++waiting;
-      if (!standings_[each].waits) awaited.push_back(each);
-    }
-    const bool few = awaited.size() < waiting || (awaited.size() == 1 && waiting == 1);
-    return seen < members || !few ? std::vector<std::size_t>() : awaited;
-  }
-
-  // All of them or nobody: while one may be at work the others may wait for it in a way that does not show.
-  std::vector<Culprit> alone_for_long() const {
-    std::vector<Culprit> found;
-    for (const std::size_t each : awaited_) {
-      std::optional<std::string> measure = alone_too_long(each);
-      if (!measure.has_value()) return {};
-      found.push_back({.index = each, .measure = std::move(*measure)});
-    }
-    return found;
-  }
-
   // By somebody who is over his time: for this rank, or for he does not know whom.
   bool is_awaited(std::size_t index) const {
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
@@ -268,32 +213,49 @@ class Graph {
   }
 
   std::span<const WatchedRank> ranks_;
-  std::int64_t now_ns_;
   std::vector<Standing> standings_;
-  std::vector<std::size_t> awaited_;  // by all others
 };
 
 }  // namespace
 
 bool may_hang(const WatchedRank& rank, std::int64_t now_ns) {
-  return over_ns(rank, now_ns) > 0 || may_be_alone(rank, now_ns);
+  return over_ns(rank, now_ns) > 0;
 }
 
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) {
   const Graph graph(ranks, now_ns, silent_ns);
   HangVerdict verdict;
-  for (const Graph::Culprit& each : graph.culprits()) {
-    std::string sentence = culprit_sentence(ranks[each.index], each.measure, now_ns);
+  for (const std::size_t each : graph.culprits()) {
+    std::string sentence = culprit_sentence(ranks[each], now_ns);
     if (verdict.kind == HangVerdict::Kind::none) {
-      verdict = {.kind = HangVerdict::Kind::culprit, .index = each.index, .sentence = std::move(sentence)};
+      verdict = {.kind = HangVerdict::Kind::culprit, .index = each, .sentence = std::move(sentence)};
     } else {
-      verdict.others.push_back({.index = each.index, .sentence = std::move(sentence)});
+      verdict.others.push_back({.index = each, .sentence = std::move(sentence)});
     }
   }
   if (verdict.kind != HangVerdict::Kind::none) return verdict;
   const std::vector<std::size_t> over = graph.hopeless();
   if (over.empty()) return {};
   return {.kind = HangVerdict::Kind::no_sink, .index = 0, .sentence = no_sink_sentence(ranks, over, now_ns)};
+}
+
+std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns) {
+  std::string numbers;
+  const WatchedRank* longest = nullptr;
+  std::size_t count = 0;
+  for (const WatchedRank& rank : ranks) {
+    const SlotView& slot = rank.slot;
+    const bool watched = slot.process > 0 && !slot.left && !rank.ended;
+    if (!watched || !waits_for_storage(rank)) continue;
+    if (now_ns - std::max(slot.storage_begun_ns, slot.life_ns) <= quiet_ns) continue;
+    numbers += fmt::format("{}{}", count++ > 0 ? ", " : "", slot.launched_rank);
+    if (longest == nullptr || slot.storage_begun_ns < longest->slot.storage_begun_ns) longest = &rank;
+  }
+  if (longest == nullptr) return {};
+  return fmt::format("{} {} (host {}) {} for storage for {} ({}): nobody is ended for it before {}",
+                     count > 1 ? "ranks" : "rank", numbers, longest->host, count > 1 ? "wait" : "waits",
+                     duration(now_ns - longest->slot.storage_begun_ns), longest->slot.storage_what,
+                     duration(ceiling_of(longest->slot)));
 }
 
 }  // namespace holdfast

@@ -1,21 +1,13 @@
 // Detector: from what the boards say to a verdict on who hangs. Pure.
 //
-// A rank is over its time when its phase is past the deadline; of a spare its silence counts. Most of those
-// only wait for another one: the culprit is a sink of the wait-for graph, a rank over its time that does not
-// wait, or says that it does and has not looked for a while. Also one that is within its time, but stopped or
-// silent in a wait, while others wait for it beyond theirs. A rank that waits for others and looks is never
-// it.
+// A rank is over its time when it has shown no sign of life (signs_of_life.h) for as long as its deadline
+// says, and in any case when its phase takes longer than the ceiling. Of a spare its silence counts. A rank
+// that waits for storage has until the ceiling: to end it helps nobody, as the next one waits there, too.
 //
-// Where a rank has no learned time yet, what the others show counts: it does not wait, they all do and look,
-// so they have come as far as they can without it. It may then take what one of these gives:
-//   - others that do the same work (SlotView::role) in the same step have needed so long for it
-//     (Deadlines::alone_among);
-//   - where there are none: it is stopped, which no work explains;
-//   - it did such a thing before in this epoch, and needed so long (Deadlines::longest), or the others
-//     do now;
-//   - one of the others is about to give up (Deadlines::alone_until), which helps nobody.
-// In the latter two it must also have begun no span for so long: one that works shows it, and is only slow.
-// Several may hang so at once, as long as they are fewer than the others, and every one has had its time.
+// Most ranks over their time only wait for another one: the culprit is a sink of the wait-for graph, a rank
+// over its time that does not wait, or says that it does and has not looked for a while. Also one that is
+// within its time, but stopped or silent in a wait, while others wait for it beyond theirs. A rank that waits
+// for others and looks is never the culprit.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +22,10 @@ namespace holdfast {
 struct WatchedRank {
   SlotView slot;
   std::string host;
-  bool own_host = true;        // only such a one can this guard end
-  bool stopped = false;        // state T of /proc
-  bool ended = false;          // its process has; it counts as seen, and is never the culprit
-  std::int64_t anew_ns = 0;    // what it did before then is no evidence against it
-  std::int64_t worked_ns = 0;  // when it was last seen to have begun a span; 0: never, or not known
+  bool own_host = true;      // only such a one can this guard end
+  bool stopped = false;      // state T of /proc
+  bool ended = false;        // its process has; it counts as seen, and is never the culprit
+  std::int64_t anew_ns = 0;  // what it did before then is no evidence against it
 };
 
 struct HangVerdict {
@@ -45,21 +36,27 @@ struct HangVerdict {
   };
   Kind kind = Kind::none;
   std::size_t index = 0;  // of the culprit in `ranks`
-  std::string
-      sentence;  // "rank 2 (host a) hangs: step 9 (forward) for 5.2 s, 31 ms are usual; it is stopped"
+  std::string sentence;   // "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped"
   struct Another {
     std::size_t index = 0;
     std::string sentence = {};
   };
-  std::vector<Another> others = {};  // that hang beside the culprit, by the same evidence
+  std::vector<Another> others = {};  // that hang beside the culprit
 };
 
 // Cheap. While it is so of none, there is no verdict.
 bool may_hang(const WatchedRank& rank, std::int64_t now_ns);
 
-// `silent_ns`: a rank that waits looks at least this often. Of ranks that are over a time of their own only
-// one: that for longest, because the others may hang for its sake. While some rank of the run is not among
+// `silent_ns`: a rank that waits looks at least this often. Of several ranks over a learned time only that
+// for longest is named, because the others may hang for its sake, and they have their time anew after its
+// end. Where no time was learned yet, that would take longer than the others have patience: so all that have
+// had nine tenths of it are, if they are fewer than those that wait. While some rank of the run is not among
 // `ranks` (SlotView::members), it may be the one that all wait for, so there is no verdict no_sink.
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns);
+
+// One sentence about all ranks that have waited for storage without a sign of life for `quiet_ns`; empty:
+// there are none. "ranks 0, 1, 2 (host a) wait for storage for 12.1 s (training data): nobody is ended for it
+// before 600 s".
+std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns);
 
 }  // namespace holdfast

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <deque>
@@ -18,6 +19,7 @@
 #include "watchdog/detector.h"
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_network.h"
+#include "watchdog/signs_of_life.h"
 
 namespace holdfast {
 namespace {
@@ -31,8 +33,7 @@ struct Watched {
   std::int64_t id = 0, started_ticks = 0;
   bool ended = false;
   std::int64_t anew_ns = 0;  // evidence from before counts no more
-  std::uint64_t spans_opened = 0;
-  std::int64_t worked_ns = 0;  // when their number was seen to grow; 0: never
+  SignsOfLife life = {};
   std::int64_t killed_ns = 0;
 };
 
@@ -143,6 +144,7 @@ class Guard {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
     look_at_killed(now_ns);
+    tell_of_storage(now_ns);
     if (anybody_may_hang(now_ns)) {
       judge(now_ns);
     } else {
@@ -187,10 +189,7 @@ class Guard {
       Watched& watched = watched_[index];
       if (slot.process != watched.id || slot.started_ticks != watched.started_ticks) meet(watched, slot);
       if (watched.id == 0 || watched.ended) continue;
-      if (slot.spans_opened != watched.spans_opened) {
-        watched.spans_opened = slot.spans_opened;
-        watched.worked_ns = last_ns_;
-      }
+      look_for_life(watched, slot, board_->slot(index));
       if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
       watched.ended = true;
       if (network_ != nullptr) network_->ended(slot);
@@ -206,6 +205,37 @@ class Guard {
       ended_ = count_ended();
       begin_anew(env_->monotonic_ns(), false);
     }
+  }
+
+  void look_for_life(Watched& watched, const SlotView& slot, BoardSlot& told) {
+    watched.life.look_at_board(slot, last_ns_);
+    if (watched.life.wants_process_look(slot, last_ns_)) {
+      const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
+      if (facts.has_value()) {
+        watched.life.look_at_process({.minor_faults = facts->minor_faults,
+                                      .major_faults = facts->major_faults,
+                                      .resident_bytes = facts->resident_bytes,
+                                      .io_bytes = io_bytes_of(watched.id)},
+                                     last_ns_);
+      }
+    }
+    told.life_ns = watched.life.last_ns();
+  }
+
+  // What is read from and written to anything, and what disks gave for pages of files. 0 where the kernel
+  // does not tell.
+  std::uint64_t io_bytes_of(std::int64_t process) const {
+    const Result<std::string> text = env_->read_text(fmt::format("/proc/{}/io", process));
+    if (!text.ok()) return 0;
+    std::uint64_t sum = 0;
+    for (const std::string_view name : {"rchar: ", "wchar: ", "\nread_bytes: "}) {
+      const std::size_t at = text->find(name);
+      std::uint64_t bytes = 0;
+      if (at == std::string::npos) continue;
+      std::from_chars(text->data() + at + name.size(), text->data() + text->size(), bytes);
+      sum += bytes;
+    }
+    return sum;
   }
 
   // The others exchange nothing with a spare, so they would miss it when they need it.
@@ -226,8 +256,7 @@ class Guard {
                .started_ticks = slot.started_ticks,
                .ended = false,
                .anew_ns = 0,
-               .spans_opened = slot.spans_opened,
-               .worked_ns = 0,
+               .life = {},
                .killed_ns = 0};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
@@ -249,8 +278,7 @@ class Guard {
             .host = host_,
             .own_host = true,
             .ended = watched_[index].ended,
-            .anew_ns = watched_[index].anew_ns,
-            .worked_ns = watched_[index].worked_ns};
+            .anew_ns = watched_[index].anew_ns};
   }
 
   // Of other hosts, as far as their guards are heard.
@@ -273,6 +301,19 @@ class Guard {
           distant_ranks(now_ns), [&](const WatchedRank& rank) { return may_hang(rank, now_ns); });
     }
     return distant_may_hang_;
+  }
+
+  // Once, until nobody waits so any more.
+  void tell_of_storage(std::int64_t now_ns) {
+    std::vector<WatchedRank> ranks;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      if (watched_[index].id != 0 && board_->slot(index).storage_begun_ns != 0)
+        ranks.push_back(evidence(index));
+    }
+    const std::string sentence =
+        ranks.empty() ? "" : storage_sentence(ranks, now_ns, settings_.storage_quiet_ms * 1'000'000);
+    if (!sentence.empty() && !told_of_storage_) say(sentence);
+    told_of_storage_ = !ranks.empty() && (told_of_storage_ || !sentence.empty());
   }
 
   void judge(std::int64_t now_ns) {
@@ -398,7 +439,7 @@ class Guard {
   bool distant_may_hang_ = false;
   std::int64_t anew_ns_ = 0;  // newest Watched::anew_ns of all
   std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
-  bool said_that_one_stays_ = false, said_that_it_cannot_write_ = false;
+  bool told_of_storage_ = false, said_that_one_stays_ = false, said_that_it_cannot_write_ = false;
 };
 
 }  // namespace

@@ -31,12 +31,12 @@ static_assert(sizeof(Ended) == 24);
 struct Rank {
   std::int64_t process = 0, started_ticks = 0;
   std::uint64_t step = 0, epoch = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, usual_ns = 0, alone_ns = 0, longest_ns = 0, beat_ns = 0,
-               wait_begun_ns = 0, wait_patience_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, usual_ns = 0, beat_ns = 0, life_ns = 0,
+               wait_begun_ns = 0, storage_begun_ns = 0;
   std::int32_t launched_rank = -1, wait_peer = -1;
   std::uint32_t wait_number = 0;
   std::uint8_t phase = 0, left = 0;
-  std::int16_t role = -1;
+  std::uint16_t kind = 0;
 };
 static_assert(sizeof(Rank) == 112);
 
@@ -66,18 +66,18 @@ Rank packed(const SlotView& slot) {
           .epoch = slot.epoch,
           .begun_ns = slot.begun_ns,
           .deadline_ns = slot.deadline_ns,
+          .ceiling_ns = slot.ceiling_ns,
           .usual_ns = slot.usual_ns,
-          .alone_ns = slot.alone_ns,
-          .longest_ns = slot.longest_ns,
           .beat_ns = slot.beat_ns,
+          .life_ns = slot.life_ns,
           .wait_begun_ns = slot.wait_begun_ns,
-          .wait_patience_ns = slot.wait_patience_ns,
+          .storage_begun_ns = slot.storage_begun_ns,
           .launched_rank = slot.launched_rank,
           .wait_peer = slot.wait_peer,
           .wait_number = slot.wait_number,
           .phase = static_cast<std::uint8_t>(slot.phase),
           .left = static_cast<std::uint8_t>(slot.left ? 1 : 0),
-          .role = static_cast<std::int16_t>(slot.role)};
+          .kind = static_cast<std::uint16_t>(slot.kind)};
 }
 
 SlotView unpacked(const Rank& rank) {
@@ -88,17 +88,18 @@ SlotView unpacked(const Rank& rank) {
   slot.phase =
       rank.phase < static_cast<std::uint8_t>(Phase::count) ? static_cast<Phase>(rank.phase) : Phase::start_up;
   slot.left = rank.left != 0;
-  slot.role = rank.role;
+  slot.kind = rank.kind < static_cast<std::uint16_t>(WorkKind::count) ? static_cast<WorkKind>(rank.kind)
+                                                                      : WorkKind::usual;
   slot.step = rank.step;
   slot.epoch = rank.epoch;
   slot.begun_ns = rank.begun_ns;
   slot.deadline_ns = rank.deadline_ns;
+  slot.ceiling_ns = rank.ceiling_ns;
   slot.usual_ns = rank.usual_ns;
-  slot.alone_ns = rank.alone_ns;
-  slot.longest_ns = rank.longest_ns;
   slot.beat_ns = rank.beat_ns;
+  slot.life_ns = rank.life_ns;
   slot.wait_begun_ns = rank.wait_begun_ns;
-  slot.wait_patience_ns = rank.wait_patience_ns;
+  slot.storage_begun_ns = rank.storage_begun_ns;
   slot.wait_peer = rank.wait_peer;
   slot.wait_number = rank.wait_number;
   return slot;

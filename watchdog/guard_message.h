@@ -24,7 +24,7 @@ struct GuardMessage {
   std::uint16_t port = 0;                 // where it listens
   std::vector<std::int32_t> silent = {};  // hosts that it does not hear
   std::vector<EndedProcess> ended = {};   // of its own host
-  std::vector<SlotView> ranks = {};       // those that live; of texts, drains and spans nothing
+  std::vector<SlotView> ranks = {};       // those that live, without texts, drains and counters
 };
 
 // A frame: its length, the message, its checksum.

@@ -78,7 +78,8 @@ std::vector<WatchedRank> HostSight::ranks(std::int64_t now_ns) const {
     if (!host.watched || host.closed_ns != 0 || out_of_reach(index, now_ns)) continue;
     const std::int64_t ahead_ns = host.received_ns - host.last.sent_ns;
     for (SlotView slot : host.last.ranks) {
-      for (std::int64_t* const time_ns : {&slot.begun_ns, &slot.beat_ns, &slot.wait_begun_ns}) {
+      for (std::int64_t* const time_ns :
+           {&slot.begun_ns, &slot.beat_ns, &slot.life_ns, &slot.wait_begun_ns, &slot.storage_begun_ns}) {
         if (*time_ns != 0) *time_ns += ahead_ns;
       }
       found.push_back({.slot = std::move(slot), .host = host.name, .own_host = false});

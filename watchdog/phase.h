@@ -19,4 +19,13 @@ enum class Phase : std::uint8_t {
 };
 const char* name_of(Phase phase);
 
+// What makes a step, or a batch of an evaluation, take other times than usual. Each kind has a history of its
+// own (deadlines.h).
+enum class WorkKind : std::uint8_t {
+  usual,
+  first,        // the first one after a start, a recovery, a growth or a re-cut: all pages are new
+  beside_save,  // a snapshot is copied or sent, or a save drained, meanwhile
+  count
+};
+
 }  // namespace holdfast

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "runtime/core/processes.h"
 
@@ -72,10 +73,10 @@ void RankWatch::run_directory(const std::string& directory) {
 
 void RankWatch::begin_epoch(const Epoch& epoch) {
   deadlines_.rescale(epoch.work_times);
+  begun_in_epoch_ = {};
   BoardSlot& slot = this->slot();
   const Together together(slot);
   put(slot.members, epoch.members);
-  put(slot.role, epoch.role);
   put(slot.epoch, epoch.number);
 }
 
@@ -101,17 +102,24 @@ void RankWatch::mark() {
 }
 
 void RankWatch::learn(std::int64_t now_ns) {
-  if (phase_ != Phase::spare) deadlines_.took(phase_, now_ns - begun_ns_);
+  if (phase_ != Phase::spare) deadlines_.took(phase_, kind_, now_ns - begun_ns_);
 }
 
 // A spare waits as long as the others compute. What it may not do is to be silent.
-std::int64_t RankWatch::deadline_of(Phase phase) const {
+std::int64_t RankWatch::deadline() const {
   if (fixed_ns_ > 0) return fixed_ns_;
-  return phase == Phase::spare ? deadlines_.limits().floor_ns : deadlines_.of(phase);
+  return phase_ == Phase::spare ? deadlines_.limits().floor_ns : deadlines_.of(phase_, kind_);
+}
+
+WorkKind RankWatch::next_kind(Phase phase) {
+  const bool was_begun = std::exchange(begun_in_epoch_[static_cast<std::size_t>(phase)], true);
+  const bool has_kinds = phase == Phase::step || phase == Phase::evaluation;
+  return has_kinds && !was_begun ? WorkKind::first : WorkKind::usual;
 }
 
 void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns) {
   phase_ = phase;
+  kind_ = next_kind(phase);
   begun_ns_ = now_ns;
   fixed_ns_ = fixed_ns;
   wait_since_ns_ = 0;
@@ -120,20 +128,50 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_
   put(slot.phase, phase);
   put(slot.step, step);
   put(slot.begun_ns, now_ns);
-  put(slot.deadline_ns, deadline_of(phase));
-  put(slot.usual_ns, phase == Phase::spare ? 0 : deadlines_.usual(phase));
-  put(slot.alone_ns, fixed_ns > 0 ? 0 : deadlines_.alone(phase));
-  put(slot.longest_ns, fixed_ns > 0 ? 0 : deadlines_.longest(phase));
+  put_deadline();
   put(slot.wait_begun_ns, 0);
+  put(slot.storage_begun_ns, 0);
   put(slot.beat_ns, now_ns);
+}
+
+// A limit that was given holds whatever signs of life there are.
+void RankWatch::put_deadline() {
+  BoardSlot& slot = this->slot();
+  put(slot.kind, kind_);
+  put(slot.deadline_ns, deadline());
+  put(slot.ceiling_ns, fixed_ns_ > 0 ? fixed_ns_ : deadlines_.limits().ceiling_ns);
+  put(slot.usual_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
+}
+
+// The first of an epoch stays one: it is slower for that.
+void RankWatch::beside_save() {
+  if (kind_ != WorkKind::usual) return;
+  kind_ = WorkKind::beside_save;
+  const Together together(slot());
+  put_deadline();
+}
+
+void RankWatch::waits_for_storage(const char* what) {
+  BoardSlot& slot = this->slot();
+  const std::int64_t now_ns = env_->monotonic_ns();
+  const Together together(slot);
+  store_text(slot.storage_what, what);
+  put(slot.ceiling_ns, deadlines_.limits().ceiling_ns);
+  put(slot.storage_begun_ns, std::max<std::int64_t>(now_ns, 1));
+}
+
+void RankWatch::storage_answers() {
+  BoardSlot& slot = this->slot();
+  const Together together(slot);
+  put(slot.storage_begun_ns, 0);
+  put_deadline();
 }
 
 void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) {
   BoardSlot& slot = this->slot();
   since_ns = std::max<std::int64_t>(since_ns, 1);
   const bool same = since_ns == wait_since_ns_ && awaited.operation == awaited_.operation &&
-                    awaited.peer == awaited_.peer && awaited.number == awaited_.number &&
-                    awaited.patience_ns == awaited_.patience_ns;
+                    awaited.peer == awaited_.peer && awaited.number == awaited_.number;
   if (same) {
     put(slot.beat_ns, now_ns);
   } else {
@@ -141,7 +179,6 @@ void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited&
     awaited_ = awaited;
     const Together together(slot);
     put(slot.wait_begun_ns, since_ns);
-    put(slot.wait_patience_ns, awaited.patience_ns);
     put(slot.wait_peer, awaited.peer);
     put(slot.wait_number, awaited.number);
     store_text(slot.wait_operation, awaited.operation);
@@ -163,6 +200,7 @@ void RankWatch::drains(std::uint64_t step, std::uint64_t bytes) {
   BoardSlot& slot = this->slot();
   put(slot.drain_step, step);
   put(slot.drain_bytes, bytes);
+  moved(1);
   if (slot.drain_begun_ns.load(std::memory_order_relaxed) == 0)
     put(slot.drain_begun_ns, std::max<std::int64_t>(env_->monotonic_ns(), 1));
 }

@@ -5,9 +5,10 @@
 // guard when the one there was is gone. Where there is no board (no shared memory, watchdog.guard = false)
 // there is no RankWatch either, so its users hold a pointer that may be null.
 //
-// Threads: the training thread, but for drains() and drained().
+// Threads: the training thread, but for moved(), drains() and drained().
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -41,20 +42,29 @@ class RankWatch final : public WaitListener {
     std::uint64_t number = 0;   // of the membership
     double work_times = 1.0;    // Deadlines::rescale()
     std::uint32_t members = 0;  // spares too; 0: not known
-    int role = -1;              // those with the same one do the same work; -1: not known
   };
+  // The first step and the first batch of an evaluation behind it are of their own kind (WorkKind::first).
   void begin_epoch(const Epoch& epoch);
 
   // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
   void enter(Phase phase, std::uint64_t step);
   // A phase that may take no longer than this, whatever was learned: of what has a limit of its own.
   void enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms);
+  // A save is under way or begins in the present phase: that makes it one of another kind.
+  void beside_save();
   // Part of the phase is done (a batch of an evaluation): that took as long as it took, and the deadline
   // counts anew.
   void mark();
 
   void waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
   void goes_on() override;
+
+  // It reads or locks something on a file system, in a call that may block, until storage_answers().
+  void waits_for_storage(const char* what);
+  void storage_answers();
+  // A sign of life, from any thread: bytes that were copied, loaded or saved.
+  void moved(std::uint64_t bytes) { slot().moved_bytes.fetch_add(bytes, std::memory_order_relaxed); }
+  std::atomic<std::uint64_t>& device_ops() { return slot().device_ops; }  // for Device::count_ops_in
 
   void drains(std::uint64_t step, std::uint64_t bytes);  // any thread
   void drained();
@@ -72,8 +82,10 @@ class RankWatch final : public WaitListener {
  private:
   RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
   void begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns);
+  WorkKind next_kind(Phase phase);
+  void put_deadline();
   static std::string take(const BoardNotices& notices, std::uint64_t& taken, std::string_view between);
-  std::int64_t deadline_of(Phase phase) const;
+  std::int64_t deadline() const;
   void learn(std::int64_t now_ns);
   void keep_guard(std::int64_t now_ns);
   void start_guard(std::int64_t now_ns);
@@ -87,6 +99,8 @@ class RankWatch final : public WaitListener {
   Phase phase_ = Phase::start_up;
   std::int64_t begun_ns_ = 0;
   std::int64_t fixed_ns_ = 0;  // deadline of this phase that was not learned; 0: none
+  WorkKind kind_ = WorkKind::usual;
+  std::array<bool, static_cast<std::size_t>(Phase::count)> begun_in_epoch_{};
   // Of the wait that is on the board; 0: none.
   std::int64_t wait_since_ns_ = 0;
   Awaited awaited_ = {};

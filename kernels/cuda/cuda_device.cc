@@ -61,6 +61,10 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   Ticket ticket() override;
+  void count_ops_in(std::atomic<std::uint64_t>& done) override {
+    const std::lock_guard lock(mutex_);
+    told_ = &done;
+  }
   bool reached(Ticket ticket) const override;
   bool wait(Ticket ticket, std::int64_t timeout_us) override;
   void stamp(Stamp& target) override;
@@ -111,8 +115,9 @@ class CudaDevice final : public Device {
 
   mutable std::mutex mutex_;  // any thread may poll
   mutable Ticket reached_ = 0;
-  mutable cudaError_t failure_ = cudaSuccess;  // of something that was waited for; the first
-  mutable std::deque<Mark> marks_;             // not reached yet, in order
+  std::atomic<std::uint64_t>* told_ = nullptr;  // count_ops_in()
+  mutable cudaError_t failure_ = cudaSuccess;   // of something that was waited for; the first
+  mutable std::deque<Mark> marks_;              // not reached yet, in order
   mutable std::vector<cudaEvent_t> spare_events_;
 };
 
@@ -215,6 +220,7 @@ bool CudaDevice::reached(Ticket ticket) const {
     if (state == cudaErrorNotReady) return false;
     if (failure_ == cudaSuccess) failure_ = state;
     reached_ = marks_.front().ticket;
+    if (told_ != nullptr) told_->store(reached_, std::memory_order_relaxed);
     spare_events_.push_back(marks_.front().event);
     marks_.pop_front();
   }

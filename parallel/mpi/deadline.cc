@@ -51,7 +51,7 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
     if (sooner_) said_sooner_ = sooner_();
     if (!said_sooner_.empty()) return false;
     if (told_.listener == nullptr) continue;
-    told_.listener->waits(begin_ns, now_ns, {.operation = told_.operation, .patience_ns = end_ns - begin_ns});
+    told_.listener->waits(begin_ns, now_ns, {.operation = told_.operation});
     has_told_ = true;
   }
 }

@@ -140,8 +140,8 @@ class Campaign {
     HF_TRY(const FaultLedger ledger, read_fault_ledger(*env_, {undisturbed()}));
     const std::int64_t wall_ms = (ledger.end_us() - ledger.begin_us()) / 1000;
     setup_.limit_ms = options_->limit_ms > 0 ? options_->limit_ms : 60'000 + 10 * wall_ms;
-    // In its first steps a rank has six times watchdog.floor, and then there may be another start.
-    setup_.hang_ms = options_->limit_ms > 0 ? 0 : 15'000 + 6 * config_.watchdog.floor_ms;
+    // In its first steps a rank has twelve times watchdog.floor, and then there may be another start.
+    setup_.hang_ms = options_->limit_ms > 0 ? 0 : 15'000 + 12 * config_.watchdog.floor_ms;
     header_.digest = setup_.digest;
     say(fmt::format("undisturbed: {} steps in {}{}", config_.training.steps,
                     format_duration(wall_ms / 100 * 100), again ? ", as it was there" : ""));

@@ -210,7 +210,8 @@ std::vector<Option> watchdog_options() {
               "A process on every host looks after its ranks: it ends one that hangs, so that the others can "
               "go on without it, and writes down what each was at"),
       real("watchdog.factor", HF_FIELD(watchdog.factor), "", {1.5, 1000}, kSafe,
-           "A rank hangs when what it is at takes so many times as long as it usually does"),
+           "A rank hangs when it shows no sign of life for so many times as long as what it is at usually "
+           "takes"),
       duration("watchdog.floor", HF_FIELD(watchdog.floor_ms), {100, kDay_ms}, kSafe,
                "But never before it took this long"),
       duration(

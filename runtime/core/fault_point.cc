@@ -7,6 +7,7 @@
 #include <charconv>
 #include <csignal>
 #include <cstdlib>
+#include <memory>
 
 #include "runtime/core/events.h"
 #include "runtime/core/suggest.h"
@@ -22,8 +23,8 @@ struct Entry {
   Error bad(std::string_view reason) const {
     return fail(ExitCode::config,
                 "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
-                "action of kill, stop, sleep:MILLISECONDS, spin, exit:CODE, abort, segv, gpu_trap, "
-                "gpu_illegal_address or gpu_endless",
+                "action of kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, "
+                "gpu_trap, gpu_illegal_address or gpu_endless",
                 position + 1, text, reason);
   }
 };
@@ -69,7 +70,7 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
                           std::int64_t& argument) {
   std::string_view number;
   const bool has_argument = cut(text, ':', number);
-  const bool takes_argument = text == "sleep" || text == "exit";
+  const bool takes_argument = text == "sleep" || text == "touch" || text == "exit";
   const bool known = takes_argument || text == "kill" || text == "stop" || text == "spin" ||
                      text == "abort" || text == "segv" || device_fault_of(text) != nullptr;
   if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
@@ -80,6 +81,20 @@ Result<void> parse_action(const Entry& entry, std::string_view text, std::string
     return entry.bad(fmt::format("'{}' is not a number", number));
   action = text;
   return {};
+}
+
+// As a process whose memory is all new: slow, and at work. What is so large comes from the system each time.
+void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
+  constexpr std::size_t bytes = std::size_t{64} << 20, part_bytes = std::size_t{1} << 20, page_bytes = 4096;
+  constexpr std::int64_t pause_us = 10'000;
+  const std::int64_t end_ns = env.monotonic_ns() + duration_ms * 1'000'000;
+  while (env.monotonic_ns() < end_ns) {
+    const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
+    for (std::size_t offset = 0; offset < bytes && env.monotonic_ns() < end_ns; offset += page_bytes) {
+      static_cast<volatile char*>(memory.get())[offset] = 1;
+      if (offset % part_bytes == 0) env.sleep_us(pause_us);
+    }
+  }
 }
 
 // Best effort: what was asked for happens all the same.
@@ -193,6 +208,7 @@ void FaultPoints::hit(std::string_view name) {
     if (rule->action == "kill") env_->kill_self();
     if (rule->action == "stop") kill(getpid(), SIGSTOP);
     if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);
+    if (rule->action == "touch") touch_fresh_memory(*env_, rule->argument);
     volatile bool forever = rule->action == "spin";
     while (forever) {
     }

@@ -7,6 +7,7 @@
 //   save.before_rename@2=kill        SIGKILL at the second time this process passes
 //   step.after_vote:1=stop           SIGSTOP of rank 1
 //   step.before_backward=sleep:500   sleep 500 ms; others: `spin` (for ever), `exit:N`, `abort`, `segv`
+//   step.begin@7=touch:500           touches fresh memory for 500 ms, as if all pages of the process were new
 //   step.before_reduce@7=gpu_trap    breaks the rank's GPU by a kernel; others: `gpu_endless`, and
 //                                    `gpu_illegal_address`; at points of a step alone
 // The program reads it from the environment variable HOLDFAST_FAULTS; bad text is an error with the position.

@@ -286,21 +286,26 @@ class PosixProcesses final : public Processes {
  private:
   // "ID (NAME) STATE PARENT ...", where the name may hold anything; proc(5) counts the fields from 1.
   static std::optional<ProcessFacts> parse_facts(std::string_view line) {
-    constexpr int parent_field = 4, started_field = 22, memory_field = 23, variables_end_field = 51;
+    constexpr int parent_field = 4, minor_field = 10, major_field = 12, started_field = 22, memory_field = 23,
+                  resident_field = 24, variables_end_field = 51;
     const std::size_t name_end = line.rfind(") ");
     if (name_end == std::string_view::npos || name_end + 2 >= line.size()) return std::nullopt;
     line.remove_prefix(name_end + 2);
     ProcessFacts facts{.state = line.front()};
-    std::uint64_t memory = 0, variables_end = 0;
+    std::uint64_t memory = 0, resident_pages = 0, variables_end = 0;
     for (int field = 3; field <= variables_end_field; ++field) {
       const std::size_t length = std::min(line.find(' '), line.size());
       const auto parse = [&](auto& value) { std::from_chars(line.data(), line.data() + length, value); };
       if (field == parent_field) parse(facts.parent);
+      if (field == minor_field) parse(facts.minor_faults);
+      if (field == major_field) parse(facts.major_faults);
       if (field == started_field) parse(facts.started_ticks);
       if (field == memory_field) parse(memory);
+      if (field == resident_field) parse(resident_pages);
       if (field == variables_end_field) parse(variables_end);
       line.remove_prefix(std::min(length + 1, line.size()));
     }
+    facts.resident_bytes = resident_pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     // A thread of the kernel and a process that has ended have no memory at all.
     facts.becomes_another_program = memory > 0 && variables_end == 0;
     return facts;

@@ -61,6 +61,9 @@ struct ProcessFacts {
   // In the midst of execve, for microseconds: it has the memory of the new program, and what /proc says of
   // its arguments and variables is empty. Never of a process of another user.
   bool becomes_another_program = false;
+  // Of all its threads since it started. A major fault waits for a disk.
+  std::uint64_t minor_faults = 0, major_faults = 0;
+  std::uint64_t resident_bytes = 0;
 };
 
 class Processes {

@@ -10,8 +10,6 @@ struct Awaited {
   const char* operation = "";  // "an all-reduce"; a literal
   int peer = -1;               // a rank of the run; -1: not known, or any
   std::uint32_t number = 0;    // of the operation in its communicator
-  // After so long in which nothing moves it gives up; 0: not known. Set by whoever polls.
-  std::int64_t patience_ns = 0;
 };
 
 class WaitListener {

@@ -108,8 +108,10 @@ class HeldOutSet::Forwards final : public StageWork {
  private:
   // One that cannot be read is run on what the memory holds, so that no stage waits for it.
   void load(std::size_t slot) {
-    const Result<std::uint64_t> loaded =
-        set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
+    const Result<std::uint64_t> loaded = [&] {
+      const StorageWait storage(worker_->watch(), "held-out data");
+      return set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
+    }();
     if (loaded.ok()) {
       worker_->tokens().stage(slot, set_->inputs_, set_->targets_, set_->first_key_);
       if (worker_->counts_samples()) counted += static_cast<std::int64_t>(*loaded);

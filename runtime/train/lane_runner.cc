@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/device_span.h"
+#include "runtime/train/watch.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -125,6 +126,7 @@ void LaneRunner::load(StagePosition position) {
   const Result<MicroBatch> batch = [&] {
     const HostSpan wait(&worker_->spans(), span_of(SpanKind::wait_data, position));
     HF_FAULT_POINT(worker_->faults(), "data.before_batch");
+    const StorageWait storage(worker_->watch(), "training data");
     return worker_->loader().next();
   }();
   if (!batch.ok()) {

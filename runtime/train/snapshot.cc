@@ -61,6 +61,7 @@ void Snapshot::copy_from_device() {
     if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
     poll_peers(worker_->communicator());
     slot_.copy(parts_[i].piece, parts_[i].offset, worker_->host_access().to_read(parts_[i].source));
+    if (worker_->watch() != nullptr) worker_->watch()->moved(parts_[i].source.size());
   }
 }
 
@@ -70,6 +71,7 @@ void Snapshot::copy_from_host() {
     for (std::size_t i = next++; i < parts_.size(); i = next++) {
       if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
       slot_.copy(parts_[i].piece, parts_[i].offset, parts_[i].source);
+      if (worker_->watch() != nullptr) worker_->watch()->moved(parts_[i].source.size());
     }
   };
   const BackgroundHelpers helpers(worker_->host_threads() - 1, work);

@@ -143,11 +143,9 @@ void TrainRun::tell_watch_epoch() {
   const int before = std::exchange(seats_told_, seats);
   if (launched_.watch == nullptr || launched_.membership == nullptr) return;
   const MembershipView& view = launched_.membership->view();
-  const int seat = epoch_->seating().seat_of(world().communicator.rank());
   launched_.watch->begin_epoch({.number = view.epoch,
                                 .work_times = before == 0 ? 1.0 : static_cast<double>(before) / seats,
-                                .members = static_cast<std::uint32_t>(view.members.size()),
-                                .role = seat < 0 ? -1 : seat / shape.tensor % shape.pipeline});
+                                .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
 // The leader has the run directory.
@@ -158,6 +156,7 @@ Result<void> TrainRun::take_lock() {
   }
   Result<void> outcome;
   if (first_ && lock_ == nullptr) {
+    const StorageWait storage(launched_.watch, "the lock of the run directory");
     Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
     outcome = outcome_of(lock);
     if (lock.ok()) lock_ = std::move(lock).value();
@@ -195,6 +194,7 @@ Result<ExitCode> TrainRun::shrink_to_memory() {
 Result<EpochEnd> TrainRun::run_seat() {
   if (!standing_.log_opened.has_value()) standing_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
+  if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
     const int copies = epoch_->seating().shape.data;
     const bool shrinks = memory_.lacks && !seats().communicator.abandoned() && copies > wish_.data_least;
@@ -313,6 +313,7 @@ Result<void> TrainRun::load_state() {
   if (start_.checkpoint.empty()) return start_afresh();
   standing_.memory_id = start_.memory_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
+  const StorageWait storage(launched_.watch, "the checkpoint");
   return restore_checkpoint(*worker_, start_.checkpoint);
 }
 

@@ -203,6 +203,7 @@ Result<StepOutcome> Trainer::step() {
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
+  if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
   const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
   const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
   HF_TRY(const StepOutcome outcome, [&] {
@@ -252,6 +253,7 @@ void Trainer::note_save(std::int64_t duration_ns) {
 Result<void> Trainer::begin_save(bool to_disk) {
   const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
   Env& env = parts_.worker.env();
+  beside_save(parts_.worker.watch());
   const std::int64_t begin_ns = env.monotonic_ns();
   HF_TRY(const bool begun, saver_->begin(to_disk));
   if (begun) cadence_->began(parts_.worker.state().step, to_disk, env.monotonic_ns() - begin_ns);

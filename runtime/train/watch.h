@@ -41,5 +41,25 @@ inline void enter(RankWatch* watch, Phase phase, std::uint64_t step, std::int64_
 inline void mark(RankWatch* watch) {
   if (watch != nullptr) watch->mark();
 }
+inline void beside_save(RankWatch* watch) {
+  if (watch != nullptr) watch->beside_save();
+}
+
+// The calls from here to the end of the block may block on a file system: a rank that stands there is told of
+// and left alone until watchdog.ceiling. `what`: a literal, "training data".
+class StorageWait {
+ public:
+  StorageWait(RankWatch* watch, const char* what) : watch_(watch) {
+    if (watch_ != nullptr) watch_->waits_for_storage(what);
+  }
+  ~StorageWait() {
+    if (watch_ != nullptr) watch_->storage_answers();
+  }
+  StorageWait(const StorageWait&) = delete;
+  StorageWait& operator=(const StorageWait&) = delete;
+
+ private:
+  RankWatch* watch_;
+};
 
 }  // namespace holdfast

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "runtime/core/processes.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -149,6 +150,16 @@ TEST(FaultPointsDeathTest, ActionsEndTheProcess) {
   EXPECT_EXIT(
       passes_twice("step.end@2=segv"), [](int state) { return state != 0; }, "");
   EXPECT_EXIT(passes_twice("step.end@3=kill"), testing::ExitedWithCode(0), "");
+}
+
+TEST(FaultPoints, TouchFaultsPages) {
+  const auto faults = faults_of("step.begin=touch:300");
+  const std::uint64_t before = posix_env().processes().facts(getpid())->minor_faults;
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  HF_FAULT_POINT(*faults, "step.begin");
+  EXPECT_GE(posix_env().monotonic_ns() - begin_ns, 300'000'000);
+  EXPECT_GE(posix_env().processes().facts(getpid())->minor_faults, before + 4) << "huge pages are few";
+  EXPECT_FALSE(FaultPoints::parse("step.begin=touch", 0, posix_env()).ok());
 }
 
 TEST(FaultPoints, StopStopsTheProcess) {

@@ -212,6 +212,9 @@ TEST(Processes, FactsAreThoseOfProc) {
   EXPECT_EQ(own->parent, getppid());
   EXPECT_EQ(facts->parent, getpid());
   EXPECT_GE(facts->started_ticks, own->started_ticks);
+  EXPECT_GT(own->minor_faults, 0u);
+  EXPECT_GT(own->resident_bytes, 1u << 20);
+  EXPECT_LT(own->resident_bytes, std::uint64_t{1} << 40);
   ASSERT_TRUE(child->signal(SIGSTOP).ok());
   for (int tries = 0; tries < 2000 && facts->state != 'T'; ++tries) {
     posix_env().sleep_us(10'000);

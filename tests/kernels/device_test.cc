@@ -84,6 +84,24 @@ TEST(CpuDevice, StampsStandInTheQueue) {
   EXPECT_LE(after.worked_ns - before.worked_ns, after.time_ns - before.time_ns);
 }
 
+TEST(CpuDevice, CountsItsOpsWhereItIsTold) {
+  std::atomic<std::uint64_t> done{0};
+  Gate gate;
+  CpuDeviceOptions options;
+  options.observer = gate.observer();
+  const auto device = make_cpu_device(options);
+  const std::vector<float> values(8, 1.0F);
+  std::vector<float> sums(8, 0.0F);
+  device->count_ops_in(done);
+  device->launch(accumulate_row(values, sums));
+  while (gate.arrived() == 0) std::this_thread::yield();
+  EXPECT_EQ(done, 0u) << "it has begun, and not ended";
+  gate.open();
+  device->launch(accumulate_row(values, sums));
+  device->synchronize();
+  EXPECT_EQ(done, 2u);
+}
+
 TEST(CpuDevice, TheCallerGoesOnWhileAnOpIsBlocked) {
   Gate gate;
   CpuDeviceOptions options;

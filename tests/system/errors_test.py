@@ -1121,7 +1121,7 @@ class Errors(unittest.TestCase):
                                 environment={"HOLDFAST_FAULTS": late}))
 
     def test_hang_ended(self):
-        """By what the other rank needed: a ceiling that is low enough to wait for would count for the start, too."""
+        """Of a step that has no history: a ceiling that is low enough to wait for would count for the start, too."""
         self.expect(self.mpirun(2, "train", "run.toml", "--watchdog.floor=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=stop"}))
 

@@ -1,12 +1,20 @@
 """No false alarm: a long run of tiny steps on twice as many ranks as there are processors, whose disk is slow and whose ranks
-are late now and then, ends without a fault.
+are late now and then, ends without a fault; and where ranks are killed, held to a part of a processor and of a disk, nobody is
+ended but those.
 
 HOLDFAST_FALSE_ALARM_STEPS: so many steps in all (10,000 when left out), in runs of at most 10,000; HOLDFAST_FALSE_ALARM_FROM:
 from this one on (0 when left out), which goes on with an earlier time: every run has other ranks late at other places.
+
+HOLDFAST_FALSE_ALARM_PRESET, _PRESET_RANKS, _PRESET_STEPS, _PRESET_KILLS: runs of that preset in the default config, with so many
+steps and kills in all (100 steps a run), instead of one run of a tiny model.
 """
+import contextlib
 import os
 import random
+import signal
+import time
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -23,6 +31,71 @@ OPTIONS = ["--model.layers=1", "--model.heads=1", "--model.kv_heads=1", "--model
            "--training.microbatch_size=1", "--training.microbatches_per_lane=1", f"--parallel.lanes={RANKS}", "--threads=1",
            f"--checkpoint.every_steps={SAVE_EVERY}", "--checkpoint.ram_every_steps=10", "--checkpoint.keep=1",
            "--evaluation.every_steps=1000", f"--watchdog.floor={FLOOR_MS}ms"]
+
+
+PRESET = os.environ.get("HOLDFAST_FALSE_ALARM_PRESET", "")
+PRESET_RANKS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_RANKS", "3"))
+PRESET_STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_STEPS", "100"))
+PRESET_KILLS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_KILLS", "4"))
+PRESET_RUN_STEPS = 100
+# No key that has to do with safety.
+DEFAULT = """\
+[run]
+directory = "unset"
+[model]
+{model}
+[data]
+sources = [{{ path = "{text}", format = "text" }}]
+[training]
+sequence_length = 64
+microbatch_size = 1
+microbatches_per_lane = 1
+precision = "bf16"
+[parallel]
+lanes = {lanes}
+"""
+
+
+@contextlib.contextmanager
+def limited(directory):
+    """Holds processes to half of the machine's processors together, and to so many bytes of the disk a second, where this process
+    may make groups (cgroup v1). Gives a function that puts all processes of `directory` there, new ones too, and what is held."""
+    disk_bytes = 8 << 20
+    device = os.stat(directory).st_dev
+    disk = f"{os.major(device)}:{os.minor(device) & ~15} {disk_bytes}"  # of the whole disk
+    groups, said = [], []
+    for controller, values, what in (
+            ("cpu", {"cpu.cfs_quota_us": str(50_000 * os.cpu_count())}, f"{os.cpu_count() / 2:g} processors"),
+            ("blkio", {"blkio.throttle.write_bps_device": disk, "blkio.throttle.read_bps_device": disk}, "8 MiB/s of the disk")):
+        group = Path(f"/sys/fs/cgroup/{controller}/holdfast-test-{os.getpid()}")
+        try:
+            group.mkdir()
+            groups.append(group)
+            for name, value in values.items():
+                (group / name).write_text(value)
+            said.append(what)
+        except OSError as error:
+            print(f"\nnot held to {what}: {error}", flush=True)
+
+    def members():
+        """A child is where its parent was, so a start from here is put there before; this process goes back at the end."""
+        for group in groups:
+            for pid in [os.getpid(), *harness.processes_of(directory)]:
+                with contextlib.suppress(OSError):
+                    (group / "cgroup.procs").write_text(str(pid))
+
+    try:
+        yield members, " and ".join(said) or "not limited"
+    finally:
+        for group in groups:
+            for pid in [os.getpid(), *harness.processes_of(directory)]:
+                with contextlib.suppress(OSError):
+                    (group.parent / "cgroup.procs").write_text(str(pid))
+            limit = time.monotonic() + 10
+            while group.exists() and time.monotonic() < limit:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+                time.sleep(0.05)
 
 
 def slowness(steps, chance):
@@ -44,6 +117,52 @@ class FalseAlarmTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scene = harness.Scene()
         cls.addClassCleanup(cls.scene.close)
+
+    def test_nobody_but_the_killed(self):
+        """Twice as many ranks as the processors that they may use, and a slow disk; what the default config saves, and ranks that
+        are killed and made up for."""
+        if PRESET:
+            for part in range(0, PRESET_STEPS, PRESET_RUN_STEPS):
+                kills = PRESET_KILLS * PRESET_RUN_STEPS // PRESET_STEPS
+                self.torment(PRESET_RANKS, min(PRESET_RUN_STEPS, PRESET_STEPS - part), kills, FROM + part, [f'preset = "{PRESET}"'])
+        else:
+            self.torment(RANKS, 2000, 4, FROM, ["layers = 2", "heads = 4", "width = 64"])
+
+    def torment(self, ranks, steps, kills, seed, model):
+        chance = random.Random(seed)
+        run = self.scene.run(f"killed-{seed}", ["--threads=1", f"--training.steps={steps}", "--elastic.grow_after=1s"])
+        self.scene.config.with_name("default.toml").write_text(DEFAULT.format(text=self.scene.text, lanes=ranks, model="\n".join(model)))
+        words = harness.command("ft", ranks) + run.train_arguments(config=self.scene.config.with_name("default.toml"))
+        with limited(self.scene.directory) as (members, said):
+            members()
+            start = run.start_command(words)
+            killed = 0
+            for _ in range(kills):
+                # MPI cannot leave while it takes up new ranks, so one that is killed there ends the run, which is another matter.
+                if not harness.wait_until(lambda: all(event["ranks_after"] == ranks for event in run.events("recovery")[-1:]),
+                                          RUN_LIMIT_S, lambda: not start.alive(), "it does not grow back", start.tail):
+                    break
+                after = chance.randint(1, max(1, steps // (2 * kills)))
+                if not start.wait_for_step(run.last_step() + after, RUN_LIMIT_S) or run.last_step() >= steps - 1:
+                    break
+                time.sleep(chance.uniform(0, 0.1))
+                members()
+                before = len(run.events("recovery"))
+                harness.kill(chance.choice(start.ranks()), signal.SIGKILL)
+                killed += 1
+                harness.wait_until(lambda: len(run.events("recovery")) > before, RUN_LIMIT_S, lambda: not start.alive(), "no recovery",
+                                   start.tail)
+            output = start.expect_exit(0, RUN_LIMIT_S)
+        self.assertGreaterEqual(killed, 1 if kills else 0)
+        self.assertNotIn("holdfast guard", output)
+        self.assertNotIn("hangs", " ".join(event.get("reason", "") for event in run.events("fault")), output)
+        self.assertLessEqual(len(run.events("fault")), killed, output)
+        self.assertEqual(run.status()["state"], "finished", output)
+        harness.expect_no_processes(run)
+        harness.expect_no_snapshots(run)
+        longest_ms = max(event["step_duration_ms"] for event in run.events("step"))
+        print(f"\n{steps} steps on {ranks} ranks, {said}: {killed} killed, the longest step took {longest_ms:.0f} ms", flush=True)
+        run.remove()
 
     def test_none(self):
         longest_ms, begun = 0.0, 0

@@ -23,10 +23,10 @@ GuardMessage sample() {
   slot.launched_rank = 5;
   slot.phase = Phase::save;
   slot.wait_peer = 3;
-  slot.role = 2;
-  slot.alone_ns = 98;
-  slot.longest_ns = 97;
-  slot.wait_patience_ns = 96;
+  slot.kind = WorkKind::first;
+  slot.ceiling_ns = 98;
+  slot.life_ns = 97;
+  slot.storage_begun_ns = 96;
   slot.beat_ns = 99;
   message.ranks = {slot, slot};
   return message;
@@ -50,10 +50,10 @@ TEST(GuardMessage, ComesAsItWent) {
   EXPECT_EQ(read->ranks[1].launched_rank, 5);
   EXPECT_EQ(read->ranks[1].phase, Phase::save);
   EXPECT_EQ(read->ranks[1].wait_peer, 3);
-  EXPECT_EQ(read->ranks[1].role, 2);
-  EXPECT_EQ(read->ranks[1].alone_ns, 98);
-  EXPECT_EQ(read->ranks[1].longest_ns, 97);
-  EXPECT_EQ(read->ranks[1].wait_patience_ns, 96);
+  EXPECT_EQ(read->ranks[1].kind, WorkKind::first);
+  EXPECT_EQ(read->ranks[1].ceiling_ns, 98);
+  EXPECT_EQ(read->ranks[1].life_ns, 97);
+  EXPECT_EQ(read->ranks[1].storage_begun_ns, 96);
   EXPECT_EQ(read->ranks[1].beat_ns, 99);
 }
 

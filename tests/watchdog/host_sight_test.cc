@@ -127,7 +127,7 @@ TEST(HostSight, RanksOfOtherHostsByTheClockOfThisOne) {
   slot.launched_rank = 4;
   slot.begun_ns = 890 * second;
   slot.beat_ns = 899 * second;
-  slot.wait_patience_ns = 300 * second;
+  slot.life_ns = 898 * second;
   message.ranks.push_back(slot);
   message.ended.push_back({.host = 1, .launched_rank = 5, .process = 70, .started_ticks = 7});
   EXPECT_TRUE(sight.heard(message, 10 * second));
@@ -142,7 +142,8 @@ TEST(HostSight, RanksOfOtherHostsByTheClockOfThisOne) {
   EXPECT_EQ(ranks[0].slot.begun_ns, 0);
   EXPECT_EQ(ranks[0].slot.beat_ns, 9 * second);
   EXPECT_EQ(ranks[0].slot.wait_begun_ns, 0) << "it does not wait";
-  EXPECT_EQ(ranks[0].slot.wait_patience_ns, 300 * second);
+  EXPECT_EQ(ranks[0].slot.life_ns, 8 * second);
+  EXPECT_EQ(ranks[0].slot.storage_begun_ns, 0);
   EXPECT_THAT(sight.ranks(20 * second), IsEmpty()) << "nobody knows any more what it does";
 }
 

@@ -73,29 +73,90 @@ TEST_F(RankWatchTest, SaysWhatItIsAt) {
 TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
   const auto watch = begin();
   watch->enter(Phase::step, 1);
-  for (std::uint64_t step = 2; step <= 6; ++step) {
-    EXPECT_EQ(view().deadline_ns, 1'000 * ms);
-    EXPECT_EQ(view().alone_ns, 300 * ms);
-    EXPECT_EQ(view().longest_ns, step == 2 ? 0 : 40 * ms);
+  EXPECT_EQ(view().kind, WorkKind::first);
+  for (std::uint64_t step = 2; step <= 7; ++step) {
+    EXPECT_EQ(view().deadline_ns, 600 * ms) << "twelve floors";
+    EXPECT_EQ(view().ceiling_ns, 1'000 * ms);
+    EXPECT_EQ(view().usual_ns, 0);
     env.now_ns += 40 * ms;
     watch->enter(Phase::step, step);
+    EXPECT_EQ(view().kind, WorkKind::usual);
   }
   EXPECT_EQ(view().deadline_ns, 120 * ms);
+  EXPECT_EQ(view().ceiling_ns, 1'000 * ms);
   EXPECT_EQ(view().usual_ns, 40 * ms);
-  EXPECT_EQ(view().alone_ns, 0);
-  watch->begin_epoch({.number = 3, .work_times = 2.0, .members = 5, .role = 1});
+  watch->begin_epoch({.number = 3, .work_times = 2.0, .members = 5});
   EXPECT_EQ(view().epoch, 3u);
   EXPECT_EQ(view().members, 5u);
-  EXPECT_EQ(view().role, 1);
-  watch->enter(Phase::step, 7);
+  watch->enter(Phase::step, 8);
+  EXPECT_EQ(view().kind, WorkKind::first) << "its pages may be new";
+  EXPECT_EQ(view().deadline_ns, 960 * ms) << "four times the usual";
+  watch->enter(Phase::step, 9);
+  EXPECT_EQ(view().kind, WorkKind::usual);
   EXPECT_EQ(view().deadline_ns, 240 * ms);
-  EXPECT_EQ(view().longest_ns, 0) << "that was other work";
+}
+
+TEST_F(RankWatchTest, AStepBesideASaveIsAnother) {
+  const auto watch = begin();
+  for (std::uint64_t step = 1; step <= 7; ++step) {
+    watch->enter(Phase::step, step);
+    if (step == 1) {
+      watch->beside_save();
+      EXPECT_EQ(view().kind, WorkKind::first) << "it is slower for that";
+    }
+    env.now_ns += 40 * ms;
+  }
+  watch->enter(Phase::step, 8);
+  const std::int64_t begun_ns = env.now_ns;
+  EXPECT_EQ(view().deadline_ns, 120 * ms);
+  env.now_ns += 30 * ms;
+  watch->beside_save();
+  EXPECT_EQ(view().kind, WorkKind::beside_save);
+  EXPECT_EQ(view().deadline_ns, 240 * ms) << "twice the usual";
+  EXPECT_EQ(view().begun_ns, begun_ns) << "from the same time on";
+  for (std::uint64_t step = 9; step <= 13; ++step) {
+    env.now_ns += 70 * ms;
+    watch->enter(Phase::step, step);
+    EXPECT_EQ(view().deadline_ns, 120 * ms) << "what that took says nothing of this";
+    watch->beside_save();
+  }
+  EXPECT_EQ(view().usual_ns, 70 * ms);
+  EXPECT_EQ(view().deadline_ns, 210 * ms);
+}
+
+TEST_F(RankWatchTest, SaysThatItWaitsForStorage) {
+  const auto watch = begin();
+  watch->enter(Phase::recovery, 4, 250);
+  EXPECT_EQ(view().ceiling_ns, 250 * ms);
+  env.now_ns += 10 * ms;
+  watch->waits_for_storage("training data");
+  EXPECT_EQ(view().storage_begun_ns, env.now_ns);
+  EXPECT_EQ(view().storage_what, "training data");
+  EXPECT_EQ(view().ceiling_ns, 1'000 * ms) << "whatever limit the phase has";
+  watch->storage_answers();
+  EXPECT_EQ(view().storage_begun_ns, 0);
+  EXPECT_EQ(view().ceiling_ns, 250 * ms);
+  watch->waits_for_storage("training data");
+  watch->enter(Phase::step, 4);
+  EXPECT_EQ(view().storage_begun_ns, 0) << "a phase ends it";
+}
+
+TEST_F(RankWatchTest, CountsWhatItMoves) {
+  const auto watch = begin();
+  watch->moved(100);
+  watch->moved(20);
+  watch->device_ops() = 7;
+  EXPECT_EQ(view().moved_bytes, 120u);
+  EXPECT_EQ(view().device_ops, 7u);
+  watch->drains(8, 4'000);
+  EXPECT_GT(view().moved_bytes, 120u) << "a drain is a sign of life, too";
 }
 
 TEST_F(RankWatchTest, APartCountsAnew) {
   const auto watch = begin();
   watch->enter(Phase::evaluation, 9);
-  for (int batch = 0; batch < 6; ++batch) {
+  for (int batch = 0; batch < 7; ++batch) {
+    EXPECT_EQ(view().kind, batch == 0 ? WorkKind::first : WorkKind::usual);
     env.now_ns += 30 * ms;
     watch->mark();
     EXPECT_EQ(view().begun_ns, env.now_ns);
@@ -111,10 +172,9 @@ TEST_F(RankWatchTest, ALimitOfItsOwnStays) {
   env.now_ns += 10 * ms;
   watch->mark();
   EXPECT_EQ(view().deadline_ns, 250 * ms);
+  EXPECT_EQ(view().ceiling_ns, 250 * ms) << "also for one that shows signs of life";
   watch->enter(Phase::recovery, 4);
   EXPECT_EQ(view().deadline_ns, 1'000 * ms);
-  watch->enter(Phase::evaluation, 4, 250);
-  EXPECT_EQ(view().alone_ns, 0);
 }
 
 TEST_F(RankWatchTest, ASpareMayWaitButNotBeSilent) {
@@ -142,9 +202,8 @@ TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
   EXPECT_EQ(view().wait_peer, 2);
   EXPECT_EQ(view().wait_number, 77u);
   EXPECT_EQ(view().wait_operation, "an all-reduce");
-  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78, .patience_ns = 9});
+  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78});
   EXPECT_EQ(view().wait_operation, "a vote");
-  EXPECT_EQ(view().wait_patience_ns, 9);
   env.now_ns += 5 * ms;
   watch->goes_on();
   EXPECT_EQ(view().wait_begun_ns, 0);
