@@ -35,6 +35,7 @@ struct Watched {
   std::int64_t anew_ns = 0;  // evidence from before counts no more
   SignsOfLife life = {};
   std::int64_t killed_ns = 0;
+  std::uint64_t killed_bytes = 0;  // what it had in memory then
 };
 
 class Guard {
@@ -257,7 +258,8 @@ class Guard {
                .ended = false,
                .anew_ns = 0,
                .life = {},
-               .killed_ns = 0};
+               .killed_ns = 0,
+               .killed_bytes = 0};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
     if (process.ok() && *process != nullptr && lives(*env_, slot)) {
@@ -373,15 +375,27 @@ class Guard {
   }
 
   void kill(Watched& watched, std::int64_t now_ns) {
-    if (watched.killed_ns == 0) watched.killed_ns = now_ns;
+    if (watched.killed_ns == 0) {
+      watched.killed_ns = now_ns;
+      watched.killed_bytes = resident_bytes_of(watched.id);
+    }
     if (watched.process != nullptr) static_cast<void>(watched.process->signal(SIGKILL).ok());
+  }
+
+  std::uint64_t resident_bytes_of(std::int64_t process) const {
+    const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+    return facts.has_value() ? facts->resident_bytes : 0;
   }
 
   // A process that the system holds, for a device or a dead file system, keeps its peers waiting.
   void look_at_killed(std::int64_t now_ns) {
     for (Watched& each : watched_) {
-      if (each.killed_ns == 0 || each.ended) continue;
-      if (now_ns - each.killed_ns < settings_.kill_patience_ms * 1'000'000 || said_that_one_stays_) continue;
+      if (each.killed_ns == 0 || each.ended || said_that_one_stays_) continue;
+      const std::int64_t least_ns = settings_.kill_patience_ms * 1'000'000;
+      if (now_ns - each.killed_ns < least_ns) continue;
+      if (now_ns - each.killed_ns <
+          death_patience_ns(least_ns, each.killed_bytes, resident_bytes_of(each.id)))
+        continue;
       said_that_one_stays_ = true;
       end_all(
           fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it", each.id, host_),

@@ -24,7 +24,7 @@ struct GuardSettings {
   std::string board;
   std::int64_t tick_ms = 25;
   std::int64_t late_ms = 1'000;            // a tick that took so long was no tick
-  std::int64_t kill_patience_ms = 10'000;  // a rank that does not die of SIGKILL: level 2
+  std::int64_t kill_patience_ms = 10'000;  // one that does not die of SIGKILL: level 2 (death_patience_ns)
   std::int64_t storage_quiet_ms = 10'000;  // ranks that wait for storage for so long are told of
   // A variable that the ranks of a launcher's start have, and the mpirun that it has started, but not MPI's
   // daemons on other hosts. Empty: those are left alone.

@@ -13,6 +13,16 @@ constexpr std::uint64_t faults_least = 16, resident_least = 1'048'576, bytes_lea
 
 }  // namespace
 
+std::int64_t death_patience_ns(std::int64_t least_ns, std::uint64_t resident_bytes_when_killed,
+                               std::uint64_t resident_bytes_now) {
+  constexpr std::int64_t dying_least_ns = 60'000'000'000;
+  constexpr double ns_per_byte = 1e9 / (1 << 30);
+  const std::int64_t patience_ns =
+      least_ns + static_cast<std::int64_t>(static_cast<double>(resident_bytes_when_killed) * ns_per_byte);
+  return resident_bytes_when_killed > 0 && resident_bytes_now == 0 ? std::max(patience_ns, dying_least_ns)
+                                                                   : patience_ns;
+}
+
 void SignsOfLife::look_at_board(const SlotView& slot, std::int64_t now_ns) {
   const bool grew = slot.spans_opened != spans_ || slot.device_ops != ops_ || slot.moved_bytes != bytes_;
   spans_ = slot.spans_opened;

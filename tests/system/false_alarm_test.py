@@ -123,8 +123,8 @@ class FalseAlarmTest(unittest.TestCase):
         are killed and made up for."""
         if PRESET:
             for part in range(0, PRESET_STEPS, PRESET_RUN_STEPS):
-                kills = PRESET_KILLS * PRESET_RUN_STEPS // PRESET_STEPS
-                self.torment(PRESET_RANKS, min(PRESET_RUN_STEPS, PRESET_STEPS - part), kills, FROM + part, [f'preset = "{PRESET}"'])
+                steps = min(PRESET_RUN_STEPS, PRESET_STEPS - part)
+                self.torment(PRESET_RANKS, steps, PRESET_KILLS * steps // PRESET_STEPS, FROM + part, [f'preset = "{PRESET}"'])
         else:
             self.torment(RANKS, 2000, 4, FROM, ["layers = 2", "heads = 4", "width = 64"])
 

@@ -110,5 +110,18 @@ TEST(SignsOfLife, OfOneThatWaitsForStorageTheKernelIsAskedSoon) {
   EXPECT_TRUE(signs.wants_process_look(slot, 3'100 * ms));
 }
 
+TEST(DeathPatience, GrowsWithTheMemoryAndOfOneThatObeysIsAMinuteAtLeast) {
+  constexpr std::int64_t s = 1'000'000'000;
+  constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+  struct Case {
+    std::uint64_t had, has;
+    std::int64_t expected_ns;
+  };
+  for (const Case& each :
+       {Case{0, 0, 10 * s}, Case{3 * gib, 3 * gib, 13 * s}, Case{3 * gib, gib, 13 * s},
+        Case{3 * gib, 0, 60 * s}, Case{200 * gib, 200 * gib, 210 * s}, Case{200 * gib, 0, 210 * s}})
+    EXPECT_EQ(death_patience_ns(10 * s, each.had, each.has), each.expected_ns) << each.had << " " << each.has;
+}
+
 }  // namespace
 }  // namespace holdfast
