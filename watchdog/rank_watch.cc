@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t look_ns = 100'000'000;
 constexpr std::int64_t longest_gap_ns = 10'000'000'000;  // between two starts of a guard that does not stay
+constexpr std::int64_t hung_guard_ns = 10'000'000'000, late_look_ns = 1'000'000'000;
 constexpr int tries_to_begin = 20;
 
 // What is stored until the end of the block is seen together. A reader that sees one of the values also sees
@@ -246,6 +247,7 @@ Board& RankWatch::board() {
 // once more first: another rank may be about to start it.
 void RankWatch::keep_guard(std::int64_t now_ns) {
   if (now_ns < next_look_ns_ || setup_.guard.empty()) return;
+  const bool looked_just_now = now_ns - next_look_ns_ < late_look_ns;
   next_look_ns_ = now_ns + look_ns;
   BoardHeader& header = board_->header();
   const std::int64_t process = header.guard_process;
@@ -255,10 +257,13 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
                      facts->started_ticks == header.guard_started_ticks.load(std::memory_order_acquire);
   if (there) {
     if (now_ns - guard_started_ns_ > longest_gap_ns) restart_gap_ns_ = look_ns;
-    // One that somebody stopped guards nobody.
+    // One that somebody stopped guards nobody, and neither does one that hangs itself: in a file system, or
+    // because nobody reads what it says. After a pause of this rank the guard may have paused, too.
+    const bool hangs = looked_just_now && now_ns - header.guard_tick_ns > hung_guard_ns;
     if (facts->state == 'T') {
-      Result<std::unique_ptr<Process>> guard = env_->processes().find(process);
-      if (guard.ok() && *guard != nullptr) static_cast<void>((*guard)->signal(SIGCONT).ok());
+      signal_guard(process, SIGCONT);
+    } else if (hangs) {
+      signal_guard(process, SIGKILL);
     }
     return;
   }
@@ -270,8 +275,18 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
   if (header.guard_generation.compare_exchange_strong(generation, generation + 1)) start_guard(now_ns);
 }
 
+// The handle first: if the facts are still those of the guard, the handle is the guard's.
+void RankWatch::signal_guard(std::int64_t process, int number) {
+  Result<std::unique_ptr<Process>> guard = env_->processes().find(process);
+  if (!guard.ok() || *guard == nullptr) return;
+  const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+  if (facts.has_value() && facts->started_ticks == board_->header().guard_started_ticks)
+    static_cast<void>((*guard)->signal(number).ok());
+}
+
 void RankWatch::start_guard(std::int64_t now_ns) {
   BoardHeader& header = board_->header();
+  header.guard_tick_ns = now_ns;  // it has its time from here on
   seen_generation_ = header.guard_generation;
   guard_started_ns_ = now_ns;
   next_look_ns_ = now_ns + restart_gap_ns_;

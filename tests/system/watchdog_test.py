@@ -296,14 +296,17 @@ class WatchdogTest(unittest.TestCase):
         self.assertGreater(max(event["step_duration_ms"] for event in start.run.events("step")), 9000)
 
     def test_hanging_after_a_recovery(self):
-        """At the same place, without a sign of life: found within the deadline of a first step, four times the usual one."""
-        limit_s = 4
+        """At the same place, without a sign of life: found within the deadline of a first step, four times the usual one where the
+        floor is that; it is more on a machine that is slow, and never more than twelve floors."""
         for fault in ("spin", "stop", f"sleep:{1000 * SETTLE_S}"):
             with self.subTest(fault):
                 output = self.expect_healed(self.after_a_recovery(fault), [1], ranks_after=1)
-                (noticed_s,) = re.findall(r"rank 1 \(host \S+\) hangs: step \d+ for (\S+) s, 4\.0 s are the limit", output)[:1]
-                self.assertGreaterEqual(float(noticed_s), limit_s - 0.1, output)
-                self.assertLess(float(noticed_s), limit_s + 2 * GUARD_LATE_S, output)
+                found = re.search(r"rank 1 \(host \S+\) hangs: step \d+ for (\S+) s, (\S+) s are the limit", output)
+                self.assertTrue(found, output)
+                noticed_s, limit_s = float(found[1]), float(found[2])
+                self.assertTrue(4 <= limit_s <= 12, output)
+                self.assertGreaterEqual(noticed_s, limit_s - 0.1, output)
+                self.assertLess(noticed_s, limit_s + 2 * GUARD_LATE_S, output)
 
     def test_a_livelock_that_faults_pages(self):
         """It shows signs of life for ever: found at the ceiling."""

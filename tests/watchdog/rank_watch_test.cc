@@ -336,6 +336,41 @@ TEST_F(RankWatchTest, WakesAGuardThatIsStopped) {
   EXPECT_EQ(header().guard_generation, 1u);
 }
 
+TEST_F(RankWatchTest, EndsAGuardThatHangsAndStartsAnother) {
+  guard = {"sleep", "1000"};
+  const auto watch = begin();
+  const std::unique_ptr<Process> hung = guard_process();
+  ASSERT_NE(hung, nullptr);
+  train(*watch, 9'900);
+  EXPECT_FALSE(hung->wait_ended(0)) << "it may be late";
+  train(*watch, 200);
+  ASSERT_TRUE(hung->wait_ended(soon_ms));
+  train(*watch, 500);
+  EXPECT_EQ(header().guard_generation, 2u);
+  const std::unique_ptr<Process> second = guard_process();
+  ASSERT_NE(second, nullptr);
+  for (int each = 0; each < 30; ++each) {
+    train(*watch, 1'000);
+    header().guard_tick_ns = env.now_ns;
+  }
+  EXPECT_FALSE(second->wait_ended(0)) << "it looks";
+  EXPECT_EQ(header().guard_generation, 2u);
+}
+
+TEST_F(RankWatchTest, AfterAPauseOfItsOwnItJudgesNoGuard) {
+  guard = {"sleep", "1000"};
+  const auto watch = begin();
+  const std::unique_ptr<Process> paused = guard_process();
+  ASSERT_NE(paused, nullptr);
+  train(*watch, 500);
+  env.now_ns += 100'000 * ms;
+  train(*watch, 10);
+  header().guard_tick_ns = env.now_ns;  // it was as fast
+  train(*watch, 1'000);
+  EXPECT_FALSE(paused->wait_ended(100));
+  EXPECT_EQ(header().guard_generation, 1u);
+}
+
 TEST_F(RankWatchTest, OneThatDoesNotStayIsStartedEverLessOften) {
   guard = {"true"};
   const auto watch = begin();
