@@ -77,7 +77,7 @@ Result<std::vector<ChaosLayout>> layouts_of(const Config& config, const Campaign
 std::vector<std::string> points_of(const Config& config) {
   std::vector<std::string> points;
   for (const std::string_view name : FaultPoints::names()) {
-    const bool snapshots = config.checkpoint.ram_every_steps > 0;
+    const bool snapshots = config.checkpoint.ram_every_steps != 0;
     const bool passed =
         name.starts_with("step.") ||
         ((name.starts_with("save.") || name.starts_with("retain.")) && config.checkpoint.every_steps != 0) ||

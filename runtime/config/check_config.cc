@@ -31,6 +31,11 @@ class Checker {
     return std::move(problems_);
   }
 
+  std::vector<ConfigProblem> check_intervals() {
+    check_saves();
+    return std::move(problems_);
+  }
+
  private:
   std::string origin_of(const std::string& key) const {
     const auto found = origin_.find(key);
@@ -65,6 +70,7 @@ class Checker {
   void check_positions();
   void check_sources(const std::string& key, const SourceList& sources);
   void check_steps();
+  void check_saves();
   void check_lanes();
 
   Config config_;  // with the preset's shapes
@@ -190,6 +196,30 @@ void Checker::check_steps() {
   }
 }
 
+void Checker::check_saves() {
+  const CheckpointConfig& saves = config_.checkpoint;
+  constexpr std::int64_t shortest_ms = 1000;
+  if (saves.every_ms > 0 && saves.every_ms < shortest_ms) {
+    problem({"checkpoint.every"},
+            fmt::format("{} is shorter than a second: give a longer time, or the number of steps between two "
+                        "saves as checkpoint.every_steps",
+                        shown("checkpoint.every")));
+  }
+  if (saves.ram_every_steps == 0 && saves.replicas == "on") {
+    problem({"checkpoint.replicas", "checkpoint.ram_every_steps"},
+            fmt::format("{} contradicts {}: replicas are copies of RAM snapshots; leave one of the two out",
+                        shown("checkpoint.replicas"), shown("checkpoint.ram_every_steps")));
+  }
+  const bool fixed = saves.every_steps != CheckpointConfig::interval_auto;
+  if (!fixed || saves.keep_every_steps == 0) return;
+  if (saves.every_steps == 0 || saves.keep_every_steps % saves.every_steps != 0) {
+    problem({"checkpoint.keep_every_steps", "checkpoint.every_steps"},
+            fmt::format("{} contradicts {}: no save is due after those steps; give checkpoint.every_steps a "
+                        "number that divides them, or leave it out",
+                        shown("checkpoint.keep_every_steps"), shown("checkpoint.every_steps")));
+  }
+}
+
 void Checker::check_lanes() {
   const ParallelConfig& parallel = config_.parallel;
   if (parallel.lanes != 0 && parallel.lanes < parallel.data) {
@@ -213,6 +243,11 @@ void Checker::check_lanes() {
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin) {
   return Checker(config, origin).check();
+}
+
+std::vector<ConfigProblem> check_intervals(const Config& config,
+                                           const std::map<std::string, std::string>& origin) {
+  return Checker(config, origin).check_intervals();
 }
 
 }  // namespace holdfast

@@ -108,17 +108,18 @@ struct OptimizerConfig {
 struct CheckpointConfig {
   static constexpr std::int64_t interval_auto = -1;  // follows from what a save costs
 
-  std::int64_t every_steps = 0;  // 0 = only at the end and on request
+  std::int64_t every_steps = interval_auto;  // 0 = only at the end, on request, and by the clock
+  std::int64_t every_ms = 0;                 // longest time between two saves; 0 = no limit
   std::int64_t keep = 3;
   std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
   std::string upload_command;         // empty = none
   std::int64_t upload_timeout_ms = 600'000;
-  std::string compression = "automatic";  // "automatic", "none", "always"
-  bool delta = false;                     // unchanged parts refer to the checkpoint before
-  std::int64_t ram_every_steps = 0;       // 0 = no snapshots that outlive the process
-  std::string replicas = "auto";          // of RAM snapshots in a buddy's memory: "auto", "on", "off"
-  std::int64_t mtbf_ms = 0;               // mean time between failures; 0 = as measured
-  std::string io = "auto";                // "auto", "io_uring", "threads": runtime/core/io_queue.h
+  std::string compression = "automatic";         // "automatic", "none", "always"
+  bool delta = false;                            // unchanged parts refer to the checkpoint before
+  std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process
+  std::string replicas = "auto";                 // of RAM snapshots in a buddy's memory: "auto", "on", "off"
+  std::int64_t mtbf_ms = 0;                      // mean time between failures; 0 = as measured
+  std::string io = "auto";                       // "auto", "io_uring", "threads": runtime/core/io_queue.h
 };
 
 struct EvaluationConfig {

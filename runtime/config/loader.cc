@@ -69,7 +69,7 @@ class Loader {
   void load_override(const Override& given);
   void check_required(const std::string& name);
 
-  Result<LoadedConfig> finish(const std::string& name) &&;
+  Result<LoadedConfig> finish(const std::string& name, bool stored) &&;
 
  private:
   struct Assignment {
@@ -262,12 +262,16 @@ void Loader::check_required(const std::string& name) {
   }
 }
 
-Result<LoadedConfig> Loader::finish(const std::string& name) && {
+Result<LoadedConfig> Loader::finish(const std::string& name, bool stored) && {
   if (!unreadable_) check_required(name);
   for (const Option& option : option_registry())
     loaded_.origin.try_emplace(std::string(option.key), "default");
   if (problems_.empty()) {
     problems_ = check_config(loaded_.config, loaded_.origin);
+    if (!stored) {
+      for (ConfigProblem& problem : check_intervals(loaded_.config, loaded_.origin))
+        problems_.push_back(std::move(problem));
+    }
     for (ConfigProblem& problem : problems_) {
       if (problem.place.empty()) problem.place = name;
     }
@@ -300,13 +304,13 @@ Result<LoadedConfig> load_config_text(Env& env, const std::string& text, const s
   loader.load_text(text, name, {});
   loader.load_environment();
   for (const Override& given : overrides) loader.load_override(given);
-  return std::move(loader).finish(name);
+  return std::move(loader).finish(name, /*stored=*/false);
 }
 
 Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const std::string& name) {
   Loader loader(env);
   loader.load_text(text, name, {});
-  return std::move(loader).finish(name);
+  return std::move(loader).finish(name, /*stored=*/true);
 }
 
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {

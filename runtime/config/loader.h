@@ -54,6 +54,10 @@ Result<std::vector<Override>> parse_overrides(const std::vector<std::string>& ar
 // place is the origin of a key that it names, empty when none was set.
 std::vector<ConfigProblem> check_config(const Config& config,
                                         const std::map<std::string, std::string>& origin);
+// The same for the intervals of saves. A stored config is not asked: what it says of intervals counts no
+// more.
+std::vector<ConfigProblem> check_intervals(const Config& config,
+                                           const std::map<std::string, std::string>& origin);
 
 // Fills in what follows from other values: preset shapes, kv_heads, feed_forward, head, positions, lanes,
 // tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =

@@ -251,17 +251,24 @@ std::vector<Option> optimizer_options() {
 
 std::vector<Option> interval_options() {
   return {
-      integer_or_auto("checkpoint.every_steps", HF_FIELD(checkpoint.every_steps), "steps", {0, kMany}, kSafe,
-                      "Save this often; auto = as often as loses least time to saves and to failures, from "
-                      "what a save is "
-                      "measured to cost (Young, Daly); 0 = only at the end and when asked to stop"),
+      integer_or_auto(
+          "checkpoint.every_steps", HF_FIELD(checkpoint.every_steps), "steps", {0, kMany}, kSafe,
+          "Save this often; auto = as often as loses least time to saves and to failures, from "
+          "what a save is measured to cost (Young, Daly); 0 = only at the end, when asked to, and "
+          "as checkpoint.every says"),
+      duration("checkpoint.every", HF_FIELD(checkpoint.every_ms), {0, 3650 * kDay_ms}, kSafe,
+               "Save at the latest this long after the last save, such as \"30m\", also where "
+               "checkpoint.every_steps does not; with checkpoint.every_steps = 0 this alone decides; 0 = "
+               "never by the clock"),
       duration("checkpoint.mtbf", HF_FIELD(checkpoint.mtbf_ms), {0, 3650 * kDay_ms}, kSafe,
                "Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
                "run's history has it, beginning with a day"),
       integer("checkpoint.keep", HF_FIELD(checkpoint.keep), "checkpoints", {1, 1e6}, kSafe,
               "Newest checkpoints that are kept; older ones are removed after a newer one is whole"),
       integer("checkpoint.keep_every_steps", HF_FIELD(checkpoint.keep_every_steps), "steps", {0, kMany},
-              kSafe, "Checkpoints of steps that this divides are kept for good; 0 = none"),
+              kSafe,
+              "Checkpoints of steps that this divides are kept for good, and with checkpoint.every_steps = "
+              "auto made; 0 = none"),
       text("checkpoint.upload_command", HF_FIELD(checkpoint.upload_command), kSafe,
            "Shell command that takes a checkpoint elsewhere: run for each one after it is durable, beside "
            "training, with HOLDFAST_CHECKPOINT (its directory), HOLDFAST_STEP and HOLDFAST_RUN in the "
@@ -281,7 +288,8 @@ std::vector<Option> interval_options() {
       integer_or_auto("checkpoint.ram_every_steps", HF_FIELD(checkpoint.ram_every_steps), "steps", {0, kMany},
                       kSafe,
                       "Copy the state to shared memory this often, where a restart on the same hosts finds "
-                      "it; auto = as often as is measured to cost at most 0.5 % of the time; 0 = never"),
+                      "it; auto = after the first step, and as often as is measured to cost at most 0.5 % of "
+                      "the time; 0 = never"),
       choice("checkpoint.replicas", HF_FIELD(checkpoint.replicas), {"auto", "on", "off"}, kSafe,
              "Whether another data-parallel rank keeps a copy of each snapshot in shared memory, of another "
              "host where there is one; auto = where data-parallel ranks are on several hosts. Hosts reach "

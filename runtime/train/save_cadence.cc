@@ -28,8 +28,12 @@ double RecentMedian::value() const {
   return *middle;
 }
 
-SaveCadence::SaveCadence(const CheckpointConfig& config, const FailureHistory& history)
-    : stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3), history_(history) {
+SaveCadence::SaveCadence(const CheckpointConfig& config, const FailureHistory& history, std::int64_t now_ns)
+    : stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
+      history_(history),
+      every_ns_(config.every_ms * 1'000'000),
+      keep_every_steps_(config.keep_every_steps),
+      last_save_ns_(now_ns) {
   disk_.every_steps = config.every_steps;
   ram_.every_steps = config.ram_every_steps;
 }
@@ -37,18 +41,34 @@ SaveCadence::SaveCadence(const CheckpointConfig& config, const FailureHistory& h
 bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
   if (!tier.is_auto())
     return tier.every_steps > 0 && step % static_cast<std::uint64_t>(tier.every_steps) == 0;
+  if (protects_first_step(tier)) return true;
   if (tier.chosen_steps > 0) return step >= tier.last_step + static_cast<std::uint64_t>(tier.chosen_steps);
   return tier.saves == 0 && step_seconds_.count() >= steps_before_trial;
 }
 
+// The cheaper of the two tiers saves what the first step of a process has made: until intervals are chosen
+// there would be nothing to go back to but the state that the process began with, and a run that dies once
+// in so many steps would never get further. Nothing is measured by it, as the first steps are slow anyway.
+bool SaveCadence::protects_first_step(const Tier& tier) const {
+  return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
+}
+
+// Whether something else than its interval makes a save to disk due.
+bool SaveCadence::disk_due_besides(std::uint64_t step, std::int64_t now_ns) const {
+  const bool milestone =
+      disk_.is_auto() && keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
+  const bool by_clock = every_ns_ > 0 && saves_under_way_ == 0 && now_ns - last_save_ns_ >= every_ns_;
+  return milestone || by_clock;
+}
+
 // A save is tried after a snapshot was: it costs more.
-SaveDue SaveCadence::due(std::uint64_t step) const {
+SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns) const {
   SaveDue due;
   due.to_ram = this->due(ram_, step);
   const bool too_early =
       disk_.is_auto() &&
       (saves_under_way_ > 0 || (disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0));
-  due.to_disk = !too_early && this->due(disk_, step);
+  due.to_disk = (!too_early && this->due(disk_, step)) || disk_due_besides(step, now_ns);
   return due;
 }
 
@@ -65,17 +85,19 @@ void SaveCadence::stepped(const Step& step) {
   tier.time_ns += step.duration_ns;
 }
 
-void SaveCadence::began(std::uint64_t step, bool to_disk, std::int64_t stall_ns) {
-  ram_.last_step = step;
-  if (to_disk) {
-    disk_.last_step = step;
+void SaveCadence::began(const Begun& save) {
+  ram_.last_step = save.step;
+  if (save.to_disk) {
+    disk_.last_step = save.step;
+    last_save_ns_ = save.now_ns;
     ++saves_under_way_;
   }
-  Tier& tier = to_disk ? disk_ : ram_;
-  if (!to_disk && tier.saves > 0) close(tier);
+  if (steps_ < slow_first_steps) return;
+  Tier& tier = save.to_disk ? disk_ : ram_;
+  if (!save.to_disk && tier.saves > 0) close(tier);
   ++tier.saves;
-  tier.time_ns += stall_ns;
-  tier.stall_ns += stall_ns;
+  tier.time_ns += save.stall_ns;
+  tier.stall_ns += save.stall_ns;
 }
 
 void SaveCadence::ended(const SaveReport& report) {

@@ -129,7 +129,7 @@ Result<void> Trainer::prepare_saves() {
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
   CheckpointConfig config = parts_.worker.config().checkpoint;
   if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
-  cadence_.emplace(config, parts_.failures);
+  cadence_.emplace(config, parts_.failures, parts_.worker.env().monotonic_ns());
   return {};
 }
 
@@ -205,7 +205,7 @@ Result<StepOutcome> Trainer::step() {
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
   const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
-  const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1) : SaveDue{};
+  const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1, begin_ns) : SaveDue{};
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
     return run_step(
@@ -256,7 +256,13 @@ Result<void> Trainer::begin_save(bool to_disk) {
   beside_save(parts_.worker.watch());
   const std::int64_t begin_ns = env.monotonic_ns();
   HF_TRY(const bool begun, saver_->begin(to_disk));
-  if (begun) cadence_->began(parts_.worker.state().step, to_disk, env.monotonic_ns() - begin_ns);
+  const std::int64_t now_ns = env.monotonic_ns();
+  if (begun) {
+    cadence_->began({.step = parts_.worker.state().step,
+                     .to_disk = to_disk,
+                     .stall_ns = now_ns - begin_ns,
+                     .now_ns = now_ns});
+  }
   report_saves();
   return {};
 }

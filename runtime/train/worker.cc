@@ -20,10 +20,10 @@ namespace {
 // Else it saves at its end only, or where it is asked to stop: then the state itself is written.
 bool saves_while_training(const Config& config) {
   const auto comes_before_end = [&](std::int64_t every_steps) {
-    return every_steps == CheckpointConfig::interval_auto ||
+    return (every_steps == CheckpointConfig::interval_auto && config.training.steps > 1) ||
            (every_steps > 0 && every_steps < config.training.steps);
   };
-  return comes_before_end(config.checkpoint.every_steps) ||
+  return config.checkpoint.every_ms > 0 || comes_before_end(config.checkpoint.every_steps) ||
          comes_before_end(config.checkpoint.ram_every_steps);
 }
 

@@ -212,6 +212,7 @@ Config small_config() {
   config.training.microbatch_size = 2;
   config.parallel.lanes = 2;
   config.parallel.tensor_lanes = 2;
+  config.checkpoint.every_steps = config.checkpoint.ram_every_steps = 0;
   EXPECT_TRUE(resolve_config(config, 256).ok());
   return config;
 }

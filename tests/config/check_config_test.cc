@@ -89,6 +89,25 @@ std::vector<BadPair> run_table() {
        "run.toml:5:32  error  parallel.data = 4 (run.toml:5:32) is more than parallel.lanes = 2 "
        "(run.toml:5:22): every "
        "rank needs a lane; lower parallel.data, or start a new run with more lanes"},
+      {"checkpoint = { every = \"100ms\" }\n",
+       {},
+       "run.toml:5:24  error  checkpoint.every = \"100ms\" (run.toml:5:24) is shorter than a second: give a "
+       "longer time, or the number of steps between two saves as checkpoint.every_steps"},
+      {"checkpoint = { ram_every_steps = 0, replicas = \"on\" }\n",
+       {},
+       "run.toml:5:48  error  checkpoint.replicas = \"on\" (run.toml:5:48) contradicts "
+       "checkpoint.ram_every_steps = 0 (run.toml:5:34): replicas are copies of RAM snapshots; leave one of "
+       "the two out"},
+      {"checkpoint = { every_steps = 100, keep_every_steps = 250 }\n",
+       {},
+       "run.toml:5:54  error  checkpoint.keep_every_steps = 250 (run.toml:5:54) contradicts "
+       "checkpoint.every_steps = 100 (run.toml:5:30): no save is due after those steps; give "
+       "checkpoint.every_steps a number that divides them, or leave it out"},
+      {"checkpoint = { every_steps = 0, every = \"30m\", keep_every_steps = 250 }\n",
+       {},
+       "run.toml:5:67  error  checkpoint.keep_every_steps = 250 (run.toml:5:67) contradicts "
+       "checkpoint.every_steps = 0 (run.toml:5:30): no save is due after those steps; give "
+       "checkpoint.every_steps a number that divides them, or leave it out"},
       {"evaluation = { every_steps = 10 }\n",
        {},
        "run.toml:5:30  error  evaluation.every_steps = 10 (run.toml:5:30) needs held-out data: give "
@@ -138,6 +157,15 @@ TEST(CheckConfig, SeveralRulesAreReportedTogether) {
       "command line   error  optimizer.warmup_steps = 101 (command line) is more than training.steps = 100 "
       "(run.toml:3:22): the learning rate would never reach its peak\n"
       "2 errors");
+}
+
+// Of a run that was begun when they were not refused, state can be read all the same.
+TEST(CheckConfig, StoredIntervalsMayContradictEachOther) {
+  const std::string text = std::string(kRest) +
+                           "model = { layers = 2, heads = 4, width = 64 }\n"
+                           "checkpoint = { ram_every_steps = 0, replicas = \"on\" }\n";
+  EXPECT_FALSE(load_config_text(posix_env(), text, "run.toml", {}).ok());
+  EXPECT_TRUE(load_stored_config(posix_env(), text, "run.toml").ok());
 }
 
 TEST(CheckConfig, GoodConfigsPass) {

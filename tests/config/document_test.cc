@@ -39,8 +39,9 @@ Config all_changed() {
   config.elastic.grow_after_ms = 1'500;
   config.watchdog = {false, 4.5, 600, 61'000};
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
-  config.checkpoint = {
-      11, 4, 5, "cp \"$HOLDFAST_CHECKPOINT\" there", 1000, "always", true, 6, "on", 3'600'000, "threads"};
+  config.checkpoint = {11,        1'800'000, 4,    22, "cp \"$HOLDFAST_CHECKPOINT\" there",
+                       1000,      "always",  true, 6,  "on",
+                       3'600'000, "threads"};
   config.evaluation = {12, {{"c.txt", "text", 0.0}}, 9};
   config.kernels.isa = "avx2";
   config.kernels.implementations.fill("mine");
@@ -164,10 +165,15 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
       section,
       testing::StartsWith(
           "checkpoint\n"
-          "  --checkpoint.every_steps=  integer or auto (steps), 0 to 1000000000000, default 0; on resume: "
-          "safe\n"
+          "  --checkpoint.every_steps=  integer or auto (steps), 0 to 1000000000000, default \"auto\"; "
+          "on resume: safe\n"
           "      Save this often; auto = as often as loses least time to saves and to failures, from what a "
-          "save is measured to cost (Young, Daly); 0 = only at the end and when asked to stop\n"
+          "save is measured to cost (Young, Daly); 0 = only at the end, when asked to, and as "
+          "checkpoint.every says\n"
+          "  --checkpoint.every=  duration, 0s to 3650d, default \"0s\"; on resume: safe\n"
+          "      Save at the latest this long after the last save, such as \"30m\", also where "
+          "checkpoint.every_steps does not; with checkpoint.every_steps = 0 this alone decides; 0 = never by "
+          "the clock\n"
           "  --checkpoint.mtbf=  duration, 0s to 3650d, default \"0s\"; on resume: safe\n"
           "      Mean time between failures of the whole run, for checkpoint.every_steps = auto; 0 = as the "
           "run's history has it, beginning with a day\n"

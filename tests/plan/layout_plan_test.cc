@@ -23,6 +23,7 @@ Config small_config() {
   config.training.microbatch_size = 2;
   config.training.microbatches_per_lane = 2;
   config.parallel.lanes = 4;
+  config.checkpoint.every_steps = config.checkpoint.ram_every_steps = 0;
   return config;
 }
 

@@ -51,6 +51,7 @@ microbatch_size = 2
 lanes = 2
 [checkpoint]
 every_steps = 2
+ram_every_steps = 0
 """
 
 
@@ -472,6 +473,15 @@ class Errors(unittest.TestCase):
 
     def test_trace_after_the_end(self):
         self.expect_nothing_made(self.train("--trace.steps=1", "--trace.first_step=5"))
+
+    def test_saves_too_often(self):
+        self.expect_nothing_made(self.train("--checkpoint.every=100ms"))
+
+    def test_replicas_of_nothing(self):
+        self.expect_nothing_made(self.train("--checkpoint.replicas=on"))
+
+    def test_keeps_what_is_not_saved(self):
+        self.expect_nothing_made(self.train("--checkpoint.keep_every_steps=3"))
 
     def test_warmup_too_long(self):
         self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))

@@ -60,6 +60,7 @@ schedule = "cosine"
 warmup_steps = 5
 [checkpoint]
 every_steps = 5
+ram_every_steps = 0
 [evaluation]
 every_steps = 20
 sources = [{{ path = "{text}", format = "text" }}]

@@ -2,6 +2,7 @@
 // whose steps and saves take what a table says.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -81,16 +82,18 @@ struct SimulatedRun {
     std::vector<IntervalChoice> choices;
   };
   Outcome run(std::uint64_t steps) const {
-    SaveCadence cadence(config, history);
+    SaveCadence cadence(config, history, /*now_ns=*/0);
+    std::int64_t now_ns = 0;
     Outcome outcome;
     bool copying = false;
     std::int64_t saving = 0;  // steps that are left of it
     for (std::uint64_t step = 1; step <= steps; ++step) {
-      const SaveDue due = cadence.due(step);
+      const SaveDue due = cadence.due(step, now_ns);
       double duration = step <= 2 ? 10 * step_seconds : step_seconds;
       if (step % 7 == 0) duration *= 1.5;  // something else runs on the machine
       if (copying) duration += snapshot_seconds;
       if (saving > 0) duration += save_seconds / static_cast<double>(save_steps);
+      now_ns += to_ns(duration);
       const bool was_saving = saving > 0;
       if (was_saving && --saving == 0) {
         SaveReport report;
@@ -107,7 +110,7 @@ struct SimulatedRun {
       (due.to_disk ? outcome.saves : outcome.snapshots).push_back(step);
       copying = true;
       if (due.to_disk) saving = save_steps;
-      cadence.began(step, due.to_disk, 0);
+      cadence.began({.step = step, .to_disk = due.to_disk, .now_ns = now_ns});
     }
     return outcome;
   }
@@ -119,7 +122,44 @@ TEST(SaveCadence, FixedIntervalsAreKept) {
   EXPECT_EQ(outcome.saves, (std::vector<std::uint64_t>{10, 20}));
   EXPECT_EQ(outcome.snapshots, (std::vector<std::uint64_t>{4, 8, 12, 16, 24}));
   EXPECT_TRUE(outcome.choices.empty());
-  EXPECT_TRUE((SimulatedRun{}.run(25).saves.empty()));
+  EXPECT_TRUE(SimulatedRun{.config = config_of(0, 0)}.run(25).saves.empty());
+}
+
+// A process that dies before an interval is chosen would have nothing but what it began with, and a run whose
+// processes all die that early would never get further.
+TEST(SaveCadence, WhatTheFirstStepMadeIsSavedAtOnce) {
+  const auto with_memory = SimulatedRun{.config = config_of(automatic, automatic)}.run(4);
+  EXPECT_EQ(with_memory.snapshots, (std::vector<std::uint64_t>{1}));
+  EXPECT_TRUE(with_memory.saves.empty()) << "the cheaper of the two is enough";
+  const auto without = SimulatedRun{.config = config_of(automatic, 0)}.run(4);
+  EXPECT_EQ(without.saves, (std::vector<std::uint64_t>{1}));
+}
+
+TEST(SaveCadence, TheClockMakesSavesDueAsStepsDo) {
+  CheckpointConfig config = config_of(0, 0);
+  config.every_ms = 25'000;
+  // Two steps of ten seconds, then steps of one, each seventh of one and a half.
+  const auto by_clock = SimulatedRun{.config = config}.run(80);
+  EXPECT_EQ(by_clock.saves, (std::vector<std::uint64_t>{8, 33, 57}));
+  config.every_steps = 30;
+  EXPECT_EQ(SimulatedRun{.config = config}.run(80).saves, (std::vector<std::uint64_t>{8, 30, 55, 60}));
+}
+
+TEST(SaveCadence, NoClockMakesARunWaitForTheDisk) {
+  CheckpointConfig config = config_of(0, 0);
+  config.every_ms = 1000;
+  const auto outcome = SimulatedRun{.config = config, .save_steps = 10}.run(45);
+  EXPECT_EQ(outcome.saves, (std::vector<std::uint64_t>{2, 13, 24, 35}));
+}
+
+// Checkpoints that are to be kept for good are made.
+TEST(SaveCadence, StepsThatAreKeptForGoodAreSaved) {
+  CheckpointConfig config = config_of(automatic, automatic);
+  config.keep_every_steps = 500;
+  const auto outcome =
+      SimulatedRun{.config = config, .snapshot_seconds = 0.05, .save_seconds = 1.0}.run(1600);
+  for (const std::uint64_t step : {500U, 1000U, 1500U})
+    EXPECT_NE(std::ranges::find(outcome.saves, step), outcome.saves.end()) << step;
 }
 
 TEST(SaveCadence, SnapshotsTakeAHalfPercentOfTheTime) {

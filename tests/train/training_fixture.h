@@ -89,6 +89,7 @@ class TrainingTest : public testing::Test {
         "[parallel]\nlanes = 4\ntimeout = 60\n"
         "[optimizer]\nlearning_rate = 1e-2\nwarmup_steps = 5\n"
         "[evaluation]\nevery_steps = 10\nsources = [{{ path = \"{0}/valid.txt\" }}]\nbatches = 3\n"
+        "[checkpoint]\nevery_steps = 0\nram_every_steps = 0\n"
         "[log]\nevery_steps = 1000\n",
         directory_.path(), launch.run);
   }

@@ -36,6 +36,9 @@ lanes = 1
 pipeline = {stages}
 pipeline_schedule = "{schedule}"
 pipeline_chunks = {chunks}
+[checkpoint]
+every_steps = 0
+ram_every_steps = 0
 [trace]
 first_step = 3
 steps = {traced}

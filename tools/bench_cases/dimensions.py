@@ -84,6 +84,9 @@ microbatches_per_lane = {options.microbatches_per_lane}
 precision = "{options.precision}"
 [parallel]
 lanes = {LANES}
+[checkpoint]
+every_steps = 0
+ram_every_steps = 0
 """)
         for number in range(options.rounds):
             for index, layout in enumerate(LAYOUTS):

@@ -53,7 +53,7 @@ def main():
         write_config(config, folder / "run", folder / "tokens.bin", options.preset, steps=WARMUP_STEPS + options.steps,
                      sequence_length=options.sequence_length, microbatch_size=options.microbatch_size,
                      precision=options.precision)
-        config.write_text(config.read_text() + "[parallel]\nlanes = 1\n[checkpoint]\nevery_steps = 0\n")
+        config.write_text(config.read_text() + "[parallel]\nlanes = 1\n")
         for _ in range(options.rounds):
             for mode in MODES:
                 durations, losses[mode], memory = train(folder, config, mode)

@@ -84,7 +84,7 @@ class Session:
         lines += [f"{key} = {toml(value)}" for key, value in model.section.items()]
         lines += [f'[data]\nsources = [{{ path = "{self.tokens(model.token_range)}", format = "llmc" }}]',
                   f"[training]\nsteps = 1000000\nsequence_length = {model.length}\nmicrobatch_size = {model.batch}",
-                  "[checkpoint]\nevery_steps = 0\n[evaluation]\nevery_steps = 0"]
+                  "[checkpoint]\nevery_steps = 0\nram_every_steps = 0\n[evaluation]\nevery_steps = 0"]
         path.write_text("\n".join(lines) + "\n")
         return path, [*model.settings, *settings]
 
