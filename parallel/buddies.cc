@@ -53,6 +53,15 @@ std::vector<int> buddies_of(const Mesh& mesh, std::span<const std::string> host_
   return buddies;
 }
 
+bool all_cross_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank) {
+  if (buddies.empty()) return false;
+  for (std::size_t rank = 0; rank < buddies.size(); ++rank) {
+    if (buddies[rank] < 0 || host_of_rank[static_cast<std::size_t>(buddies[rank])] == host_of_rank[rank])
+      return false;
+  }
+  return true;
+}
+
 bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank) {
   for (std::size_t rank = 0; rank < buddies.size(); ++rank) {
     if (buddies[rank] >= 0 && host_of_rank[static_cast<std::size_t>(buddies[rank])] != host_of_rank[rank])

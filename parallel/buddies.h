@@ -19,6 +19,8 @@ namespace holdfast {
 // `host_of_rank`: the name of each rank's host.
 std::vector<int> buddies_of(const Mesh& mesh, std::span<const std::string> host_of_rank);
 
+// Whether every rank has a buddy, and on another host: then no host takes a part of the state with it.
+bool all_cross_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
 // Whether some buddy is on another host than its rank.
 bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
 

@@ -25,6 +25,7 @@ constexpr const char* usage =
     "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR2 let the run save and end with exit code 75, at every "
     "moment of\n"
     "it and within the notice. A second SIGTERM or SIGINT ends it now; what was saved stays.\n"
+    "SIGUSR1, like holdfast save, lets it save and go on.\n"
     "\n"
     "  -np N             how many ranks, on all hosts together\n"
     "  --hostfile F      hosts, one a line: name slots=4\n"

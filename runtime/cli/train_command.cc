@@ -32,6 +32,7 @@ constexpr const char* usage =
     "  mpirun -np 4 holdfast train RUN.toml\n"
     "A rank that dies is healed in place where MPI has ULFM switched on (tools/mpirun): the others go on.\n"
     "A run that was interrupted goes on from its newest checkpoint when it is started again.\n"
+    "SIGUSR1, like holdfast save, saves after the step and goes on; mpirun passes it on to all ranks.\n"
     "SIGUSR2, SIGTERM and SIGINT finish the step, save, and end with exit code 75. Under mpirun send SIGUSR2 "
     "to mpirun:\n"
     "it passes it on and waits; SIGTERM and Ctrl-C it answers by killing the ranks after half a second. "
@@ -43,25 +44,38 @@ constexpr const char* usage =
     "causal attention "
     "once.\n";
 
-// SIGUSR2 asks for a save; mpirun passes it on to every rank. SIGTERM may leave half a second; SIGINT is
-// Ctrl-C.
+// SIGUSR1 asks for a save, SIGUSR2 for a save and the end; mpirun passes both on to every rank. SIGTERM may
+// leave half a second; SIGINT is Ctrl-C.
 class SignalStop final : public StopSource {
  public:
   SignalStop(Env& env, SignalWatcher& watcher) : env_(env), watcher_(watcher) {}
   bool stop_requested() override {
-    if (const int signal = watcher_.poll(); signal != 0) {
-      signal_ = signal;
-      tell_launcher_signal(env_, number_, signal);
+    while (const int signal = watcher_.poll()) {
+      if (signal == SIGUSR1) {
+        save_requested_ = save_requested_ || env_.monotonic_ns() - answered_ns_ > one_wish_ns;
+      } else {
+        signal_ = signal;
+        tell_launcher_signal(env_, number_, signal);
+      }
     }
     return signal_ != 0;
+  }
+  bool save_requested() override { return save_requested_; }
+  void save_begun(bool asked_for) override {
+    save_requested_ = false;
+    if (asked_for) answered_ns_ = env_.monotonic_ns();
   }
   void is_rank(int number) { number_ = number; }  // to the launcher
   int signal() const { return signal_; }          // the last one; 0: none
 
  private:
+  // One signal to mpirun reaches the ranks one after another, some of them after another has been answered.
+  static constexpr std::int64_t one_wish_ns = 1'000'000'000;
   Env& env_;
   SignalWatcher& watcher_;
   int signal_ = 0, number_ = 0;
+  bool save_requested_ = false;
+  std::int64_t answered_ns_ = -one_wish_ns;
 };
 
 // The group this process is one rank of: MPI's when a launcher started it, else a group of one.
@@ -138,7 +152,8 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   ignore_closed_pipes();
-  HF_TRY(const std::unique_ptr<SignalWatcher> watcher, SignalWatcher::watch({SIGUSR2, SIGTERM, SIGINT}));
+  HF_TRY(const std::unique_ptr<SignalWatcher> watcher,
+         SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(env, *watcher);
   const bool came_later = launched_by_ranks(env);
   if (!came_later)

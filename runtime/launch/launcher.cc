@@ -10,6 +10,7 @@
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/run_identity.h"
+#include "runtime/train/save_requests.h"
 
 namespace holdfast {
 namespace {
@@ -94,6 +95,7 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 
 Result<ExitCode> Launcher::run() {
   HF_TRY(const std::unique_ptr<FileLock> lock, claim_launch());
+  stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
   Result<LaunchShape> first = launched_before_ ? shape_of_restart() : whole_shape();
   stop_->poll();
@@ -141,6 +143,16 @@ Result<std::unique_ptr<FileLock>> Launcher::claim_launch() {
               "wait for that one, stop it, or give another run.directory",
               paths_.directory, named.ok() ? *named : "its host and pid cannot be read",
               lock_timeout_ms / 1000);
+}
+
+// Not by a signal to the ranks: the request also reaches a start that has not begun, or the next one.
+void Launcher::ask_for_save() {
+  if (!save_request_.empty() && read_save_answer(*env_, save_request_).state == SaveAnswer::State::asked)
+    return;
+  const Result<std::string> request = request_save(*env_, paths_, RequestKind::unattended);
+  if (request.ok()) save_request_ = *request;
+  say(request.ok() ? "SIGUSR1: the run saves after its next step, and goes on"
+                   : "SIGUSR1: the run cannot be asked to save: " + request.error().message);
 }
 
 Result<StartEnd> Launcher::start(LaunchShape shape) {

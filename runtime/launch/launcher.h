@@ -35,6 +35,7 @@ class Launcher {
            std::vector<LaunchHost> hosts);
 
   Result<std::unique_ptr<FileLock>> claim_launch();
+  void ask_for_save();
   Result<StartEnd> start(LaunchShape shape);
   Result<StartEnd> save_what_is_in_memory(const LaunchShape& shape);
   LaunchShape whole_shape() const;
@@ -64,6 +65,7 @@ class Launcher {
   std::string token_;              // host_duty.h
   bool launched_before_ = false;   // by another launcher
   std::vector<StartEnd> starts_;
+  std::string save_request_;     // the newest; empty: none so far
   std::uint64_t log_bytes_ = 0;  // when the newest start began
   int ranks_before_ = 0;         // that the start that failed had left
   std::int64_t failed_ns_ = -1;  // when; -1: no start has

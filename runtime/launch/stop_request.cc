@@ -16,11 +16,15 @@ std::int64_t time_to_kill_ms(std::int64_t notice_ms) {
 }  // namespace
 
 Result<std::unique_ptr<SignalWatcher>> StopRequest::watch() {
-  return SignalWatcher::watch({SIGTERM, SIGINT, SIGHUP, SIGUSR2});
+  return SignalWatcher::watch({SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2});
 }
 
 void StopRequest::poll() {
   while (const int signal = signals_->poll()) {
+    if (signal == SIGUSR1) {
+      if (save_) save_();
+      continue;
+    }
     const std::int64_t now_ns = env_->monotonic_ns();
     if (!requested()) {
       requested_ns_ = now_ns;

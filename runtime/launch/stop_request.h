@@ -1,7 +1,10 @@
-// The wish to stop, as signals bring it: the first asks for a save, and from then on the notice runs.
+// What signals ask of a launch: to stop (the first asks for a save, and from then on the notice runs), or to
+// save and go on.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "runtime/core/env.h"
 #include "runtime/core/signals.h"
@@ -16,6 +19,8 @@ class StopRequest {
   // The signals of `launch`: what a scheduler, a terminal or a person sends.
   static Result<std::unique_ptr<SignalWatcher>> watch();
 
+  // Called by poll() for each SIGUSR1.
+  void on_save_request(std::function<void()> save) { save_ = std::move(save); }
   // Looks for signals that have come.
   void poll();
   bool requested() const { return requested_ns_ >= 0; }
@@ -34,6 +39,7 @@ class StopRequest {
   std::int64_t notice_ms_;
   std::int64_t requested_ns_ = -1;
   bool said_twice_ = false;
+  std::function<void()> save_;
 };
 
 }  // namespace holdfast

@@ -105,9 +105,10 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
 // In the background, as drain() is.
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   Env& env = worker_->env();
-  const std::int64_t copy_begin_ns = env.monotonic_ns();
+  const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
   if (save.begun.ok()) save.snapshot->complete();
   save.copy_ns = env.monotonic_ns() - copy_begin_ns;
+  save.copy_processor_ns = env.thread_processor_ns() - processor_before_ns;
   save.copied = true;
   save.copied.notify_one();
   if (!save.begun.ok() || !save.to_disk) return save.begun.ok() ? Result(ShardFile{}) : save.begun.error();
@@ -180,6 +181,7 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
   }
   const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
   votes.last_slots = has_last ? 1 : 0;
+  votes.asked_for = due.asked_for ? 1 : 0;
   if (sent_ != nullptr && replicas_->finished())
     (replicas_->succeeded() ? votes.replicated : votes.unreplicated) = 1;
   return votes;
@@ -201,6 +203,8 @@ void AsyncSaver::confirm_newest() {
   if (!is_copying()) return;
   Save& newest = *saves_.back();
   newest.confirmed = true;
+  // As many threads copy as train (snapshot.h), so each of those loses what this one took.
+  if (worker_->device().host_sees_memory()) copy_ns_ = newest.copy_processor_ns;
   if (replicas_ != nullptr) {
     if (sent_ == nullptr) begin_sending(*newest.snapshot);
   } else if (memory_->outlives_process()) {

@@ -92,6 +92,11 @@ class AsyncSaver {
   // all ranks.
   bool is_snapshotting() const { return is_copying() || sent_ != nullptr; }
   bool is_saving() const;
+  // How long the newest copy that is whole had the processors that train, asked once; none: no copy became
+  // whole since, or it takes no processors that train.
+  std::optional<std::int64_t> take_copy_ns() { return std::exchange(copy_ns_, std::nullopt); }
+  // Whether the snapshots of this epoch are copied to buddies.
+  bool has_replicas() const { return replicas_ != nullptr; }
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
   std::vector<ReplicaReport> take_replica_reports() { return std::exchange(replica_reports_, {}); }
 
@@ -106,7 +111,7 @@ class AsyncSaver {
     // Written by its threads.
     std::atomic<bool> copied = false;
     std::atomic<std::uint64_t> drained_bytes = 0;
-    std::int64_t copy_ns = 0, drain_ns = 0, processor_ns = 0, durable_ns = 0;
+    std::int64_t copy_ns = 0, copy_processor_ns = 0, drain_ns = 0, processor_ns = 0, durable_ns = 0;
     std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
     BackgroundJob<ShardFile> job = {};                   // of no file, if not to_disk
   };
@@ -146,6 +151,7 @@ class AsyncSaver {
   std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first
   std::unique_ptr<Save> publishing_;
   std::vector<SaveReport> reports_;
+  std::optional<std::int64_t> copy_ns_;
   std::vector<ReplicaReport> replica_reports_;
   BackgroundJob<std::int64_t> publish_;    // how long it took, in ns
   BackgroundJob<std::monostate> cleanup_;  // of other starts' snapshots, one of which becomes the last slot

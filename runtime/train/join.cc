@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "parallel/agreement.h"
+#include "parallel/buddies.h"
 #include "runtime/config/option_value.h"
 #include "runtime/core/tell.h"
 #include "runtime/model/spec.h"
@@ -159,11 +160,13 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
   return check_layout(config, ranks, config.elastic.spares);
 }
 
-Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                      const Mesh& mesh) {
+Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   const Mesh& mesh) {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(inputs.communicator, waiter, inputs.env.host_name()));
-  return replica_buddies(config, mesh, hosts);
+  JoinedBuddies buddies{.of_rank = replica_buddies(config, mesh, hosts)};
+  buddies.all_cross_hosts = all_cross_hosts(buddies.of_rank, hosts);
+  return buddies;
 }
 
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {

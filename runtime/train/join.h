@@ -49,9 +49,13 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
 // resolve_config() with what the data says about the vocabulary, and check_layout(). `ranks`: with spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
-// replica_buddies() with the hosts of all ranks.
-Result<std::vector<int>> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                      const Mesh& mesh);
+// replica_buddies() with the hosts of all ranks, and whether all_cross_hosts().
+struct JoinedBuddies {
+  std::vector<int> of_rank;
+  bool all_cross_hosts = false;
+};
+Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   const Mesh& mesh);
 
 // check_device() of every rank: nothing is made yet.
 Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config);

@@ -133,6 +133,25 @@ void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) 
   log_->write(line);
 }
 
+void Progress::told_failure_cost(std::uint64_t step, const FailureCost& cost) {
+  if (!speaks_) return;
+  const auto told = [](const std::optional<double>& seconds) {
+    return seconds.has_value() ? fmt::format("up to {:.3g} s of work", *seconds)
+                               : std::string("all of its work");
+  };
+  say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", told(cost.process_seconds),
+                  told(cost.host_seconds), told(cost.job_seconds)));
+  EventLine& line = log_->line().begin("failure_cost", env_->wall_time_us());
+  line.field("step", step);
+  const auto field = [&](std::string_view key, const std::optional<double>& seconds) {
+    if (seconds.has_value()) line.field(key, *seconds * 1e3);  // without one all of the work is lost
+  };
+  field("process_ms", cost.process_seconds);
+  field("host_ms", cost.host_seconds);
+  field("job_ms", cost.job_seconds);
+  log_->write(line);
+}
+
 void Progress::save_failed(const SaveReport& report) {
   if (!speaks_) return;
   const std::string& reason = report.outcome.error().message;

@@ -6,6 +6,7 @@
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
 //   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
+//   requests/     requests to save and go on (save_requests.h)
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
 #pragma once
 
@@ -31,6 +32,7 @@ struct RunPaths {
   std::string gemm_peak() const { return directory + "/gemm_peak"; }
   std::string trace() const { return directory + "/trace"; }
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
+  std::string requests() const { return directory + "/requests"; }
   std::string launch() const { return directory + "/launch"; }
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };

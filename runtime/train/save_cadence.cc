@@ -1,15 +1,26 @@
 #include "runtime/train/save_cadence.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t slow_first_steps = 2;    // of a process
+constexpr std::int64_t slow_first_steps = 2;    // of an epoch
 constexpr std::int64_t steps_before_trial = 2;  // that were measured
 
 double seconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e9;
+}
+
+// Whether somebody who was told `before` need not be told `now`.
+bool alike(double before, double now) {
+  return before < 2.0 * now && now < 2.0 * before;
+}
+
+bool alike(const std::optional<double>& before, const std::optional<double>& now) {
+  if (!before.has_value() || !now.has_value()) return before.has_value() == now.has_value();
+  return alike(*before, *now);
 }
 
 }  // namespace
@@ -28,14 +39,37 @@ double RecentMedian::value() const {
   return *middle;
 }
 
-SaveCadence::SaveCadence(const CheckpointConfig& config, const FailureHistory& history, std::int64_t now_ns)
-    : stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
-      history_(history),
+void RecentMedian::scale(double factor) {
+  for (double& value : values_) value *= factor;
+}
+
+SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
+    : ram_every_steps_(config.ram_every_steps),
+      stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
       every_ns_(config.every_ms * 1'000'000),
       keep_every_steps_(config.keep_every_steps),
       last_save_ns_(now_ns) {
   disk_.every_steps = config.every_steps;
   ram_.every_steps = config.ram_every_steps;
+}
+
+void SaveCadence::begin_epoch(const Epoch& epoch) {
+  step_seconds_.scale(epoch.work / epoch_.work);
+  for (RecentMedian* each :
+       {&disk_.cost_seconds, &ram_.cost_seconds, &durable_seconds_, &replicated_seconds_})
+    each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
+  const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
+  epoch_ = epoch;
+  history_ = {.failures = std::max(history_.failures, epoch.history.failures),
+              .running_seconds = running_seconds};
+  ram_.every_steps = epoch.has_ram_tier ? ram_every_steps_ : 0;
+  for (Tier* tier : {&disk_, &ram_}) {
+    tier->last_step = 0;
+    tier->saves = tier->steps = tier->time_ns = tier->own_ns = 0;
+    if (tier->chosen_steps > 0) choose(*tier);
+  }
+  copying_ = nullptr;
+  steps_ = saves_under_way_ = 0;
 }
 
 bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
@@ -92,12 +126,19 @@ void SaveCadence::began(const Begun& save) {
     last_save_ns_ = save.now_ns;
     ++saves_under_way_;
   }
+  copying_ = nullptr;
   if (steps_ < slow_first_steps) return;
   Tier& tier = save.to_disk ? disk_ : ram_;
   if (!save.to_disk && tier.saves > 0) close(tier);
+  copying_ = &tier;
   ++tier.saves;
   tier.time_ns += save.stall_ns;
-  tier.stall_ns += save.stall_ns;
+  tier.own_ns += save.stall_ns;
+}
+
+void SaveCadence::copied(std::int64_t duration_ns) {
+  if (Tier* const tier = std::exchange(copying_, nullptr); tier != nullptr && tier->saves > 0)
+    tier->own_ns += duration_ns;
 }
 
 void SaveCadence::ended(const SaveReport& report) {
@@ -105,18 +146,27 @@ void SaveCadence::ended(const SaveReport& report) {
   if (report.outcome.ok()) durable_seconds_.add(seconds(report.duration_ns));
 }
 
-// A snapshot beside which a save was under way all the time cannot be told from it, and is not counted.
+void SaveCadence::replicated(const ReplicaReport& report) {
+  if (report.outcome.ok()) replicated_seconds_.add(seconds(report.duration_ns));
+}
+
+// A snapshot beside which a save was under way all the time cannot be told from it, and is not counted. Steps
+// differ by themselves, so the steps beside a save may be the shorter ones: what the processors did for it is
+// its cost all the same.
 void SaveCadence::close(Tier& tier) {
   if (tier.steps > 0 && step_seconds_.count() > 0) {
     const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * step_seconds_.value();
-    tier.cost_seconds.add(std::max(longer, seconds(tier.stall_ns)) / static_cast<double>(tier.saves));
-    if (tier.is_auto()) {
-      const SaveTimes times = times_of(tier);
-      tier.chosen_steps =
-          &tier == &disk_ ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
-    }
+    tier.cost_seconds.add(std::max(longer, seconds(tier.own_ns)) / static_cast<double>(tier.saves));
+    choose(tier);
   }
-  tier.saves = tier.steps = tier.time_ns = tier.stall_ns = 0;
+  tier.saves = tier.steps = tier.time_ns = tier.own_ns = 0;
+}
+
+void SaveCadence::choose(Tier& tier) {
+  if (!tier.is_auto() || tier.cost_seconds.count() == 0) return;
+  const SaveTimes times = times_of(tier);
+  tier.chosen_steps =
+      &tier == &disk_ ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
 }
 
 SaveTimes SaveCadence::times_of(const Tier& tier) const {
@@ -132,9 +182,9 @@ double SaveCadence::mtbf_seconds() const {
 std::optional<IntervalChoice> SaveCadence::take_choice() {
   for (Tier* tier : {&ram_, &disk_}) {
     if (tier->chosen_steps == 0) continue;
-    const bool alike = tier->told_steps > 0 && tier->chosen_steps < 2 * tier->told_steps &&
-                       tier->told_steps < 2 * tier->chosen_steps;
-    if (alike) continue;
+    if (tier->told_steps > 0 &&
+        alike(static_cast<double>(tier->told_steps), static_cast<double>(tier->chosen_steps)))
+      continue;
     tier->told_steps = tier->chosen_steps;
     const bool to_disk = tier == &disk_;
     return IntervalChoice{.to_disk = to_disk,
@@ -144,6 +194,38 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
                           .mtbf_stated = stated_mtbf_seconds_ > 0.0};
   }
   return std::nullopt;
+}
+
+// A snapshot that is due counts when its copy is whole, a step later, and has reached the other host. While
+// one is sent the next one waits.
+std::optional<double> SaveCadence::lost_with_memory() const {
+  const double step = step_seconds_.value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
+  const std::optional<double> with_hosts = lost_with_hosts();
+  if (ram_.every_steps == 0) return with_hosts;
+  const double own = std::max(static_cast<double>(ram_.steps_between()) * step, sent) + step + sent;
+  return with_hosts.has_value() ? std::min(own, *with_hosts) : own;
+}
+
+std::optional<double> SaveCadence::lost_with_hosts() const {
+  const double step = step_seconds_.value();
+  std::optional<double> between;
+  if (disk_.every_steps != 0) between = static_cast<double>(disk_.steps_between()) * step;
+  if (every_ns_ > 0) between = std::min(between.value_or(seconds(every_ns_)), seconds(every_ns_));
+  if (!between.has_value()) return between;
+  return *between + step + durable_seconds_.value();
+}
+
+std::optional<FailureCost> SaveCadence::take_failure_cost() {
+  const auto known = [](const Tier& tier) { return !tier.is_auto() || tier.chosen_steps > 0; };
+  if (step_seconds_.count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
+  const FailureCost cost{.process_seconds = lost_with_memory(),
+                         .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
+                         .job_seconds = lost_with_hosts()};
+  if (told_cost_.has_value() && alike(told_cost_->process_seconds, cost.process_seconds) &&
+      alike(told_cost_->host_seconds, cost.host_seconds) && alike(told_cost_->job_seconds, cost.job_seconds))
+    return std::nullopt;
+  told_cost_ = cost;
+  return cost;
 }
 
 }  // namespace holdfast

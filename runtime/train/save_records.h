@@ -12,6 +12,7 @@ namespace holdfast {
 struct SaveDue {
   bool to_disk = false;
   bool to_ram = false;
+  bool asked_for = false;  // somebody asked this rank for a save to disk: counts on every rank
 };
 
 // How a rank's saves stand, as words that the vote of a step adds up over all ranks.
@@ -30,10 +31,15 @@ struct SaveVotes {
   // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
   std::int64_t to_disk = 0;
   std::int64_t to_ram = 0;
+  // Any rank: somebody asked it for a save to disk.
+  std::int64_t asked_for = 0;
 
-  using Words = std::array<std::int64_t, 9>;
+  bool wants_disk() const { return to_disk + asked_for > 0; }
+
+  using Words = std::array<std::int64_t, 10>;
   Words words() const {
-    return {durable, failed, published, unpublished, replicated, unreplicated, last_slots, to_disk, to_ram};
+    return {durable,      failed,     published, unpublished, replicated,
+            unreplicated, last_slots, to_disk,   to_ram,      asked_for};
   }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
@@ -44,7 +50,8 @@ struct SaveVotes {
             .unreplicated = words[5],
             .last_slots = words[6],
             .to_disk = words[7],
-            .to_ram = words[8]};
+            .to_ram = words[8],
+            .asked_for = words[9]};
   }
 };
 

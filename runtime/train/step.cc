@@ -144,7 +144,11 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
   ballot.grows = request.grow ? 1 : 0;
-  if (request.saver != nullptr) ballot.saves = request.saver->vote(request.due);
+  if (request.saver != nullptr) {
+    ballot.saves = request.saver->vote(request.due);
+  } else if (request.due.asked_for) {
+    ballot.saves.asked_for = 1;
+  }
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));

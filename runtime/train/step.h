@@ -24,7 +24,7 @@ struct StepRequest {
   bool grow = false;     // of rank 0: the run stands still after this step, for new ranks to come
   Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
-  SaveDue due = {};             // by this rank's count; rank 0's is what the vote carries
+  SaveDue due = {};             // by this rank's count; the vote carries rank 0's, and who was asked
 };
 
 // Equal on all ranks, but for `gathers`.

@@ -247,7 +247,8 @@ Result<void> TrainRun::build_worker() {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(seats().communicator, waiter(), launched_.env.host_name()));
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_name()));
-  HF_TRY(std::vector<int> buddies, join_buddies(seats(), waiter(), config_, mesh));
+  HF_TRY(JoinedBuddies buddies, join_buddies(seats(), waiter(), config_, mesh));
+  survives_host_ = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   if (config_.data.ledger && ledger_ == nullptr) {
     const int rank = world().communicator.global_rank(world().communicator.rank());
@@ -259,7 +260,7 @@ Result<void> TrainRun::build_worker() {
                                                            .device = *device_,
                                                            .config = config_,
                                                            .mesh = mesh,
-                                                           .buddies = std::move(buddies),
+                                                           .buddies = std::move(buddies.of_rank),
                                                            .data = data_,
                                                            .ranks_on_host = ranks_on_host,
                                                            .nccl = exchange_.nccl.get(),
@@ -356,11 +357,16 @@ Result<EpochEnd> TrainRun::train() {
   CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
   store.keep_for_good(config_.checkpoint.keep_every_steps);
+  std::optional<SaveRequests> requests;
+  if (first_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
   Trainer trainer({.worker = *worker_,
                    .store = store,
                    .progress = *progress_,
                    .stop = launched_.stop,
                    .held_out = held_out_,
+                   .cadence = cadence_,
+                   .requests = requests.has_value() ? &*requests : nullptr,
+                   .survives_host = survives_host_,
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns,
                    .resumed = start_.snapshot,

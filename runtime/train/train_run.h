@@ -20,11 +20,14 @@
 
 namespace holdfast {
 
-// Asked between steps; true = save and stop.
+// Asked between steps what somebody wants of this rank.
 class StopSource {
  public:
   virtual ~StopSource() = default;
-  virtual bool stop_requested() = 0;
+  virtual bool stop_requested() = 0;               // save and stop
+  virtual bool save_requested() { return false; }  // save and go on; true until it is answered
+  // The state that is there now is being saved, which answers this rank; `asked_for`: some rank was asked.
+  virtual void save_begun(bool asked_for) { static_cast<void>(asked_for); }
 };
 
 struct TrainInputs {

@@ -11,6 +11,7 @@
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/report.h"
 #include "runtime/train/run_identity.h"
+#include "runtime/train/save_requests.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
@@ -112,6 +113,7 @@ Result<void> TrainRun::continue_log() {
 Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
+  forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty()) tell("{}", note);
   log_->post(failures_.writing(launched_.env, paths));

@@ -80,11 +80,11 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
-    if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.to_disk > 0);
+    if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
-    } else if (const bool to_disk = outcome.saves.to_disk > 0; to_disk || outcome.saves.to_ram > 0) {
+    } else if (const bool to_disk = outcome.saves.wants_disk(); to_disk || outcome.saves.to_ram > 0) {
       HF_TRY_VOID(begin_save(to_disk));
     }
     if (stopping) return end(ExitCode::saved);
@@ -108,6 +108,7 @@ Result<ExitCode> Trainer::stand_still(bool to_disk) {
     HF_TRY_VOID(saver_->finish());
     HF_TRY(const bool begun, saver_->begin(to_disk));
     if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
+    if (to_disk || !begun) answer_requests();
     HF_TRY_VOID(saver_->finish());
     report_saves();
   } else {
@@ -127,9 +128,17 @@ Result<void> Trainer::prepare_saves() {
   if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
   if (!saver_->replica_complaint().empty())
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
-  CheckpointConfig config = parts_.worker.config().checkpoint;
-  if (!saver_->has_ram_tier()) config.ram_every_steps = 0;
-  cadence_.emplace(config, parts_.failures, parts_.worker.env().monotonic_ns());
+  Worker& worker = parts_.worker;
+  if (!parts_.cadence.has_value())
+    parts_.cadence.emplace(worker.config().checkpoint, worker.env().monotonic_ns());
+  cadence_ = &*parts_.cadence;
+  const MeshShape& shape = worker.mesh().shape();
+  cadence_->begin_epoch(
+      {.history = parts_.failures,
+       .has_ram_tier = saver_->has_ram_tier(),
+       .survives_host = parts_.survives_host && saver_->has_replicas(),
+       .work = static_cast<double>(worker.lanes().waves()) / (shape.pipeline * shape.tensor),
+       .snapshot_bytes = static_cast<double>(worker.snapshot_bytes())});
   return {};
 }
 
@@ -205,7 +214,7 @@ Result<StepOutcome> Trainer::step() {
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
   const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
-  const SaveDue due = cadence_ ? cadence_->due(parts_.worker.state().step + 1, begin_ns) : SaveDue{};
+  const SaveDue due = this->due();
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
     return run_step(
@@ -214,6 +223,7 @@ Result<StepOutcome> Trainer::step() {
   }());
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
+  if (outcome.saves.asked_for > 0) step_asked_for_ = outcome.step;
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
   parts_.progress.stepped(outcome, parts_.worker.state().data_digest, duration_ns);
   HF_TRY_VOID(outcome.gathers);
@@ -223,14 +233,31 @@ Result<StepOutcome> Trainer::step() {
     const std::string lost = watch->take_lost_spares();
     if (!lost.empty()) parts_.progress.lost_spares(outcome.step, lost);
   }
-  if (cadence_) {
-    cadence_->stepped({.duration_ns = env.monotonic_ns() - begin_ns,
-                       .beside_snapshot = is_snapshotting,
-                       .beside_save = is_saving});
-    if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
-      parts_.progress.chose_interval(outcome.step, *choice);
-  }
+  note_steps_cost(outcome.step, {.duration_ns = env.monotonic_ns() - begin_ns,
+                                 .beside_snapshot = is_snapshotting,
+                                 .beside_save = is_saving});
   return outcome;
+}
+
+// A save that is asked for waits for the one before: the next steps do not wait for the disk.
+SaveDue Trainer::due() {
+  Worker& worker = parts_.worker;
+  SaveDue due;
+  if (cadence_ != nullptr) due = cadence_->due(worker.state().step + 1, worker.env().monotonic_ns());
+  const bool asked_for =
+      parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
+  due.asked_for = asked_for && !(saver_ && saver_->is_saving());
+  return due;
+}
+
+void Trainer::note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost) {
+  if (cadence_ == nullptr) return;
+  if (const std::optional<std::int64_t> copy_ns = saver_->take_copy_ns()) cadence_->copied(*copy_ns);
+  cadence_->stepped(cost);
+  if (const std::optional<IntervalChoice> choice = cadence_->take_choice())
+    parts_.progress.chose_interval(step, *choice);
+  if (const std::optional<FailureCost> costs = cadence_->take_failure_cost())
+    parts_.progress.told_failure_cost(step, *costs);
 }
 
 Result<void> Trainer::evaluate() {
@@ -251,6 +278,7 @@ void Trainer::note_save(std::int64_t duration_ns) {
 }
 
 Result<void> Trainer::begin_save(bool to_disk) {
+  if (!saver_) return save_on_request();
   const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
   Env& env = parts_.worker.env();
   beside_save(parts_.worker.watch());
@@ -263,27 +291,57 @@ Result<void> Trainer::begin_save(bool to_disk) {
                      .stall_ns = now_ns - begin_ns,
                      .now_ns = now_ns});
   }
+  if (to_disk) answer_requests();
   report_saves();
   return {};
+}
+
+// Where no save is due before the end there is no memory for a copy of the state, so the steps wait. Like
+// any other save before the end, this one may fail.
+Result<void> Trainer::save_on_request() {
+  Result<void> outcome = save();
+  if (outcome.ok() || outcome.error().code == ExitCode::communication) return outcome;
+  save_failed({.step = parts_.worker.state().step, .outcome = outcome});
+  return {};
+}
+
+// What is being saved now is as new as anybody can have asked for.
+void Trainer::answer_requests() {
+  parts_.stop.save_begun(step_asked_for_ == parts_.worker.state().step);
+  if (parts_.requests != nullptr) parts_.requests->begun(parts_.worker.state().step);
 }
 
 void Trainer::report_saves() {
   report_uploads();
   if (!saver_) return;
-  for (const ReplicaReport& report : saver_->take_replica_reports()) parts_.progress.replicated(report);
+  for (const ReplicaReport& report : saver_->take_replica_reports()) {
+    cadence_->replicated(report);
+    parts_.progress.replicated(report);
+  }
   for (const SaveReport& report : saver_->take_reports()) {
     cadence_->ended(report);
     if (report.outcome.ok()) {
       note_save(report.drain_ns + report.publish_ns);
       saved(report);
     } else {
-      parts_.progress.save_failed(report);
+      save_failed(report);
     }
   }
 }
 
+void Trainer::save_failed(const SaveReport& report) {
+  parts_.progress.save_failed(report);
+  if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
+}
+
 void Trainer::saved(const SaveReport& report) {
-  parts_.progress.saved(report, parts_.store.checkpoint_directory(report.step));
+  const std::string directory = parts_.store.checkpoint_directory(report.step);
+  parts_.progress.saved(report, directory);
+  if (parts_.requests != nullptr) parts_.requests->ended(report.step, {});
+  if (step_asked_for_ == report.step && report.step > 0) {
+    step_asked_for_ = 0;
+    parts_.progress.say(fmt::format("saved on request: step {} in {}", report.step, directory));
+  }
   if (uploader_) uploader_->offer(report.step);
 }
 
@@ -310,6 +368,7 @@ Result<void> Trainer::finish_uploads() {
 // Waits for all of it, as nothing comes after; what fails ends the run.
 Result<void> Trainer::save() {
   Worker& worker = parts_.worker;
+  answer_requests();
   if (saver_) HF_TRY_VOID(saver_->finish());
   report_saves();
   enter(worker.watch(), Phase::save, worker.state().step, worker.config().watchdog.ceiling_ms);

@@ -9,6 +9,7 @@
 #include "runtime/train/evaluation.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/save_cadence.h"
+#include "runtime/train/save_requests.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/train_run.h"
 #include "runtime/train/uploader.h"
@@ -24,6 +25,9 @@ class Trainer {
     Progress& progress;
     StopSource& stop;
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
+    std::optional<SaveCadence>& cadence;  // of the epochs before; made when the saver is prepared
+    SaveRequests* requests = nullptr;     // null: this rank does not lead
+    bool survives_host = false;           // replicas are all on other hosts
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
     // Of the RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
@@ -52,12 +56,17 @@ class Trainer {
   // The state after this step: now, or while the next steps are made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
+  SaveDue due();
+  void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
   Result<ExitCode> stand_still(bool to_disk);
   Result<void> prepare_saves();
   Result<void> free_old_snapshots();
   void report_saves();
   void note_save(std::int64_t duration_ns);
   Result<ExitCode> end(ExitCode code);
+  Result<void> save_on_request();
+  void answer_requests();
+  void save_failed(const SaveReport& report);
   void saved(const SaveReport& report);
   void report_uploads();
   Result<void> finish_uploads();
@@ -66,11 +75,12 @@ class Trainer {
 
   Parts parts_;
   TraceRecording trace_;
-  std::optional<AsyncSaver> saver_;     // none: nothing is saved before the end
-  std::optional<SaveCadence> cadence_;  // there when the saver is prepared
+  std::optional<AsyncSaver> saver_;  // none: nothing is due before the end
+  SaveCadence* cadence_ = nullptr;   // there when the saver is prepared
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
+  std::uint64_t step_asked_for_ = 0;  // the newest step that somebody asked to save; 0: none is under way
   bool saved_ = false;
   bool stands_still_ = false;
   Result<void> trouble_;

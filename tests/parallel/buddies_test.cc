@@ -81,6 +81,11 @@ TEST(Buddies, KnowsWhetherAHostMayGo) {
   EXPECT_TRUE(any_crosses_hosts(std::vector<int>{1, 0}, hosts("ab")));
   EXPECT_FALSE(any_crosses_hosts(std::vector<int>{-1, -1}, hosts("ab")));
   EXPECT_TRUE(any_crosses_hosts(std::vector<int>{3, 3, 3, 0}, hosts("aaab")));
+  EXPECT_TRUE(all_cross_hosts(std::vector<int>{3, 3, 3, 0}, hosts("aaab")));
+  EXPECT_FALSE(all_cross_hosts(std::vector<int>{1, 0, 3, 2}, hosts("aaab")))
+      << "rank 0 and its buddy go together";
+  EXPECT_FALSE(all_cross_hosts(std::vector<int>{2, -1, 0}, hosts("aab"))) << "rank 1 has none";
+  EXPECT_FALSE(all_cross_hosts(std::vector<int>{}, hosts("ab")));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ A row and the test of the same name belong together: `unknown-key` and test_unkn
 rows of one section are tested elsewhere, by whoever reads them with read_table().
 HOLDFAST names the program; tools/mpirun starts the ranks.
 """
+import fcntl
 import json
 import os
 import re
@@ -382,6 +383,22 @@ class Errors(unittest.TestCase):
         launch = f"env -u HOLDFAST_LAUNCH {PROGRAM} launch -np 1 run.toml; exit $?"
         self.expect(self.start(["unshare", "--pid", "--fork", "--mount-proc", "bash", "-c", launch], self.folder,
                                {"HOLDFAST_LAUNCH": f"{launch_directory}/{token}-0123456789abcdef"}))
+
+    def test_save_of_nothing(self):
+        self.expect(self.holdfast("save", "elsewhere"))
+
+    def test_save_not_running(self):
+        status = self.saved_run() / "status.json"
+        status.write_text(status.read_text().replace('"finished"', '"running"'))
+        self.expect(self.holdfast("save", "run"))
+
+    def test_save_not_in_time(self):
+        with open(self.saved_run() / "lock", "w", encoding="utf-8") as lock:
+            lock.write("host elsewhere pid 1")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.expect(self.holdfast("save", "run", "--timeout=1s"))
+        self.assertEqual(list((self.run_directory / "requests").iterdir()), [])
 
     def test_launch_in_use(self):
         words = ["launch", "-np", "1", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]

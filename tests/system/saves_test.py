@@ -4,6 +4,7 @@ killed rank or job, never all of them.
 import re
 import signal
 import unittest
+from pathlib import Path
 
 import harness
 
@@ -42,6 +43,98 @@ class SavesTest(unittest.TestCase):
         self.assertEqual(run.start(1, faults="step.begin@9=kill").wait(), -signal.SIGKILL)
         run.start(1).expect_exit(0)
         self.assertGreaterEqual(run.events("start")[-1]["resumed_from_step"], 5, "the snapshot that measures")
+        self.check_end(run)
+
+    def test_says_what_a_failure_costs(self):
+        """Once intervals are known: of one host all but the process is what the disk has."""
+        run = self.scene.run("cost", ["--checkpoint.every_steps=10", "--checkpoint.ram_every_steps=2"])
+        printed = run.start(2).expect_exit(0)
+        self.assertRegex(printed, r"a lost process costs up to \S+ s of work, a lost host up to \S+ s of work, a lost job up to \S+ s of work")
+        costs = run.events("failure_cost")
+        self.assertLess(costs[0]["process_ms"], costs[0]["host_ms"])
+        self.assertEqual(costs[0]["host_ms"], costs[0]["job_ms"])
+        run = self.scene.run("no-disk", ["--checkpoint.every_steps=0"])
+        self.assertIn("a lost job all of its work", run.start(1).expect_exit(0))
+
+    def save(self, run, *words, code=0):
+        done = harness.call_program("save", run.directory, *words)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def saved_step(self, printed):
+        step, directory = re.search(r"step (\d+) is saved in (\S+)", printed).groups()
+        harness.program_output("verify", directory)
+        return int(step)
+
+    def test_on_request(self):
+        """With saves before the end and without: then there is no memory for a copy, and training waits."""
+        options = {"with": ["--checkpoint.every_steps=1000"],
+                   "without": ["--checkpoint.every_steps=0", "--checkpoint.ram_every_steps=0"]}
+        for name, words in options.items():
+            with self.subTest(name):
+                run = self.scene.run(f"asked-{name}", words)
+                start = run.start(2, faults=harness.slow_steps(5, count=20))
+                self.assertTrue(start.wait_for_step(3))
+                before = run.last_step()
+                saved = self.saved_step(self.save(run))
+                self.assertGreater(saved, before)
+                self.assertLess(saved, STEPS)
+                self.assertIn(f"saved on request: step {saved} in ", start.expect_exit(0))
+                self.assertEqual([event["step"] for event in run.events("checkpoint")], [saved, STEPS])
+                self.assertEqual(list((run.directory / "requests").iterdir()), [])
+                self.check_end(run)
+                self.assertEqual(self.saved_step(self.save(run)), STEPS, "a finished run has nothing to save")
+
+    def test_a_request_survives_a_death(self):
+        """Asked before the first step, with a rank that dies in it: the run that goes on saves."""
+        run = self.scene.run("dying", ["--checkpoint.every_steps=1000", "--elastic.grow=off"])
+        (run.directory / "requests").mkdir(parents=True)
+        request = run.directory / "requests/save-0123456789abcdef"
+        request.write_text("asked\n")
+        run.start(2, faults="step.before_vote@1:1=kill").expect_exit(0)
+        self.assertEqual(request.read_text(), "saved 1\n")
+        self.assertEqual([event["step"] for event in run.events("checkpoint")], [1, STEPS])
+        self.check_end(run)
+
+    def test_signal_to_a_rank(self):
+        """Not rank 0, which decides about the other saves. Two signals at once are one wish."""
+        run = self.scene.run("signal", ["--checkpoint.every_steps=1000"])
+        start = run.start(2, faults=harness.slow_steps(5, count=12))
+        self.assertTrue(start.wait_for_step(4))
+        pid = start.rank_pid(1)
+        harness.kill(pid, signal.SIGUSR1)
+        harness.kill(pid, signal.SIGUSR1)
+        start.expect_exit(0)
+        saved = [event["step"] for event in run.events("checkpoint")]
+        self.assertEqual(len(saved), 2)
+        self.assertIn(saved[0], range(4, 20))
+        self.check_end(run)
+
+    def test_signal_from_the_first_moment(self):
+        """Before a rank has read its config it is not ended by the signal, and the save comes with the first step."""
+        run = self.scene.run("early", ["--checkpoint.every_steps=1000"])
+        start = run.start(1)
+
+        def blocked():
+            mask = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{start.pid}/status").read_text()).group(1)
+            return int(mask, 16) >> (signal.SIGUSR1 - 1) & 1
+
+        self.assertTrue(harness.wait_until(blocked, 20, lambda: not start.alive(), "no mask", start.tail))
+        harness.kill(start.pid, signal.SIGUSR1)
+        start.expect_exit(0)
+        self.assertEqual([event["step"] for event in run.events("checkpoint")][0], 1)
+        self.check_end(run)
+
+    def test_signal_to_the_launcher(self):
+        run = self.scene.run("launched", ["--checkpoint.every_steps=1000"])
+        words = [str(harness.PROGRAM), "launch", "-np", "2", str(self.scene.config), f"--run.directory={run.directory}", *run.overrides]
+        start = run.start_command(words, faults=harness.slow_steps(5, count=16))
+        self.assertTrue(start.wait_for_step(4))
+        start.signal(signal.SIGUSR1)
+        self.assertIn("SIGUSR1: the run saves", start.expect_exit(0))
+        saved = [event["step"] for event in run.events("checkpoint")]
+        self.assertEqual(len(saved), 2)
+        self.assertEqual(list((run.directory / "requests").iterdir()), [])
         self.check_end(run)
 
     def test_by_the_clock(self):

@@ -88,11 +88,13 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   Progress progress(env, log, {.steps = steps, .every_steps = 1000}, worker.communicator().rank() == 0);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;
+  std::optional<SaveCadence> cadence;
   Trainer trainer({.worker = worker,
                    .store = store,
                    .progress = progress,
                    .stop = stop,
                    .held_out = held_out,
+                   .cadence = cadence,
                    .writer = writer});
   return trainer.run();
 }

@@ -82,7 +82,8 @@ struct SimulatedRun {
     std::vector<IntervalChoice> choices;
   };
   Outcome run(std::uint64_t steps) const {
-    SaveCadence cadence(config, history, /*now_ns=*/0);
+    SaveCadence cadence(config, /*now_ns=*/0);
+    cadence.begin_epoch({.history = history});
     std::int64_t now_ns = 0;
     Outcome outcome;
     bool copying = false;
@@ -213,6 +214,137 @@ TEST(SaveCadence, TheHistoryCountsWhereNothingIsStated) {
   ASSERT_FALSE(stormy.choices.empty());
   EXPECT_FALSE(stormy.choices[0].mtbf_stated);
   EXPECT_NEAR(stormy.choices[0].mtbf_seconds, 1146.0, 30.0);
+}
+
+// What a process measures of its steps and snapshots, one epoch after another.
+class MeasuredEpochs {
+ public:
+  explicit MeasuredEpochs(const CheckpointConfig& config) : cadence_(config, 0) {}
+
+  struct Steps {
+    std::int64_t count = 0;
+    double seconds = 1.0;
+    double copy_seconds = 0.0;    // that a copy takes of the processors
+    double longer_seconds = 0.0;  // that the step beside a snapshot takes
+    bool leaves_out = false;      // a snapshot that is due is not begun
+  };
+  void epoch(const SaveCadence::Epoch& epoch, const std::vector<Steps>& parts) {
+    cadence_.begin_epoch(epoch);
+    bool copying = false;
+    for (const Steps& part : parts) {
+      for (std::int64_t i = 0; i < part.count; ++i) {
+        const SaveDue due = cadence_.due(++step_, now_ns_);
+        const auto duration_ns = SimulatedRun::to_ns(part.seconds + (copying ? part.longer_seconds : 0.0));
+        now_ns_ += duration_ns;
+        if (copying) cadence_.copied(SimulatedRun::to_ns(part.copy_seconds));
+        cadence_.stepped({.duration_ns = duration_ns, .beside_snapshot = copying});
+        copying = due.to_ram && !part.leaves_out;
+        if (copying) {
+          cadence_.began({.step = step_, .now_ns = now_ns_});
+          snapshots.push_back(step_);
+        }
+        while (const std::optional<IntervalChoice> choice = cadence_.take_choice())
+          choices.push_back(*choice);
+        while (const std::optional<FailureCost> cost = cadence_.take_failure_cost()) costs.push_back(*cost);
+      }
+    }
+  }
+
+  std::vector<IntervalChoice> choices;
+  std::vector<FailureCost> costs;
+  std::vector<std::uint64_t> snapshots;
+
+ private:
+  SaveCadence cadence_;
+  std::uint64_t step_ = 0;
+  std::int64_t now_ns_ = 0;
+};
+
+// The steps behind a recovery touch their memory for the first time. They made the usual step look slow, and
+// the one beside a snapshot fast: a snapshot of 50 ms then cost 0.165 ms, and was made after every step.
+TEST(SaveCadence, SlowStepsBehindARecoveryDoNotMakeASnapshotCheap) {
+  const MeasuredEpochs::Steps slow{.count = 4, .seconds = 5.0, .copy_seconds = 0.05, .longer_seconds = 0.05},
+      usual{.count = 30, .seconds = 1.0, .copy_seconds = 0.05, .longer_seconds = 0.05};
+  MeasuredEpochs run(config_of(0, automatic));
+  run.epoch({}, {slow, usual});
+  ASSERT_FALSE(run.choices.empty());
+  for (const IntervalChoice& choice : run.choices) {
+    EXPECT_GE(choice.times.cost_seconds, 0.049);
+    EXPECT_GT(choice.every_steps, 1);
+  }
+}
+
+TEST(SaveCadence, MeasurementsStayFromEpochToEpoch) {
+  const MeasuredEpochs::Steps usual{
+      .count = 40, .seconds = 1.0, .copy_seconds = 0.05, .longer_seconds = 0.05};
+  MeasuredEpochs run(config_of(0, automatic));
+  run.epoch({}, {usual});
+  ASSERT_EQ(run.choices.size(), 1u);
+  EXPECT_EQ(run.choices[0].every_steps, 10);
+  const std::size_t before = run.snapshots.size();
+  // The first steps are slow, and a snapshot is protected as at the start; no other is made to measure.
+  run.epoch({}, {{.count = 3, .seconds = 6.0, .copy_seconds = 0.2, .longer_seconds = 3.0}, usual});
+  EXPECT_EQ(run.choices.size(), 1u) << "nothing is new";
+  ASSERT_GE(run.snapshots.size(), before + 2);
+  EXPECT_EQ(run.snapshots[before], 41u);
+  EXPECT_EQ(run.snapshots[before + 1], 51u);
+}
+
+// Half of the ranks do twice the work and save twice the bytes.
+TEST(SaveCadence, MeasurementsGoWithTheWorkOfARank) {
+  const MeasuredEpochs::Steps usual{
+      .count = 40, .seconds = 1.0, .copy_seconds = 0.05, .longer_seconds = 0.05};
+  MeasuredEpochs run(config_of(0, automatic));
+  run.epoch({.work = 2.0, .snapshot_bytes = 1e9}, {usual});
+  run.epoch({.work = 4.0, .snapshot_bytes = 3e9}, {{.count = 1, .seconds = 2.0}});
+  ASSERT_EQ(run.costs.size(), 2u);
+  EXPECT_DOUBLE_EQ(*run.costs[0].process_seconds, 11.0) << "ten steps of a second, and the copy";
+  EXPECT_DOUBLE_EQ(*run.costs[1].process_seconds, 32.0) << "fifteen of two";
+}
+
+TEST(SaveCadence, SnapshotsThatAreLeftOutCostNothing) {
+  const MeasuredEpochs::Steps usual{
+      .count = 12, .seconds = 1.0, .copy_seconds = 0.05, .longer_seconds = 0.05};
+  MeasuredEpochs run(config_of(0, automatic));
+  run.epoch({}, {usual, {.count = 20, .leaves_out = true}, usual});
+  for (const IntervalChoice& choice : run.choices) EXPECT_NEAR(choice.times.cost_seconds, 0.05, 1e-9);
+}
+
+TEST(SaveCadence, WhatAFailureCostsFollowsFromTheIntervals) {
+  struct Case {
+    const char* what;
+    CheckpointConfig config;
+    SaveCadence::Epoch epoch;
+    std::optional<double> process, host, job;
+  };
+  CheckpointConfig by_clock = config_of(100, 10);
+  by_clock.every_ms = 30'000;
+  const std::optional<double> all;
+  const std::vector<Case> cases = {
+      {"one host", config_of(100, 10), {}, 11.0, 101.0, 101.0},
+      {"replicas on another host", config_of(100, 10), {.survives_host = true}, 11.0, 11.0, 101.0},
+      {"no room for a RAM tier", config_of(100, 10), {.has_ram_tier = false}, 101.0, 101.0, 101.0},
+      {"no checkpoints", config_of(0, 10), {}, 11.0, all, all},
+      {"nothing at all", config_of(0, 0), {}, all, all, all},
+      {"the disk more often than memory", config_of(5, 10), {}, 6.0, 6.0, 6.0},
+      {"by the clock, too", by_clock, {}, 11.0, 31.0, 31.0},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    MeasuredEpochs run(each.config);
+    run.epoch(each.epoch, {{.count = 8}});
+    ASSERT_EQ(run.costs.size(), 1u);
+    EXPECT_EQ(run.costs[0].process_seconds, each.process);
+    EXPECT_EQ(run.costs[0].host_seconds, each.host);
+    EXPECT_EQ(run.costs[0].job_seconds, each.job);
+  }
+}
+
+TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItChangesByMuch) {
+  MeasuredEpochs run(config_of(100, 10));
+  run.epoch({}, {{.count = 30}, {.count = 30, .seconds = 1.5}, {.count = 30, .seconds = 3.0}});
+  ASSERT_EQ(run.costs.size(), 2u);
+  EXPECT_DOUBLE_EQ(*run.costs[1].job_seconds, 303.0);
 }
 
 }  // namespace

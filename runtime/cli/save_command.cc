@@ -1,0 +1,164 @@
+// Asks a run that is going on, on whichever host, to save (runtime/train/save_requests.h), and waits until
+// the checkpoint is visible.
+#include <optional>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "runtime/cli/arguments.h"
+#include "runtime/cli/commands.h"
+#include "runtime/core/tell.h"
+#include "runtime/core/units.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/save_requests.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t look_again_us = 100'000;
+constexpr std::int64_t tell_again_ns = 10'000'000'000;
+constexpr std::int64_t look_at_locks_ns = 1'000'000'000;
+
+constexpr const char* usage =
+    "usage: holdfast save RUN [--timeout 10m]\n"
+    "\n"
+    "Lets the run of the run directory RUN save after the step that it is at, and go on. Returns when the "
+    "checkpoint is\n"
+    "visible, and prints where it is. The run may be on any host that shares RUN, and may be starting or "
+    "recovering;\n"
+    "--timeout says how long that may take. A run that has finished, or has stopped with its state saved, "
+    "needs no save:\n"
+    "its newest checkpoint is printed. Exit code 76: it is not running, or did not save in time.\n";
+
+// A request that goes when nobody waits for its answer any longer.
+class Request {
+ public:
+  Request(Env& env, std::string path) : env_(env), path_(std::move(path)) {}
+  ~Request() { static_cast<void>(env_.remove(path_).ok()); }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  SaveAnswer answer() const { return read_save_answer(env_, path_); }
+
+ private:
+  Env& env_;
+  std::string path_;
+};
+
+// The host and process that hold a lock, as they wrote it; none: nobody holds it.
+std::optional<std::string> holder_of(Env& env, const std::string& path) {
+  const Result<FileStatus> status = env.status(path);
+  if (!status.ok() || !status->exists) return std::nullopt;
+  const Result<std::string> holder = env.read_text(path);
+  if (!holder.ok()) return "unknown";
+  const Result<std::unique_ptr<FileLock>> lock = env.lock(path, *holder, /*timeout_ms=*/0);
+  if (lock.ok()) return std::nullopt;
+  return *holder;
+}
+
+// The process that writes the run, or the launcher that will start one.
+std::optional<std::string> holder_of(Env& env, const RunPaths& paths) {
+  std::optional<std::string> holder = holder_of(env, paths.lock());
+  return holder.has_value() ? holder : holder_of(env, paths.launch() + "/lock");
+}
+
+std::string checkpoint_of(Env& env, const RunPaths& paths, std::uint64_t step) {
+  FaultPoints none;
+  return CheckpointStore(env, none, paths.directory).checkpoint_directory(step);
+}
+
+void print_saved(Env& env, const RunPaths& paths, std::uint64_t step) {
+  fmt::print("step {} is saved in {}\n", step, checkpoint_of(env, paths, step));
+}
+
+// A run that has nothing to save any more, or never had.
+Result<void> say_not_running(Env& env, const RunPaths& paths) {
+  const RunStatus status = read_status(env, paths);
+  if (status.state == "finished" || status.state == "saved") {
+    print_saved(env, paths, status.step);
+    return {};
+  }
+  const std::string last = status.state == "failed"    ? "failed: " + status.reason
+                           : status.state == "running" ? "was killed"
+                                                       : "did not get to its first step";
+  return fail(
+      ExitCode::communication,
+      "{} is not running, so nothing can be saved: its last start {}. Start it again; it goes on from "
+      "what was saved",
+      paths.directory, last);
+}
+
+Error not_in_time(Env& env, const RunPaths& paths, std::int64_t timeout_ms, const std::string& holder) {
+  return fail(
+      ExitCode::communication,
+      "{} did not save within {}: it is held by {}, and its status says step {}. A step may take longer "
+      "than that (--timeout), or that host does not see this directory",
+      paths.directory, format_duration(timeout_ms), holder, read_status(env, paths).step);
+}
+
+Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeout_ms, std::string holder) {
+  HF_TRY(std::string path, request_save(env, paths, RequestKind::attended));
+  const Request request(env, std::move(path));
+  const std::int64_t begin_ns = env.monotonic_ns();
+  std::int64_t told_ns = begin_ns, looked_ns = begin_ns;
+  tell("{} ({}) is asked to save after the step that it is at", paths.directory, holder);
+  SaveAnswer::State last = SaveAnswer::State::asked;
+  while (true) {
+    const SaveAnswer answer = request.answer();
+    if (answer.state == SaveAnswer::State::saved) {
+      print_saved(env, paths, answer.step);
+      return {};
+    }
+    if (answer.state == SaveAnswer::State::failed) {
+      return fail(ExitCode::checkpoint, "step {} could not be saved: {}. The run goes on", answer.step,
+                  answer.sentence);
+    }
+    if (answer.state == SaveAnswer::State::begun && last != answer.state)
+      tell("step {} is being saved", answer.step);
+    last = answer.state;
+    const std::int64_t now_ns = env.monotonic_ns();
+    if (now_ns - looked_ns > look_at_locks_ns) {
+      looked_ns = now_ns;
+      const std::optional<std::string> now = holder_of(env, paths);
+      const bool answered = request.answer().state == SaveAnswer::State::saved;
+      if (!now.has_value() && !answered) return say_not_running(env, paths);
+      holder = now.value_or(holder);
+    }
+    if (now_ns - begin_ns > timeout_ms * 1'000'000) return not_in_time(env, paths, timeout_ms, holder);
+    if (now_ns - told_ns > tell_again_ns) {
+      told_ns = now_ns;
+      tell("still waiting, for {}", format_duration((now_ns - begin_ns) / 1'000'000'000 * 1000));
+    }
+    env.sleep_us(look_again_us);
+  }
+}
+
+Result<void> save(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("save", words, {"RUN"}, {"timeout"}));
+  HF_TRY(const std::int64_t timeout_ms, parse_duration(arguments.text("timeout", "10m")));
+  Env& env = posix_env();
+  const RunPaths paths{arguments.positional(0)};
+  bool is_run = false;
+  for (const std::string& path : {paths.lock(), paths.status(), paths.launch()}) {
+    HF_TRY(const FileStatus status, env.status(path));
+    is_run = is_run || status.exists;
+  }
+  if (!is_run) {
+    return fail(ExitCode::config,
+                "{} is no run directory: nothing has been started there. Give the run.directory of a run",
+                paths.directory);
+  }
+  const std::optional<std::string> holder = holder_of(env, paths);
+  return holder.has_value() ? wait_for_answer(env, paths, timeout_ms, *holder) : say_not_running(env, paths);
+}
+
+}  // namespace
+
+int run_save_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", usage);
+    return 0;
+  }
+  const Result<void> saved = save(arguments);
+  return saved.ok() ? 0 : complain(saved.error());
+}
+
+}  // namespace holdfast
