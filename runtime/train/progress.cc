@@ -24,7 +24,7 @@ std::string rate(double per_second) {
 }  // namespace
 
 Progress::Progress(Env& env, EventQueue& log, Setup setup, bool speaks)
-    : env_(&env), setup_(setup), speaks_(speaks), log_(&log) {}
+    : env_(&env), setup_(std::move(setup)), speaks_(speaks), log_(&log) {}
 
 Result<void> Progress::flush() {
   return log_->flush();
@@ -86,10 +86,24 @@ void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, st
   line.field("data_digest", hex_text(data_digest).view());
   log_->write(line);
   if (recovery_.has_value()) recovered();
+  compare_with_peak(setup_.flops_per_token * tokens_per_sec);
   const auto step = static_cast<std::int64_t>(outcome.step);
   const bool shown =
       step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
   if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
+}
+
+void Progress::compare_with_peak(double flops_per_second) {
+  if (!(setup_.peak_flops > 0.0) || flops_per_second <= setup_.peak_flops) return;
+  if (!std::exchange(peak_was_beaten_, true)) {
+    say(fmt::format(
+        "gemm: this step reaches {:.3g} GFLOP/s, more than the {:.3g} of large products that were measured, "
+        "probably while the machine was busy; 100 % is now the most that a step reached, and the next start "
+        "measures again",
+        flops_per_second * 1e-9, setup_.peak_flops * 1e-9));
+  }
+  setup_.peak_flops = flops_per_second;
+  if (setup_.peak_beaten) setup_.peak_beaten(flops_per_second);
 }
 
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {

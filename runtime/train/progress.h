@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -25,6 +26,9 @@ class Progress {
     double flops_per_token = 0.0;
     double peak_flops = 0.0;  // all ranks together (gemm_peak.h)
     std::uint64_t tokens_per_step = 0;
+    // Called when a step beats `peak_flops`, with what it reached: a peak that was measured while the machine
+    // was busy is none. Steps are compared with the larger rate from then on.
+    std::function<void(double flops)> peak_beaten = {};
   };
   // The log outlives it, from one epoch of the run to the next.
   Progress(Env& env, EventQueue& log, Setup setup, bool speaks);
@@ -72,6 +76,7 @@ class Progress {
  private:
   std::string console_line(const StepOutcome& outcome, double duration_ms, double tokens_per_sec) const;
   void recovered();
+  void compare_with_peak(double flops_per_second);
 
   Env* env_;
   Setup setup_;
@@ -82,6 +87,7 @@ class Progress {
   double smooth_step_ms_ = 0.0;  // exponential mean, for the ETA
   std::int64_t steps_seen_ = 0;  // by this process
   bool replicas_fail_ = false;   // the last one did
+  bool peak_was_beaten_ = false;
 };
 
 }  // namespace holdfast

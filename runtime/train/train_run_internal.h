@@ -78,6 +78,7 @@ class TrainRun {
     if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
   }
   Result<double> peak_of_all_ranks();
+  void forget_peak(double reached);  // FLOP/s of one rank
   Result<std::vector<double>> measure_peaks();
 
   Result<ExitCode> recover(const Error& fault);

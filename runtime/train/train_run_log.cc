@@ -59,6 +59,13 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   return best;
 }
 
+// The run goes on with the larger rate, also after a recovery. Removing the record is one step: a start that
+// reads it meanwhile has the whole old one.
+void TrainRun::forget_peak(double reached) {
+  standing_.gemm_peak = std::max(standing_.gemm_peak, reached);
+  static_cast<void>(launched_.env.remove(RunPaths{config_.run.directory}.gemm_peak()).ok());
+}
+
 // Known once: a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = seats().communicator.size();
@@ -78,7 +85,8 @@ Result<void> TrainRun::open_log() {
                       .every_steps = config_.log.every_steps,
                       .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
                       .peak_flops = standing_.gemm_peak * ranks,
-                      .tokens_per_step = worker_->tokens_per_step()},
+                      .tokens_per_step = worker_->tokens_per_step(),
+                      .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); }},
       first_);
   Result<void> outcome;
   if (first_ && !opened_before) outcome = begin_log();

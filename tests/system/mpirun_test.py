@@ -1,5 +1,6 @@
 """holdfast under mpirun: a plain mpirun works, and whatever is wrong with a group of ranks is a sentence that names the
 rank, at once, with the exit code of the table; never a hang."""
+import json
 import os
 import re
 import shutil
@@ -128,6 +129,24 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual((flops[0], flops[3]), (flops[1], flops[4]))
         run.start(4).expect_exit(0)
         self.assertEqual(run.digest(), harness.reference_digest(self.scene))
+
+    def test_a_rate_that_the_run_beats_is_measured_again(self):
+        """The rate of a busy machine is recorded: steps are never shown above 100 %, and the next start measures."""
+        run = self.run_of_test(["--log.every_steps=1"])
+        run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
+        record = run.directory / "gemm_peak"
+        slow = json.loads(record.read_text())
+        for machine in slow.values():
+            machine["flops"] = 1e3
+        record.write_text(json.dumps(slow))
+        output = run.start(2, overrides=["--run.stop_after=1ms"]).expect_exit(75)
+        self.assertIn("the next start measures again", output)
+        shares = [int(share) for share in re.findall(r" gemm (\d+)%", output)]
+        self.assertTrue(shares and max(shares) <= 100, shares)
+        self.assertFalse(record.exists())
+        run.start(2).expect_exit(0)
+        starts = [(start["gemm_peak_from"], start["gemm_peak_flops"] > 1e6) for start in run.events("start")]
+        self.assertEqual(starts, [("measured", True), ("record", False), ("measured", True)])
 
     # What does not fit together
 

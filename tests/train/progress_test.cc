@@ -1,0 +1,61 @@
+// What a run tells of its steps: a step is never shown above the rate of large products.
+#include "runtime/train/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// Steps of 1 token and 1 FLOP each, beside a peak of 2 FLOP/s.
+class PeakTest : public testing::Test {
+ protected:
+  std::string shown_after(std::int64_t step_ns) {
+    testing::internal::CaptureStdout();
+    progress_.stepped({.step = ++step_}, {}, step_ns);
+    return testing::internal::GetCapturedStdout();
+  }
+
+  std::vector<double> beaten_;
+
+ private:
+  TemporaryDirectory directory_;
+  EventLog log_{posix_env(), directory_ / "events.jsonl"};
+  Progress progress_{posix_env(),
+                     log_,
+                     {.steps = 100,
+                      .every_steps = 1,
+                      .flops_per_token = 1.0,
+                      .peak_flops = 2.0,
+                      .tokens_per_step = 1,
+                      .peak_beaten = [this](double flops) { beaten_.push_back(flops); }},
+                     /*speaks=*/true};
+  std::uint64_t step_ = 0;
+};
+
+TEST_F(PeakTest, AStepBelowItIsShownAsItsShare) {
+  EXPECT_THAT(shown_after(1'000'000'000), HasSubstr(" gemm 50% "));
+  EXPECT_TRUE(beaten_.empty());
+}
+
+TEST_F(PeakTest, AStepThatBeatsItRaisesItOnce) {
+  const std::string first = shown_after(250'000'000);
+  EXPECT_THAT(first, HasSubstr(" gemm 100% "));
+  EXPECT_THAT(first, HasSubstr("the next start measures again"));
+  EXPECT_THAT(shown_after(500'000'000), HasSubstr(" gemm 50% "));
+  const std::string faster = shown_after(125'000'000);
+  EXPECT_THAT(faster, HasSubstr(" gemm 100% "));
+  EXPECT_THAT(faster, Not(HasSubstr("measures again"))) << "it was said";
+  EXPECT_THAT(beaten_, ElementsAre(4.0, 8.0));
+}
+
+}  // namespace
+}  // namespace holdfast::test
