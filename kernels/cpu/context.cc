@@ -1,6 +1,7 @@
 #include "kernels/cpu/context.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -43,6 +44,11 @@ void Scratch::request_shared(std::size_t bytes) {
 }
 
 bool Scratch::allocate() {
+  if (threads_ < 0) {
+    per_thread_.allocated_bytes = per_thread_.bytes;
+    shared_.allocated_bytes = shared_.bytes;
+    return true;
+  }
   return per_thread_.allocate(static_cast<std::size_t>(threads_)) && shared_.allocate(1);
 }
 
@@ -51,7 +57,7 @@ std::byte* Scratch::of_thread(int thread) const {
 }
 
 std::uint64_t Scratch::bytes() const {
-  return per_thread_.allocated_bytes * static_cast<std::size_t>(threads_) + shared_.allocated_bytes;
+  return per_thread_.allocated_bytes * static_cast<std::size_t>(std::abs(threads_)) + shared_.allocated_bytes;
 }
 
 void Context::parallel_for(std::int64_t count, TaskRef body) const {

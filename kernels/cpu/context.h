@@ -28,7 +28,7 @@ class TaskRef {
 // Working memory of the kernels: one block per thread and one that all threads share. Sizes only grow.
 class Scratch {
  public:
-  explicit Scratch(int threads) : threads_(threads) {}
+  explicit Scratch(int threads) : threads_(threads) {}  // -n: of n threads, counted and never allocated
 
   void request(std::size_t bytes_per_thread);
   void request_shared(std::size_t bytes);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/counting_device.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
@@ -20,7 +21,7 @@ namespace holdfast {
 namespace {
 
 // What the queue thread does with a slot.
-enum class Action : std::uint8_t { run, prepare, allocate, stamp, stop };
+enum class Action : std::uint8_t { run, prepare, begin_count, allocate, stamp, stop };
 
 struct Slot {
   OpId id = OpId::count;
@@ -30,14 +31,15 @@ struct Slot {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const CpuDeviceOptions& options, KernelTable kernels)
+  CpuDevice(const CpuDeviceOptions& options, KernelTable kernels, bool counts_workspace)
       : isa_(options.isa),
         observer_(options.observer),
         after_(options.after),
+        counts_workspace_(counts_workspace),
         kernels_(std::move(kernels)),
         slots_(options.queue_capacity),
         team_(options.threads, cpu::use_one_thread_per_primitive),
-        scratch_(options.threads),
+        scratch_(empty_scratch()),
         matmuls_(options.threads),
         context_(team_, scratch_, matmuls_),
         queue_thread_([this] { serve(); }) {}
@@ -64,7 +66,7 @@ class CpuDevice final : public Device {
   Result<void> status() override { return {}; }
   bool lost() override { return false; }
 
-  void begin_planning() override { planning_ = true; }
+  void begin_planning() override;
   Result<void> end_planning() override;
   std::uint64_t workspace_bytes() const override { return workspace_bytes_.load(std::memory_order_relaxed); }
 
@@ -86,10 +88,14 @@ class CpuDevice final : public Device {
   void execute(const Slot& slot);
   void complete(std::uint64_t done);
   bool allocate_scratch();
+  cpu::Scratch empty_scratch() const {
+    return cpu::Scratch(counts_workspace_ ? -team_.threads() : team_.threads());
+  }
 
   const CpuIsa isa_;
   const std::function<void(OpId)> observer_;
   const std::function<void(OpId, const void*)> after_;
+  const bool counts_workspace_;
   const KernelTable kernels_;
   std::vector<Slot> slots_;
   cpu::Team team_;
@@ -152,6 +158,11 @@ std::string CpuDevice::with_bits(std::string_view name, DType precision) const {
   return fmt::format("{}{}{}", name, bits.empty() ? "" : ", ", bits);
 }
 
+void CpuDevice::begin_planning() {
+  planning_ = true;
+  if (counts_workspace_) push(OpId::count, Action::begin_count, nullptr, 0);
+}
+
 Result<void> CpuDevice::end_planning() {
   planning_ = false;
   push(OpId::count, Action::allocate, nullptr, 0);
@@ -198,6 +209,11 @@ void CpuDevice::execute(const Slot& slot) {
     allocated_.store(allocate_scratch(), std::memory_order_relaxed);
     return;
   }
+  if (slot.action == Action::begin_count) {
+    scratch_ = empty_scratch();
+    workspace_bytes_.store(0, std::memory_order_relaxed);
+    return;
+  }
   if (slot.action == Action::stamp) {
     Stamp* target = nullptr;
     std::memcpy(&target, slot.arguments, sizeof(target));
@@ -208,6 +224,7 @@ void CpuDevice::execute(const Slot& slot) {
   const Implementation& kernel = kernels_[static_cast<std::size_t>(slot.id)].of(slot.arguments);
   if (kernel.prepare != nullptr) kernel.prepare(context_, slot.arguments);
   if (slot.action == Action::prepare) return;
+  HF_CHECK(!counts_workspace_, "{} was launched on a device that only counts", name_of(slot.id));
   HF_CHECK(allocate_scratch(), "no memory for the scratch of {}, which was not planned", name_of(slot.id));
   if (observer_) observer_(slot.id);
   kernel.run(context_, slot.arguments);
@@ -224,14 +241,22 @@ void CpuDevice::complete(std::uint64_t done) {
   }
 }
 
-}  // namespace
-
-std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
+std::unique_ptr<Device> make_device(const CpuDeviceOptions& options, bool counts_workspace) {
   HF_CHECK(options.threads >= 1, "a CPU device needs at least one thread, not {}", options.threads);
   HF_CHECK(options.queue_capacity >= 1, "a CPU device needs room for at least one launch");
   Result<KernelTable> kernels = options.registry->choose(options.isa, options.kernels);
   HF_CHECK(kernels.ok(), "{}", kernels.error().message);
-  return std::make_unique<CpuDevice>(options, std::move(kernels).value());
+  return std::make_unique<CpuDevice>(options, std::move(kernels).value(), counts_workspace);
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options) {
+  return make_device(options, /*counts_workspace=*/false);
+}
+
+std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options) {
+  return make_device(options, /*counts_workspace=*/true);
 }
 
 }  // namespace holdfast

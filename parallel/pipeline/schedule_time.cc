@@ -29,15 +29,16 @@ double duration_of(Work work, const PartDurations& part) {
 
 class Clock {
  public:
-  Clock(const Schedule& schedule, std::span<const PartDurations> parts, double transfer)
+  Clock(const Schedule& schedule, std::span<const PartDurations> parts, std::span<const double> transfers)
       : schedule_(schedule),
         shape_(schedule.shape),
         parts_(parts),
-        transfer_(transfer),
+        transfers_(transfers),
         activations_end_(results(), not_yet),
         gradients_end_(results(), not_yet),
         free_(static_cast<std::size_t>(shape_.stages)) {
     HF_CHECK(std::ssize(parts) == shape_.parts() && std::ssize(schedule.actions) == shape_.stages);
+    HF_CHECK(std::ssize(transfers) == shape_.stages);
     time_.actions.resize(schedule.actions.size());
   }
 
@@ -73,7 +74,9 @@ class Clock {
     if (action.source == no_stage) return 0.0;
     const double sent = action.work == Work::forward ? activations_end_[result(part - 1, action.microbatch)]
                                                      : gradients_end_[result(part + 1, action.microbatch)];
-    return action.source == stage ? sent : sent + transfer_;
+    if (action.source == stage) return sent;
+    const int lower = action.work == Work::forward ? action.source : stage;  // of the two ends
+    return sent + transfers_[static_cast<std::size_t>(lower)];
   }
 
   bool step(std::size_t stage) {
@@ -98,7 +101,7 @@ class Clock {
   const Schedule& schedule_;
   ScheduleShape shape_;
   std::span<const PartDurations> parts_;
-  double transfer_;
+  std::span<const double> transfers_;                    // by stage: to and from the next one
   std::vector<double> activations_end_, gradients_end_;  // [part * microbatches + microbatch]
   std::vector<double> free_;                             // [stage]: from when on
   ScheduleTime time_;
@@ -113,7 +116,13 @@ double ScheduleTime::bubble_share() const {
 }
 
 ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts, double transfer) {
-  return Clock(schedule, parts, transfer).run();
+  return schedule_time(schedule, parts,
+                       std::vector<double>(static_cast<std::size_t>(schedule.shape.stages), transfer));
+}
+
+ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts,
+                           std::span<const double> transfers) {
+  return Clock(schedule, parts, transfers).run();
 }
 
 std::string describe(const ScheduleShape& shape, const ScheduleTime& time) {

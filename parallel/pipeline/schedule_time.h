@@ -39,6 +39,10 @@ struct ScheduleTime {
 // another stage; transfers take nothing from the work of either. The schedule has no problems
 // (schedule_check.h).
 ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts, double transfer);
+// The same where links differ: `transfers`, by stage, are those between it and the next one, in either
+// direction; of the last stage between it and the first.
+ScheduleTime schedule_time(const Schedule& schedule, std::span<const PartDurations> parts,
+                           std::span<const double> transfers);
 
 // One line: "1f1b: 4 stages, 8 microbatches, bubble 27.3 %, activations in flight 4, 3, 2, 1"
 std::string describe(const ScheduleShape& shape, const ScheduleTime& time);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kernels/counting_device.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/resolved_config.h"
@@ -15,6 +16,7 @@
 #include "runtime/plan/step_ops.h"
 #include "runtime/plan/timed_layers.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/kernel_choice.h"
 #include "runtime/train/rank_layout.h"
 
 namespace holdfast {
@@ -39,10 +41,15 @@ constexpr const char* usage =
     "                     measured here: a few layers of the model run for a second or two\n"
     "  --link-gbs Z       10^9 bytes per second that a rank receives; left out with stated peaks, sending\n"
     "                     takes no time\n"
+    "  --ranks-per-host R ranks r*R to r*R+R-1 share a host; left out, all ranks share one\n"
+    "  --host-link-gbs H  with it: 10^9 bytes per second that a rank receives from ranks of its own host;\n"
+    "                     --link-gbs is then that between hosts\n"
     "  --json             one JSON object instead of text\n"
     "\n"
     "Exit code 0, 2 when the config or the layout is wrong, 3 when nothing fits; the smallest change that\n"
     "would fit is named.\n";
+
+constexpr std::int64_t ranks_max = 65536;
 
 struct PlanWords {
   std::vector<std::string> overrides, others;
@@ -69,7 +76,8 @@ PlanWords split(const std::vector<std::string>& words) {
 
 // What the user states.
 struct Stated {
-  double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0;  // 0: nothing
+  double tflops = 0.0, memory_gbs = 0.0, memory_gib = 0.0, link_gbs = 0.0, host_link_gbs = 0.0;  // 0: nothing
+  int ranks_per_host = 0;
 
   static Result<Stated> of(const Arguments& arguments) {
     Stated stated;
@@ -77,6 +85,14 @@ struct Stated {
     HF_TRY(stated.memory_gbs, arguments.real("memory-gbs", 0.0, 0.0));
     HF_TRY(stated.memory_gib, arguments.real("memory-gib", 0.0, 0.0));
     HF_TRY(stated.link_gbs, arguments.real("link-gbs", 0.0, 0.0));
+    HF_TRY(stated.host_link_gbs, arguments.real("host-link-gbs", 0.0, 0.0));
+    HF_TRY(const std::int64_t on_host, arguments.integer("ranks-per-host", 0, 1));
+    stated.ranks_per_host = static_cast<int>(std::min<std::int64_t>(on_host, ranks_max));
+    if (stated.host_link_gbs > 0.0 && stated.ranks_per_host == 0) {
+      return fail(
+          ExitCode::config,
+          "--host-link-gbs is a rate inside a host: give --ranks-per-host, too, or --link-gbs instead");
+    }
     if ((stated.tflops > 0.0) == (stated.memory_gbs > 0.0)) return stated;
     return fail(ExitCode::config,
                 "--peak-tflops and --memory-gbs belong together: give both, or neither to measure");
@@ -88,6 +104,7 @@ struct Stated {
 struct Place {
   PlannedMachine machine;
   std::unique_ptr<OpPrices> prices;
+  std::unique_ptr<Device> kernels;
 };
 
 Result<std::unique_ptr<OpPrices>> prices_of(Env& env, const Config& config, int ranks, const Stated& stated) {
@@ -118,6 +135,7 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
   PlannedMachine& machine = place.machine;
   const bool on_cpu = config.device == "cpu";
   machine = machine_of(config, ranks);
+  machine.ranks_per_host = stated.ranks_per_host;
   if (stated.memory_gib > 0.0) {
     constexpr double gib = 1024.0 * 1024.0 * 1024.0;
     machine.rank_bytes = static_cast<std::uint64_t>(std::min(stated.memory_gib * gib, 1e18));
@@ -130,17 +148,21 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
       stated.memory_gib <= 0.0 && free_bytes.ok()) {
     machine.shared_bytes = *free_bytes;
   }
-  HF_TRY(place.prices, prices_of(env, config, ranks, stated));
+  const int on_host = machine.ranks_on_host(ranks);
+  HF_TRY(place.prices, prices_of(env, config, on_host, stated));
   machine.prices = place.prices.get();
   if (stated.link_gbs > 0.0) machine.link_bytes_per_second = stated.link_gbs * 1e9;
+  if (stated.host_link_gbs > 0.0) machine.host_link_bytes_per_second = stated.host_link_gbs * 1e9;
+  machine.overlaps_messages = stated.peaks();
   if (!on_cpu) return place;
-  const int threads = threads_of_rank(env, config, ranks);
-  machine.make_kernels = [&env, config, origin, threads] {
-    return make_device(env, config, origin, {.threads = threads, .rank_on_host = 0});
-  };
+  const int threads = threads_of_rank(env, config, on_host);
+  const KernelRequest kernels = kernel_request(config.kernels, origin);
+  place.kernels =
+      make_counting_cpu_device({.threads = threads, .isa = kernels.isa, .kernels = kernels.wishes});
+  machine.kernels = place.kernels.get();
   if (stated.peaks()) return place;
   machine.ranks_at_once = std::max(1, env.processor_count() / threads);
-  if (stated.link_gbs <= 0.0) {
+  if (!machine.has_links()) {
     machine.link_bytes_per_second = machine.prices->memory_bytes_per_second() / memory_passes_of_a_message;
   }
   return place;
@@ -174,9 +196,28 @@ int refuse(Env& env, const Config& config, int ranks, const PlannedMachine& mach
   return complain(fail(ExitCode::does_not_fit, "{}; {}", does_not_fit(plan, ranks, machine), help));
 }
 
+// Says on stderr how far a search has come, once a second and not before one has passed.
+class SearchNews {
+ public:
+  explicit SearchNews(Env& env) : env_(env), told_ns_(env.monotonic_ns()) {}
+  void tell(const LayoutSearch& search) {
+    constexpr std::int64_t interval_ns = 1'000'000'000;
+    const std::int64_t now_ns = env_.monotonic_ns();
+    if (now_ns - told_ns_ < interval_ns) return;
+    told_ns_ = now_ns;
+    fmt::print(stderr, "holdfast plan: {} candidates, {} do not fit, {} priced, {} of the fastest found\n",
+               search.tried, search.too_large, search.priced, search.plans.size());
+  }
+
+ private:
+  Env& env_;
+  std::int64_t told_ns_;
+};
+
 Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const PlannedMachine& machine) {
   RunPlan plan;
-  HF_TRY(plan.layout, plan_layout(env, config, ranks, machine));
+  LayoutPlanner planner(env, machine);
+  HF_TRY(plan.layout, planner.plan(config, ranks));
   const int replica = plan.layout.shape.pipeline * plan.layout.shape.tensor;
   const auto fewest = static_cast<int>(config.elastic.min_data_parallel);
   std::vector<int> degrees = {plan.layout.shape.data - 1, fewest};
@@ -185,7 +226,7 @@ Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const Planne
   smaller.parallel.data = 0;
   for (const int degree : degrees) {
     if (degree < fewest || degree >= plan.layout.shape.data) continue;
-    HF_TRY(LayoutPlan layout, plan_layout(env, smaller, degree * replica, machine));
+    HF_TRY(LayoutPlan layout, planner.plan(smaller, degree * replica));
     plan.smaller.push_back(std::move(layout));
   }
   return plan;
@@ -193,8 +234,10 @@ Result<RunPlan> plan_run(Env& env, const Config& config, int ranks, const Planne
 
 int answer(Env& env, const Config& config, int ranks, const PlannedMachine& machine, const PlanWords& words) {
   if (words.suggest) {
-    const LayoutSearch search = search_layouts(env, config, ranks, machine);
-    if (search.tried == 0) return complain(check_layout(config, ranks).error());
+    SearchNews news(env);
+    const LayoutSearch search = search_layouts(
+        env, config, ranks, machine, {.progress = [&](const LayoutSearch& so_far) { news.tell(so_far); }});
+    if (search.tried == 0) return complain(plan_layout(env, config, ranks, machine).error());
     if (search.plans.empty()) {
       return refuse(env, config, ranks, machine, nullptr, search_json(search, machine), words.json);
     }
@@ -229,11 +272,10 @@ int print_ops(Env& env, const Config& config, int ranks, int rank, bool as_json)
 Result<int> plan(const std::vector<std::string>& arguments) {
   Env& env = posix_env();
   PlanWords words = split(arguments);
-  HF_TRY(const Arguments parsed,
-         Arguments::parse("plan", words.others, {"RUN.toml"},
-                          {"ranks", "rank", "memory-gib", "peak-tflops", "memory-gbs", "link-gbs"}));
+  HF_TRY(const Arguments parsed, Arguments::parse("plan", words.others, {"RUN.toml"},
+                                                  {"ranks", "rank", "memory-gib", "peak-tflops", "memory-gbs",
+                                                   "link-gbs", "ranks-per-host", "host-link-gbs"}));
   HF_TRY(const std::int64_t ranks, parsed.integer("ranks", 0, 1));
-  constexpr std::int64_t ranks_max = 65536;
   if (!parsed.has("ranks") || ranks > ranks_max) {
     return fail(ExitCode::config, "plan needs --ranks N, how many ranks the run would have, 1 to {}",
                 ranks_max);
@@ -251,6 +293,10 @@ Result<int> plan(const std::vector<std::string>& arguments) {
   HF_TRY_VOID(resolve_with_data(env, config));
   if (!words.suggest) HF_TRY_VOID(check_layout(config, static_cast<int>(ranks)));
   if (words.ops) return print_ops(env, config, static_cast<int>(ranks), static_cast<int>(rank), words.json);
+  if (!words.json) {
+    fmt::print("{}", run_text(config));
+    std::fflush(stdout);
+  }
   HF_TRY(const Place place, place_of(env, config, loaded.origin, static_cast<int>(ranks), stated));
   return answer(env, config, static_cast<int>(ranks), place.machine, words);
 }

@@ -278,7 +278,9 @@ HeadMemory ActivationMemory::bind_head(const MemoryArena& arena) const {
 }
 
 void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& arena) const {
-  if (cosine_.bytes == 0) return;
+  // A planner's device has no kernels, and its memory no content (runtime/train/planned_rank.h).
+  const bool runs = !device.kernels()[static_cast<std::size_t>(OpId::rotary)].order.empty();
+  if (cosine_.bytes == 0 || !runs) return;
   std::vector<float> cosine(cosine_.bytes / sizeof(float)), sine(cosine.size());
   const std::int64_t half = spec_.head_size / 2;
   for (std::int64_t position = 0; position < largest_.sequence_length; ++position) {

@@ -1,8 +1,9 @@
 #include "runtime/plan/layout_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
-#include "parallel/pipeline/schedule_time.h"
 #include "runtime/train/planned_rank.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/worker.h"
@@ -10,27 +11,12 @@
 namespace holdfast {
 namespace {
 
-constexpr int replicas_shown_max = 16;
+constexpr int replicas_planned_max = 4;
 
-// Of one microbatch through one part of a stage.
-struct PartTime {
-  double forward = 0.0, backward = 0.0;
+struct StageOps {
+  std::vector<PartTime> parts = {};  // by chunk
+  std::uint64_t kernel_bytes = 0;
 };
-
-struct PlannedSeat {
-  SeatPlan plan;
-  std::vector<PartTime> parts = {};  // by chunk; of the first replica
-  double sums = 0.0, update = 0.0;
-};
-
-std::vector<int> replicas_to_plan(int replicas) {
-  std::vector<int> result;
-  for (int replica = 0; replica < replicas; ++replica) {
-    const bool is_sample = replica == 0 || replica == replicas / 2 || replica + 1 == replicas;
-    if (replicas <= replicas_shown_max || is_sample) result.push_back(replica);
-  }
-  return result;
-}
 
 // Of what `launch` launches.
 template <typename Launch>
@@ -43,145 +29,328 @@ double price(PlannedDevice& device, const OpPrices& prices, const Launch& launch
 }
 
 // A lane's first microbatch writes gradients, the others add to them.
-std::vector<PartTime> price_parts(Worker& worker, PlannedDevice& device, const OpPrices& prices) {
+PartTime price_part(Worker& worker, int chunk, PlannedDevice& device, const OpPrices& prices) {
   const auto microbatches = static_cast<double>(worker.batch_shape().microbatches_per_lane);
   const TokenBatch tokens = worker.tokens().at(0);
-  std::vector<PartTime> parts;
-  for (int chunk = 0; chunk < static_cast<int>(worker.parts().size()); ++chunk) {
-    const Model& model = worker.model(chunk);
-    // Nobody is at the other end, so nothing can go wrong there.
-    const auto backward = [&](bool accumulate) {
-      return price(device, prices, [&] {
-        const bool follows_forward = worker.mesh().shape().pipeline == 1;
-        for (const BackwardPart part : model.backward_parts()) {
-          HF_CHECK(model
-                       .backward(device, tokens, 0, worker.loss_sums().data(),
-                                 {.part = part, .accumulate = accumulate, .follows_forward = follows_forward})
-                       .ok());
-        }
-      });
-    };
-    PartTime part;
-    part.forward = price(device, prices, [&] { HF_CHECK(model.forward(device, tokens, 0).ok()); });
-    part.backward = (backward(false) + (microbatches - 1.0) * backward(true)) / microbatches;
-    parts.push_back(part);
-  }
-  return parts;
+  const Model& model = worker.model(chunk);
+  // Nobody is at the other end, so nothing can go wrong there.
+  const auto backward = [&](bool accumulate) {
+    return price(device, prices, [&] {
+      const bool follows_forward = worker.mesh().shape().pipeline == 1;
+      for (const BackwardPart part : model.backward_parts()) {
+        HF_CHECK(model
+                     .backward(device, tokens, 0, worker.loss_sums().data(),
+                               {.part = part, .accumulate = accumulate, .follows_forward = follows_forward})
+                     .ok());
+      }
+    });
+  };
+  PartTime part;
+  part.forward = price(device, prices, [&] { HF_CHECK(model.forward(device, tokens, 0).ok()); });
+  part.backward = (backward(false) + (microbatches - 1.0) * backward(true)) / microbatches;
+  return part;
 }
 
 // Every lane's part of what this rank owns is read and added to a sum that is read and written; a lane alone
 // is only read, for the norm.
-double price_sums(const Worker& worker, const OpPrices& prices) {
-  const auto owned = static_cast<double>(worker.buckets().accumulator_elements(worker.seat().data));
-  const int lanes = worker.lanes().lanes();
-  const double passes = lanes == 1 ? 1.0 : 3.0 * lanes;
+double price_sums(const BucketPlan& buckets, std::int64_t lanes, const OpPrices& prices) {
+  const auto owned = static_cast<double>(buckets.accumulator_elements(0));
+  const double passes = lanes == 1 ? 1.0 : 3.0 * static_cast<double>(lanes);
   return passes * owned * sizeof(float) / prices.memory_bytes_per_second();
 }
 
-double price_update(const Worker& worker, const OpPrices& prices) {
+double price_update(const BucketPlan& buckets, DType dtype, const OpPrices& prices) {
   BFloat16 copy;
-  const AdamWTensor shard{
-      .copy = worker.spec().dtype == DType::bf16 ? &copy : nullptr,
-      .count = static_cast<std::int64_t>(worker.buckets().shard_elements(worker.seat().data))};
+  const AdamWTensor shard{.copy = dtype == DType::bf16 ? &copy : nullptr,
+                          .count = static_cast<std::int64_t>(buckets.shard_elements(0))};
   const AdamW update{.tensors = &shard, .tensor_count = 1};
   return shard.count == 0 ? 0.0 : prices.seconds(AdamW::id, &update);
 }
 
-// Where the ranks will be is not known: only replicas that are asked for are planned.
-std::vector<std::string> one_host(const Mesh& mesh) {
-  return std::vector<std::string>(static_cast<std::size_t>(mesh.shape().ranks()));
+// Of the last bucket of a backward, which is the first that the next forward reads.
+double last_bucket_share(const BucketPlan& buckets) {
+  std::uint64_t all = 0, last = 0;
+  for (int bucket = 0; bucket < buckets.local_count(); ++bucket) {
+    last = 0;
+    for (const BucketTensor& tensor : buckets.buckets()[static_cast<std::size_t>(bucket)].tensors) {
+      last += tensor.elements();
+    }
+    all += last;
+  }
+  return all == 0 ? 0.0 : static_cast<double>(last) / static_cast<double>(all);
 }
 
-Result<PlannedSeat> plan_seat(Env& env, const Config& config, const Mesh& mesh, int rank,
-                              const PlannedMachine& machine, const OpPrices& prices) {
-  FaultPoints faults;
-  AbsentPeers peers(rank, mesh.shape().ranks());
-  std::unique_ptr<Device> kernels;
-  if (machine.make_kernels) {
-    HF_TRY(kernels, machine.make_kernels());
+BucketPlan buckets_of(const Config& config, const Mesh& mesh, int stage) {
+  const ModelSpec spec = make_model_spec(config);
+  const std::vector<ModelPart> parts = parts_of_stage(spec, config, stage);
+  return {backward_buckets(spec, parts, share_of(spec.tensor_lanes, 0, mesh.shape().tensor)),
+          mesh.shape().data, gradient_places(config, mesh.shape().data)};
+}
+
+std::vector<int> replicas_to_plan(const Config& config, const Mesh& mesh, int stage) {
+  const int replicas = mesh.shape().data;
+  std::vector<int> result;
+  if (replicas <= replicas_planned_max) {
+    for (int replica = 0; replica < replicas; ++replica) result.push_back(replica);
+    return result;
   }
-  PlannedDevice device({.host_sees_memory = machine.host_sees_memory, .kernels = kernels.get()});
-  HF_TRY(const std::unique_ptr<Worker> worker,
-         Worker::plan({.env = env,
+  // The last wave may leave ranks without a lane, which hold less.
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), replicas);
+  const BucketPlan buckets = buckets_of(config, mesh, stage);
+  int largest = 0;
+  for (int replica = 1; replica < lanes.lanes_in_wave(lanes.waves() - 1); ++replica) {
+    if (buckets.accumulator_elements(replica) > buckets.accumulator_elements(largest)) largest = replica;
+  }
+  result = {0, largest, replicas - 1};
+  result.erase(std::ranges::unique(result).begin(), result.end());
+  return result;
+}
+
+// Without --ranks-per-host all are on one, where only replicas that are asked for are kept.
+std::vector<int> buddies_on(const Config& config, const Mesh& mesh, const PlannedMachine& machine) {
+  if (machine.ranks_per_host == 0 && config.checkpoint.replicas == "auto") return {};
+  std::vector<std::string> hosts(static_cast<std::size_t>(mesh.shape().ranks()));
+  if (machine.ranks_per_host > 0) {
+    for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+      hosts[rank] = std::to_string(rank / static_cast<std::size_t>(machine.ranks_per_host));
+    }
+  }
+  return replica_buddies(config, mesh, hosts);
+}
+
+Result<void> check_hosts(const Config& config, int ranks, const PlannedMachine& machine) {
+  const int tensor = static_cast<int>(config.parallel.tensor);
+  const int on_host = machine.ranks_on_host(ranks);
+  if (on_host % tensor == 0 || on_host == ranks) return {};
+  return fail(
+      ExitCode::config,
+      "parallel.tensor = {} needs whole groups of {} ranks on every host, but --ranks-per-host is {}: "
+      "lower parallel.tensor, or raise --ranks-per-host to a multiple of it",
+      tensor, tensor, machine.ranks_per_host);
+}
+
+// All that the shapes of the ops of a run follow from, but for the parts of a stage.
+std::string key_of(const Config& config) {
+  return fmt::format("{} {} {} {} {} {}", config.training.microbatch_size,
+                     config.training.microbatches_per_lane, config.training.recompute, config.parallel.tensor,
+                     config.parallel.pipeline == 1, config.parallel.pipeline_schedule == "zero_bubble");
+}
+
+std::string key_of(const ModelPart& part) {
+  return fmt::format(", {} layers {} {}", part.layers(), part.has_embedding, part.has_head);
+}
+
+// All layers need the same workspace.
+std::string kernel_key_of(const std::vector<ModelPart>& parts) {
+  const auto any = [&](const auto& has) { return std::ranges::any_of(parts, has); };
+  return fmt::format(", kernels {} {} {}", any([](const ModelPart& part) { return part.layers() > 0; }),
+                     any(&ModelPart::has_embedding), any(&ModelPart::has_head));
+}
+
+}  // namespace
+
+struct LayoutPlanner::State {
+  State(Env& environment, const PlannedMachine& of) : env(environment), machine(of) {}
+
+  // Ops and workspace of a stage of the first replica; plans its rank when nobody asked before.
+  Result<StageOps> ops_of(const Config& config, const Mesh& mesh, int stage);
+  // Of the rank whose peers these are.
+  Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
+                                            const std::vector<int>& buddies, PlannedDevice& device,
+                                            AbsentPeers& peers);
+  Result<SeatPlan> seat(const Config& config, const Mesh& mesh, int rank, const std::vector<int>& buddies);
+  Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
+  Result<StepEstimate> estimate(const Config& config, const Mesh& mesh);
+  Result<std::optional<LayoutPlan>> plan(const Config& config, int ranks, bool ends_when_too_large);
+  bool fits(const SeatPlan& seat, int ranks) const;
+  const OpPrices& prices() const { return machine.prices != nullptr ? *machine.prices : one_flop_per_second; }
+  // Of one microbatch through both ends of the model, and through one of its layers.
+  Result<std::pair<double, double>> model_seconds(const Config& config);
+
+  Env& env;
+  const PlannedMachine& machine;
+  const PeakPrices one_flop_per_second{1.0, 1e30, {}};
+  FaultPoints faults;
+  // What follows from the shapes of parts alone, so that stages and layouts share it.
+  std::map<std::string, PartTime> parts;
+  std::map<std::string, std::uint64_t> kernel_bytes;
+  Counts counts;
+};
+
+Result<std::unique_ptr<Worker>> LayoutPlanner::State::worker_of(const Config& config, const Mesh& mesh,
+                                                                const std::vector<int>& buddies,
+                                                                PlannedDevice& device, AbsentPeers& peers) {
+  ++counts.ranks_planned;
+  return Worker::plan({.env = env,
                        .faults = faults,
                        .communicator = peers,
                        .device = device,
                        .config = config,
                        .mesh = mesh,
-                       .buddies = replica_buddies(config, mesh, one_host(mesh)),
+                       .buddies = buddies,
                        .data = nullptr},
-                      machine.with_nccl));
-  HF_TRY_VOID(worker->prepare_kernels());
-  const MemoryPlan& memory = worker->memory_plan();
-  PlannedSeat seat{.plan = {.seat = worker->seat(),
-                            .parts = {worker->parts().begin(), worker->parts().end()},
-                            .place_bytes = {memory.total_bytes(MemoryPlace::device),
-                                            memory.total_bytes(MemoryPlace::host_visible)},
-                            .kernel_bytes = device.workspace_bytes(),
-                            .shared_bytes = worker->shared_snapshot_bytes(),
-                            .traffic = step_traffic(config, mesh, rank)}};
-  for (std::size_t i = 0; i < memory_class_count; ++i) {
-    seat.plan.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
+                      machine.with_nccl);
+}
+
+Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& mesh, int stage) {
+  const std::vector<ModelPart> of_stage = parts_of_stage(make_model_spec(config), config, stage);
+  const std::string key = key_of(config), kernel_key = key + kernel_key_of(of_stage);
+  const auto is_priced = [&](const ModelPart& part) { return parts.contains(key + key_of(part)); };
+  if (!std::ranges::all_of(of_stage, is_priced) || !kernel_bytes.contains(kernel_key)) {
+    const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
+    AbsentPeers peers(rank, mesh.shape().ranks());
+    PlannedDevice device({.host_sees_memory = machine.host_sees_memory, .kernels = machine.kernels});
+    HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, {}, device, peers));
+    for (std::size_t chunk = 0; chunk < of_stage.size(); ++chunk) {
+      if (is_priced(of_stage[chunk])) continue;
+      parts[key + key_of(of_stage[chunk])] = price_part(*worker, static_cast<int>(chunk), device, prices());
+      ++counts.parts_priced;
+    }
+    if (!kernel_bytes.contains(kernel_key)) {
+      HF_TRY_VOID(worker->prepare_kernels());
+      kernel_bytes[kernel_key] = device.workspace_bytes();
+    }
   }
-  if (worker->seat().data == 0) seat.parts = price_parts(*worker, device, prices);
-  seat.sums = price_sums(*worker, prices);
-  seat.update = price_update(*worker, prices);
+  StageOps result{.parts = {}, .kernel_bytes = kernel_bytes[kernel_key]};
+  for (const ModelPart& part : of_stage) result.parts.push_back(parts[key + key_of(part)]);
+  return result;
+}
+
+Result<SeatPlan> LayoutPlanner::State::seat(const Config& config, const Mesh& mesh, int rank,
+                                            const std::vector<int>& buddies) {
+  HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.seat_of(rank).pipeline));
+  AbsentPeers peers(rank, mesh.shape().ranks());
+  PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
+  HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
+  const MemoryPlan& memory = worker->memory_plan();
+  SeatPlan seat{
+      .seat = worker->seat(),
+      .parts = {worker->parts().begin(), worker->parts().end()},
+      .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
+      .kernel_bytes = stage.kernel_bytes,
+      .shared_bytes = worker->shared_snapshot_bytes(),
+      .traffic = {}};
+  for (std::size_t i = 0; i < memory_class_count; ++i) {
+    seat.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
+  }
   return seat;
 }
 
-ScheduleTime time_of_schedule(const PipelineSchedule& schedule, const std::vector<PlannedSeat>& first_replica,
-                              double transfer) {
-  std::vector<PartDurations> parts(static_cast<std::size_t>(schedule.shape.parts()));
-  for (std::size_t stage = 0; stage < first_replica.size(); ++stage) {
-    for (std::size_t chunk = 0; chunk < first_replica[stage].parts.size(); ++chunk) {
-      const PartTime& part = first_replica[stage].parts[chunk];
-      parts[chunk * first_replica.size() + stage] = {.forward = part.forward,
-                                                     .backward_input = part.backward / 2.0,
-                                                     .backward_weight = part.backward / 2.0};
+Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Mesh& mesh, int stage) {
+  HF_TRY(StageOps of_stage, ops_of(config, mesh, stage));
+  const BucketPlan buckets = buckets_of(config, mesh, stage);
+  const int rank = mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0});
+  const double share = last_bucket_share(buckets);
+  return StageCosts{.rank = rank,
+                    .parts = std::move(of_stage.parts),
+                    .sums = price_sums(buckets, config.parallel.lanes, prices()),
+                    .update = price_update(buckets, precision_of(config), prices()),
+                    .traffic = step_traffic(config, mesh, rank),
+                    .first_gather_share = share,
+                    .last_reduction_share = share,
+                    .snapshot_bytes = config.checkpoint.ram_every_steps == 0
+                                          ? 0
+                                          : 3 * sizeof(float) * buckets.shard_elements(0)};
+}
+
+Result<StepEstimate> LayoutPlanner::State::estimate(const Config& config, const Mesh& mesh) {
+  std::vector<StageCosts> stages;
+  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    HF_TRY(StageCosts costs, costs_of(config, mesh, stage));
+    stages.push_back(std::move(costs));
+  }
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
+  return estimate_step({.config = config, .mesh = mesh, .lanes = lanes, .stages = stages}, machine);
+}
+
+bool LayoutPlanner::State::fits(const SeatPlan& seat, int ranks) const {
+  const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(ranks);
+  return !bytes.has_value() || seat.needed_bytes(machine) <= *bytes;
+}
+
+Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& config, int ranks,
+                                                             bool ends_when_too_large) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  HF_TRY_VOID(check_hosts(config, ranks, machine));
+  const Mesh mesh = mesh_of(config, ranks);
+  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
+  LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .seats = {}, .time = {}};
+  const std::vector<int> buddies = buddies_on(config, mesh, machine);
+  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
+    for (const int replica : replicas_to_plan(config, mesh, stage)) {
+      const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
+      HF_TRY(SeatPlan planned, seat(config, mesh, rank, buddies));
+      if (ends_when_too_large && !fits(planned, mesh.shape().seats())) return std::optional<LayoutPlan>();
+      planned.traffic = step_traffic(config, mesh, rank);
+      plan.seats.push_back(std::move(planned));
     }
   }
-  return schedule_time(make_schedule(schedule.shape), parts, transfer);
+  HF_TRY(const StepEstimate estimated, estimate(config, mesh));
+  plan.bubble_share = estimated.bubble_share;
+  if (machine.prices != nullptr) plan.time = estimated.time;
+  return std::optional(std::move(plan));
 }
 
-// Of all replicas and stages.
-double busy_seconds(const LayoutPlan& plan, const std::vector<PlannedSeat>& first_replica) {
-  double microbatch = 0.0;
-  for (const PlannedSeat& stage : first_replica) {
-    for (const PartTime& part : stage.parts) microbatch += part.forward + part.backward;
+// From models of one and of two layers: the others are like the second.
+Result<std::pair<double, double>> LayoutPlanner::State::model_seconds(const Config& config) {
+  Config small = config;
+  small.parallel.lanes = small.parallel.data = small.parallel.pipeline = small.parallel.pipeline_chunks = 1;
+  small.parallel.pipeline_schedule = "1f1b";
+  const Mesh mesh = mesh_of(small, static_cast<int>(config.parallel.tensor));
+  std::array<double, 2> seconds{};
+  for (const int layers : {1, 2}) {
+    small.model.layers = layers;
+    HF_TRY(const StageOps stage, ops_of(small, mesh, 0));
+    seconds[static_cast<std::size_t>(layers - 1)] =
+        stage.parts.front().forward + stage.parts.front().backward;
   }
-  const Config& config = plan.config;
-  return microbatch * static_cast<double>(config.parallel.lanes * config.training.microbatches_per_lane *
-                                          plan.shape.tensor);
+  const double layer = seconds[1] - seconds[0];
+  return std::pair(seconds[0] - layer, layer);
 }
 
-// `duration`: of the schedule of the first replica.
-StepTime time_of_step(const LayoutPlan& plan, const std::vector<PlannedSeat>& first_replica,
-                      const ScheduleTime& once, int runs, const PlannedMachine& machine) {
-  StepTime time;
-  const double duration = once.duration * runs;
-  time.bubble = duration * *std::ranges::min_element(once.bubble_shares);
-  time.compute = duration - time.bubble;
-  double turns = 1.0;
-  if (machine.ranks_at_once > 0) {
-    turns = std::max(1.0, static_cast<double>(plan.shape.seats()) / machine.ranks_at_once);
-    time.waiting = std::max(0.0, busy_seconds(plan, first_replica) / machine.ranks_at_once - duration);
-  }
-  for (const PlannedSeat& seat : first_replica) {
-    time.sums = std::max(time.sums, seat.sums * turns);
-    time.update = std::max(time.update, seat.update * turns);
-  }
-  if (!machine.link_bytes_per_second.has_value()) return time;
-  std::uint64_t bytes = 0;
-  for (const SeatPlan& seat : plan.seats) bytes = std::max(bytes, seat.traffic.all().bytes_received);
-  time.communication = static_cast<double>(bytes) / *machine.link_bytes_per_second * turns;
-  return time;
+LayoutPlanner::LayoutPlanner(Env& env, const PlannedMachine& machine)
+    : state_(std::make_unique<State>(env, machine)) {}
+LayoutPlanner::~LayoutPlanner() = default;
+
+LayoutPlanner::Counts LayoutPlanner::counts() const {
+  return state_->counts;
 }
 
-}  // namespace
+Result<LayoutPlan> LayoutPlanner::plan(const Config& config, int ranks) {
+  HF_TRY(std::optional<LayoutPlan> plan, state_->plan(config, ranks, /*ends_when_too_large=*/false));
+  return std::move(*plan);
+}
 
-std::optional<std::uint64_t> PlannedMachine::bytes_for_rank(int ranks) const {
-  if (rank_bytes.has_value() || !host_bytes.has_value()) return rank_bytes;
-  return *host_bytes / static_cast<std::uint64_t>(ranks);
+Result<std::optional<LayoutPlan>> LayoutPlanner::plan_if_it_fits(const Config& config, int ranks) {
+  return state_->plan(config, ranks, /*ends_when_too_large=*/true);
+}
+
+Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
+  const Mesh mesh = mesh_of(config, ranks);
+  HF_TRY(const SeatPlan first, state_->seat(config, mesh, mesh.rank_at({}), {}));
+  return state_->fits(first, mesh.shape().seats());
+}
+
+Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
+  return state_->estimate(config, mesh_of(config, ranks));
+}
+
+// The busiest stage has at least an equal share of the model.
+Result<double> LayoutPlanner::least_seconds(const Config& config, int ranks) {
+  HF_TRY_VOID(check_layout(config, ranks));
+  HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
+  using EndsAndLayer = std::pair<double, double>;
+  HF_TRY(const EndsAndLayer seconds, state_->model_seconds(config));
+  const double microbatch = seconds.first + seconds.second * static_cast<double>(config.model.layers);
+  const auto replicas = ranks / config.parallel.pipeline / config.parallel.tensor;
+  const auto waves = (config.parallel.lanes + replicas - 1) / replicas;
+  const auto microbatches = static_cast<double>(waves * config.training.microbatches_per_lane);
+  constexpr double rounding = 1.0 - 1e-9;
+  return rounding * microbatch * microbatches / static_cast<double>(config.parallel.pipeline);
 }
 
 std::uint64_t SeatPlan::needed_bytes(const PlannedMachine& machine) const {
@@ -216,42 +385,32 @@ std::uint64_t LayoutPlan::shared_bytes() const {
   return bytes * static_cast<std::uint64_t>(shape.tensor);
 }
 
-std::uint64_t LayoutPlan::tokens_per_step() const {
+std::uint64_t LayoutPlan::shared_bytes_of_host(const PlannedMachine& machine) const {
+  const int on_host = machine.ranks_on_host(shape.seats());
+  if (on_host == shape.seats()) return shared_bytes();
+  std::uint64_t largest = 0;
+  for (const SeatPlan& seat : seats) largest = std::max(largest, seat.shared_bytes);
+  return largest * static_cast<std::uint64_t>(on_host);
+}
+
+std::uint64_t tokens_per_step(const Config& config) {
   const TrainingConfig& training = config.training;
   return static_cast<std::uint64_t>(config.parallel.lanes * training.microbatches_per_lane *
                                     training.microbatch_size * training.sequence_length);
 }
 
+std::optional<double> LayoutPlan::model_flops_utilization(const PlannedMachine& machine) const {
+  if (!time.has_value() || machine.prices == nullptr) return std::nullopt;
+  const int ranks = shape.seats(), on_host = machine.ranks_on_host(ranks);
+  const double at_once = machine.ranks_at_once > 0 ? std::min(on_host, machine.ranks_at_once) : on_host;
+  const double peak = machine.prices->flops_per_second() * ranks * at_once / on_host;
+  const double flops = flops_per_token(make_model_spec(config), config.training.sequence_length) *
+                       static_cast<double>(tokens_per_step());
+  return peak > 0.0 ? std::optional(flops / peak / time->seconds()) : std::nullopt;
+}
+
 Result<LayoutPlan> plan_layout(Env& env, const Config& config, int ranks, const PlannedMachine& machine) {
-  HF_TRY_VOID(check_layout(config, ranks));
-  // Without prices the bubble is that of the FLOPs.
-  const PeakPrices one_flop_per_second(1.0, 1e30, {});
-  const OpPrices& prices = machine.prices != nullptr ? *machine.prices : one_flop_per_second;
-  const Mesh mesh = mesh_of(config, ranks);
-  const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
-  LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .seats = {}, .time = {}};
-  std::vector<PlannedSeat> first_replica;
-  for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
-    for (const int replica : replicas_to_plan(mesh.shape().data)) {
-      const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
-      HF_TRY(PlannedSeat seat, plan_seat(env, config, mesh, rank, machine, prices));
-      plan.seats.push_back(seat.plan);
-      if (replica == 0) first_replica.push_back(std::move(seat));
-    }
-  }
-  const PipelineSchedule schedule = pipeline_schedule(config, lanes, /*data_rank=*/0);
-  const std::int64_t boundary = config.training.microbatch_size * config.training.sequence_length *
-                                config.model.width / config.parallel.tensor;
-  const double boundary_bytes =
-      static_cast<double>(boundary) * static_cast<double>(bytes_of(precision_of(config)));
-  const bool has_link = machine.prices != nullptr && machine.link_bytes_per_second.has_value();
-  const ScheduleTime once = time_of_schedule(
-      schedule, first_replica, has_link ? boundary_bytes / *machine.link_bytes_per_second : 0.0);
-  plan.bubble_share = once.bubble_share();
-  if (machine.prices != nullptr) {
-    plan.time = time_of_step(plan, first_replica, once, schedule.runs, machine);
-  }
-  return plan;
+  return LayoutPlanner(env, machine).plan(config, ranks);
 }
 
 }  // namespace holdfast

@@ -1,6 +1,9 @@
 #include "runtime/plan/layout_search.h"
 
 #include <algorithm>
+#include <queue>
+#include <set>
+#include <tuple>
 
 #include "parallel/pipeline/schedule.h"
 #include "runtime/config/option_value.h"
@@ -43,56 +46,105 @@ Config with_layout(Config config, std::int64_t pipeline, std::int64_t tensor,
   return config;
 }
 
-bool better(const LayoutPlan& a, const LayoutPlan& b, const PlannedMachine& machine) {
-  const auto key = [&](const LayoutPlan& plan) {
-    const double seconds = plan.time.has_value() ? plan.time->seconds() : 0.0;
-    return std::pair(seconds, plan.largest(machine).needed_bytes(machine));
-  };
-  return key(a) < key(b);
-}
+// A layout with a schedule and a recomputation, and what the search knows of it so far.
+struct Candidate {
+  Config config;
+  enum class Known { bound, time } known = Known::bound;
+  double seconds = 0.0;    // that it takes, or at least takes
+  double bytes = 0.0;      // that a rank receives; 0 while only a bound is known
+  std::size_t number = 0;  // in the order of enumeration
+  std::pair<std::int64_t, std::int64_t> shape() const {
+    return {config.parallel.pipeline, config.parallel.tensor};
+  }
+  bool operator>(const Candidate& other) const {
+    return std::tuple(seconds, bytes, number) > std::tuple(other.seconds, other.bytes, other.number);
+  }
+};
 
 class Search {
  public:
-  Search(Env& env, const Config& config, int ranks, const PlannedMachine& machine)
-      : env_(env), config_(config), ranks_(ranks), machine_(machine) {}
+  Search(Env& env, const Config& config, int ranks, const PlannedMachine& machine,
+         const SearchOptions& options)
+      : config_(config), ranks_(ranks), options_(options), planner_(env, machine) {}
 
   LayoutSearch run() {
-    const std::int64_t stages_max = std::min<std::int64_t>(ranks_, config_.model.layers + 2);
-    for (std::int64_t pipeline = 1; pipeline <= stages_max; ++pipeline) {
-      for (std::int64_t tensor = 1; tensor <= config_.parallel.tensor_lanes; tensor *= 2) {
-        if (ranks_ % (pipeline * tensor) == 0) add_best_schedule(pipeline, tensor);
-      }
+    enumerate();
+    while (!candidates_.empty() && found_.plans.size() < options_.layouts_max) {
+      Candidate next = candidates_.top();
+      candidates_.pop();
+      shapes_found_.contains(next.shape()) ? leave_alone(next) : look_at(std::move(next));
+      tell();
     }
-    std::ranges::stable_sort(
-        found_.plans, [&](const LayoutPlan& a, const LayoutPlan& b) { return better(a, b, machine_); });
+    for (; !candidates_.empty(); candidates_.pop()) leave_alone(candidates_.top());
     return std::move(found_);
   }
 
  private:
-  void add_best_schedule(std::int64_t pipeline, std::int64_t tensor) {
-    std::optional<LayoutPlan> best;
-    for (const ScheduleChoice& schedule : schedules_of(pipeline, config_.model.layers)) {
-      std::optional<LayoutPlan> plan = first_that_fits(with_layout(config_, pipeline, tensor, schedule));
-      if (plan.has_value() && (!best.has_value() || better(*plan, *best, machine_))) best = std::move(plan);
+  void enumerate() {
+    const std::int64_t stages_max = std::min<std::int64_t>(ranks_, config_.model.layers + 2);
+    for (std::int64_t pipeline = 1; pipeline <= stages_max; ++pipeline) {
+      for (std::int64_t tensor = 1; tensor <= config_.parallel.tensor_lanes; tensor *= 2) {
+        if (ranks_ % (pipeline * tensor) != 0) continue;
+        for (const ScheduleChoice& schedule : schedules_of(pipeline, config_.model.layers)) {
+          add(with_layout(config_, pipeline, tensor, schedule));
+        }
+      }
     }
-    if (best.has_value()) found_.plans.push_back(std::move(*best));
   }
 
-  std::optional<LayoutPlan> first_that_fits(Config config) {
-    if (!check_layout(config, ranks_).ok()) return std::nullopt;
+  void add(Config config) {
     for (const char* recompute : recompute_modes) {
       config.training.recompute = recompute;
-      Result<LayoutPlan> plan = plan_layout(env_, config, ranks_, machine_);
+      const Result<double> bound = planner_.least_seconds(config, ranks_);
+      if (!bound.ok()) return;
       ++found_.tried;
-      if (plan.ok() && plan->fits(machine_)) return std::move(plan).value();
+      candidates_.push({.config = config, .seconds = *bound, .number = number_++});
+      tell();
     }
-    return std::nullopt;
   }
 
-  Env& env_;
+  void leave_alone(const Candidate& candidate) {
+    found_.slower += candidate.known == Candidate::Known::bound ? 1 : 0;
+  }
+
+  // Every other candidate takes at least as long as is known of this one.
+  void look_at(Candidate candidate) {
+    if (candidate.known == Candidate::Known::bound) {
+      const Result<bool> fits = planner_.first_rank_fits(candidate.config, ranks_);
+      if (!fits.ok() || !*fits) {
+        ++found_.too_large;
+        return;
+      }
+      const Result<StepEstimate> estimate = planner_.estimate(candidate.config, ranks_);
+      if (!estimate.ok()) return;
+      ++found_.priced;
+      candidate.known = Candidate::Known::time;
+      candidate.seconds = estimate->time.seconds();
+      candidate.bytes = estimate->bytes_received;
+      candidates_.push(std::move(candidate));
+      return;
+    }
+    Result<std::optional<LayoutPlan>> plan = planner_.plan_if_it_fits(candidate.config, ranks_);
+    if (!plan.ok() || !plan->has_value()) {
+      ++found_.too_large;
+      return;
+    }
+    shapes_found_.insert(candidate.shape());
+    found_.plans.push_back(std::move(**plan));
+  }
+
+  void tell() {
+    found_.counts = planner_.counts();
+    if (options_.progress) options_.progress(found_);
+  }
+
   const Config& config_;
   int ranks_;
-  const PlannedMachine& machine_;
+  const SearchOptions& options_;
+  LayoutPlanner planner_;
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates_;
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes_found_;
+  std::size_t number_ = 0;
   LayoutSearch found_;
 };
 
@@ -102,9 +154,8 @@ std::string quoted(const std::string& text) {
 
 std::optional<LayoutPlan> if_it_fits(Env& env, const Config& config, int ranks,
                                      const PlannedMachine& machine) {
-  Result<LayoutPlan> plan = plan_layout(env, config, ranks, machine);
-  if (!plan.ok() || !plan->fits(machine)) return std::nullopt;
-  return std::move(plan).value();
+  Result<std::optional<LayoutPlan>> plan = LayoutPlanner(env, machine).plan_if_it_fits(config, ranks);
+  return plan.ok() ? std::move(plan).value() : std::nullopt;
 }
 
 // As many tokens in a step in smaller portions.
@@ -135,8 +186,9 @@ std::vector<Setting> layout_settings(const LayoutPlan& plan) {
   return settings;
 }
 
-LayoutSearch search_layouts(Env& env, const Config& config, int ranks, const PlannedMachine& machine) {
-  return Search(env, config, ranks, machine).run();
+LayoutSearch search_layouts(Env& env, const Config& config, int ranks, const PlannedMachine& machine,
+                            const SearchOptions& options) {
+  return Search(env, config, ranks, machine, options).run();
 }
 
 std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
@@ -148,12 +200,13 @@ std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
       return Remedy{.settings = {{"training.recompute", quoted(recompute)}}, .ranks = ranks, .plan = *plan};
     }
   }
-  if (const LayoutSearch search = search_layouts(env, config, ranks, machine); !search.plans.empty()) {
+  if (const LayoutSearch search = search_layouts(env, config, ranks, machine, {.layouts_max = 1});
+      !search.plans.empty()) {
     const LayoutPlan& plan = search.plans.front();
     return Remedy{.settings = layout_settings(plan), .ranks = ranks, .plan = plan};
   }
   for (Config& changed : smaller_microbatches(config)) {
-    const LayoutSearch search = search_layouts(env, changed, ranks, machine);
+    const LayoutSearch search = search_layouts(env, changed, ranks, machine, {.layouts_max = 1});
     if (search.plans.empty()) continue;
     const LayoutPlan& plan = search.plans.front();
     Remedy remedy{.settings = layout_settings(plan), .ranks = ranks, .new_run = true, .plan = plan};
@@ -162,9 +215,9 @@ std::optional<Remedy> smallest_remedy(Env& env, const Config& config, int ranks,
         {"training.microbatches_per_lane", std::to_string(changed.training.microbatches_per_lane)});
     return remedy;
   }
-  constexpr int times_max = 64;
-  for (int times = 2; times <= times_max; times *= 2) {
-    const LayoutSearch search = search_layouts(env, config, ranks * times, machine);
+  constexpr int times_max = 64, ranks_max = 1 << 16;
+  for (int times = 2; times <= times_max && ranks <= ranks_max / times; times *= 2) {
+    const LayoutSearch search = search_layouts(env, config, ranks * times, machine, {.layouts_max = 1});
     if (search.plans.empty()) continue;
     const LayoutPlan& plan = search.plans.front();
     return Remedy{.settings = layout_settings(plan), .ranks = ranks * times, .plan = plan};

@@ -15,8 +15,10 @@ double PeakPrices::seconds(OpId id, const void* arguments) const {
 }
 
 TimedPrices::TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, double launch_seconds,
-                         std::string description)
-    : launch_seconds_(launch_seconds), description_(std::move(description)) {
+                         double flops_per_second, std::string description)
+    : launch_seconds_(launch_seconds),
+      flops_per_second_(flops_per_second),
+      description_(std::move(description)) {
   std::map<std::pair<OpId, std::string>, std::vector<double>> samples;
   std::map<std::pair<OpId, std::string>, OpCost> costs;
   for (const std::vector<OpTimer::Record>& round : rounds) {

@@ -19,6 +19,8 @@ class OpPrices {
   virtual double seconds(OpId id, const void* arguments) const = 0;
   // Of arrays larger than any cache, read plus written.
   virtual double memory_bytes_per_second() const = 0;
+  // Of large products: what MFU is a share of.
+  virtual double flops_per_second() const = 0;
   virtual std::string description() const = 0;  // a clause: "stated peaks of 989 TFLOP/s and 3350 GB/s"
 };
 
@@ -32,6 +34,7 @@ class PeakPrices final : public OpPrices {
         description_(std::move(description)) {}
   double seconds(OpId id, const void* arguments) const override;
   double memory_bytes_per_second() const override { return bytes_per_second_; }
+  double flops_per_second() const override { return flops_per_second_; }
   std::string description() const override { return description_; }
 
  private:
@@ -44,11 +47,13 @@ class PeakPrices final : public OpPrices {
 class TimedPrices final : public OpPrices {
  public:
   // `rounds`: the same ops again and again, AdamW among them; medians count. `launch_seconds`: of each op
-  // beside its kernel. Tables in the records are read now.
+  // beside its kernel. `flops_per_second`: of large products, measured apart. Tables in the records are read
+  // now.
   TimedPrices(std::span<const std::vector<OpTimer::Record>> rounds, double launch_seconds,
-              std::string description);
+              double flops_per_second, std::string description);
   double seconds(OpId id, const void* arguments) const override;
   double memory_bytes_per_second() const override { return memory_bytes_per_second_; }
+  double flops_per_second() const override { return flops_per_second_; }
   std::string description() const override { return description_; }
 
  private:
@@ -57,7 +62,7 @@ class TimedPrices final : public OpPrices {
   };
   std::map<std::pair<OpId, std::string>, double> seconds_;  // by op and shape
   std::map<OpId, Sum> sums_;
-  double launch_seconds_;
+  double launch_seconds_, flops_per_second_;
   double memory_bytes_per_second_ = 0.0;  // that of AdamW, which goes through more than any cache holds
   std::string description_;
 };

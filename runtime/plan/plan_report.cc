@@ -1,14 +1,13 @@
 #include "runtime/plan/plan_report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/bench/table.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
 namespace {
-
-constexpr std::size_t layouts_shown_max = 10;
 
 std::string seconds_text(double seconds) {
   return seconds < 1.0 ? fmt::format("{} ms", digits(seconds * 1e3)) : fmt::format("{} s", digits(seconds));
@@ -55,34 +54,19 @@ std::string parts_text(const SeatPlan& seat) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-std::uint64_t state_bytes(const LayoutPlan& plan) {
-  return 3 * sizeof(float) * parameter_count(make_model_spec(plan.config));
+std::uint64_t state_bytes(const Config& config) {
+  return 3 * sizeof(float) * parameter_count(make_model_spec(config));
 }
 
-double step_flops(const LayoutPlan& plan) {
-  return flops_per_token(make_model_spec(plan.config), plan.config.training.sequence_length) *
-         static_cast<double>(plan.tokens_per_step());
+double step_flops(const Config& config) {
+  return flops_per_token(make_model_spec(config), config.training.sequence_length) *
+         static_cast<double>(tokens_per_step(config));
 }
 
-std::string facts_text(const LayoutPlan& plan) {
-  const ModelSpec spec = make_model_spec(plan.config);
-  const TrainingConfig& training = plan.config.training;
-  std::string text =
-      fmt::format("  model       {} style, {} layers, width {}, vocabulary {}: {} parameters, {}\n",
-                  plan.config.model.style, spec.layers, spec.width, spec.vocabulary, parameter_count(spec),
-                  training.precision);
-  text += fmt::format("  step        {} tokens in {} lanes of {} x {} samples, {} lane{} on a rank at most\n",
-                      plan.tokens_per_step(), plan.config.parallel.lanes, training.microbatches_per_lane,
-                      training.microbatch_size, plan.waves, plan.waves == 1 ? "" : "s");
-  text += fmt::format("  compute     {}FLOP per token, {}FLOP per step; recompute {}\n",
-                      count_text(flops_per_token(spec, training.sequence_length)),
-                      count_text(step_flops(plan)), training.recompute);
-  text += fmt::format("  schedule    {}, bubble {:.1f} %\n", schedule_text(plan), 100.0 * plan.bubble_share);
-  text +=
-      fmt::format("  checkpoint  {}, {} with the {} that are kept\n", format_bytes(state_bytes(plan)),
-                  format_bytes(state_bytes(plan) * static_cast<std::uint64_t>(plan.config.checkpoint.keep)),
-                  plan.config.checkpoint.keep);
-  return text;
+std::string layout_text(const LayoutPlan& plan) {
+  return fmt::format("  lanes       {} on a rank at most; recompute {}\n  schedule    {}, bubble {:.1f} %\n",
+                     plan.waves, plan.config.training.recompute, schedule_text(plan),
+                     100.0 * plan.bubble_share);
 }
 
 // Of each stage the rank that needs most.
@@ -108,7 +92,7 @@ std::string memory_text(const LayoutPlan& plan, const PlannedMachine& machine) {
     std::vector<std::string> row = {name};
     for (const std::uint64_t bytes : seat->class_bytes) row.push_back(format_bytes(bytes));
     if (has_snapshots) row.push_back(format_bytes(seat->shared_bytes));
-    row.push_back(machine.make_kernels ? format_bytes(seat->kernel_bytes) : "?");
+    row.push_back(machine.kernels != nullptr ? format_bytes(seat->kernel_bytes) : "?");
     row.push_back(format_bytes(seat->needed_bytes(machine)));
     table.add(std::move(row));
   }
@@ -124,15 +108,18 @@ std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
                      machine.rank_bytes.has_value()
                          ? ""
                          : fmt::format(" ({} on this machine / {} ranks)", format_bytes(*machine.host_bytes),
-                                       plan.shape.seats()));
+                                       machine.ranks_on_host(plan.shape.seats())));
 }
 
 // Of the shared memory, in which RAM snapshots outlive their process.
 std::string shared_text(const LayoutPlan& plan, const PlannedMachine& machine) {
-  const std::uint64_t needed = plan.shared_bytes();
+  const std::uint64_t needed = plan.shared_bytes_of_host(machine);
   if (needed == 0) return {};
+  const int on_host = machine.ranks_on_host(plan.shape.seats());
   std::string text =
-      fmt::format("RAM snapshots: {} of /dev/shm where all ranks are on one host", format_bytes(needed));
+      fmt::format("RAM snapshots: {} of /dev/shm {}", format_bytes(needed),
+                  on_host == plan.shape.seats() ? "where all ranks are on one host"
+                                                : fmt::format("on a host of {} ranks", on_host));
   if (!machine.shared_bytes.has_value()) return text + "\n";
   text += fmt::format(", {} free here\n", format_bytes(*machine.shared_bytes));
   if (needed > *machine.shared_bytes)
@@ -168,6 +155,30 @@ std::string traffic_text(const LayoutPlan& plan) {
   return table.text();
 }
 
+std::string mfu_clause(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::optional<double> mfu = plan.model_flops_utilization(machine);
+  if (!mfu.has_value()) return {};
+  return fmt::format(", MFU {:.1f} % of {}FLOP/s for a rank", 100.0 * *mfu,
+                     count_text(machine.prices->flops_per_second()));
+}
+
+std::string hidden_text(const StepTime& time, const PlannedMachine& machine) {
+  if (!machine.has_links()) return {};
+  if (!machine.overlaps_messages) {
+    return "  nothing of the communication is hidden: the processors that compute move it\n";
+  }
+  std::vector<std::string> words;
+  const auto add = [&](double seconds, const char* name) {
+    if (seconds > 0.0) words.push_back(fmt::format("{} of {}", seconds_text(seconds), name));
+  };
+  add(time.hidden.gradients, "gradients behind the backward");
+  add(time.hidden.parameters, "parameters behind the next forward");
+  add(time.hidden.boundaries, "stage boundaries behind other microbatches");
+  add(time.hidden.snapshot, "a RAM snapshot behind the next step");
+  if (words.empty()) return {};
+  return fmt::format("  hidden beside that: {}\n", fmt::join(words, ", "));
+}
+
 std::string time_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   if (!plan.time.has_value()) {
     return "step time: not estimated; give --peak-tflops and --memory-gbs of what a rank computes on\n";
@@ -181,9 +192,10 @@ std::string time_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   add(time.waiting, "waiting for a processor");
   add(time.sums, "gradient sums");
   add(time.update, "update");
-  add(time.communication, "communication");
-  return fmt::format("step time: {}, {}tokens/s\n  = {}\n  from {}\n", seconds_text(time.seconds()),
-                     count_text(tokens_per_second(plan)), parts, machine.prices->description());
+  add(time.communication, "communication that nothing hides");
+  return fmt::format("step time: {}, {}tokens/s{}\n  = {}\n{}  from {}\n", seconds_text(time.seconds()),
+                     count_text(tokens_per_second(plan)), mfu_clause(plan, machine), parts,
+                     hidden_text(time, machine), machine.prices->description());
 }
 
 std::string smaller_text(const RunPlan& plan, const PlannedMachine& machine) {
@@ -207,7 +219,8 @@ std::string smaller_text(const RunPlan& plan, const PlannedMachine& machine) {
       format_bytes(std::max(most, now)), format_bytes(most > now ? most - now : 0));
 }
 
-Json time_json(const LayoutPlan& plan) {
+Json time_json(const LayoutPlan& plan, const PlannedMachine& machine) {
+  const std::optional<double> mfu = plan.model_flops_utilization(machine);
   if (!plan.time.has_value()) return nullptr;
   const StepTime& time = *plan.time;
   return {{"step_ms", time.seconds() * 1e3},
@@ -217,6 +230,12 @@ Json time_json(const LayoutPlan& plan) {
           {"gradient_sums_ms", time.sums * 1e3},
           {"update_ms", time.update * 1e3},
           {"communication_ms", time.communication * 1e3},
+          {"hidden_ms",
+           {{"gradients", time.hidden.gradients * 1e3},
+            {"parameters", time.hidden.parameters * 1e3},
+            {"boundaries", time.hidden.boundaries * 1e3},
+            {"snapshot", time.hidden.snapshot * 1e3}}},
+          {"mfu", mfu.has_value() ? Json(*mfu) : Json()},
           {"tokens_per_sec", tokens_per_second(plan)}};
 }
 
@@ -238,7 +257,7 @@ Json seat_json(const SeatPlan& seat, const PlannedMachine& machine) {
           {"memory_bytes", seat.needed_bytes(machine)},
           {"class_bytes", classes},
           {"shared_memory_bytes", seat.shared_bytes},
-          {"kernel_bytes", machine.make_kernels ? Json(seat.kernel_bytes) : Json()},
+          {"kernel_bytes", machine.kernels != nullptr ? Json(seat.kernel_bytes) : Json()},
           {"traffic",
            {{"data", traffic_json(seat.traffic.data())},
             {"pipeline", traffic_json(seat.traffic.pipeline())},
@@ -269,16 +288,33 @@ Json layout_json(const LayoutPlan& plan, const PlannedMachine& machine) {
            machine.shared_bytes.has_value() ? Json(*machine.shared_bytes) : Json()},
           {"available_bytes", room.has_value() ? Json(*room) : Json()},
           {"fits", room.has_value() ? Json(plan.fits(machine)) : Json()},
-          {"time", time_json(plan)}};
+          {"time", time_json(plan, machine)}};
 }
 
 }  // namespace
+
+std::string run_text(const Config& config) {
+  const ModelSpec spec = make_model_spec(config);
+  const TrainingConfig& training = config.training;
+  std::string text = fmt::format(
+      "  model       {} style, {} layers, width {}, vocabulary {}: {} parameters, {}\n", config.model.style,
+      spec.layers, spec.width, spec.vocabulary, parameter_count(spec), training.precision);
+  text += fmt::format("  step        {} tokens in {} lanes of {} x {} samples\n", tokens_per_step(config),
+                      config.parallel.lanes, training.microbatches_per_lane, training.microbatch_size);
+  text += fmt::format("  compute     {}FLOP per token, {}FLOP per step\n",
+                      count_text(flops_per_token(spec, training.sequence_length)),
+                      count_text(step_flops(config)));
+  text += fmt::format("  checkpoint  {}, {} with the {} that are kept\n", format_bytes(state_bytes(config)),
+                      format_bytes(state_bytes(config) * static_cast<std::uint64_t>(config.checkpoint.keep)),
+                      config.checkpoint.keep);
+  return text;
+}
 
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
   const LayoutPlan& layout = plan.layout;
   std::string text = fmt::format("{} rank{}: {}\n", layout.shape.seats(),
                                  layout.shape.seats() == 1 ? "" : "s", shape_text(layout));
-  text += facts_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
+  text += layout_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
   text += shared_text(layout, machine);
   if (layout.shape.seats() > 1) text += "\n" + traffic_text(layout);
   text += "\n" + time_text(layout, machine);
@@ -294,9 +330,9 @@ Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
   for (const LayoutPlan& each : plan.smaller) smaller.push_back(layout_json(each, machine));
   return {{"parameters", parameter_count(spec)},
           {"flops_per_token", flops_per_token(spec, layout.config.training.sequence_length)},
-          {"flops_per_step", step_flops(layout)},
+          {"flops_per_step", step_flops(layout.config)},
           {"tokens_per_step", layout.tokens_per_step()},
-          {"checkpoint_bytes", state_bytes(layout)},
+          {"checkpoint_bytes", state_bytes(layout.config)},
           {"prices", machine.prices != nullptr ? Json(machine.prices->description()) : Json()},
           {"layout", layout_json(layout, machine)},
           {"ranks", seats},
@@ -309,24 +345,67 @@ std::string settings_text(const std::vector<Setting>& settings) {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+namespace {
+
+// What the first layout of a search has that the second lacks.
+std::string why_text(const LayoutSearch& search) {
+  const LayoutPlan& first = search.plans.front();
+  std::string text = fmt::format("why: it takes {}", seconds_text(first.time->seconds()));
+  if (search.plans.size() == 1) return text + "; no other layout was found that fits\n";
+  const LayoutPlan& second = search.plans[1];
+  const StepTime &one = *first.time, &other = *second.time;
+  text += fmt::format(", {} less than {}", seconds_text(other.seconds() - one.seconds()), shape_text(second));
+  std::vector<std::string> words;
+  const auto compare = [&](double StepTime::*part, const char* name) {
+    const double less = other.*part - one.*part;
+    if (std::abs(less) < 1e-3 * one.seconds()) return;
+    words.push_back(
+        fmt::format("{} {} {}", seconds_text(std::abs(less)), less > 0.0 ? "less" : "more", name));
+  };
+  compare(&StepTime::compute, "forward and backward");
+  compare(&StepTime::bubble, "bubble");
+  compare(&StepTime::waiting, "waiting");
+  compare(&StepTime::sums, "gradient sums");
+  compare(&StepTime::update, "update");
+  compare(&StepTime::communication, "exposed communication");
+  if (!words.empty()) text += fmt::format(": {}", fmt::join(words, ", "));
+  return text + "\n";
+}
+
+std::string counts_text(const LayoutSearch& search) {
+  return fmt::format(
+      "{} candidates: {} seen not to fit, {} priced, {} left alone; memory of {} ranks counted, ops of {} "
+      "parts of the model priced\n",
+      search.tried, search.too_large, search.priced, search.slower, search.counts.ranks_planned,
+      search.counts.parts_priced);
+}
+
+}  // namespace
+
 std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine) {
-  TextTable table(
-      {"data x pipeline x tensor", "schedule", "recompute", "bubble", "memory", "step", "tokens/s"}, 3);
-  for (std::size_t i = 0; i < std::min(layouts_shown_max, search.plans.size()); ++i) {
-    const LayoutPlan& plan = search.plans[i];
+  TextTable table({"data x pipeline x tensor", "schedule", "recompute", "bubble", "memory", "exposed",
+                   "hidden", "step", "tokens/s", "MFU"},
+                  3);
+  for (const LayoutPlan& plan : search.plans) {
+    const bool timed = plan.time.has_value();
+    const std::optional<double> mfu = plan.model_flops_utilization(machine);
     table.add({fmt::format("{} x {} x {}", plan.shape.data, plan.shape.pipeline, plan.shape.tensor),
                schedule_text(plan), plan.config.training.recompute,
                fmt::format("{:.1f} %", 100.0 * plan.bubble_share),
                format_bytes(plan.largest(machine).needed_bytes(machine)),
-               plan.time.has_value() ? seconds_text(plan.time->seconds()) : "?",
-               plan.time.has_value() ? count_text(tokens_per_second(plan)) : "?"});
+               timed ? seconds_text(plan.time->communication) : "?",
+               timed ? seconds_text(plan.time->hidden.sum()) : "?",
+               timed ? seconds_text(plan.time->seconds()) : "?",
+               timed ? count_text(tokens_per_second(plan)) : "?",
+               mfu.has_value() ? fmt::format("{:.1f} %", 100.0 * *mfu) : "?"});
   }
-  const std::size_t more = search.plans.size() - std::min(layouts_shown_max, search.plans.size());
-  std::string text =
-      fmt::format("layouts of {} rank{} that fit{}\n{}", ranks, ranks == 1 ? "" : "s",
-                  machine.prices != nullptr ? ", the fastest first" : ", the smallest first", table.text());
-  if (more > 0) text += fmt::format("and {} more\n", more);
-  text += "\nthe first one:";
+  std::string text = fmt::format(
+      "layouts of {} rank{} that fit, {} first\n{}", ranks, ranks == 1 ? "" : "s",
+      machine.prices != nullptr ? "the fastest" : "those with the fewest FLOP and bubbles in a row",
+      table.text());
+  text += counts_text(search);
+  if (machine.prices != nullptr) text += "\n" + why_text(search);
+  text += "the first one:";
   for (const Setting& setting : layout_settings(search.plans.front())) {
     text += fmt::format(" --{}={}", setting.key, setting.value);
   }
@@ -341,7 +420,13 @@ Json search_json(const LayoutSearch& search, const PlannedMachine& machine) {
     layout["settings"] = settings_json(layout_settings(plan));
     layouts.push_back(layout);
   }
-  return {{"tried", search.tried}, {"layouts", layouts}};
+  return {{"tried", search.tried},
+          {"too_large", search.too_large},
+          {"priced", search.priced},
+          {"left_alone", search.slower},
+          {"ranks_planned", search.counts.ranks_planned},
+          {"parts_priced", search.counts.parts_priced},
+          {"layouts", layouts}};
 }
 
 std::string remedy_text(const Remedy& remedy, int ranks, const PlannedMachine& machine) {

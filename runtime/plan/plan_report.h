@@ -17,10 +17,12 @@ struct RunPlan {
   std::vector<LayoutPlan> smaller;
 };
 
+// What a run of this resolved config is, whatever its layout: the first lines of an answer.
+std::string run_text(const Config& config);
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine);
 Json plan_json(const RunPlan& plan, const PlannedMachine& machine);
 
-// The layouts of `ranks` ranks as a table, and the keys that give the first.
+// The layouts of `ranks` ranks as a table, why the first is the first, and the keys that give it.
 std::string search_text(const LayoutSearch& search, int ranks, const PlannedMachine& machine);
 Json search_json(const LayoutSearch& search, const PlannedMachine& machine);
 

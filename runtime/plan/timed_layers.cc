@@ -98,8 +98,9 @@ class TimedRank {
     return {};
   }
 
-  std::unique_ptr<OpPrices> prices(std::string description) const {
-    return std::make_unique<TimedPrices>(rounds_, median(launch_seconds_), std::move(description));
+  std::unique_ptr<OpPrices> prices(double flops_per_second, std::string description) const {
+    return std::make_unique<TimedPrices>(rounds_, median(launch_seconds_), flops_per_second,
+                                         std::move(description));
   }
 
  private:
@@ -179,10 +180,12 @@ Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config,
     HF_TRY_VOID(rank.prepare());
     for (int round = 0; round < rounds; ++round) HF_TRY_VOID(rank.run(round));
     if (others.rank() == 0) {
-      prices = rank.prices(fmt::format(
-          "the ops of {} layers and the ends of this model, timed on this machine on {} "
-          "rank{} of {} thread{}",
-          few.model.layers, at_once, at_once == 1 ? "" : "s at once", threads, threads == 1 ? "" : "s"));
+      prices = rank.prices(
+          flops_per_second,
+          fmt::format("the ops of {} layers and the ends of this model, timed on this machine on {} "
+                      "rank{} of {} thread{}",
+                      few.model.layers, at_once, at_once == 1 ? "" : "s at once", threads,
+                      threads == 1 ? "" : "s"));
     }
     return {};
   });

@@ -43,7 +43,8 @@ struct PlannedDeviceOptions {
   Device* kernels = nullptr;
 };
 
-// Its memory is addresses alone (unbacked_memory); an op is reached as soon as it is launched.
+// Its memory is addresses alone (unbacked_memory), and kernels() is empty, by which whoever fills tables
+// knows that nobody reads them; an op is reached as soon as it is launched.
 class PlannedDevice final : public Device {
  public:
   explicit PlannedDevice(const PlannedDeviceOptions& options) : options_(options) {}

@@ -96,6 +96,14 @@ TEST(ScheduleTime, TransfersCostWhereNothingHidesThem) {
   EXPECT_DOUBLE_EQ(time_of(many, part, 0.25).duration, (32 + 3) * 3.0 + 6 * 0.25);
 }
 
+TEST(ScheduleTime, EveryBoundaryHasItsOwnTransfer) {
+  const ScheduleShape shape = {.kind = ScheduleKind::gpipe, .stages = 3};
+  const std::vector<PartDurations> parts(3, {1.0, 1.0, 1.0});
+  const std::vector<double> transfers = {0.25, 2.0, 100.0};  // nothing goes from the last stage to the first
+  EXPECT_DOUBLE_EQ(schedule_time(make_schedule(shape), parts, transfers).duration,
+                   3 * 3.0 + 2 * (0.25 + 2.0));
+}
+
 // An evaluation takes the forwards out of any schedule.
 TEST(ScheduleTime, ForwardsAloneFillThePipelineOnce) {
   for (const ScheduleKind kind :

@@ -3,9 +3,11 @@
 #include "runtime/plan/layout_plan.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 
+#include "kernels/counting_device.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "tests/support/worker_rig.h"
@@ -47,8 +49,8 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
   config.parallel.pipeline = 2;
   config.training.precision = "bf16";
   WorkerRig rig(config, 4);
-  const PlannedMachine machine{
-      .make_kernels = [] { return Result<std::unique_ptr<Device>>(make_cpu_device({.threads = 1})); }};
+  const std::unique_ptr<Device> kernels = make_counting_cpu_device({.threads = 1});
+  const PlannedMachine machine{.kernels = kernels.get()};
   const LayoutPlan plan = planned(rig.config(), 4, machine);
   ASSERT_EQ(plan.seats.size(), 4U);
   rig.run([&](Worker& worker) -> Result<void> {
@@ -136,9 +138,9 @@ TEST(LayoutPlan, RanksThatShareProcessorsWait) {
 TEST(LayoutPlan, SendingTakesTimeWhereTheLinkIsKnown) {
   const Config config = resolved(small_config());
   const LayoutPlan plan = planned(config, 2, {.prices = &products_alone, .link_bytes_per_second = 1e6});
-  std::uint64_t most = 0;
-  for (const SeatPlan& seat : plan.seats) most = std::max(most, seat.traffic.all().bytes_received);
-  EXPECT_NEAR(plan.time->communication, static_cast<double>(most) * 1e-6, 1e-9);
+  EXPECT_NEAR(plan.time->communication,
+              static_cast<double>(plan.seats.front().traffic.all().bytes_received) * 1e-6, 1e-9);
+  EXPECT_EQ(plan.time->hidden.sum(), 0.0) << "the processors that compute copy it";
 }
 
 TEST(LayoutPlan, LayoutsThatCannotRunHaveASentence) {
@@ -173,6 +175,167 @@ TEST(LayoutSearch, RecomputesWhereNothingElseFits) {
     EXPECT_NE(plan.config.training.recompute, "none");
     EXPECT_TRUE(plan.fits(machine));
   }
+}
+
+struct Found {
+  std::string settings;
+  double seconds = 0.0;
+};
+
+// Plans every candidate: of each shape the fastest schedule with the first recomputation that fits.
+std::vector<Found> all_layouts(const Config& config, int ranks, const PlannedMachine& machine) {
+  std::vector<Found> found;
+  for (int pipeline = 1; pipeline <= static_cast<int>(config.model.layers) + 2; ++pipeline) {
+    for (int tensor = 1; tensor <= static_cast<int>(config.parallel.tensor_lanes); tensor *= 2) {
+      std::optional<LayoutPlan> best;
+      for (const std::string schedule : {"1f1b", "zero_bubble", "interleaved"}) {
+        for (int chunks = schedule == "interleaved" ? 2 : 1; chunks <= (schedule == "interleaved" ? 4 : 1);
+             ++chunks) {
+          if (pipeline == 1 && schedule != "1f1b") continue;
+          if (chunks > 1 && chunks * pipeline > static_cast<int>(config.model.layers)) continue;
+          for (const char* recompute : {"none", "selective", "full"}) {
+            Config changed = config;
+            changed.parallel.pipeline = pipeline;
+            changed.parallel.tensor = tensor;
+            changed.parallel.pipeline_schedule = schedule;
+            changed.parallel.pipeline_chunks = chunks;
+            changed.training.recompute = recompute;
+            Result<LayoutPlan> plan = plan_layout(posix_env(), changed, ranks, machine);
+            if (!plan.ok() || !plan->fits(machine)) continue;
+            if (!best.has_value() || plan->time->seconds() < best->time->seconds()) best = *plan;
+            break;
+          }
+        }
+      }
+      if (best.has_value()) found.push_back({settings_text(layout_settings(*best)), best->time->seconds()});
+    }
+  }
+  std::ranges::stable_sort(found, {}, &Found::seconds);
+  return found;
+}
+
+// With memory for all, for some, and for few candidates; with links that hide messages and with none.
+TEST(LayoutSearch, FindsWhatPlanningEverythingFinds) {
+  Config config = small_config();
+  config.model.layers = 6;
+  config.parallel.lanes = 8;
+  config.parallel.tensor_lanes = 2;
+  config = resolved(config);
+  for (const bool links : {false, true}) {
+    PlannedMachine machine{.prices = &products_alone};
+    if (links) {
+      machine.ranks_per_host = 4;
+      machine.link_bytes_per_second = 3e8;
+      machine.host_link_bytes_per_second = 2e9;
+      machine.overlaps_messages = true;
+    }
+    const LayoutPlan one = planned(config, 8, machine);
+    for (const double share : {10.0, 0.8, 0.5, 0.3, 0.2}) {
+      machine.rank_bytes =
+          static_cast<std::uint64_t>(share * static_cast<double>(one.largest(machine).needed_bytes(machine)));
+      const std::vector<Found> all = all_layouts(config, 8, machine);
+      const LayoutSearch search = search_layouts(posix_env(), config, 8, machine, {.layouts_max = 100});
+      ASSERT_EQ(search.plans.size(), all.size()) << links << " " << share;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        EXPECT_DOUBLE_EQ(search.plans[i].time->seconds(), all[i].seconds)
+            << links << " " << share << " " << i;
+        EXPECT_TRUE(search.plans[i].fits(machine));
+      }
+      const LayoutSearch first = search_layouts(posix_env(), config, 8, machine, {.layouts_max = 1});
+      EXPECT_EQ(first.plans.size(), std::min<std::size_t>(1, all.size()));
+      if (all.empty()) continue;
+      EXPECT_DOUBLE_EQ(first.plans.front().time->seconds(), all.front().seconds);
+      EXPECT_LE(first.priced, search.priced) << "what cannot be faster is left alone";
+    }
+  }
+}
+
+Config llama_8b(std::int64_t lanes) {
+  Config config;
+  config.model.preset = "llama-8b";
+  config.run.directory = "unused";
+  config.training.steps = 10;
+  config.training.sequence_length = 8192;
+  config.training.microbatch_size = 1;
+  config.training.precision = "bf16";
+  config.parallel.lanes = lanes;
+  config.parallel.tensor_lanes = 8;
+  const Result<void> outcome = resolve_config(config, 128256);
+  HF_CHECK(outcome.ok(), "{}", outcome.error().message);
+  return config;
+}
+
+std::int64_t resident_kib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+// Its state is 90 GiB and a rank's activations are up to 30; what is counted is never touched.
+TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
+  const std::unique_ptr<Device> kernels = make_counting_cpu_device({.threads = 2});
+  const PeakPrices peaks(4e14, 3.35e12, "stated");
+  PlannedMachine machine{.ranks_per_host = 8, .prices = &peaks, .kernels = kernels.get()};
+  machine.rank_bytes = std::uint64_t{80} << 30U;
+  machine.link_bytes_per_second = 5e10;
+  machine.host_link_bytes_per_second = 4.5e11;
+  machine.overlaps_messages = true;
+  const std::int64_t before_kib = resident_kib();
+  const LayoutSearch search = search_layouts(posix_env(), llama_8b(1024), 1024, machine);
+  EXPECT_LT(resident_kib() - before_kib, 250 * 1024);
+  ASSERT_EQ(search.plans.size(), 10U);
+  EXPECT_GT(search.tried, 200);
+  EXPECT_LT(search.counts.ranks_planned, 1000) << "every stage of every candidate has thousands";
+  EXPECT_LT(search.counts.parts_priced, 600);
+  EXPECT_GE(search.too_large + search.priced + search.slower, search.tried);
+  const std::string text = search_text(search, 1024, machine);
+  for (const char* piece : {"MFU", "hidden", "exposed", "why: it takes ", " less than ", "left alone",
+                            "the first one: --parallel.data="}) {
+    EXPECT_NE(text.find(piece), std::string::npos) << piece << " in " << text;
+  }
+}
+
+TEST(LayoutSearch, TellsHowFarItIs) {
+  int told = 0, tried = 0;
+  const Config config = resolved(small_config());
+  const PlannedMachine machine{.prices = &products_alone};
+  search_layouts(posix_env(), config, 4, machine, {.progress = [&](const LayoutSearch& so_far) {
+                   ++told;
+                   tried = so_far.tried;
+                 }});
+  EXPECT_GT(told, tried);
+  EXPECT_GT(tried, 3);
+}
+
+TEST(LayoutPlan, TensorGroupsStayInsideAHost) {
+  Config config = small_config();
+  config.parallel.tensor_lanes = 2;
+  config = resolved(config);
+  config.parallel.tensor = 2;
+  const Result<LayoutPlan> plan =
+      plan_layout(posix_env(), config, 4, {.ranks_per_host = 3, .prices = &products_alone});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.error().message.find("--ranks-per-host is 3"), std::string::npos) << plan.error().message;
+  EXPECT_TRUE(plan_layout(posix_env(), config, 4, {.ranks_per_host = 2, .prices = &products_alone}).ok());
+}
+
+// A replica on another host keeps a copy of the snapshots, which count.
+TEST(LayoutPlan, ReplicasOnOtherHostsCount) {
+  Config config = small_config();
+  config.checkpoint.ram_every_steps = 1;
+  config = resolved(config);
+  const std::uint64_t together = planned(config, 2, {}).seats[0].shared_bytes;
+  EXPECT_GT(planned(config, 2, {.ranks_per_host = 1}).seats[0].shared_bytes, together);
+}
+
+TEST(LayoutPlan, MfuIsTheShareOfWhatAllRanksCouldMultiply) {
+  const Config config = resolved(small_config());
+  const PlannedMachine machine{.prices = &products_alone};
+  const LayoutPlan alone = planned(config, 1, machine);
+  EXPECT_NEAR(*alone.model_flops_utilization(machine), 1.0, 0.05);
+  const LayoutPlan shared = planned(config, 4, {.ranks_at_once = 2, .prices = &products_alone});
+  EXPECT_NEAR(*shared.model_flops_utilization({.ranks_at_once = 2, .prices = &products_alone}), 1.0, 0.05);
+  EXPECT_EQ(planned(config, 1, {}).model_flops_utilization({}), std::nullopt);
 }
 
 TEST(SmallestRemedy, RecomputesBeforeItTakesMoreRanks) {

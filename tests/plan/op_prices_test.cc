@@ -45,7 +45,7 @@ class TimedPricesTest : public testing::Test {
     for (const std::int64_t factor : {1, 3}) {
       rounds.push_back({record(square(64), 1000 * factor), record(update, 7000 * factor)});
     }
-    return {rounds, launch_seconds, "timed"};
+    return {rounds, launch_seconds, /*flops_per_second=*/5e9, "timed"};
   }
   AdamWTensor shard_{.count = 1000};
 };
@@ -53,6 +53,10 @@ class TimedPricesTest : public testing::Test {
 TEST_F(TimedPricesTest, AnOpThatWasTimedTakesItsMedian) {
   EXPECT_DOUBLE_EQ(price(timed(0.0), square(64)), 2e-6);
   EXPECT_DOUBLE_EQ(price(timed(1e-6), square(64)), 3e-6);
+}
+
+TEST_F(TimedPricesTest, TheYardstickOfProductsIsMeasuredApart) {
+  EXPECT_DOUBLE_EQ(timed(0.0).flops_per_second(), 5e9);
 }
 
 TEST_F(TimedPricesTest, AnotherShapeIsScaledByItsProducts) {

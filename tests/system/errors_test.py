@@ -277,6 +277,13 @@ class Errors(unittest.TestCase):
     def test_plan_half_peaks(self):
         self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--peak-tflops=1"))
 
+    def test_plan_half_hosts(self):
+        self.expect(self.holdfast("plan", "run.toml", "--ranks=2", "--host-link-gbs=1"))
+
+    def test_plan_tensor_across_hosts(self):
+        self.expect(self.holdfast("plan", "run.toml", "--ranks=4", "--ranks-per-host=3", "--parallel.tensor=2",
+                                  "--parallel.tensor_lanes=2", "--peak-tflops=1", "--memory-gbs=10"))
+
     def plan_with_peaks(self, *words):
         return self.holdfast("plan", "run.toml", "--ranks=1", "--peak-tflops=1", "--memory-gbs=10", *words)
 

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "kernels/counting_device.h"
 #include "kernels/cuda_loader.h"
 #include "tests/support/worker_rig.h"
 
@@ -103,6 +104,16 @@ TEST_P(PlannedRank, ReservesWhatTheRunningRankHolds) {
     HF_TRY_VOID(expect_same_plan(running, device, peers));
     EXPECT_EQ(device.workspace_bytes(), running.device().workspace_bytes());
     EXPECT_GT(device.workspace_bytes(), 0U);
+    const std::unique_ptr<Device> counting =
+        make_counting_cpu_device({.threads = running.device().threads()});
+    PlannedDevice counted({.host_sees_memory = true, .kernels = counting.get()});
+    for (int again = 0; again < 2; ++again) {
+      HF_TRY_VOID(expect_same_plan(running, counted, peers));
+      EXPECT_EQ(counted.workspace_bytes(), running.device().workspace_bytes());
+    }
+    counting->begin_planning();
+    HF_TRY_VOID(counting->end_planning());
+    EXPECT_EQ(counting->workspace_bytes(), 0U) << "what was counted before is forgotten";
     return {};
   });
 }
