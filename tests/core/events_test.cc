@@ -135,7 +135,7 @@ TEST(EventLog, AFullDiskCostsNoEvent) {
 // More than memory is for: the log says itself how many are missing.
 TEST(EventLog, SaysWhatIsMissing) {
   const TemporaryDirectory directory;
-  const std::string path = directory / "events.jsonl", padding(100'000, 'x');
+  const std::string path = directory / "events.jsonl", padding(1'000'000, 'x');
   FaultyEnv env(posix_env());
   EventLog log(env, path);
   env.inject({.operation = Operation::append_line, .for_ever = true, .reason = ENOSPC});
