@@ -1,7 +1,9 @@
 #include "checkpoint/candidates.h"
 
 #include <algorithm>
+#include <tuple>
 
+#include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
 namespace holdfast {
@@ -72,16 +74,18 @@ Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::st
     const bool in_place = std::ranges::find(entries, step_name) != entries.end();
     if (step.has_value() && !in_place) add(*step, pending + "/" + name);
   }
+  HF_TRY(const Lineage lineage, read_lineage(env, run_directory));
   std::uint64_t newest_generation = 0;
-  for (const CheckpointCandidate& candidate : candidates) {
-    if (candidate.manifest.ok()) {
-      newest_generation = std::max(newest_generation, candidate.manifest.value().generation);
-    }
+  for (CheckpointCandidate& candidate : candidates) {
+    if (!candidate.manifest.ok()) continue;
+    const Manifest& manifest = *candidate.manifest;
+    candidate.discarded = manifest.run_id == lineage.run_id && lineage.discards(state_of(manifest));
+    if (!candidate.discarded) newest_generation = std::max(newest_generation, manifest.generation);
   }
   std::ranges::stable_sort(candidates, std::greater<>(), [&](const CheckpointCandidate& candidate) {
     const std::uint64_t generation =
         candidate.manifest.ok() ? candidate.manifest.value().generation : newest_generation;
-    return std::pair(generation, candidate.step);
+    return std::tuple(!candidate.discarded, generation, candidate.step);
   });
   return candidates;
 }

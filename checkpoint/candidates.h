@@ -15,11 +15,12 @@ struct CheckpointCandidate {
   std::uint64_t step = 0;  // of its name
   std::string directory;
   Result<Manifest> manifest;  // read and verified; the error says why it cannot be used
+  bool discarded = false;     // of a future that the run has left (lineage.h); nothing resumes from it
 };
 
-// Newest first, by (generation, step) of the manifest; one without a usable manifest stands at its step among
-// those of the newest generation. Includes a checkpoint that a dead writer was about to replace. Empty when
-// there are none.
+// Newest first, by (generation, step) of the manifest, and those that are discarded last; one without a
+// usable manifest stands at its step among those of the newest generation. Includes a checkpoint that a dead
+// writer was about to replace. Empty when there are none.
 Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory);
 
 // Manifest of one checkpoint directory; the step of a directory called step-%08d must be the manifest's.

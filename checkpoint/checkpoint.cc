@@ -23,12 +23,21 @@ Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const Ch
   return checkpoint;
 }
 
+Error only_discarded(const std::string& run_directory, const CheckpointCandidate& newest) {
+  return fail(
+      ExitCode::checkpoint,
+      "{} holds checkpoints up to step {} of a future that the run has left ({}), and none that it goes "
+      "on from; name one of them (run.resume = \"{}\") to go on from there",
+      names::checkpoints(run_directory), newest.step, names::lineage(run_directory), newest.directory);
+}
+
 Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory,
                                                    const CheckpointUse& use) {
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
   if (candidates.empty()) return std::optional<FoundCheckpoint>();
   std::vector<std::string> skipped;
   for (const CheckpointCandidate& candidate : candidates) {
+    if (candidate.discarded) break;
     if (!candidate.manifest.ok()) {
       skipped.push_back(candidate.manifest.error().message);
       continue;
@@ -40,6 +49,7 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
     }
     skipped.push_back(checkpoint.error().message);
   }
+  if (skipped.empty()) return only_discarded(run_directory, candidates.front());
   std::string list;
   for (const std::string& sentence : skipped) list += "\n  " + sentence;
   return fail(

@@ -44,6 +44,10 @@ struct Manifest {
   std::vector<ShardFile> shards;
 };
 
+inline ParentCheckpoint state_of(const Manifest& manifest) {
+  return {.generation = manifest.generation, .step = manifest.step};
+}
+
 std::string encode_manifest(const Manifest& manifest);
 // ExitCode::checkpoint; `place` is the path for the sentence. Refuses a wrong checksum, another magic, a
 // later version.

@@ -22,6 +22,9 @@ inline std::string checkpoints(const std::string& run_directory) {
 inline std::string pending(const std::string& run_directory) {
   return run_directory + "/.pending";
 }
+inline std::string lineage(const std::string& run_directory) {
+  return run_directory + "/lineage.json";
+}
 inline std::string step_name(std::uint64_t step) {
   return fmt::format("step-{:08}", step);
 }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "checkpoint/candidates.h"
+#include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
 
 namespace holdfast {
@@ -119,8 +120,9 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
 std::string CheckpointStore::newest_directory() const {
   const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(*env_, run_directory_);
   if (!candidates.ok()) return {};
-  const auto newest = std::ranges::find_if(
-      candidates.value(), [](const CheckpointCandidate& candidate) { return candidate.manifest.ok(); });
+  const auto newest = std::ranges::find_if(candidates.value(), [](const CheckpointCandidate& candidate) {
+    return candidate.manifest.ok() && !candidate.discarded;
+  });
   return newest == candidates.value().end() ? std::string() : newest->directory;
 }
 
@@ -128,7 +130,7 @@ std::optional<ParentCheckpoint> CheckpointStore::parent_of(const Manifest& manif
   const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(*env_, run_directory_);
   if (!candidates.ok()) return std::nullopt;
   for (const CheckpointCandidate& candidate : candidates.value()) {
-    if (!candidate.manifest.ok()) continue;
+    if (!candidate.manifest.ok() || candidate.discarded) continue;
     const Manifest& other = candidate.manifest.value();
     if (std::pair(other.generation, other.step) < std::pair(manifest.generation, manifest.step))
       return ParentCheckpoint{.generation = other.generation, .step = other.step};
@@ -164,6 +166,8 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   HF_FAULT_POINT(*faults_, "save.after_rename");
   HF_TRY_VOID(env_->sync_directory(names::checkpoints(run_directory_)));
   HF_TRY_VOID(env_->sync_directory(run_directory_));
+  // Without it a checkpoint that somebody removes later is not missed.
+  static_cast<void>(record_newest_checkpoint(*env_, run_directory_, manifest).ok());
   // The save is done; what cannot be removed now is removed by the next writer.
   if (occupied.exists) static_cast<void>(env_->remove_tree(aside).ok());
   return {};
@@ -187,7 +191,8 @@ bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
 }
 
 bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const {
-  return candidate.manifest.ok() && encode_manifest(candidate.manifest.value()) == read_to_the_end_ &&
+  return !candidate.discarded && candidate.manifest.ok() &&
+         encode_manifest(candidate.manifest.value()) == read_to_the_end_ &&
          Checkpoint::open(*env_, candidate.directory).ok();
 }
 

@@ -220,11 +220,12 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   HF_TRY_VOID(resolve_with_data(config, ranks + static_cast<int>(config.elastic.spares), *data));
   wish.config.device = config.device;
   print_run(env, config);
-  HF_TRY(const std::vector<std::string> changes, compare_with_stored(env, start, config));
+  HF_TRY(const ResumeChanges changes, compare_with_stored(env, start, config));
   for (const std::string& note : start.notes) tell("checkpoint passed over: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
-  for (const std::string& change : changes) fmt::print("  changes      {}\n", change);
+  if (!start.begins.empty()) fmt::print("  generation   a new one begins there: {}\n", start.begins);
+  for (const std::string& change : changes.lines) fmt::print("  changes      {}\n", change);
   return {};
 }
 

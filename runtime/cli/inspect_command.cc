@@ -108,7 +108,8 @@ void print_history(const std::vector<CheckpointCandidate>& history) {
       continue;
     }
     const Manifest& manifest = *candidate.manifest;
-    table.add({std::to_string(manifest.step), std::to_string(manifest.generation),
+    table.add({std::to_string(manifest.step),
+               fmt::format("{}{}", manifest.generation, candidate.discarded ? " (discarded)" : ""),
                std::to_string(manifest.shards.size()), format_bytes(bytes_of_shards(manifest))});
   }
   fmt::print("\ncheckpoints of the run, newest first\n{}", table.text());
@@ -166,6 +167,7 @@ Json history_json(const std::vector<CheckpointCandidate>& history) {
     Json entry{{"directory", candidate.directory}, {"step", candidate.step}};
     if (candidate.manifest.ok()) {
       entry["generation"] = candidate.manifest->generation;
+      entry["discarded"] = candidate.discarded;
       entry["files"] = candidate.manifest->shards.size();
       entry["bytes"] = bytes_of_shards(*candidate.manifest);
     } else {

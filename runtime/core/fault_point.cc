@@ -112,6 +112,8 @@ void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view a
 const std::vector<std::string_view>& FaultPoints::names() {
   static const std::vector<std::string_view> list = {"data.before_batch",
                                                      "evaluation.begin",
+                                                     "generation.after_publish",
+                                                     "generation.before_publish",
                                                      "grow.after_spawn",
                                                      "grow.before_load",
                                                      "grow.begin",

@@ -111,7 +111,9 @@ Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, cons
   std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
   // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
   std::erase_if(mine, [&](const FoundSnapshot& found) {
-    return found.identity.step >= static_cast<std::uint64_t>(config.training.steps);
+    const SnapshotIdentity& of = found.identity;
+    return of.step >= static_cast<std::uint64_t>(config.training.steps) ||
+           start.lineage.discards({.generation = of.generation, .step = of.step});
   });
   HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
   std::vector<std::vector<SnapshotIdentity>> offers;

@@ -47,6 +47,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunSta
   } else {
     line.null_field("resumed_from_step");
   }
+  line.field("generation", state.generation);
   line.field("join_ms", milliseconds(times.join_ns)).field("worker_ms", milliseconds(times.worker_ns));
   line.field("state_ms", milliseconds(times.state_ns))
       .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));

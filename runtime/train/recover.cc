@@ -12,15 +12,19 @@
 namespace holdfast {
 namespace {
 
-// By (generation, step), of the manifests alone; none: {0, 0}.
-SnapshotStep newest_checkpoint(Env& env, const std::string& run_directory) {
+// What the manifests alone say is newest.
+Result<StartPoint> newest_by_manifest(Env& env, const std::string& run_directory) {
+  StartPoint start;
+  HF_TRY(start.lineage, read_lineage(env, run_directory));
   const Result<std::vector<CheckpointCandidate>> candidates = list_candidates(env, run_directory);
-  if (!candidates.ok()) return {};
+  if (!candidates.ok()) return start;
   for (const CheckpointCandidate& candidate : *candidates) {
-    if (!candidate.manifest.ok()) continue;
-    return {.writer = 0, .generation = candidate.manifest->generation, .step = candidate.step};
+    if (!candidate.manifest.ok() || candidate.discarded) continue;
+    start.generation = candidate.manifest->generation;
+    start.step = candidate.step;
+    break;
   }
-  return {};
+  return start;
 }
 
 // A run that was started afresh goes on from what it has saved since.
@@ -91,16 +95,15 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& memory_id) {
-  StartPoint start;
-  if (world.communicator.rank() == 0) {
-    const SnapshotStep newest = newest_checkpoint(world.env, config.run.directory);
+  Result<StartPoint> newest = StartPoint{};
+  if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
+  if (newest.ok() && world.communicator.rank() == 0) {
     // A snapshot of the same step is as good, and at hand.
-    start = {.generation = newest.generation,
-             .step = newest.step > 0 ? newest.step - 1 : 0,
-             .memory_id = memory_id.empty() ? identify_run(world.env, {config.run.directory}).id : memory_id,
-             .writer = world.env.random_u64()};
+    newest->step -= newest->step > 0 ? 1 : 0;
+    newest->memory_id = memory_id.empty() ? identify_run(world.env, {config.run.directory}).id : memory_id;
+    newest->writer = world.env.random_u64();
   }
-  HF_TRY(start, from_rank_0(world, waiter, start));
+  HF_TRY(StartPoint start, from_rank_0(world, waiter, newest));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
   return join_checkpoint_of_run(world, waiter, config, start);
@@ -113,7 +116,7 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
   const std::string& memory_id = asked.memory_id;
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
-    chosen = choose_start(inputs.env, as_resumed(config));
+    chosen = choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
     if (chosen.ok()) {
       StartPoint start = *chosen;
       if (!memory_id.empty()) start.memory_id = memory_id;

@@ -1,9 +1,13 @@
 #include "runtime/train/resume.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/store.h"
+#include "checkpoint/candidates.h"
+#include "checkpoint/names.h"
 #include "runtime/config/document.h"
+#include "runtime/config/option_value.h"
+#include "runtime/core/real_path.h"
 #include "runtime/exchange/model_import.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/kernel_choice.h"
@@ -36,28 +40,6 @@ Result<void> check_has_state(const FoundCheckpoint& found) {
               found.checkpoint.directory(), source->second);
 }
 
-Result<StartPoint> start_at_path(Env& env, const std::string& path, std::optional<FoundCheckpoint> own) {
-  HF_TRY(const std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
-  if (!found.has_value()) {
-    return fail(ExitCode::checkpoint,
-                "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
-  }
-  HF_TRY_VOID(check_has_state(*found));
-  const Manifest& wanted = found->checkpoint.manifest();
-  if (!own.has_value()) {
-    StartPoint start = start_at(*found);
-    start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
-    return start;
-  }
-  const Manifest& here = own->checkpoint.manifest();
-  if (here.run_id == wanted.run_id) return start_at(here.step > wanted.step ? *own : *found);
-  return fail(
-      ExitCode::config,
-      "run.resume = {} is run {}, but run.directory already holds checkpoints of run {} up to step {}; two "
-      "runs in one directory would replace each other's checkpoints. Give a new run.directory",
-      path, wanted.run_id, here.run_id, here.step);
-}
-
 Result<Config> stored_config(Env& env, const StartPoint& start) {
   Result<LoadedConfig> loaded = load_stored_config(env, start.config, name_of(start) + " (stored config)");
   if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
@@ -84,10 +66,94 @@ std::optional<OpId> op_of_key(std::string_view key) {
   return std::nullopt;
 }
 
+// Whether the run has begun a generation at `wanted` with these settings, and is still in its line.
+Result<bool> has_begun_at(Env& env, const StartPoint& wanted, const Config& config) {
+  HF_TRY(const Config stored, stored_config(env, wanted));
+  Config resolved = config;
+  inherit_resolved(resolved, stored);
+  HF_TRY_VOID(resolve_config(resolved, stored.model.vocabulary));
+  const std::string settings = numeric_settings(resolved);
+  const ParentCheckpoint state = {.generation = wanted.generation, .step = wanted.step};
+  return std::ranges::any_of(wanted.lineage.ancestry(), [&](const Generation* each) {
+    return each->parent == state && each->settings == settings;
+  });
+}
+
+// `start` begins a generation. What the ones before made beyond it is discarded from now on.
+void begin_generation_at(StartPoint& start, std::string reason) {
+  const std::uint64_t newest = std::max(start.lineage.current(), start.generation);
+  start.lineage.generations.push_back(
+      {.number = newest + 1, .parent = {.generation = start.generation, .step = start.step}});
+  start.begins = std::move(reason);
+}
+
+Result<void> check_same_run(Env& env, const std::string& run_directory, const std::string& path,
+                            const Manifest& wanted) {
+  HF_TRY(const std::vector<CheckpointCandidate> own, list_candidates(env, run_directory));
+  for (const CheckpointCandidate& here : own) {
+    if (!here.manifest.ok() || here.manifest->run_id == wanted.run_id) continue;
+    return fail(
+        ExitCode::config,
+        "run.resume = {} is run {}, but run.directory already holds checkpoints of run {} up to step {}; two "
+        "runs in one directory would replace each other's checkpoints. Give a new run.directory",
+        path, wanted.run_id, here.manifest->run_id, here.manifest->step);
+  }
+  return {};
+}
+
+// `own`: what the run directory itself goes on from; none also where nothing of it can be used.
+Result<StartPoint> start_at_path(Env& env, const Config& config, std::optional<FoundCheckpoint> own,
+                                 const Lineage& lineage) {
+  const std::string& path = config.run.resume;
+  HF_TRY(const std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
+  if (!found.has_value()) {
+    return fail(ExitCode::checkpoint,
+                "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
+  }
+  HF_TRY_VOID(check_has_state(*found));
+  HF_TRY_VOID(check_same_run(env, config.run.directory, path, found->checkpoint.manifest()));
+  const auto age = [](const FoundCheckpoint& one) {
+    return std::pair(one.checkpoint.manifest().generation, one.checkpoint.manifest().step);
+  };
+  const auto with_lineage = [&](const FoundCheckpoint& one) {
+    StartPoint start = start_at(one);
+    if (lineage.run_id == one.checkpoint.manifest().run_id) start.lineage = lineage;
+    return start;
+  };
+  StartPoint start = with_lineage(*found);
+  HF_TRY(const bool begun, has_begun_at(env, start, config));
+  if (begun) return own.has_value() && age(*own) > age(*found) ? with_lineage(*own) : start;
+  const bool outside =
+      !real_path(found->checkpoint.directory()).starts_with(real_path(config.run.directory) + "/");
+  if (outside && own.has_value() && age(*own) > age(*found)) return with_lineage(*own);
+  begin_generation_at(start, fmt::format("run.resume names step {}", start.step));
+  if (outside && !own.has_value() && start.lineage.run_id.empty())
+    start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
+  return start;
+}
+
+// Of the newest checkpoint that the run has published, where it is not there any more and nothing newer is.
+Result<std::string> newest_was_removed(Env& env, const std::string& run_directory, const StartPoint& start) {
+  const std::optional<ParentCheckpoint>& newest = start.lineage.newest_checkpoint;
+  if (!newest.has_value()) return std::string();
+  if (std::pair(start.generation, start.step) >= std::pair(newest->generation, newest->step))
+    return std::string();
+  const std::string directory =
+      checkpoint_names::checkpoints(run_directory) + "/" + checkpoint_names::step_name(newest->step);
+  const Result<FileStatus> status = env.status(directory);
+  if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+  return status->exists ? "" : fmt::format("the checkpoint of step {} was removed", newest->step);
+}
+
 Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
-  HF_TRY(std::optional<FoundCheckpoint> own, find_checkpoint(env, directory));
+  const bool named =
+      resume != "auto" && resume != "must" && resume != "never" && real_path(resume) != real_path(directory);
+  HF_TRY(const Lineage lineage, read_lineage(env, directory));
+  Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, directory);
+  if (!found.ok() && !named) return found.error();
+  std::optional<FoundCheckpoint> own = found.ok() ? std::move(*found) : std::nullopt;
   if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
   if (resume == "never") {
     if (!own.has_value()) return StartPoint{};
@@ -97,22 +163,27 @@ Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
                 "run.directory, remove this one, or set run.resume = \"auto\"",
                 directory, own->checkpoint.manifest().step);
   }
-  if (resume != "auto" && resume != "must") return start_at_path(env, resume, std::move(own));
-  if (own.has_value()) return start_at(*own);
-  if (resume == "must") {
+  if (named) return start_at_path(env, config, std::move(own), lineage);
+  if (resume == "must" && !own.has_value()) {
     return fail(
         ExitCode::checkpoint,
         "run.resume = \"must\", but {} holds no checkpoint. Give the directory of the run to resume, or set "
         "run.resume = \"auto\" to start afresh",
         directory);
   }
-  return StartPoint{};
+  StartPoint start = own.has_value() ? start_at(*own) : StartPoint{};
+  if (!own.has_value() || lineage.run_id == own->checkpoint.manifest().run_id) start.lineage = lineage;
+  return start;
 }
 
 }  // namespace
 
-Result<StartPoint> choose_start(Env& env, const Config& config) {
+Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
   HF_TRY(StartPoint start, choose_checkpoint(env, config));
+  if (!in_place && start.begins.empty() && config.run.resume != "never") {
+    HF_TRY(std::string removed, newest_was_removed(env, config.run.directory, start));
+    if (!removed.empty()) begin_generation_at(start, std::move(removed));
+  }
   const RunIdentity identity = identify_run(env, {config.run.directory});
   start.copy_of = identity.copy_of;
   if (start.memory_id.empty()) start.memory_id = identity.id;
@@ -132,7 +203,7 @@ std::string to_text(const StartPoint& start) {
   return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.memory_id,
                                 start.snapshot.has_value(), snapshot.writer, snapshot.generation,
                                 snapshot.step, start.config, start.device, start.notes, start.writer,
-                                passed_over, start.copy_of})
+                                passed_over, start.copy_of, encode_lineage(start.lineage), start.begins})
       .dump();
 }
 
@@ -146,6 +217,8 @@ StartPoint start_from_text(const std::string& text) {
                       .device = json[9],
                       .notes = json[10],
                       .copy_of = json[13],
+                      .lineage = decode_lineage(json[14].get<std::string>(), "of rank 0").value(),
+                      .begins = json[15],
                       .writer = json[11]};
   for (const nlohmann::json& step : json[12])
     start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});
@@ -160,10 +233,9 @@ Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& confi
   return {};
 }
 
-Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint& start,
-                                                     const Config& config) {
-  std::vector<std::string> lines;
-  if (start.config.empty()) return lines;
+Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, const Config& config) {
+  ResumeChanges changes;
+  if (start.config.empty()) return changes;
   HF_TRY(const Config stored, stored_config(env, start));
   std::string forbidden;
   for (ConfigChange& change : diff_config(stored, config)) {
@@ -174,14 +246,25 @@ Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint&
     const std::string line =
         fmt::format("{}: {} -> {}  ({})", change.key, change.before, change.after, name_of(change.effect));
     if (change.effect == ResumeEffect::forbidden) forbidden += "\n  " + line;
-    lines.push_back(line);
+    if (change.effect == ResumeEffect::numeric)
+      changes.numeric += (changes.numeric.empty() ? "" : ", ") + change.key;
+    changes.lines.push_back(line);
   }
-  if (forbidden.empty()) return lines;
+  if (forbidden.empty()) return changes;
   return fail(ExitCode::config,
               "{} was made by another configuration; these keys decide what the run is and cannot change on "
               "resume:{}\n"
               "Put them back, or start a new run in another run.directory",
               name_of(start), forbidden);
+}
+
+std::string numeric_settings(const Config& config) {
+  std::string text;
+  for (const Option& option : option_registry()) {
+    if (option.effect == ResumeEffect::numeric)
+      text += fmt::format("{} = {}\n", option.key, value_text(option, config));
+  }
+  return to_hex(digest_of(text));
 }
 
 }  // namespace holdfast

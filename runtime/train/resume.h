@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
@@ -27,15 +28,24 @@ struct StartPoint {
   std::string device = {};                     // what it was made on
   std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were passed over
   std::string copy_of = {};                    // the run directory that this one is a copy of
-  std::uint64_t writer = 0;                    // drawn anew by every start: names its unfinished saves
+  // As RUN/lineage.json has it. Where the start begins a generation (`begins`), that one is in it, too, so
+  // that it says what counts from now on; in the file it is before the first step (generation.h).
+  Lineage lineage = {};
+  std::string begins = {};   // why a new generation begins here whatever the settings are; empty: it does not
+  std::uint64_t writer = 0;  // drawn anew by every start: names its unfinished saves
 };
 
 // Follows run.resume:
 //   auto   the newest whole checkpoint of run.directory, else fresh
 //   never  fresh; refused when run.directory holds checkpoints (nothing is overwritten)
 //   must   the newest whole checkpoint, else ExitCode::checkpoint
-//   path   that checkpoint, unless run.directory already continues from it further on
-Result<StartPoint> choose_start(Env& env, const Config& config);
+//   path   that checkpoint, once: the run goes back to it and begins a generation there, and a later start
+//   with
+//          the same path and the same numeric settings goes on in that generation. A path outside of
+//          run.directory counts only until run.directory is further on.
+// Nothing of a discarded future (checkpoint/lineage.h) is chosen. Where the newest checkpoint that was
+// published is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
+Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
 // "checkpoints/step-00000010", or words for a snapshot.
 std::string name_of(const StartPoint& start);
 std::string to_text(const StartPoint& start);
@@ -45,8 +55,15 @@ StartPoint start_from_text(const std::string& text);  // written by to_text
 // out, the stored one holds.
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config);
 
-// What differs from the stored config, one line each with its effect ("safe", "numeric"). ExitCode::config,
-// naming every forbidden key, when it is not the same run any more.
-Result<std::vector<std::string>> compare_with_stored(Env& env, const StartPoint& start, const Config& config);
+// What differs from the stored config, one line each with its effect ("safe", "numeric").
+struct ResumeChanges {
+  std::vector<std::string> lines = {};
+  std::string numeric = {};  // the keys that change bits; empty: none
+};
+// ExitCode::config, naming every forbidden key, when it is not the same run any more.
+Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, const Config& config);
+
+// Digest of the settings that are numeric. `config` is resolved.
+std::string numeric_settings(const Config& config);
 
 }  // namespace holdfast

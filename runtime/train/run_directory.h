@@ -5,6 +5,7 @@
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
+//   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
 //   requests/     requests to save and go on (save_requests.h)
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)

@@ -13,10 +13,9 @@
 namespace holdfast {
 
 struct RunState {
-  std::string run_id;  // 32 hex digits, made at the first start; of all that is saved
-  std::uint64_t generation =
-      0;                   // lineage: for a rollback that changes the future, which this version never makes
-  std::uint64_t step = 0;  // steps completed
+  std::string run_id;             // 32 hex digits, made at the first start; of all that is saved
+  std::uint64_t generation = 0;   // of the run's lineage (checkpoint/lineage.h)
+  std::uint64_t step = 0;         // steps completed
   std::uint64_t data_cursor = 0;  // global position of the next sample
   Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
   Digest loss_digest = {};        // chain over (step, bits of the loss)

@@ -9,6 +9,7 @@
 
 #include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/generation.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
@@ -86,6 +87,7 @@ Result<void> TrainRun::join() {
   const bool says = world().communicator.rank() == 0;
   const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
   if (says && !choice.empty()) show("{}", choice);
+  device_.reset();  // of a start in which somebody died
   HF_TRY(device_, join_device(world(), waiter(), config_));
   // What was asked for is one thing, who is left by now another.
   HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
@@ -94,7 +96,7 @@ Result<void> TrainRun::join() {
                           .data_least = recovery_.has_value() ? wish_.data_least : wish_.data_most,
                           .pipeline = wish_.pipeline,
                           .tensor = wish_.tensor}));
-  HF_TRY(const std::vector<std::string> changes, compare_with_stored(launched_.env, start_, config_));
+  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
   HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
   if (!says) return {};
   if (!start_.copy_of.empty()) {
@@ -102,7 +104,7 @@ Result<void> TrainRun::join() {
          start_.copy_of);
   }
   for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
-  for (const std::string& change : changes) show("resume: {}", change);
+  for (const std::string& change : changes.lines) show("resume: {}", change);
   const std::string device = device_->identity(precision_of(config_));
   if (!start_.device.empty() && start_.device != device) {
     show(
@@ -205,6 +207,7 @@ Result<EpochEnd> TrainRun::run_seat() {
   times_.worker_ns = phase_ns();
   HF_TRY_VOID(load_state());
   HF_TRY_VOID(agree(device_->status()));
+  HF_TRY_VOID(enter_generation());
   times_.state_ns = phase_ns();
   worker_->state().memory_id = standing_.memory_id;
   if (recovery_.has_value()) {
@@ -318,6 +321,30 @@ Result<void> TrainRun::load_state() {
   return restore_checkpoint(*worker_, start_.checkpoint);
 }
 
+// A generation that begins is in RUN/lineage.json before anything is made in it.
+Result<void> TrainRun::enter_generation() {
+  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
+  std::string numeric = changes.numeric;
+  if (!start_.device.empty() && start_.device != device_->identity(precision_of(config_)))
+    numeric += numeric.empty() ? "device" : ", device";
+  GenerationChoice choice = choose_generation(start_, worker_->state(), numeric, numeric_settings(config_));
+  worker_->state().generation = choice.generation;
+  saves_first_ = choice.begins && start_.snapshot.has_value();
+  if (!choice.begins) return {};
+  HF_FAULT_POINT(launched_.faults, "generation.before_publish");
+  Result<void> published;
+  if (first_) published = write_lineage(launched_.env, config_.run.directory, choice.lineage);
+  HF_TRY_VOID(agree(published));
+  HF_FAULT_POINT(launched_.faults, "generation.after_publish");
+  start_.lineage = std::move(choice.lineage);
+  start_.begins.clear();
+  if (first_) {
+    show("generation {} begins after step {} ({}); what was made beyond it before is discarded",
+         choice.generation, step(), start_.lineage.generations.back().reason);
+  }
+  return {};
+}
+
 Result<void> TrainRun::start_afresh() {
   // What an earlier run in this directory may have left in shared memory.
   if (!start_.memory_id.empty())
@@ -371,6 +398,7 @@ Result<EpochEnd> TrainRun::train() {
                    .started_ns = launched_.started_ns,
                    .resumed = start_.snapshot,
                    .failures = failures_.so_far(launched_.env.wall_time_us()),
+                   .saves_first = std::exchange(saves_first_, false),
                    .grow_at_ns = grow_at_ns()});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while

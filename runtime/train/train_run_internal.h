@@ -66,6 +66,7 @@ class TrainRun {
   Result<void> show_slow_paths();
   Result<void> load_state();
   Result<bool> load_snapshot();
+  Result<void> enter_generation();
   Result<void> start_afresh();
   Result<void> open_log();
   Result<void> begin_log();
@@ -150,6 +151,7 @@ class TrainRun {
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
+  bool saves_first_ = false;        // the state that a generation began from was in RAM alone
   std::optional<SaveCadence> cadence_;  // measures over all epochs
   bool survives_host_ = false;          // replicas of all snapshots are on other hosts
   FailureTally failures_;                // of the leader

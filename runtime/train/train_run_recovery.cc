@@ -139,7 +139,9 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   HF_TRY_VOID(make_standing());
   HF_TRY_VOID(count_redo());
-  if (!standing_.joined) return standing_.log_opened == true ? admit() : start();
+  // What a start decides about generations is in no file before the log is open.
+  if (standing_.log_opened != true) return start();
+  if (!standing_.joined) return admit();
   HF_TRY_VOID(take_seats(wish_));
   HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");

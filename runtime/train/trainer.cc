@@ -75,6 +75,7 @@ Result<ExitCode> Trainer::run_steps() {
   // A stop leaves out an evaluation that was due; it is made up for here.
   if (worker.state().step > 0 && evaluation_due(worker.state().step)) HF_TRY_VOID(evaluate());
   HF_TRY_VOID(prepare_saves());
+  if (parts_.saves_first) HF_TRY_VOID(save());
   HF_TRY_VOID(free_old_snapshots());
   while (worker.state().step < last_step) {
     HF_TRY(const StepOutcome outcome, step());

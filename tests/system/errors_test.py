@@ -930,6 +930,19 @@ class Errors(unittest.TestCase):
         self.saved_run()
         self.expect(self.train("--training.steps=6", "--optimizer.learning_rate=1e-4"))
 
+    def test_lineage_damaged(self):
+        self.saved_run()
+        (self.folder / "run" / "lineage.json").write_text("[1]")
+        self.expect(self.train())
+
+    def test_only_discarded(self):
+        self.saved_run()
+        checkpoints = self.folder / "run" / "checkpoints"
+        self.train(f"--run.resume={checkpoints / 'step-00000002'}", "--optimizer.learning_rate=1e-4",
+                   environment={"HOLDFAST_FAULTS": "step.before_vote@1=kill"})
+        shutil.rmtree(checkpoints / "step-00000002")
+        self.expect(self.train())
+
     def test_resume_must(self):
         self.expect(self.train("--run.resume=must"))
 

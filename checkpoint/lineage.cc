@@ -1,0 +1,139 @@
+#include "checkpoint/lineage.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/names.h"
+
+namespace holdfast {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* magic_key = "holdfast_lineage";
+constexpr std::uint64_t format_version = 1;
+
+Error damaged(const std::string& place, std::string_view what) {
+  return fail(
+      ExitCode::checkpoint,
+      "{} is damaged ({}): it says which checkpoints belong to the run and which to a future that was "
+      "left. Restore it from a copy, or remove it: then the greatest (generation, step) is the newest",
+      place, what);
+}
+
+Json to_json(const ParentCheckpoint& state) {
+  return {{"generation", state.generation}, {"step", state.step}};
+}
+
+bool read_state(const Json& json, ParentCheckpoint& state) {
+  const auto number = [&](const char* key, std::uint64_t& value) {
+    const auto found = json.find(key);
+    if (found == json.end() || !found->is_number_unsigned()) return false;
+    value = found->get<std::uint64_t>();
+    return true;
+  };
+  return json.is_object() && number("generation", state.generation) && number("step", state.step);
+}
+
+bool read_text(const Json& json, const char* key, std::string& text) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_string()) return false;
+  text = found->get<std::string>();
+  return true;
+}
+
+bool read_generation(const Json& json, Generation& generation) {
+  const auto number = json.find("generation"), parent = json.find("parent");
+  if (number == json.end() || !number->is_number_unsigned() || parent == json.end()) return false;
+  generation.number = number->get<std::uint64_t>();
+  return read_state(*parent, generation.parent) && read_text(json, "settings", generation.settings) &&
+         read_text(json, "reason", generation.reason);
+}
+
+}  // namespace
+
+const Generation* Lineage::find(std::uint64_t number) const {
+  const auto found = std::ranges::find(generations, number, &Generation::number);
+  return found == generations.end() ? nullptr : &*found;
+}
+
+std::vector<const Generation*> Lineage::ancestry() const {
+  std::vector<const Generation*> line;
+  // A parent has a lower number, whatever the file says, so this ends.
+  for (const Generation* at = find(current()); at != nullptr;) {
+    line.push_back(at);
+    at = at->parent.generation < at->number ? find(at->parent.generation) : nullptr;
+  }
+  return line;
+}
+
+bool Lineage::discards(const ParentCheckpoint& state) const {
+  if (state.generation >= current()) return false;
+  std::uint64_t last_step = std::numeric_limits<std::uint64_t>::max();
+  for (const Generation* each : ancestry()) {
+    if (each->number == state.generation) return state.step > last_step;
+    if (state.generation > each->parent.generation) return true;  // a branch that was left
+    last_step = std::min(last_step, each->parent.step);
+  }
+  return state.step > last_step;
+}
+
+std::string encode_lineage(const Lineage& lineage) {
+  Json json{{magic_key, format_version}, {"run_id", lineage.run_id}, {"generations", Json::array()}};
+  for (const Generation& each : lineage.generations) {
+    json["generations"].push_back({{"generation", each.number},
+                                   {"parent", to_json(each.parent)},
+                                   {"settings", each.settings},
+                                   {"reason", each.reason}});
+  }
+  if (lineage.newest_checkpoint.has_value()) json["newest_checkpoint"] = to_json(*lineage.newest_checkpoint);
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<Lineage> decode_lineage(std::string_view text, const std::string& place) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return damaged(place, "it is no JSON object");
+  const auto version = json.find(magic_key);
+  if (version == json.end() || !version->is_number_unsigned()) return damaged(place, magic_key);
+  if (version->get<std::uint64_t>() != format_version)
+    return damaged(place, "this program reads version 1 of it");
+  Lineage lineage;
+  if (!read_text(json, "run_id", lineage.run_id)) return damaged(place, "run_id");
+  const auto generations = json.find("generations");
+  if (generations == json.end() || !generations->is_array()) return damaged(place, "generations");
+  for (const Json& each : *generations) {
+    Generation generation;
+    if (!each.is_object() || !read_generation(each, generation) || generation.number <= lineage.current())
+      return damaged(place, "generations");
+    lineage.generations.push_back(std::move(generation));
+  }
+  if (const auto newest = json.find("newest_checkpoint"); newest != json.end()) {
+    lineage.newest_checkpoint.emplace();
+    if (!read_state(*newest, *lineage.newest_checkpoint)) return damaged(place, "newest_checkpoint");
+  }
+  return lineage;
+}
+
+Result<Lineage> read_lineage(Env& env, const std::string& run_directory) {
+  const std::string path = checkpoint_names::lineage(run_directory);
+  const Result<FileStatus> status = env.status(path);
+  if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+  if (!status->exists) return Lineage{};
+  const Result<std::string> text = env.read_text(path);
+  if (!text.ok()) return Error{ExitCode::checkpoint, text.error().message};
+  return decode_lineage(*text, path);
+}
+
+Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage) {
+  return env.replace_text(checkpoint_names::lineage(run_directory), encode_lineage(lineage));
+}
+
+Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {
+  HF_TRY(Lineage lineage, read_lineage(env, run_directory));
+  if (lineage.run_id != manifest.run_id) lineage = {.run_id = manifest.run_id};
+  lineage.newest_checkpoint = {.generation = manifest.generation, .step = manifest.step};
+  return write_lineage(env, run_directory, lineage);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,151 @@
+#include "checkpoint/lineage.h"
+
+#include <gmock/gmock.h>
+
+#include "checkpoint/candidates.h"
+#include "tests/checkpoint/saved_state.h"
+#include "tests/support/temporary_directory.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// 0 until step 100, then 1 until 150, where 2 went on; 3 went back to step 120 of 1.
+Lineage branched() {
+  return {.run_id = "run",
+          .generations = {{.number = 1, .parent = {.generation = 0, .step = 100}, .settings = "s"},
+                          {.number = 2, .parent = {.generation = 1, .step = 150}},
+                          {.number = 3, .parent = {.generation = 1, .step = 120}, .reason = "\"why\"\n"}},
+          .newest_checkpoint = ParentCheckpoint{.generation = 1, .step = 120}};
+}
+
+TEST(Lineage, DiscardsWhatTheRunHasLeft) {
+  const Lineage lineage = branched();
+  const struct {
+    std::uint64_t generation, step;
+    bool discarded;
+  } cases[] = {{0, 0, false},   {0, 100, false}, {0, 101, true}, {1, 101, false},
+               {1, 120, false}, {1, 121, true},  {2, 151, true}, {2, 1, true},
+               {3, 121, false}, {3, 999, false}, {4, 1, false}};
+  for (const auto& each : cases) {
+    EXPECT_EQ(lineage.discards({.generation = each.generation, .step = each.step}), each.discarded)
+        << each.generation << " " << each.step;
+  }
+  EXPECT_FALSE(Lineage{}.discards({.generation = 0, .step = 7}));
+  // A run that was begun from a checkpoint of generation 5 in another directory.
+  const Lineage forked{.run_id = "run",
+                       .generations = {{.number = 6, .parent = {.generation = 5, .step = 40}}}};
+  EXPECT_FALSE(forked.discards({.generation = 5, .step = 40}));
+  EXPECT_TRUE(forked.discards({.generation = 5, .step = 41}));
+  EXPECT_TRUE(forked.discards({.generation = 2, .step = 41}));
+}
+
+TEST(Lineage, GoesThroughItsText) {
+  EXPECT_EQ(decode_lineage(encode_lineage(branched()), "here").value(), branched());
+  EXPECT_EQ(decode_lineage(encode_lineage({}), "here").value(), Lineage{});
+}
+
+TEST(Lineage, DamageIsASentence) {
+  const std::string text = encode_lineage(branched());
+  for (std::size_t length = 0; length + 1 < text.size(); ++length) {
+    const Result<Lineage> read = decode_lineage(text.substr(0, length), "here");
+    ASSERT_FALSE(read.ok()) << length;
+    EXPECT_EQ(read.error().code, ExitCode::checkpoint);
+    EXPECT_THAT(read.error().message, HasSubstr("here is damaged"));
+  }
+  for (const char* bad : {"[]", "null", "{\"holdfast_lineage\":2}", "{\"holdfast_lineage\":1,\"run_id\":3}",
+                          "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[3]}",
+                          "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[{\"generation\":1}]}",
+                          "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[],"
+                          "\"newest_checkpoint\":[]}"}) {
+    EXPECT_FALSE(decode_lineage(bad, "here").ok()) << bad;
+  }
+  Lineage unordered = branched();
+  std::swap(unordered.generations[0], unordered.generations[2]);
+  EXPECT_FALSE(decode_lineage(encode_lineage(unordered), "here").ok());
+}
+
+class LineageStoreTest : public testing::Test {
+ protected:
+  LineageStoreTest() : store(posix_env(), faults, directory / "run") {}
+  std::string run() const { return directory / "run"; }
+  void save_step(std::uint64_t generation, std::uint64_t step) {
+    Manifest manifest = manifest_of_step(step);
+    manifest.generation = generation;
+    HF_ASSERT_OK(save(posix_env(), store, tiny_state(generation * 100 + step), manifest, 1));
+  }
+  // Generation 1 begins after step 20, while there are checkpoints up to step 40.
+  void go_back() {
+    for (const std::uint64_t step : {10, 20, 30, 40}) save_step(0, step);
+    Lineage lineage = read_lineage(posix_env(), run()).value();
+    EXPECT_EQ(lineage.newest_checkpoint, (ParentCheckpoint{.generation = 0, .step = 40}));
+    lineage.generations.push_back({.number = 1, .parent = {.generation = 0, .step = 20}});
+    HF_ASSERT_OK(write_lineage(posix_env(), run(), lineage));
+  }
+  std::uint64_t found_step() {
+    const auto found = find_checkpoint(posix_env(), run());
+    return found.ok() && found->has_value() ? (*found)->checkpoint.manifest().step : 0;
+  }
+  std::vector<std::string> visible() { return posix_env().list(run() + "/checkpoints").value(); }
+
+  TemporaryDirectory directory;
+  FaultPoints faults;
+  CheckpointStore store;
+};
+
+TEST_F(LineageStoreTest, TheNewestIsTheOneThatTheRunGoesOnFrom) {
+  go_back();
+  EXPECT_EQ(found_step(), 20U);
+  EXPECT_EQ(store.newest_directory(), store.checkpoint_directory(20));
+  std::vector<std::uint64_t> order;
+  const std::vector<CheckpointCandidate> candidates = list_candidates(posix_env(), run()).value();
+  for (const CheckpointCandidate& candidate : candidates) order.push_back(candidate.step);
+  EXPECT_THAT(order, ElementsAre(20, 10, 40, 30));
+  save_step(1, 25);
+  EXPECT_EQ(found_step(), 25U);
+  EXPECT_EQ(Checkpoint::open(posix_env(), store.checkpoint_directory(25))->manifest().parent,
+            (ParentCheckpoint{.generation = 0, .step = 20}));
+}
+
+TEST_F(LineageStoreTest, ADiscardedOneOfTheSameStepIsReplaced) {
+  go_back();
+  save_step(1, 30);
+  EXPECT_EQ(found_step(), 30U);
+  EXPECT_EQ(Checkpoint::open(posix_env(), store.checkpoint_directory(30))->manifest().generation, 1U);
+  EXPECT_EQ(visible().size(), 4U);
+}
+
+// Those of the run come first; what `keep` leaves free stays.
+TEST_F(LineageStoreTest, RetentionRemovesDiscardedOnesFirst) {
+  go_back();
+  HF_ASSERT_OK(store.retain(3));
+  EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020", "step-00000040"));
+  save_step(1, 25);
+  HF_ASSERT_OK(store.retain(3));
+  EXPECT_THAT(visible(), ElementsAre("step-00000010", "step-00000020", "step-00000025"));
+}
+
+TEST_F(LineageStoreTest, DiscardedOnesAloneAreNothingToGoOnFrom) {
+  go_back();
+  fs::remove_all(store.checkpoint_directory(10));
+  fs::remove_all(store.checkpoint_directory(20));
+  const auto found = find_checkpoint(posix_env(), run());
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(found.error().message, HasSubstr("up to step 40 of a future that the run has left"));
+  EXPECT_TRUE(find_checkpoint(posix_env(), store.checkpoint_directory(40)).ok()) << "unless it is named";
+}
+
+TEST_F(LineageStoreTest, ARecordOfAnotherRunSaysNothing) {
+  go_back();
+  Lineage lineage = read_lineage(posix_env(), run()).value();
+  lineage.run_id = "another";
+  HF_ASSERT_OK(write_lineage(posix_env(), run(), lineage));
+  EXPECT_EQ(found_step(), 40U);
+}
+
+}  // namespace
+}  // namespace holdfast
