@@ -64,8 +64,7 @@ std::string Rules::started() const {
 void Rules::check_tensor() {
   if (!is_power_of_two(facts_.tensor_lanes)) {
     problem("parallel.tensor_lanes",
-            "parallel.tensor_lanes = {} is no power of two: slices are added as a binary tree; start a new "
-            "run with {}",
+            "parallel.tensor_lanes = {} is no power of two: slices are added as a binary tree; give {}",
             facts_.tensor_lanes, std::bit_floor(static_cast<std::uint64_t>(facts_.tensor_lanes)));
   }
   if (layout_.tensor < 1) return;
@@ -77,7 +76,8 @@ void Rules::check_tensor() {
   } else if (facts_.tensor_lanes % layout_.tensor != 0 && is_power_of_two(facts_.tensor_lanes)) {
     problem("parallel.tensor",
             "parallel.tensor = {} does not divide parallel.tensor_lanes = {}: every rank needs a slice; "
-            "lower parallel.tensor to {}, or start a new run with more tensor lanes",
+            "lower parallel.tensor to {}, or give more parallel.tensor_lanes (a run that is resumed is then "
+            "cut anew)",
             layout_.tensor, facts_.tensor_lanes, facts_.tensor_lanes);
   }
 }
@@ -105,8 +105,8 @@ void Rules::check_slices() {
     const bool padded = std::string_view(split.key) == "model.vocabulary";
     problem(
         "parallel.tensor_lanes",
-        "parallel.tensor_lanes = {} (left out, it is parallel.tensor) does not divide {} = {}{}: {}; start a "
-        "new run with at most {} tensor lane{}",
+        "parallel.tensor_lanes = {} (left out, it is parallel.tensor) does not divide {} = {}{}: {}; give "
+        "at most {} tensor lane{}",
         lanes, split.key, split.value, padded ? " (with padding)" : "", split.why, largest,
         largest == 1 ? "" : "s");
   }
@@ -194,7 +194,7 @@ void Rules::check_lanes() {
   if (data() > facts_.lanes) {
     problem("",
             "{}, but parallel.lanes = {}: every data-parallel rank needs a lane; start at most {} ranks "
-            "(mpirun -np {}), or start a new run with more lanes",
+            "(mpirun -np {}), or give more parallel.lanes (a run that is resumed is then cut anew)",
             started(), facts_.lanes, ranks_for(facts_.lanes), ranks_for(facts_.lanes));
   }
   if (data() > Exchange::ranks_max) {

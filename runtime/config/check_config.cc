@@ -226,8 +226,8 @@ void Checker::check_lanes() {
     problem(
         {"parallel.data", "parallel.lanes"},
         fmt::format(
-            "{} is more than {}: every rank needs a lane; lower parallel.data, or start a new run with more "
-            "lanes",
+            "{} is more than {}: every rank needs a lane; lower parallel.data, or give more parallel.lanes "
+            "(a run that is resumed is then cut anew)",
             shown("parallel.data"), shown("parallel.lanes")));
   }
   if (parallel.data != 0 && parallel.data < config_.elastic.min_data_parallel) {

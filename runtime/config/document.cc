@@ -37,6 +37,12 @@ std::string sources_without_paths(const SourceList& sources) {
 
 constexpr std::string_view kTrainingSources = "data.sources";
 
+// A run may be cut anew, so its lanes may change; a state made with other lanes has other bits all the same.
+bool is_of_identity(const Option& option) {
+  return option.effect == ResumeEffect::forbidden || option.key == "parallel.lanes" ||
+         option.key == "parallel.tensor_lanes";
+}
+
 }  // namespace
 
 std::string dump_config(const Config& config, const std::map<std::string, std::string>& origin) {
@@ -74,7 +80,7 @@ std::vector<ConfigChange> diff_config(const Config& before, const Config& after)
 std::string config_identity(const Config& config) {
   std::string text;
   for (const Option& option : option_registry()) {
-    if (option.effect != ResumeEffect::forbidden) continue;
+    if (!is_of_identity(option)) continue;
     const std::string value = option.key == kTrainingSources ? sources_without_paths(config.data.sources)
                                                              : value_text(option, config);
     text += fmt::format("{} = {}\n", option.key, value);

@@ -23,7 +23,8 @@ struct ConfigChange {
 };
 std::vector<ConfigChange> diff_config(const Config& before, const Config& after);
 
-// Hash over the keys that are ResumeEffect::forbidden: two configs with equal identity describe the same run.
+// Hash over the keys that are ResumeEffect::forbidden, and the lanes: two configs with equal identity
+// describe the same run in the same cut.
 std::string config_identity(const Config& config);
 
 }  // namespace holdfast

@@ -140,14 +140,16 @@ std::vector<Option> training_options() {
 
 std::vector<Option> parallel_options() {
   return {
-      integer("parallel.lanes", HF_FIELD(parallel.lanes), "lanes", {0, 65536}, kForbidden,
-              "Logical data-parallel shape, which decides the bits and bounds the ranks; 0 = parallel.data, "
-              "else 8"),
       integer(
-          "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kForbidden,
+          "parallel.lanes", HF_FIELD(parallel.lanes), "lanes", {0, 65536}, kNumeric,
+          "Logical data-parallel shape, which decides the bits, the global batch and bounds the ranks; 0 = "
+          "parallel.data, else 8; on resume the stored one, and another value cuts the run anew"),
+      integer(
+          "parallel.tensor_lanes", HF_FIELD(parallel.tensor_lanes), "slices", {0, 16}, kNumeric,
           "Logical tensor-parallel shape: into so many slices every split tensor is cut, which decides the "
-          "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1. A rank with several "
-          "of "
+          "bits and bounds parallel.tensor; a power of two; 0 = parallel.tensor, else 1; on resume the "
+          "stored one, and "
+          "another value cuts the run anew. A rank with several of "
           "them keeps a part of every sum for each"),
       integer("parallel.data", HF_FIELD(parallel.data), "ranks", {0, 65536}, kSafe,
               "Data-parallel degree; 0 = ranks / (tensor x pipeline). Decides parallel.lanes when a run "

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "runtime/model/tensor_runs.h"
 
@@ -34,12 +36,24 @@ struct Range {
 }  // namespace
 
 TensorReader::TensorReader(Checkpoint& checkpoint, std::vector<ParameterSpec> parameters, int threads)
-    : checkpoint_(&checkpoint), threads_(threads) {
+    : TensorReader({.place = checkpoint.directory(),
+                    .tensors = checkpoint.tensors(),
+                    .read =
+                        [&checkpoint, threads](std::span<const Checkpoint::Wanted> wanted) {
+                          return checkpoint.read(wanted, threads);
+                        }},
+                   std::move(parameters)) {
+  checkpoint_ = &checkpoint;
+  threads_ = threads;
+}
+
+TensorReader::TensorReader(StoredTensors source, std::vector<ParameterSpec> parameters)
+    : source_(std::move(source)) {
   for (ParameterSpec& parameter : parameters) {
     std::string name = parameter.name;
     parameters_.emplace(std::move(name), std::move(parameter));
   }
-  for (ShardSpec& whole : checkpoint.tensors()) {
+  for (ShardSpec& whole : source_.tensors) {
     if (whole.slice == 0) stored_.emplace(std::pair(whole.tensor, whole.kind), std::move(whole));
   }
 }
@@ -48,7 +62,7 @@ Result<const ShardSpec*> TensorReader::find(const std::string& tensor, const std
   const auto found = stored_.find({tensor, kind});
   if (found != stored_.end()) return &found->second;
   return fail(ExitCode::checkpoint, "{} holds no tensor '{}' ({}); use a checkpoint of a model that has it",
-              checkpoint_->directory(), tensor, kind);
+              source_.place, tensor, kind);
 }
 
 Result<const ParameterSpec*> TensorReader::parameter_of(const ShardSpec& stored) const {
@@ -57,8 +71,7 @@ Result<const ParameterSpec*> TensorReader::parameter_of(const ShardSpec& stored)
   return fail(ExitCode::checkpoint,
               "{}: tensor '{}' ({}) of shape [{}] is stored in {} slices, but the model has no such tensor; "
               "its slices cannot be put together without the config that made them",
-              checkpoint_->directory(), stored.tensor, stored.kind, fmt::join(stored.global_shape, ", "),
-              stored.slices);
+              source_.place, stored.tensor, stored.kind, fmt::join(stored.global_shape, ", "), stored.slices);
 }
 
 bool TensorReader::has_slices_of(const ShardSpec& wanted) const {
@@ -92,12 +105,12 @@ Result<void> TensorReader::read(const std::string& tensor, const std::string& ki
     ranges[slice].begin = blocks.first_element();
     if (runs.size() == 1 && blocks.byte_count() == target.size()) {
       wanted.push_back({std::move(blocks), target});
-      return checkpoint_->read(wanted, threads_);
+      return source_.read(wanted);
     }
     of_slices_[slice].resize(blocks.byte_count());
     wanted.push_back({std::move(blocks), of_slices_[slice]});
   }
-  HF_TRY_VOID(checkpoint_->read(wanted, threads_));
+  HF_TRY_VOID(source_.read(wanted));
   for (const TensorRun& each : runs) {
     const auto slice = static_cast<std::size_t>(each.slice);
     std::memcpy(target.data() + (each.run.tensor_offset - first) * element_bytes,
@@ -113,8 +126,8 @@ Result<void> TensorReader::check_shape(const ShardSpec& stored, const ShardSpec&
       ExitCode::checkpoint,
       "{}: tensor '{}' ({}) exists as {} of shape [{}], but {} of shape [{}] is wanted; use the model keys "
       "that the state was made with",
-      checkpoint_->directory(), wanted.tensor, wanted.kind, name_of(stored.dtype),
-      fmt::join(stored.global_shape, ", "), name_of(wanted.dtype), fmt::join(wanted.global_shape, ", "));
+      source_.place, wanted.tensor, wanted.kind, name_of(stored.dtype), fmt::join(stored.global_shape, ", "),
+      name_of(wanted.dtype), fmt::join(wanted.global_shape, ", "));
 }
 
 Result<void> TensorReader::read_piece(const ShardSpec& wanted, std::span<std::byte> target) {
@@ -122,7 +135,7 @@ Result<void> TensorReader::read_piece(const ShardSpec& wanted, std::span<std::by
   HF_TRY_VOID(check_shape(*stored, wanted));
   if (stored->slices == wanted.slices) {
     const Checkpoint::Wanted piece{.spec = wanted, .target = target};
-    return checkpoint_->read({&piece, 1}, threads_);
+    return source_.read({&piece, 1});
   }
   HF_TRY(const ParameterSpec* parameter, parameter_of(*stored));
   const std::uint64_t element_bytes = bytes_of(wanted.dtype);
@@ -147,6 +160,51 @@ Result<void> TensorReader::read_piece(const ShardSpec& wanted, std::span<std::by
     }
   }
   return {};
+}
+
+std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parameters,
+                                        const std::vector<ShardSpec>& wanted, std::uint32_t stored_slices) {
+  std::map<std::string_view, const ParameterSpec*> parameter_of;
+  for (const ParameterSpec& parameter : parameters) parameter_of.emplace(parameter.name, &parameter);
+  struct Slice {
+    ShardSpec spec;
+    std::map<std::uint64_t, std::uint64_t> blocks = {};  // of each run of blocks: the first, and its end
+    // Runs come almost in order, so there are few of them at any time.
+    void add(std::uint64_t first, std::uint64_t end) {
+      auto next = blocks.upper_bound(first);
+      if (next != blocks.begin() && std::prev(next)->second >= first) first = (--next)->first;
+      for (; next != blocks.end() && next->first <= end; next = blocks.erase(next))
+        end = std::max(end, next->second);
+      blocks[first] = end;
+    }
+  };
+  std::map<std::tuple<std::string, std::string, int>, Slice> slices;
+  for (const ShardSpec& piece : wanted) {
+    const ParameterSpec& parameter = *parameter_of.at(piece.tensor);
+    ShardSpec stored = piece;
+    stored.slices = parameter.cut == Cut::none ? 1 : stored_slices;
+    for (const SliceRun& run :
+         runs_of_slice(parameter, static_cast<int>(piece.slice), static_cast<int>(piece.slices),
+                       piece.first_element(), piece.element_count())) {
+      for (const TensorRun& each :
+           runs_of_tensor(parameter, static_cast<int>(stored.slices), run.tensor_offset, run.count)) {
+        stored.slice = static_cast<std::uint32_t>(each.slice);
+        Slice& slice =
+            slices.try_emplace({piece.tensor, piece.kind, each.slice}, Slice{stored}).first->second;
+        const std::uint64_t end = each.run.slice_offset + each.run.count;
+        slice.add(each.run.slice_offset / block_elements, (end + block_elements - 1) / block_elements);
+      }
+    }
+  }
+  std::vector<ShardSpec> pieces;
+  for (auto& [key, slice] : slices) {
+    for (const auto& [first, end] : slice.blocks) {
+      ShardSpec& piece = pieces.emplace_back(slice.spec);
+      piece.first_block = first;
+      piece.block_count = end - first;
+    }
+  }
+  return pieces;
 }
 
 }  // namespace holdfast

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -17,9 +18,17 @@
 
 namespace holdfast {
 
-// Threads: one at a time. Every byte read was verified by the checkpoint.
+// What a TensorReader reads from: a checkpoint, or a RAM snapshot.
+struct StoredTensors {
+  std::string place;               // for sentences
+  std::vector<ShardSpec> tensors;  // whole, all slices
+  std::function<Result<void>(std::span<const Checkpoint::Wanted>)> read;
+};
+
+// Threads: one at a time. Every byte read was verified by what it is read from.
 class TensorReader {
  public:
+  TensorReader(StoredTensors source, std::vector<ParameterSpec> parameters);
   // `checkpoint` outlives it; `parameters` say how the model's tensors are cut into slices. Chunks are read
   // on `threads` threads.
   TensorReader(Checkpoint& checkpoint, std::vector<ParameterSpec> parameters, int threads = 1);
@@ -35,6 +44,7 @@ class TensorReader {
   // tensor is of another shape or type.
   Result<void> read_piece(const ShardSpec& wanted, std::span<std::byte> target);
   // What of the checkpoint was not read: every byte against its checksum, and that nothing is missing.
+  // For a checkpoint.
   Result<void> verify_rest() { return checkpoint_->verify(threads_); }
   // Whether it is stored in as many slices.
   bool has_slices_of(const ShardSpec& wanted) const;
@@ -44,12 +54,18 @@ class TensorReader {
   Result<const ParameterSpec*> parameter_of(const ShardSpec& stored) const;
   Result<void> check_shape(const ShardSpec& stored, const ShardSpec& wanted) const;
 
-  Checkpoint* checkpoint_;
-  int threads_;
+  StoredTensors source_;
+  Checkpoint* checkpoint_ = nullptr;  // null: it reads from something else
+  int threads_ = 1;
   std::map<std::string, ParameterSpec> parameters_;
   std::map<std::pair<std::string, std::string>, ShardSpec> stored_;
   std::vector<std::vector<std::byte>> of_slices_;  // whole blocks around what is wanted
   std::vector<std::byte> rows_;                    // of the whole tensor, around a piece of another cut
 };
+
+// What of a state that is stored in `stored_slices` slices holds the pieces that a run with another number of
+// them wants: whole blocks, each once. Pure.
+std::vector<ShardSpec> pieces_in_slices(const std::vector<ParameterSpec>& parameters,
+                                        const std::vector<ShardSpec>& wanted, std::uint32_t stored_slices);
 
 }  // namespace holdfast

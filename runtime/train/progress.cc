@@ -82,7 +82,8 @@ void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, st
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
   EventLine& line = log_->line().begin("step", env_->wall_time_us());
   line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
-  line.field("learning_rate", outcome.learning_rate).field("tokens", outcome.step * setup_.tokens_per_step);
+  line.field("learning_rate", outcome.learning_rate)
+      .field("tokens", setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step);
   line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
   line.field("data_digest", hex_text(data_digest).view());
   log_->write(line);

@@ -29,6 +29,7 @@ class Progress {
     // Called when a step beats `peak_flops`, with what it reached: a peak that was measured while the machine
     // was busy is none. Steps are compared with the larger rate from then on.
     std::function<void(double flops)> peak_beaten = {};
+    std::uint64_t first_step = 0, first_tokens = 0;  // made before; with other lanes a step has other tokens
   };
   // The log outlives it, from one epoch of the run to the next.
   Progress(Env& env, EventQueue& log, Setup setup, bool speaks);

@@ -7,6 +7,7 @@
 #include "parallel/agreement.h"
 #include "parallel/device_wait.h"
 #include "runtime/config/document.h"
+#include "runtime/config/loader.h"
 #include "runtime/core/tell.h"
 #include "runtime/exchange/tensor_reader.h"
 #include "runtime/model/parameters.h"
@@ -75,23 +76,42 @@ Result<void> check_same_model(const Config& stored, const Config& wanted, const 
               directory, differences);
 }
 
+// `pieces`, cut into this run's slices, from tensors that are stored in other ones.
+Result<void> read_cut_anew(Worker& worker, const std::vector<OwnedState>& pieces, TensorReader& tensors) {
+  return write_state(
+      worker.host_access(), pieces,
+      [&](std::span<const OwnedState> parts, std::span<const std::span<std::byte>> targets) -> Result<void> {
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          mark(worker.watch());  // slow is not stuck
+          HF_TRY_VOID(tensors.read_piece(parts[i].spec, targets[i]));
+        }
+        return {};
+      });
+}
+
 // The weights alone, cut into this run's slices, whatever they were saved in.
 Result<void> read_weights(Worker& worker, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
   HF_TRY(const Config stored, config_of_checkpoint(worker.env(), checkpoint));
   HF_TRY_VOID(check_same_model(stored, worker.config(), directory));
   TensorReader tensors(checkpoint, parameter_specs(worker.spec()), worker.host_threads());
-  const auto fill = [&](std::span<const OwnedState> parts,
-                        std::span<const std::span<std::byte>> targets) -> Result<void> {
-    for (std::size_t i = 0; i < parts.size(); ++i) HF_TRY_VOID(tensors.read_piece(parts[i].spec, targets[i]));
-    return {};
-  };
-  return write_state(worker.host_access(), of_kind(worker.optimizer().state(), "weight"), fill);
+  return read_cut_anew(worker, of_kind(worker.optimizer().state(), "weight"), tensors);
+}
+
+Result<Config> config_of(Worker& worker, const Manifest& manifest, const std::string& place) {
+  Result<LoadedConfig> loaded = load_stored_config(worker.env(), manifest.config, place + " (stored config)");
+  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  return loaded->config;
 }
 
 // The RunState of a manifest, if it is of this run and its data are still there; `place` is for the sentence.
-Result<RunState> checked_state(Worker& worker, const Manifest& manifest, const std::string& place) {
-  if (manifest.identity != config_identity(worker.config())) {
+// `stored`: the config in it. The lanes may be others than this run's.
+Result<RunState> checked_state(Worker& worker, const Manifest& manifest, const Config& stored,
+                               const std::string& place) {
+  Config expected = worker.config();
+  expected.parallel.lanes = stored.parallel.lanes;
+  expected.parallel.tensor_lanes = stored.parallel.tensor_lanes;
+  if (manifest.identity != config_identity(expected)) {
     return fail(
         ExitCode::checkpoint,
         "{}: the manifest is of a run with other forbidden keys than its own stored config says; it was put "
@@ -108,13 +128,43 @@ Result<RunState> checked_state(Worker& worker, const Manifest& manifest, const s
               place, to_hex(state.data_fingerprint), to_hex(fingerprint));
 }
 
+bool is_cut_alike(const Worker& worker, const Config& stored) {
+  return stored.parallel.tensor_lanes == worker.config().parallel.tensor_lanes;
+}
+
 Result<void> read_owned(Worker& worker, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
-  HF_TRY(const RunState state, checked_state(worker, checkpoint.manifest(), directory));
-  HF_TRY_VOID(
-      read_state(worker.host_access(), worker.optimizer().state(), checkpoint, worker.host_threads()));
+  HF_TRY(const Config stored, config_of(worker, checkpoint.manifest(), directory));
+  HF_TRY(const RunState state, checked_state(worker, checkpoint.manifest(), stored, directory));
+  const std::vector<OwnedState> pieces = worker.optimizer().state();
+  if (is_cut_alike(worker, stored)) {
+    HF_TRY_VOID(read_state(worker.host_access(), pieces, checkpoint, worker.host_threads()));
+  } else {
+    TensorReader tensors(checkpoint, parameter_specs(worker.spec()), worker.host_threads());
+    HF_TRY_VOID(read_cut_anew(worker, pieces, tensors));
+  }
   worker.state() = state;
   return {};
+}
+
+// What this rank owns, in the slices in which the snapshot has it.
+std::vector<ShardSpec> wanted_of_snapshot(Worker& worker, const Config& stored) {
+  std::vector<ShardSpec> wanted;
+  for (const OwnedState& piece : worker.optimizer().state()) wanted.push_back(piece.spec);
+  if (is_cut_alike(worker, stored)) return wanted;
+  return pieces_in_slices(parameter_specs(worker.spec()), wanted,
+                          static_cast<std::uint32_t>(stored.parallel.tensor_lanes));
+}
+
+// `wanted`: what of it this rank needs, as wanted_of_snapshot() has it; all of that is in the set.
+Result<void> read_set(Worker& worker, const Config& stored, const std::string& place,
+                      const std::vector<ShardSpec>& wanted, SnapshotSet& set) {
+  const auto read = [&](std::span<const Checkpoint::Wanted> parts) { return set.read(parts); };
+  const std::vector<OwnedState> pieces = worker.optimizer().state();
+  if (is_cut_alike(worker, stored)) return read_state(worker.host_access(), pieces, read);
+  TensorReader tensors({.place = place, .tensors = whole_slices(wanted), .read = read},
+                       parameter_specs(worker.spec()));
+  return read_cut_anew(worker, pieces, tensors);
 }
 
 // All ranks together, also where one has met an error: the RunState, once the owned state is read.
@@ -122,12 +172,13 @@ Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const s
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
   SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(memory_id), step);
   HF_TRY(const std::string manifest_text, share_manifest(worker, set));
-  HF_TRY_VOID(fetch_missing_parts(worker, set));
   if (manifest_text.empty()) return set.why_empty(worker.env(), step);
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
-  HF_TRY(const RunState state, checked_state(worker, manifest, place));
-  HF_TRY_VOID(read_state(worker.host_access(), worker.optimizer().state(),
-                         [&](std::span<const Checkpoint::Wanted> wanted) { return set.read(wanted); }));
+  HF_TRY(const Config stored, config_of(worker, manifest, place));
+  const std::vector<ShardSpec> wanted = wanted_of_snapshot(worker, stored);
+  HF_TRY_VOID(fetch_missing_parts(worker, set, wanted));
+  HF_TRY(const RunState state, checked_state(worker, manifest, stored, place));
+  HF_TRY_VOID(read_set(worker, stored, place, wanted, set));
   for (const std::string& damage : set.damages())
     tell("{}; the replica of its rank's snapshot is sound and is used", damage);
   return state;

@@ -47,10 +47,12 @@ ShardSpec spec_of(const Request& request, ShardSpec spec) {
 
 class PartExchange {
  public:
-  PartExchange(Worker& worker, SnapshotSet& set)
-      : worker_(worker), set_(set), communicator_(worker.communicator()), waiter_(patient_waiter(worker)) {
-    for (const OwnedState& piece : worker.optimizer().state()) wanted_.push_back(piece.spec);
-  }
+  PartExchange(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted)
+      : worker_(worker),
+        set_(set),
+        communicator_(worker.communicator()),
+        waiter_(patient_waiter(worker)),
+        wanted_(std::move(wanted)) {}
 
   Result<void> run() {
     HF_TRY(const bool needed, find_servers());
@@ -186,8 +188,8 @@ class PartExchange {
 
 }  // namespace
 
-Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set) {
-  return PartExchange(worker, set).run();
+Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted) {
+  return PartExchange(worker, set, std::move(wanted)).run();
 }
 
 Result<std::string> share_manifest(Worker& worker, const SnapshotSet& set) {

@@ -9,11 +9,11 @@
 
 namespace holdfast {
 
-// All ranks together; `set`: what this rank's host has of one step. Every rank adds to its set what it owns
-// in the run as it is now and its host does not have; each part is verified where it lies, and sent once to
-// each rank that needs it. ExitCode::communication, or on some ranks ExitCode::checkpoint where a part is
-// nowhere, or damaged where it is.
-Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set);
+// All ranks together; `set`: what this rank's host has of one step. Every rank adds to its set what of
+// `wanted` its host does not have; each part is verified where it lies, and sent once to each rank that needs
+// it. ExitCode::communication, or on some ranks ExitCode::checkpoint where a part is nowhere, or damaged
+// where it is.
+Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted);
 
 // Of the first rank that has one, to all; empty where none has.
 Result<std::string> share_manifest(Worker& worker, const SnapshotSet& set);

@@ -86,7 +86,10 @@ Result<void> TrainRun::open_log() {
                       .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
                       .peak_flops = standing_.gemm_peak * ranks,
                       .tokens_per_step = worker_->tokens_per_step(),
-                      .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); }},
+                      .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
+                      .first_step = step(),
+                      .first_tokens = worker_->state().data_cursor *
+                                      static_cast<std::uint64_t>(config_.training.sequence_length)},
       first_);
   Result<void> outcome;
   if (first_ && !opened_before) outcome = begin_log();

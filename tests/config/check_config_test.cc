@@ -88,7 +88,8 @@ std::vector<BadPair> run_table() {
        {},
        "run.toml:5:32  error  parallel.data = 4 (run.toml:5:32) is more than parallel.lanes = 2 "
        "(run.toml:5:22): every "
-       "rank needs a lane; lower parallel.data, or start a new run with more lanes"},
+       "rank needs a lane; lower parallel.data, or give more parallel.lanes (a run that is resumed is then "
+       "cut anew)"},
       {"checkpoint = { every = \"100ms\" }\n",
        {},
        "run.toml:5:24  error  checkpoint.every = \"100ms\" (run.toml:5:24) is shorter than a second: give a "

@@ -1,5 +1,8 @@
 #include "runtime/exchange/tensor_reader.h"
 
+#include <set>
+
+#include "runtime/model/tensor_runs.h"
 #include "tests/exchange/exchange_fixture.h"
 
 namespace holdfast {
@@ -37,6 +40,43 @@ TEST_P(TensorReaderTest, AnyElementsOfAnyCut) {
           ASSERT_EQ(values[i], value_at(parameter.name, first + i))
               << parameter.name << " in " << lanes << " slices, element " << first + i;
         }
+      }
+    }
+  }
+}
+
+// What is wanted of one cut, in another one: all blocks that hold an element of it, none twice, none else.
+TEST_P(TensorReaderTest, PiecesInOtherSlices) {
+  for (const int from : {1, 2, 4}) {
+    for (const int to : {1, 2, 4}) {
+      for (const ParameterSpec& parameter : parameter_specs(small_spec(GetParam(), to))) {
+        const int slices = parameter.cut == Cut::none ? 1 : to,
+                  stored = parameter.cut == Cut::none ? 1 : from;
+        ShardSpec wanted{.tensor = parameter.name,
+                         .kind = "moment1",
+                         .global_shape = parameter.shape,
+                         .slice = static_cast<std::uint32_t>(slices / 2),
+                         .slices = static_cast<std::uint32_t>(slices)};
+        wanted.block_count = wanted.slice_blocks();
+        std::set<std::pair<int, std::uint64_t>> expected, found;
+        for (std::uint64_t element = 0; element < wanted.element_count(); ++element) {
+          const std::uint64_t place =
+              runs_of_slice(parameter, slices / 2, slices, element, 1).front().tensor_offset;
+          const TensorRun run = runs_of_tensor(parameter, stored, place, 1).front();
+          expected.emplace(run.slice, run.run.slice_offset / block_elements);
+        }
+        std::size_t blocks = 0;
+        for (const ShardSpec& piece :
+             pieces_in_slices({parameter}, {wanted, wanted}, static_cast<std::uint32_t>(from))) {
+          EXPECT_EQ(piece.kind, "moment1");
+          EXPECT_EQ(piece.slices, static_cast<std::uint32_t>(stored));
+          EXPECT_LE(piece.first_block + piece.block_count, piece.slice_blocks());
+          blocks += piece.block_count;
+          for (std::uint64_t i = 0; i < piece.block_count; ++i)
+            found.emplace(static_cast<int>(piece.slice), piece.first_block + i);
+        }
+        EXPECT_EQ(found, expected) << parameter.name << " from " << from << " to " << to;
+        EXPECT_EQ(blocks, expected.size());
       }
     }
   }

@@ -78,22 +78,21 @@ TEST(Layout, TensorLanesSplitEverythingEvenly) {
        small,
        "parallel.tensor",
        "parallel.tensor = 8 does not divide parallel.tensor_lanes = 4: every rank needs a slice; lower "
-       "parallel.tensor to 4, or start a new run with more tensor lanes"},
+       "parallel.tensor to 4, or give more parallel.tensor_lanes (a run that is resumed is then cut anew)"},
       {{},
        with([](LayoutFacts& facts) { facts.tensor_lanes = 6; }),
        "parallel.tensor_lanes",
-       "parallel.tensor_lanes = 6 is no power of two: slices are added as a binary tree; start a new run "
-       "with 4"},
+       "parallel.tensor_lanes = 6 is no power of two: slices are added as a binary tree; give 4"},
       {{},
        with([](LayoutFacts& facts) { facts.heads = 6; }),
        "parallel.tensor_lanes",
        "parallel.tensor_lanes = 4 (left out, it is parallel.tensor) does not divide model.heads = 6: every "
-       "slice has the same number of heads; start a new run with at most 2 tensor lanes"},
+       "slice has the same number of heads; give at most 2 tensor lanes"},
       {{},
        with([](LayoutFacts& facts) { facts.kv_heads = 1; }),
        "parallel.tensor_lanes",
        "parallel.tensor_lanes = 4 (left out, it is parallel.tensor) does not divide model.kv_heads = 1: "
-       "every slice has the key/value heads of its heads; start a new run with at most 1 tensor lane"},
+       "every slice has the key/value heads of its heads; give at most 1 tensor lane"},
       {{},
        with([](LayoutFacts& facts) { facts.feed_forward = 190; }),
        "parallel.tensor_lanes",
@@ -164,7 +163,7 @@ TEST(Layout, EveryRankHasItsPlace) {
        small,
        "",
        "9 ranks were started, but parallel.lanes = 8: every data-parallel rank needs a lane; start at most 8 "
-       "ranks (mpirun -np 8), or start a new run with more lanes"},
+       "ranks (mpirun -np 8), or give more parallel.lanes (a run that is resumed is then cut anew)"},
       {{.ranks = 20, .pipeline = 2, .spares = 2}, small, "", "start at most 18 ranks (mpirun -np 18)"},
       {{.ranks = 2 * 1537, .pipeline = 2},
        with([](LayoutFacts& facts) { facts.lanes = 4096; }),

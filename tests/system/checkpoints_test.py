@@ -2,6 +2,7 @@
 and computed by foreign_model.py, which shares nothing with holdfast."""
 import json
 import re
+import shutil
 import struct
 import unittest
 
@@ -153,6 +154,48 @@ class CheckpointsTest(unittest.TestCase):
         self.assertEqual(mismatches["embedding.position.weight"], "only in B")
         self.assertIn("[64, 32] in A", mismatches["layers.0.attention.qkv.weight"])
         self.assertEqual(found["config"]["model.style"], ['"llama"', '"gpt2"'])
+
+    # going back, and cutting anew
+
+    def test_a_run_that_went_back(self):
+        """Six steps, back to step 3 with another learning rate, dead in step 5: the checkpoint of step 6 is discarded."""
+        run = self.scene.run("went-back", [*SHORT, *LLAMA])
+        run.start(2).expect_exit(0)
+        early, late = run.checkpoints()
+        old = harness.program_output("digest", early)
+        back = [f"--run.resume={early}", "--optimizer.learning_rate=1e-4"]
+        run.start(overrides=back, faults="step.before_vote@2=kill").wait()
+        found = json_of("inspect", run.directory)
+        self.assertEqual((found["step"], found["generation"]), (3, 0))
+        self.assertEqual([(entry["step"], entry["discarded"]) for entry in found["checkpoints"]], [(3, False), (6, True)])
+        self.assertRegex(harness.program_output("inspect", run.directory), r"\n +6 +0 \(discarded\)")
+        self.assertEqual(run.digest(), old)
+        self.assertEqual(harness.program_output("verify", run.directory).count("whole"), 2)
+        left = harness.program_output("digest", late)
+        # With the same words, it goes on; the save of step 6 takes the place of the old one.
+        self.assertIn("(step 3)", run.start(2, overrides=back).expect_exit(0))
+        self.assertNotEqual(run.digest(), left)
+        self.assertEqual([entry["generation"] for entry in json_of("inspect", run.directory)["checkpoints"]], [1, 0])
+
+    def test_a_run_that_is_cut_anew(self):
+        """From one slice to two, with tensor parallelism: announced, no element changed, the same bits on one rank."""
+        run = self.scene.run("cut", [*SHORT, *LLAMA, *ONE_SLICE, "--training.steps=3", "--optimizer.warmup_steps=1"])
+        run.start(2).expect_exit(0)
+        ends = {}
+        for ranks, layout in ((1, []), (2, ["--parallel.tensor=2"]), (4, ["--parallel.tensor=2", "--parallel.lanes=4"])):
+            lanes = [] if ranks == 4 else ["--parallel.lanes=4"]
+            copy = self.scene.run(f"cut-{ranks}", run.overrides)
+            shutil.copytree(run.directory, copy.directory)
+            told = copy.start(ranks, overrides=["--training.steps=6", "--parallel.tensor_lanes=2", *lanes, *layout]).expect_exit(0)
+            self.assertIn("resume: parallel.tensor_lanes: 1 -> 2  (numeric", told)
+            self.assertIn("resume: parallel.lanes: 2 -> 4  (numeric", told)
+            self.assertIn("generation 1 begins after step 3 (changed: parallel.lanes, parallel.tensor_lanes)", told)
+            ends[ranks] = copy.digest()
+        self.assertEqual(len(set(ends.values())), 1)
+        # Without the keys, and with them, it stays as it was cut.
+        told = copy.start(overrides=["--training.steps=7", "--parallel.lanes=0", "--parallel.tensor_lanes=0"]).expect_exit(0)
+        self.assertNotIn("generation", told)
+        self.assertEqual(json_of("inspect", copy.directory)["tensor_lanes"], 2)
 
     # export and import
 

@@ -930,6 +930,14 @@ class Errors(unittest.TestCase):
         self.saved_run()
         self.expect(self.train("--training.steps=6", "--optimizer.learning_rate=1e-4"))
 
+    def test_recut_too_many_slices(self):
+        self.saved_run()
+        self.expect(self.train("--training.steps=6", "--parallel.tensor_lanes=8"))
+
+    def test_recut_too_few_lanes(self):
+        self.saved_run()
+        self.expect(self.mpirun(2, "train", "run.toml", "--training.steps=6", "--parallel.lanes=1"))
+
     def test_lineage_damaged(self):
         self.saved_run()
         (self.folder / "run" / "lineage.json").write_text("[1]")
