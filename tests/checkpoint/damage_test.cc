@@ -165,7 +165,7 @@ TEST_F(DamageTest, SwappedStaleAndDuplicatedFilesAreFound) {
       ++exchanges;
     }
   }
-  EXPECT_EQ(exchanges, 3 * 5);
+  EXPECT_EQ(exchanges, 3 * 6) << "files of the two checkpoints, and lineage.json";
   EXPECT_EQ(found_step(), 2);
 }
 
