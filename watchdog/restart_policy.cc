@@ -35,12 +35,13 @@ int starts_without_progress(std::span<const StartEnd> starts) {
   return count;
 }
 
-// Starts at the end of the list that ended like the last one.
+// Returns how many starts at the end of the list ended like the last one. The log of a rank that is killed
+// may lack its last step, so two ends that are a step apart are at the same place.
 int starts_with_same_fault(std::span<const StartEnd> starts) {
   const StartEnd& last = starts.back();
   if (last.kind.empty()) return 0;
   const auto other = std::find_if(starts.rbegin(), starts.rend(), [&](const StartEnd& start) {
-    return start.kind != last.kind || start.step != last.step;
+    return start.kind != last.kind || start.step > last.step + 1 || last.step > start.step + 1;
   });
   return static_cast<int>(other - starts.rbegin());
 }

@@ -34,7 +34,7 @@ struct StartEnd {
 
 struct RestartLimits {
   int without_progress = 5;  // so many starts in a row that reach no new step are enough
-  int same_fault = 3;        // that end at the same step in the same way
+  int same_fault = 3;        // that end at the same step, or one beside it, in the same way
   std::int64_t first_delay_ms = 1'000;
   std::int64_t longest_delay_ms = 60'000;
 };

@@ -108,8 +108,13 @@ TEST(RestartPolicy, StopsWhenTheSameStepFailsTheSameWay) {
 
 TEST(RestartPolicy, AnotherRankOrAnotherStepIsAnotherFault) {
   EXPECT_TRUE(after({died(0, 11), died(11, 11), died(11, 11, "rank 2")}).restart);
-  EXPECT_TRUE(after({died(0, 11), died(11, 12), died(12, 12)}).restart);
+  EXPECT_TRUE(after({died(0, 11), died(11, 13), died(13, 13)}).restart);
   EXPECT_TRUE(after({died(0, 11), mpirun_killed(11, 11), died(11, 11)}).restart);
+}
+
+TEST(RestartPolicy, TheLastStepMayBeMissingInTheLogOfTheKilled) {
+  EXPECT_FALSE(after({died(0, 10), died(10, 11), died(11, 11)}).restart);
+  EXPECT_FALSE(after({died(0, 11), died(11, 10), died(10, 11)}).restart);
 }
 
 TEST(RestartPolicy, AKilledLauncherSaysNothingAboutTheRun) {
