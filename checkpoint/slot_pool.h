@@ -7,11 +7,11 @@
 //   pool.keep(name, std::move(memory));             // at the end of the epoch
 //
 // A slot may be taken when it is of the run, when it is not the one copy of a part of the step that must stay
-// (needed_snapshots()), and when no living process holds it (SharedMemory::hold): those that this object keeps come first, then those that the
-// dead left on this host. It is unsealed before it gets its new name, so a process that is killed at any
-// point leaves either the old slot, which is of no use, or one that is not sealed and goes with the others of
-// the run. The step that must stay is never touched. Several ranks of a host may take slots at the same time:
-// a slot has one name, and one of them renames it.
+// (needed_snapshots()), and when no living process holds it (SharedMemory::hold): those that this object
+// keeps come first, then those that the dead left on this host. It is unsealed before it gets its new name,
+// so a process that is killed at any point leaves either the old slot, which is of no use, or one that is not
+// sealed and goes with the others of the run. The step that must stay is never touched. Several ranks of a
+// host may take slots at the same time: a slot has one name, and one of them renames it.
 //
 // Threads: one at a time.
 #pragma once
@@ -65,7 +65,7 @@ class SlotPool {
 
   Digest run_;
   std::uint64_t writer_ = 0;
-  std::set<std::string> needed_;  // names of what must stay
+  std::set<std::string> needed_;                               // names of what must stay
   std::map<std::string, std::unique_ptr<SharedMemory>> kept_;  // by name
 };
 

@@ -42,7 +42,8 @@ Result<void> AsyncSaver::prepare() {
   HF_TRY_VOID(make_replicas());
   // All ranks of the host have taken what they need of the old ones.
   if (worker_->slots() != nullptr) worker_->slots()->forget_unneeded();
-  static_cast<void>(remove_unneeded_snapshots(worker_->env(), run, resumed_, writer_).ok());  // else they go later
+  static_cast<void>(
+      remove_unneeded_snapshots(worker_->env(), run, resumed_, writer_).ok());  // else they go later
   return {};
 }
 

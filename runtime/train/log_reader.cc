@@ -32,6 +32,14 @@ std::string complaint_of(const RunPaths& paths, const std::vector<std::uint64_t>
 
 Result<LogReader> LogReader::open(Env& env, const RunPaths& paths) {
   constexpr int tries = 5;
+  const auto no_run = [&] {
+    return fail(ExitCode::config,
+                "{} is no run directory: it holds no events.jsonl. Give the run.directory of a run that has "
+                "started",
+                paths.directory);
+  };
+  HF_TRY(const FileStatus directory, env.status(paths.directory));
+  if (!directory.exists) return no_run();
   for (int i = 0;; ++i) {
     LogReader reader;
     HF_TRY(const std::vector<std::uint64_t> numbers, event_parts(env, paths.events()));
@@ -51,13 +59,7 @@ Result<LogReader> LogReader::open(Env& env, const RunPaths& paths) {
     HF_TRY(const std::vector<std::uint64_t> numbers_now, event_parts(env, paths.events()));
     if (numbers_now != numbers && i < tries) continue;  // one was rotated meanwhile
     HF_TRY_VOID(opened);
-    if (reader.parts_.empty()) {
-      return fail(
-          ExitCode::config,
-          "{} is no run directory: it holds no events.jsonl. Give the run.directory of a run that has "
-          "started",
-          paths.directory);
-    }
+    if (reader.parts_.empty()) return no_run();
     reader.complaint_ = complaint_of(paths, numbers);
     return reader;
   }

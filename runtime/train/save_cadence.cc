@@ -1,6 +1,7 @@
 #include "runtime/train/save_cadence.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace holdfast {
@@ -18,9 +19,10 @@ bool alike(double before, double now) {
   return before < 2.0 * now && now < 2.0 * before;
 }
 
+// Seconds of work. Less than one is no news: of short steps the intervals change all the time.
 bool alike(const std::optional<double>& before, const std::optional<double>& now) {
   if (!before.has_value() || !now.has_value()) return before.has_value() == now.has_value();
-  return alike(*before, *now);
+  return alike(*before, *now) || std::abs(*before - *now) < 1.0;
 }
 
 }  // namespace

@@ -225,7 +225,8 @@ Result<EpochEnd> TrainRun::run_seat() {
   return train();
 }
 
-// Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part stays.
+// Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part
+// stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
   if (standing_.memory_id.empty()) return;
   static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(standing_.memory_id), resumed).ok());

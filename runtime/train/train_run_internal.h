@@ -151,9 +151,9 @@ class TrainRun {
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
-  bool saves_first_ = false;        // the state that a generation began from was in RAM alone
-  std::optional<SaveCadence> cadence_;  // measures over all epochs
-  bool survives_host_ = false;          // replicas of all snapshots are on other hosts
+  bool saves_first_ = false;             // the state that a generation began from was in RAM alone
+  std::optional<SaveCadence> cadence_;   // measures over all epochs
+  bool survives_host_ = false;           // replicas of all snapshots are on other hosts
   FailureTally failures_;                // of the leader
   std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
   std::optional<int> unused_slot_;       // of a trainer that met a fault: the state is that of worker_'s step

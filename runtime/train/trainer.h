@@ -32,8 +32,8 @@ class Trainer {
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
     // Of the RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
     std::optional<SnapshotStep> resumed = {};
-    bool saves_first = false;      // to the disk, before the first step
     FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
+    bool saves_first = false;      // to the disk, before the first step
     std::int64_t grow_at_ns = 0;   // from when on new ranks may come; 0: none are wanted
   };
   explicit Trainer(const Parts& parts);

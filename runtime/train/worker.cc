@@ -164,7 +164,10 @@ RankMemory Worker::memory_needs() const {
       inputs_.device.host_sees_memory() ? plan_.total_bytes() : plan_.total_bytes(MemoryPlace::host_visible);
   const std::uint64_t own_slots = SnapshotMemory::shared_slots * snapshot_bytes_;
   for (RankMemory::Need& need : needs.need) need.own_bytes = planned;
-  if (inputs_.kept != nullptr) needs.kept_bytes = inputs_.kept->bytes();
+  if (inputs_.kept != nullptr) {
+    needs.kept_bytes = inputs_.device.host_sees_memory() ? inputs_.kept->bytes()
+                                                         : inputs_.kept->bytes(MemoryPlace::host_visible);
+  }
   if (wanted_tiers() == SnapshotTiers::none) return needs;
   needs.need[static_cast<std::size_t>(SnapshotTiers::none)].own_bytes += snapshot_bytes_;
   needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = own_slots;

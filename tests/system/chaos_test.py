@@ -195,7 +195,8 @@ class ChaosTest(unittest.TestCase):
         self.assertTrue(recoveries, output)
         for event in recoveries:
             self.assertEqual(event["level"], 1, event)
-            self.assertLess(event["lost_steps"], 10, event)
+            self.assertEqual(event["resumed_from"], "ram", event)
+            self.assertGreater(event["resumed_from_step"], 0, event)
 
 
 class ChaosHostsTest(unittest.TestCase):

@@ -83,11 +83,12 @@ def draw_kill(generator, points):
 
 
 def fault_points(scene):
-    """Every name there is, as the program itself lists them, but for those of recovery and growth, which a start need not pass."""
+    """Every name there is, as the program itself lists them, but for those that a start need not pass: of recovery, of growth, of slots
+    that are taken over, of generations."""
     run = scene.run("names")
     output = run.start(1, faults="?=kill").expect_exit(2)
     listed = output.split("there are ", 1)[1].split(";", 1)[0]
-    return [name for name in map(str.strip, listed.split(",")) if not name.startswith(("recover.", "grow."))]
+    return [name for name in map(str.strip, listed.split(",")) if not name.startswith(("recover.", "grow.", "slot.", "generation."))]
 
 
 def carry_out(kill, start, generator):

@@ -71,7 +71,8 @@ class ManyRecoveriesTest(unittest.TestCase):
             print(f"\n{DEATHS} deaths and growths: {first} -> {last}, {grown_bytes / recoveries / 1e3:.0f} kB each")
             self.assertLessEqual(grown_bytes, OWN_GROWTH_BYTES + recoveries * MPI_BYTES)
             for what in ("descriptors", "threads"):
-                self.assertLessEqual(last[what], first[what], what)
+                # The least of some looks: a save may be under way in one of them.
+                self.assertLessEqual(*(min(look[what] for look in some) for some in (looks[-5:], looks[WARM_UP:WARM_UP + 5])), what)
             start.kill_all()
 
 

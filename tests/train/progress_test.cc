@@ -28,7 +28,7 @@ class PeakTest : public testing::Test {
 
  private:
   TemporaryDirectory directory_;
-  EventLog log_{posix_env(), directory_ / "events.jsonl"};
+  EventQueue log_{posix_env(), directory_ / "events.jsonl"};
   Progress progress_{posix_env(),
                      log_,
                      {.steps = 100,

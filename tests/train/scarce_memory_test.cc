@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <map>
+#include <set>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/shared_memory_facts.h"
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 // Has so much memory, of which others hold some, and shared memory that counts as taken. What ranks allocate
-// for themselves does not: when they ask, they hold none.
+// for themselves does not: when they ask, they hold none but what they take again, which is not asked for.
 class ScarceMachine final : public ForwardingEnv {
  public:
   ScarceMachine() : ForwardingEnv(posix_env()) {}
@@ -46,13 +46,21 @@ class ScarceMachine final : public ForwardingEnv {
   Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
                                                              std::uint64_t bytes) override {
     const std::lock_guard guard(mutex_);
-    std::uint64_t sum = bytes;
-    for (const auto& [other, size] : shared_) sum += size;
+    const std::uint64_t sum = shared_bytes_locked() + bytes;
     if (sum > shared_limit_bytes) return fail(ExitCode::does_not_fit, "shared memory is full");
     HF_TRY(std::unique_ptr<SharedMemory> memory, inner().create_shared_memory(name, bytes));
-    shared_[name] = bytes;
+    shared_.insert(name);
     most_shared_bytes = std::max<std::uint64_t>(most_shared_bytes, sum);
     return memory;
+  }
+  // As a rank does that takes over a slot of an earlier epoch.
+  Result<void> rename(const std::string& source, const std::string& target) override {
+    const std::lock_guard guard(mutex_);
+    HF_TRY_VOID(inner().rename(source, target));
+    const auto name_of = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
+    if (source.starts_with(shared_memory_directory) && shared_.erase(name_of(source)) > 0)
+      shared_.insert(name_of(target));
+    return {};
   }
   Result<void> remove_shared_memory(const std::string& name) override {
     const std::lock_guard guard(mutex_);
@@ -67,13 +75,20 @@ class ScarceMachine final : public ForwardingEnv {
   }
   std::uint64_t shared_bytes() {
     const std::lock_guard guard(mutex_);
+    return shared_bytes_locked();
+  }
+  // As the files are now: they change their lengths.
+  std::uint64_t shared_bytes_locked() {
     std::uint64_t sum = 0;
-    for (const auto& [name, size] : shared_) sum += size;
+    for (const std::string& name : shared_) {
+      const Result<FileStatus> status = inner().status(fmt::format("{}/{}", shared_memory_directory, name));
+      if (status.ok() && status->exists) sum += status->bytes;
+    }
     return sum;
   }
 
   std::mutex mutex_;
-  std::map<std::string, std::uint64_t> shared_;
+  std::set<std::string> shared_;  // names
 };
 
 struct PlannedBytes {
@@ -87,8 +102,8 @@ class ScarceMemoryTest : public RecoveryTest {
       GTEST_SKIP() << removal;
   }
 
-  // What the ranks of a launch plan, as `holdfast plan` would say it.
-  PlannedBytes planned(const Launch& launch, int ranks) {
+  // What the ranks of a launch plan, as `holdfast plan` would say it, or the first `counted` of them.
+  PlannedBytes planned(const Launch& launch, int ranks, std::optional<int> counted = {}) {
     std::vector<std::string> arguments;
     for (const std::string& line : launch.overrides) arguments.push_back("--" + line);
     Config config =
@@ -98,7 +113,7 @@ class ScarceMemoryTest : public RecoveryTest {
         machine_, config.data.sources, config.training.sequence_length, data_options(config.data));
     EXPECT_TRUE(resolve_with_data(config, launch.ranks, **data).ok());
     PlannedBytes sum;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int rank = 0; rank < counted.value_or(ranks); ++rank) {
       FaultPoints faults;
       AbsentPeers peers(rank, ranks);
       PlannedDevice device({});
@@ -172,10 +187,11 @@ TEST_F(ScarceMemoryTest, MemoryThatTheDeadStillHoldIsWaitedFor) {
 TEST_F(ScarceMemoryTest, WhereOnlyFewerTiersFitTheRunGoesOnWithThem) {
   const std::string end = reference();
   const Launch launch = with_snapshots("tiers", 3, "step.before_vote@8:2=kill");
-  const PlannedBytes two = planned(launch, 2);
+  const PlannedBytes two = planned(launch, 2), kept = planned(launch, 3, 2);
+  const std::uint64_t new_own = two.own - std::min(two.own, kept.own);
   Trouble trouble;
   trouble.before_death = [&](int) {  // for ever
-    machine_.held_bytes = machine_.total_bytes - rounded_up(two.own + 2 * two.snapshots + two.snapshots / 2);
+    machine_.held_bytes = machine_.total_bytes - rounded_up(new_own + 2 * two.snapshots + two.snapshots / 2);
   };
   expect_end(train_scarcely(launch, trouble), ExitCode::done, 1);
   EXPECT_THAT(told_, HasSubstr("no RAM snapshots: host "));
