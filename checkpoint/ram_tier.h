@@ -22,7 +22,7 @@ namespace holdfast {
 
 std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
-// What all names of a writer's slots and replicas begin with.
+// Returns the prefix of all names of a writer's slots and replicas.
 std::string writer_prefix(const Digest& run, std::uint64_t writer);
 // Returns the path of a slot's file, for Env::rename().
 std::string path_of_slot(const std::string& name);
@@ -52,7 +52,7 @@ struct SharedSnapshots {
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer = {});
 
-// What the run has in the shared memory of this host when it goes on from `resumed` (none: from elsewhere).
+// Counts what the run has in this host's shared memory when it resumes from `resumed` (none: from elsewhere).
 struct OldSnapshots {
   SharedSnapshots resumed;   // one copy of each part of that step; those of other hosts that are seen here
   SharedSnapshots unneeded;  // all else: other steps, second copies, slots that are not sealed

@@ -23,12 +23,6 @@ void SlotPool::forget_unneeded() {
   std::erase_if(kept_, [this](const auto& kept) { return may_go(kept.first); });
 }
 
-std::uint64_t SlotPool::bytes() const {
-  std::uint64_t sum = 0;
-  for (const auto& [name, memory] : kept_) sum += memory->bytes().size();
-  return sum;
-}
-
 std::optional<SlotPool::Candidate> SlotPool::next_kept() {
   for (auto& [name, memory] : kept_) {
     if (!may_go(name)) continue;

@@ -49,8 +49,6 @@ class SlotPool {
   // Unmaps all that is kept, or what holds no part of the step that must stay; names and content stay.
   void forget() { kept_.clear(); }
   void forget_unneeded();
-  // Bytes that are kept: they are there already, and make() takes what it can of them.
-  std::uint64_t bytes() const;
 
  private:
   struct Candidate {

@@ -135,7 +135,7 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
   }
 }
 
-// What a run keeps in RAM: as configured, or so often.
+// Returns the overrides of checkpoint.ram_every_steps that seeds draw from; empty: as configured.
 std::vector<std::string> savings_drawn() {
   return {"", "--checkpoint.ram_every_steps=1", "--checkpoint.ram_every_steps=3"};
 }

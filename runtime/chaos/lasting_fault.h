@@ -15,7 +15,7 @@
 
 namespace holdfast {
 
-// What a run has under it for the faults of its plan; null: it needs none.
+// Holds what the faults of a run's plan act on; null: the plan has no such fault.
 struct RunGround {
   SmallDisk* small_disk = nullptr;        // full_disk
   StallingDisk* stalling_disk = nullptr;  // stalled_disk
