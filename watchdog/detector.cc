@@ -45,7 +45,7 @@ std::int64_t over_ceiling_ns(const WatchedRank& rank, std::int64_t now_ns) {
   return now_ns - begun_of(rank) - ceiling_of(rank.slot);
 }
 
-// Of a spare its beats count, of all others their signs of life.
+// Counts a spare by its beats, and all others by their signs of life.
 std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   if (slot.deadline_ns <= 0) return 0;
@@ -85,7 +85,7 @@ std::string awaited(const SlotView& slot) {
   return text;
 }
 
-// What its time is compared with.
+// Says what its time is compared with.
 std::string measure_of(const SlotView& slot) {
   if (slot.usual_ns == 0)
     return slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit" : "others wait for it";

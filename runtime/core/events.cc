@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-// Of lines that wait: some two hundred thousand steps.
+// Limit of the lines that wait: some two hundred thousand steps.
 constexpr std::uint64_t memory_bytes = std::uint64_t{64} << 20;
 
 // The length of the well-formed UTF-8 sequence at the front of `text`, or 0 (Unicode 15, table 3-7).

@@ -20,7 +20,7 @@
 
 namespace holdfast {
 
-// What lines are written to, one after the other (LineLog, EventLog).
+// Takes lines, one after the other (LineLog, EventLog).
 class LineSink {
  public:
   LineSink() = default;

@@ -18,7 +18,7 @@
 
 namespace holdfast {
 
-// What a TensorReader reads from: a checkpoint, or a RAM snapshot.
+// Source that a TensorReader reads from: a checkpoint, or a RAM snapshot.
 struct StoredTensors {
   std::string place;               // for sentences
   std::vector<ShardSpec> tensors;  // whole, all slices

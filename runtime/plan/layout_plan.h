@@ -76,7 +76,7 @@ class LayoutPlanner {
   // A time that estimate() is not below, at the cost of a division.
   Result<double> least_seconds(const Config& config, int ranks);
 
-  // What it has done so far.
+  // Tells what it has done so far.
   struct Counts {
     int ranks_planned = 0;  // whose memory was counted
     int parts_priced = 0;   // of the model, whose ops were launched to be priced

@@ -19,7 +19,7 @@ class OpPrices {
   virtual double seconds(OpId id, const void* arguments) const = 0;
   // Of arrays larger than any cache, read plus written.
   virtual double memory_bytes_per_second() const = 0;
-  // Of large products: what MFU is a share of.
+  // Rate of large products, which MFU is a share of.
   virtual double flops_per_second() const = 0;
   virtual std::string description() const = 0;  // a clause: "stated peaks of 989 TFLOP/s and 3350 GB/s"
 };

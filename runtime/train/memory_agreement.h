@@ -15,7 +15,7 @@
 
 namespace holdfast {
 
-// What a run knows beyond the plan of one worker.
+// Holds what a run knows beyond the plan of one worker.
 struct MemoryTerms {
   std::int64_t timeout_ms = 0;  // longest wait for memory that others hold
   // Tiers that the run had before, as far as this rank knows; the most that any rank says counts.

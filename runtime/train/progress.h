@@ -53,7 +53,7 @@ class Progress {
   void saved(const SaveReport& report, const std::string& directory);
   // How often is saved from this step on, and why.
   void chose_interval(std::uint64_t step, const IntervalChoice& choice);
-  // What a failure costs at most from now on.
+  // Tells what a failure costs at most from now on.
   void told_failure_cost(std::uint64_t step, const FailureCost& cost);
   // Told on stderr and as a fault; training goes on.
   void save_failed(const SaveReport& report);

@@ -55,7 +55,7 @@ StartPoint start_from_text(const std::string& text);  // written by to_text
 // out, the stored one holds.
 Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config);
 
-// What differs from the stored config, one line each with its effect ("safe", "numeric").
+// Lists what differs from the stored config, a line each with its effect ("safe", "numeric").
 struct ResumeChanges {
   std::vector<std::string> lines = {};
   std::string numeric = {};  // the keys that change bits; empty: none

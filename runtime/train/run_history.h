@@ -54,7 +54,7 @@ struct RunHistory {
 RunHistory parse_history(std::string_view event_lines);
 // ExitCode::config when the directory has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
-// What failed in the run alone.
+// Reads only what failed in the run.
 Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths);
 
 // The end of the event log.

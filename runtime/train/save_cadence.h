@@ -73,10 +73,10 @@ class SaveCadence {
     double work = 1.0;            // of this rank in a step, in any unit
     double snapshot_bytes = 1.0;  // of this rank
   };
-  // What was under way is given up, and counts for nothing.
+  // Gives up what was under way, which then counts for nothing.
   void begin_epoch(const Epoch& epoch);
 
-  // What is saved after this step, which is yet to be made.
+  // Returns what is saved after this step, which is yet to be made.
   SaveDue due(std::uint64_t step, std::int64_t now_ns) const;
 
   struct Step {

@@ -30,7 +30,7 @@ class Trainer {
     bool survives_host = false;           // replicas are all on other hosts
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after
-    // Of the RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
+    // RAM snapshot that the state came from, which no checkpoint has; none: it came from elsewhere.
     std::optional<SnapshotStep> resumed = {};
     FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // to the disk, before the first step

@@ -157,7 +157,7 @@ SnapshotTiers Worker::wanted_tiers() const {
   return buddies().empty() ? SnapshotTiers::own : SnapshotTiers::all;
 }
 
-// What a rank holds on the host. Without snapshots in shared memory it has one of ordinary memory.
+// Returns what a rank holds on the host. Without snapshots in shared memory it has one of ordinary memory.
 RankMemory Worker::memory_needs() const {
   RankMemory needs{.slot_bytes = snapshot_bytes_};
   const std::uint64_t planned =
