@@ -54,13 +54,15 @@ def write_tokens(path, count, vocabulary):
     path.write_bytes(struct.pack("<256i", *header) + tokens.tobytes())
 
 
-def write_config(path, run_directory, tokens, preset, **training):
-    """A run that saves nothing before its end."""
+SAVE_NOTHING = "every_steps = 0\nram_every_steps = 0\n"
+
+
+def write_config(path, run_directory, tokens, preset, checkpoint=SAVE_NOTHING, **training):
+    """Writes the config of a run that saves nothing before its end, unless `checkpoint` (lines of that table) says otherwise."""
     lines = [f'[run]\ndirectory = "{run_directory}"', f'[model]\npreset = "{preset}"',
              f'[data]\nsources = [{{ path = "{tokens}", format = "llmc" }}]', "[training]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in training.items()]
-    lines += ["[checkpoint]", "every_steps = 0", "ram_every_steps = 0"]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join([*lines, "[checkpoint]", checkpoint]))
 
 
 SMALL_MODEL = """\

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench recovery: how long a run stands still for a rank that dies, for one that comes back, and for a start.
 
-One run trains a preset on several ranks under mpirun with RAM snapshots. In every round one of its ranks (never the leader, unless
+One run trains a preset on several ranks under mpirun. In every round one of its ranks (never the leader, unless
 --leader is given) is killed with SIGKILL in the middle of a step, the others go on in place, and the run grows back. After the
 rounds all ranks are killed and the run is started again. Each figure is beyond one ordinary step, the median one with as many ranks
 as there are then:
@@ -34,6 +34,7 @@ from _common import HOLDFAST, MPIRUN, events, fail, parser, positive, write_conf
 VOCABULARIES = {"llama": 32_000, "gpt2": 50_257}
 SEQUENCE, STEPS = 64, 1_000_000
 WAIT_S = 120
+SNAPSHOTS = {"ram": 'every_steps = 0\nram_every_steps = 1\nreplicas = "off"\n', "disk": 'every_steps = 5\nram_every_steps = 0\n', "default": ""}
 
 
 class Run:
@@ -44,12 +45,10 @@ class Run:
         self.log, self.config, tokens = folder / "log.txt", folder / "run.toml", folder / "tokens.bin"
         vocabulary = VOCABULARIES[options.preset.partition("-")[0]]
         write_tokens(tokens, 400_000, vocabulary)
-        write_config(self.config, self.directory, tokens, options.preset, steps=STEPS, sequence_length=SEQUENCE, microbatch_size=1,
-                     precision=options.precision)
-        snapshots = "every_steps = 0\nram_every_steps = 1\n" if not options.disk else "every_steps = 5\nram_every_steps = 0\n"
+        write_config(self.config, self.directory, tokens, options.preset, checkpoint=SNAPSHOTS[options.snapshots], steps=STEPS,
+                     sequence_length=SEQUENCE, microbatch_size=1, precision=options.precision)
         self.config.write_text(f"threads = {options.threads}\n{self.config.read_text()}[parallel]\nlanes = {options.ranks}\n"
-                               f"[checkpoint]\n{snapshots}replicas = \"off\"\n[elastic]\ngrow_after = \"1s\"\n"
-                               "[evaluation]\nevery_steps = 0\n")
+                               "[elastic]\ngrow_after = \"1s\"\n[evaluation]\nevery_steps = 0\n")
 
     def start(self):
         words = [MPIRUN, "-np", str(self.options.ranks), HOLDFAST, "train", str(self.config), *self.options.override]
@@ -138,7 +137,8 @@ def kill_one(run, options, generator):
     steps = [step for step in run.wait_for_steps(4, seen) if step["time_us"] > killed_us]
     last = max(step["step"] for step in run.events("step") if step["time_us"] <= killed_us)
     fewer_ms = statistics.median(step["step_duration_ms"] for step in steps[1:4])
-    reached = next(step for step in run.wait_for_steps(4, seen) if step["time_us"] > killed_us and step["step"] > last)
+    reached = run.wait_for(f"step {last + 1} after the kill", lambda: next(
+        (step for step in run.events("step")[seen:] if step["time_us"] > killed_us and step["step"] > last), None))
     death = {"next_step_ms": (steps[0]["time_us"] - killed_us) / 1e3 - fewer_ms, "again_ms": (reached["time_us"] - killed_us) / 1e3 - fewer_ms,
              "noticed_ms": (recovery["time_us"] - killed_us) / 1e3 - recovery["duration_ms"], "lost_steps": recovery["lost_steps"],
              "from": recovery["resumed_from"], "step_ms": fewer_ms, **phases_of(recovery)}
@@ -201,7 +201,8 @@ def main():
     arguments.add_argument("--steps", type=positive, default=6, help="that are made before each death")
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--leader", action="store_true", help="the leader may be the one that dies")
-    arguments.add_argument("--disk", action="store_true", help="saves to the disk at every fifth step instead of RAM snapshots")
+    arguments.add_argument("--snapshots", choices=SNAPSHOTS, default="default",
+                           help="ram: at every step; disk: at every fifth step, none in RAM; default: what a config without keys gets")
     arguments.add_argument("--override", action="append", default=[], metavar="--KEY=VALUE")
     options = arguments.parse_args()
     if options.ranks < 2:
