@@ -233,6 +233,7 @@ Result<void> initialize_weights(Worker& worker) {
   std::map<std::string, ParameterSpec> specs;
   for (ParameterSpec& spec : parameter_specs(worker.spec())) specs.emplace(spec.name, spec);
   const std::uint64_t threads = static_cast<std::uint64_t>(worker.host_threads());
+  constexpr std::uint64_t elements_at_once = 1 << 20;
   // An element's value follows from its number, so it does not matter which thread computes it.
   const auto fill = [&](std::span<const OwnedState> parts,
                         std::span<const std::span<std::byte>> targets) -> Result<void> {
@@ -242,9 +243,13 @@ Result<void> initialize_weights(Worker& worker) {
         const std::uint64_t count = spec.element_count();
         const std::uint64_t begin = count * thread / threads, end = count * (thread + 1) / threads;
         auto* const values = reinterpret_cast<float*>(targets[i].data());
-        initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
-                                static_cast<int>(spec.slices), worker.config().run.seed,
-                                spec.first_element() + begin, std::span(values + begin, end - begin));
+        for (std::uint64_t at = begin; at < end; at += elements_at_once) {
+          const std::uint64_t size = std::min(elements_at_once, end - at);
+          initial_values_of_slice(specs.at(spec.tensor), static_cast<int>(spec.slice),
+                                  static_cast<int>(spec.slices), worker.config().run.seed,
+                                  spec.first_element() + at, std::span(values + at, size));
+          if (worker.watch() != nullptr) worker.watch()->moved(size * sizeof(float));  // a sign of life
+        }
       }
     };
     std::vector<std::jthread> others;  // joined at the end of the scope
