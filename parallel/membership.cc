@@ -250,10 +250,7 @@ bool Membership::is_proven_dead(const Member& member) {
   if (proof_ && proof_(member)) return true;
   if (knowledge_.has_ended && knowledge_.has_ended(member)) return true;
   if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return false;
-  const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
-  constexpr char ended = 'Z', ending = 'X';
-  return !facts.has_value() || facts->started_ticks != member.started_ticks || facts->state == ended ||
-         facts->state == ending;
+  return has_ended(env_->processes(), member.process_id, member.started_ticks);
 }
 
 }  // namespace holdfast

@@ -4,8 +4,8 @@
 //     HF_TRY_VOID(membership.recover(timeout_ms, why));  // everyone that is left, each when it notices
 //     Communicator& next = membership.communicator();  // another object; the one before stays abandoned
 //   }
-//   membership.grow(count, timeout_ms, why);          // all of them, where nobody is missing: new processes
-//   come
+//   membership.start_new_ranks(count, task, timeout_ms);  // rank 0, between two steps, while all go on
+//   membership.grow(count, timeout_ms, why);          // all of them, where nobody is missing: they come in
 //
 // Epochs count the communicators: 0 is that of all launched ranks, and every recovery and every growth begins
 // the next. A process that comes later learns from the others which it is, and has a number after theirs.
@@ -27,6 +27,14 @@
 
 namespace holdfast {
 
+// What became of the processes that start_new_ranks() started.
+enum class NewRankState : std::uint8_t {
+  none,       // none were started: grow() does it
+  preparing,  // they have not done their task
+  ready,      // they wait for grow()
+  lost,       // one of them is gone: dismiss them
+};
+
 // What a message layer does for it: parallel/mpi over ULFM, parallel/local for ranks that are threads.
 class ShrinkingWorld {
  public:
@@ -42,8 +50,17 @@ class ShrinkingWorld {
   // `cut_off` says why no wait for others will ever end, or nothing; also from another thread while this one
   // is in shrink(). Where it says something, waits end with that as their error, and shrink() does not begin.
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
-  // Starts `count` processes more, which run the same program, and makes a communicator of everyone; all of
-  // current() call it, with nothing under way there. An error after which current() is not abandoned: none
+  // Starts `count` processes more, which run the same program, ahead of grow(): they do `task` (what it is
+  // their program knows), say that they are ready, and wait. Rank 0 of current() alone calls it, and blocks
+  // until they run. One that waits dies when rank 0 does. A world that cannot do so leaves it to grow().
+  virtual Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
+    static_cast<void>(count), static_cast<void>(task), static_cast<void>(timeout_ms);
+    return {};
+  }
+  virtual NewRankState new_rank_state() { return NewRankState::none; }  // of rank 0; does not block
+  virtual void dismiss_new_ranks() {}                                   // they end themselves
+  // Makes a communicator of everyone and the processes that rank 0 has started, or starts `count` for it; all
+  // of current() call it, with nothing under way there. An error after which current() is not abandoned: none
   // could be started, and nothing has changed. After any other it is for shrink() to go on without the new
   // ones, which end themselves. Blocks, as shrink() does, and ends the process as that does: MPI hangs where
   // somebody dies at the wrong moment.
@@ -101,6 +118,12 @@ class Membership {
   // behind, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
+  // As ShrinkingWorld has them.
+  Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
+    return world_->start_new_ranks(count, task, timeout_ms);
+  }
+  NewRankState new_rank_state() { return world_->new_rank_state(); }
+  void dismiss_new_ranks() { world_->dismiss_new_ranks(); }
   // ShrinkingWorld::grow(), and the first exchange of the epoch that it begins. An error that leaves
   // communicator() as it was: none could be started. After any other: recover().
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);

@@ -27,14 +27,14 @@ Result<const MpiModule*> load_mpi_module(const std::string& directory) {
   return reinterpret_cast<MpiModuleFactory*>(factory)();
 }
 
-Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms,
-                                              WaitListener* listener) {
+Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms, WaitListener* listener,
+                                              const Preparation& preparation) {
   const Result<const MpiModule*> module = load_mpi_module(program_directory());
   if (!module.ok()) {
     return fail(module.error().code, "this process (host {}) was started by an MPI launcher as {}, but {}",
                 env.host_name(), launched_as(env), module.error().message);
   }
-  return (*module)->start(env, join_timeout_ms, listener);
+  return (*module)->start(env, join_timeout_ms, listener, preparation);
 }
 
 Result<MpiFacts> mpi_library_facts() {

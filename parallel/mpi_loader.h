@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,12 +39,17 @@ class MpiSession {
   [[noreturn]] virtual void leave_after_error(ExitCode code) = 0;
 };
 
+// What a process does that other ranks have started, before they take it in: `task` is what they told it. It
+// takes as long as it takes, and calls `look_up` now and then, which ends the process when nobody waits for
+// it any more.
+using Preparation = std::function<void(const std::string& task, const std::function<void()>& look_up)>;
+
 // What the library hands out. Program and library are built together and share these headers, the C++ runtime
 // and the heap; neither throws into the other.
 struct MpiModule {
   MpiFacts (*facts)();
-  Result<std::unique_ptr<MpiSession>> (*start)(Env& env, std::int64_t join_timeout_ms,
-                                               WaitListener* listener);
+  Result<std::unique_ptr<MpiSession>> (*start)(Env& env, std::int64_t join_timeout_ms, WaitListener* listener,
+                                               const Preparation& preparation);
 };
 inline constexpr const char* mpi_module_file = "libholdfast_mpi.so";
 inline constexpr const char* mpi_module_symbol = "holdfast_mpi_module";
@@ -60,7 +66,8 @@ Result<const MpiModule*> load_mpi_module(const std::string& directory);
 // `listener`: hears of waits in calls that can only block, that one among them, from a thread that is there
 // meanwhile instead of the caller's; null: nobody does. It outlives the session.
 Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms,
-                                              WaitListener* listener = nullptr);
+                                              WaitListener* listener = nullptr,
+                                              const Preparation& preparation = {});
 // Facts without starting MPI (for `holdfast check` and --version); fault_tolerant says what was compiled in.
 Result<MpiFacts> mpi_library_facts();
 

@@ -45,7 +45,9 @@ class Session final : public MpiSession {
         facts_(std::move(facts)),
         listener_(listener),
         world_(env, facts_.fault_tolerant, listener) {}
-  void join_those_that_started_it(std::int64_t timeout_ms) { world_.join(timeout_ms); }
+  void join_those_that_started_it(std::int64_t timeout_ms, const Preparation& preparation) {
+    world_.join(timeout_ms, preparation);
+  }
 
   // Never finalises: a session that goes without finish() saw an error, and MPI_Finalize could wait for the
   // dead.
@@ -114,7 +116,8 @@ MpiFacts facts_of_linked_mpi() {
 }
 
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
-                                                      WaitListener* listener) {
+                                                      WaitListener* listener,
+                                                      const Preparation& preparation) {
   prepare_environment(env);
   const bool came_later = launched_by_ranks(env);
   int provided = MPI_THREAD_SINGLE;
@@ -150,7 +153,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   const std::string switched_on = env.variable("OMPI_MCA_mpi_ft_enable");  // set by mpirun --with-ft ulfm
   facts.fault_tolerant = facts.fault_tolerant && (switched_on == "1" || switched_on == "true");
   auto session = std::make_unique<Session>(env, std::move(facts), listener);
-  if (came_later) session->join_those_that_started_it(join_timeout_ms);
+  if (came_later) session->join_those_that_started_it(join_timeout_ms, preparation);
   return std::unique_ptr<MpiSession>(std::move(session));
 }
 

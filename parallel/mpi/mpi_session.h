@@ -8,7 +8,8 @@ namespace holdfast {
 
 // Behind start_mpi() and mpi_library_facts().
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
-                                                      WaitListener* listener);
+                                                      WaitListener* listener,
+                                                      const Preparation& preparation = {});
 MpiFacts facts_of_linked_mpi();
 
 }  // namespace holdfast

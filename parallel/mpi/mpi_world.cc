@@ -7,17 +7,20 @@
 #include <array>
 #include <climits>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "parallel/collectives.h"
 #include "parallel/mpi/deadline.h"
+#include "runtime/core/processes.h"
 
 namespace holdfast {
 namespace {
 
-constexpr int tag_invitation = 1, tag_connect = 2;  // of the leader with those that it started
-constexpr int tag_greeting = tag_never_sent;        // of a new epoch, before anything else is there
-constexpr std::int64_t look_again_us = 200;
+constexpr int tag_invitation = 1, tag_connect = 2, tag_task = 3, tag_ready = 4;  // of the leader with those
+                                                                                 // that it started
+constexpr int tag_greeting = tag_never_sent;  // of a new epoch, before anything else is there
+constexpr std::int64_t look_again_us = 200, between_looks_ns = 100'000'000;
 
 std::string mpi_text(int code) {
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -54,6 +57,38 @@ Result<StartLine> start_line(Env& env) {
   return found;
 }
 
+// The leader, as those that it starts know it: MPI does not tell them of its death when it is on their host.
+struct LeaderProcess {
+  std::int64_t id = 0, started_ticks = 0;
+
+  static LeaderProcess of_this(Env& env) {
+    const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
+    return {.id = env.process_id(), .started_ticks = facts.has_value() ? facts->started_ticks : 0};
+  }
+  static LeaderProcess from_text(const std::string& text) {
+    LeaderProcess leader;
+    std::istringstream(text) >> leader.id >> leader.started_ticks;
+    return leader;
+  }
+  std::string to_text() const { return fmt::format("{} {}", id, started_ticks); }
+  // Not of another host, or of another container: there the id is that of somebody else, or of nobody.
+  bool is_in_sight(Env& env) const { return !has_ended(env.processes(), id, started_ticks); }
+};
+
+int send_text(const std::string& text, int peer, MPI_Comm bridge) {
+  const int length = static_cast<int>(text.size());
+  const int code = MPI_Send(&length, 1, MPI_INT, peer, tag_task, bridge);
+  return code != MPI_SUCCESS ? code : MPI_Send(text.data(), length, MPI_CHAR, peer, tag_task, bridge);
+}
+
+int receive_text(std::string& text, MPI_Comm bridge) {
+  int length = 0;
+  const int code = MPI_Recv(&length, 1, MPI_INT, 0, tag_task, bridge, MPI_STATUS_IGNORE);
+  if (code != MPI_SUCCESS) return code;
+  text.resize(static_cast<std::size_t>(length));
+  return MPI_Recv(text.data(), length, MPI_CHAR, 0, tag_task, bridge, MPI_STATUS_IGNORE);
+}
+
 }  // namespace
 
 MpiWorld::MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener) : env_(&env), listener_(listener) {
@@ -72,6 +107,7 @@ void MpiWorld::begin_epoch(MPI_Comm next, std::vector<int> launched_ranks) {
 }
 
 void MpiWorld::close() {
+  dismiss_new_ranks();
   current().close();
   if (connections_.empty()) return;
   for (MPI_Comm& connection : connections_) MPI_Comm_free(&connection);
@@ -141,6 +177,64 @@ Result<void> MpiWorld::start_processes(int count, MPI_Comm& with_leader) {
   return {};
 }
 
+// Tells them their task at once: they read it before anything else.
+Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
+  const Deadline deadline(*env_, timeout_ms, {listener_, "new ranks"},
+                          fmt::format("holdfast: rank {} waited {} ms for MPI to start new ranks: the run "
+                                      "ends, start it again",
+                                      current().global_rank(current().rank()), timeout_ms),
+                          [this] { return cut_off_ ? cut_off_() : ""; });
+  Started started{.count = count};
+  HF_TRY_VOID(start_processes(count, started.bridge));
+  const std::string me = LeaderProcess::of_this(*env_).to_text();
+  for (int peer = 1; peer <= count; ++peer) {
+    int code = send_text(me, peer, started.bridge);
+    if (code == MPI_SUCCESS) code = send_text(task, peer, started.bridge);
+    MPI_Request& ready = started.ready.emplace_back(MPI_REQUEST_NULL);
+    if (code == MPI_SUCCESS) code = MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag_ready, started.bridge, &ready);
+    started.lost = started.lost || code != MPI_SUCCESS;
+  }
+  started_ = std::move(started);
+  return {};
+}
+
+NewRankState MpiWorld::new_rank_state() {
+  if (!started_.has_value()) return NewRankState::none;
+  bool all = true;
+  for (MPI_Request& ready : started_->ready) {
+    int complete = 1;
+    if (ready != MPI_REQUEST_NULL && MPI_Test(&ready, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+      started_->lost = true;
+    all = all && complete != 0;
+  }
+  if (started_->lost) return NewRankState::lost;
+  return all ? NewRankState::ready : NewRankState::preparing;
+}
+
+// A word that has not come is left alone: its buffer is empty.
+void MpiWorld::dismiss_new_ranks() {
+  if (!started_.has_value()) return;
+  const int nobody = 0;
+  for (int peer = 1; peer <= started_->count; ++peer)
+    MPI_Send(&nobody, 1, MPI_INT, peer, tag_invitation, started_->bridge);
+  started_.reset();
+}
+
+// Returns how many processes wait for the leader, which starts them where it has not.
+Result<int> MpiWorld::count_started(int wanted, std::int64_t timeout_ms) {
+  if (!started_.has_value()) HF_TRY_VOID(start_new_ranks(wanted, "", timeout_ms));
+  const std::int64_t end_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
+  NewRankState state = new_rank_state();
+  while (state == NewRankState::preparing && env_->monotonic_ns() < end_ns) {
+    env_->sleep_us(look_again_us);
+    state = new_rank_state();
+  }
+  const int count = started_->count;
+  if (state == NewRankState::ready) return count;
+  dismiss_new_ranks();
+  return fail(ExitCode::communication, "{} new process{} did not come", count, count == 1 ? "" : "es");
+}
+
 Result<void> MpiWorld::connect(MPI_Comm mine, int leader, MPI_Comm bridge, bool later, MPI_Comm& next) {
   constexpr int of_old = 0, of_new = 1;  // the leaders' ranks in the bridge
   MPI_Comm between = MPI_COMM_NULL;
@@ -185,20 +279,25 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
                   why, current().global_rank(current().rank()), timeout_ms),
       [this] { return cut_off_ ? cut_off_() : ""; });
   const bool leads = current().rank() == 0;
-  MPI_Comm bridge = MPI_COMM_NULL;
-  Result<void> started;
-  if (leads) started = start_processes(count, bridge);
+  Result<int> started = 0;
+  if (leads) started = count_started(count, timeout_ms);
   // The others wait here, where they see who dies.
+  const std::string mine = started.ok() ? fmt::format("+{}", *started) : started.error().message;
   const Result<std::vector<std::string>> told =
-      all_gather_text(current(), {*env_, timeout_ms, listener_}, started.ok() ? "" : started.error().message);
-  const bool go = told.ok() && told->front().empty();
+      all_gather_text(current(), {*env_, timeout_ms, listener_}, mine);
+  const bool go = told.ok() && told->front().starts_with('+');
   std::vector<int> numbers = current().launched_ranks();
-  for (int i = 0; i < count; ++i) numbers.push_back(next_number_ + i);
-  if (bridge != MPI_COMM_NULL) {
-    const int size = go ? static_cast<int>(numbers.size()) : 0;
-    for (int peer = 1; peer <= count; ++peer) {
+  const int coming = go ? std::stoi(told->front()) : 0;
+  for (int i = 0; i < coming; ++i) numbers.push_back(next_number_ + i);
+  MPI_Comm bridge = MPI_COMM_NULL;
+  if (!go) {
+    dismiss_new_ranks();
+  } else if (leads) {
+    bridge = std::exchange(started_, std::nullopt)->bridge;
+    const int size = static_cast<int>(numbers.size());
+    for (int peer = 1; peer <= coming; ++peer) {
       MPI_Send(&size, 1, MPI_INT, peer, tag_invitation, bridge);
-      if (go) MPI_Send(numbers.data(), size, MPI_INT, peer, tag_invitation, bridge);
+      MPI_Send(numbers.data(), size, MPI_INT, peer, tag_invitation, bridge);
     }
   }
   if (!told.ok()) return told.error();
@@ -213,17 +312,60 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
   }
   MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
   greet(next, timeout_ms);
-  next_number_ += count;
+  next_number_ += coming;
   begin_epoch(next, std::move(numbers));
   return {};
 }
 
-void MpiWorld::join(std::int64_t timeout_ms) {
-  const Deadline deadline(*env_, timeout_ms, {},
-                          fmt::format("holdfast: a new rank waited {} ms for those that started it, and ends "
-                                      "itself",
-                                      timeout_ms),
-                          {}, Deadline::End::die);
+namespace {
+
+// What a new process hears of the leader: that it is taken in, or that it is not wanted any more, which ends
+// it. There is no limit of time: the leader's death is heard, and a leader that hangs is killed by its guard.
+class Invitation {
+ public:
+  Invitation(Env& env, MPI_Comm bridge, const LeaderProcess& leader)
+      : env_(&env), bridge_(bridge), leader_(leader), was_in_sight_(leader.is_in_sight(env)) {
+    code_ = MPI_Irecv(&size_, 1, MPI_INT, 0, tag_invitation, bridge_, &request_);
+  }
+
+  void look_up() {
+    if (code_ == MPI_SUCCESS && complete_ == 0) code_ = MPI_Test(&request_, &complete_, MPI_STATUS_IGNORE);
+    bool leader_ended = false;
+    if (complete_ == 0 && env_->monotonic_ns() - looked_ns_ > between_looks_ns) {
+      leader_ended = was_in_sight_ && !leader_.is_in_sight(*env_);
+      looked_ns_ = env_->monotonic_ns();
+    }
+    if (code_ != MPI_SUCCESS || (complete_ != 0 && size_ == 0) || leader_ended)
+      leave_silently(*env_, "those that started it lost a rank meanwhile, or have ended");
+  }
+
+  // Says that this process is ready, and returns the numbers of all that are to be in the group.
+  std::vector<int> await() {
+    if (code_ == MPI_SUCCESS) code_ = MPI_Send(nullptr, 0, MPI_BYTE, 0, tag_ready, bridge_);
+    for (look_up(); complete_ == 0; look_up()) env_->sleep_us(look_again_us);
+    std::vector<int> numbers(static_cast<std::size_t>(size_));
+    code_ = MPI_Recv(numbers.data(), size_, MPI_INT, 0, tag_invitation, bridge_, MPI_STATUS_IGNORE);
+    look_up();
+    return numbers;
+  }
+
+ private:
+  Env* env_;
+  MPI_Comm bridge_;
+  LeaderProcess leader_;
+  bool was_in_sight_;
+  std::int64_t looked_ns_ = 0;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  int code_ = MPI_SUCCESS, complete_ = 0, size_ = 0;
+};
+
+}  // namespace
+
+void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
+  auto deadline = std::make_unique<Deadline>(
+      *env_, timeout_ms, Deadline::Told{},
+      fmt::format("holdfast: a new rank waited {} ms for those that started it, and ends itself", timeout_ms),
+      std::function<std::string()>(), Deadline::End::die);
   came_later_ = true;
   MPI_Comm parent = MPI_COMM_NULL, bridge = MPI_COMM_NULL, next = MPI_COMM_NULL;
   MPI_Comm_get_parent(&parent);
@@ -233,12 +375,18 @@ void MpiWorld::join(std::int64_t timeout_ms) {
     leave_silently(*env_, mpi_text(code));
   MPI_Comm_set_errhandler(bridge, MPI_ERRORS_RETURN);
   connections_.push_back(bridge);
-  int size = 0;
-  int code = MPI_Recv(&size, 1, MPI_INT, 0, tag_invitation, bridge, MPI_STATUS_IGNORE);
-  std::vector<int> numbers(static_cast<std::size_t>(std::max(0, size)));
-  if (code == MPI_SUCCESS && size > 0)
-    code = MPI_Recv(numbers.data(), size, MPI_INT, 0, tag_invitation, bridge, MPI_STATUS_IGNORE);
-  if (code != MPI_SUCCESS || size == 0) leave_silently(*env_, "those that started it lost a rank meanwhile");
+  std::string leader, task;
+  int code = receive_text(leader, bridge);
+  if (code == MPI_SUCCESS) code = receive_text(task, bridge);
+  if (code != MPI_SUCCESS) leave_silently(*env_, mpi_text(code));
+  deadline.reset();  // those that started it go on meanwhile
+  Invitation invitation(*env_, bridge, LeaderProcess::from_text(leader));
+  if (preparation && !task.empty()) preparation(task, [&] { invitation.look_up(); });
+  std::vector<int> numbers = invitation.await();
+  deadline = std::make_unique<Deadline>(
+      *env_, timeout_ms, Deadline::Told{},
+      fmt::format("holdfast: a new rank waited {} ms to be taken in, and ends itself", timeout_ms),
+      std::function<std::string()>(), Deadline::End::die);
   if (const Result<void> connected = connect(MPI_COMM_WORLD, 0, bridge, /*later=*/true, next);
       !connected.ok())
     leave_silently(*env_, connected.error().message);
@@ -247,14 +395,22 @@ void MpiWorld::join(std::int64_t timeout_ms) {
   next_number_ = numbers.back() + 1;
   begin_epoch(next, std::move(numbers));
 }
+
 #else
+Result<void> MpiWorld::start_new_ranks(int, const std::string&, std::int64_t) {
+  return fail(ExitCode::communication, "this MPI has no fault tolerance (ULFM): start the run again");
+}
+NewRankState MpiWorld::new_rank_state() {
+  return NewRankState::none;
+}
+void MpiWorld::dismiss_new_ranks() {}
 Result<void> MpiWorld::shrink(std::int64_t, const std::string&) {
   return fail(ExitCode::communication, "this MPI has no fault tolerance (ULFM): start the run again");
 }
 Result<void> MpiWorld::grow(int, std::int64_t, const std::string&) {
   return fail(ExitCode::communication, "this MPI has no fault tolerance (ULFM): start the run again");
 }
-void MpiWorld::join(std::int64_t) {
+void MpiWorld::join(std::int64_t, const Preparation&) {
   leave_silently(*env_, "this MPI has no fault tolerance (ULFM)");
 }
 #endif

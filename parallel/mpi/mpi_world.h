@@ -6,17 +6,20 @@
 // old one again, by which a late frame could come into a new one.
 //
 // To grow is safe but for a moment, as measured with Open MPI 5.0.11. The leader alone starts the new
-// processes; meanwhile the others wait in calls that see deaths. To connect the two groups returns errors
-// when somebody dies. Only MPI_Intercomm_merge, some milliseconds, hangs then, which is what the deadline is
-// for. Whoever is in the new group sends a word to everyone at once: MPI asks for the addresses of a process
-// when it first sends there, and hangs if that is dead by then, as in the next shrink.
+// processes, while the others make steps, or wait in calls that see deaths. To connect the two groups returns
+// errors when somebody dies. Only MPI_Intercomm_merge, some milliseconds, hangs then, which is what the
+// deadline is for. Whoever is in the new group sends a word to everyone at once: MPI asks for the addresses
+// of a process when it first sends there, and hangs if that is dead by then, as in the next shrink.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "parallel/membership.h"
 #include "parallel/mpi/mpi_communicator.h"
+#include "parallel/mpi_loader.h"
 
 namespace holdfast {
 
@@ -25,12 +28,16 @@ class MpiWorld final : public ShrinkingWorld {
   // Of a process that came later the caller calls join() before anything else.
   // `listener`: as in start_mpi().
   MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
-  // Of such a process: comes into the group of those that started it. A group that does not take it, or does
-  // not come to it in time, is none of its business any more: it dies by SIGKILL.
-  void join(std::int64_t timeout_ms);
+  // Of such a process: prepares itself (mpi_loader.h), waits until those that started it take it in, and
+  // comes into their group. A group that does not take it, or does not come to it in time, is none of its
+  // business any more: it dies by SIGKILL, as it does when the rank that started it dies.
+  void join(std::int64_t timeout_ms, const Preparation& preparation);
 
   MpiCommunicator& current() override { return *epochs_.back(); }
   Result<void> shrink(std::int64_t timeout_ms, const std::string& why) override;
+  Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) override;
+  NewRankState new_rank_state() override;
+  void dismiss_new_ranks() override;
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) override;
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
   bool told_by_another() const override { return epochs_.back()->told_by_another(); }
@@ -40,7 +47,16 @@ class MpiWorld final : public ShrinkingWorld {
   void close();
 
  private:
+  // Processes that the leader has started and nobody has taken in yet.
+  struct Started {
+    MPI_Comm bridge = MPI_COMM_NULL;  // the leader is rank 0, they are the others
+    int count = 0;
+    std::vector<MPI_Request> ready = {};  // their words, as long as they have not come
+    bool lost = false;
+  };
+
   Result<void> start_processes(int count, MPI_Comm& with_leader);
+  Result<int> count_started(int wanted, std::int64_t timeout_ms);
   Result<void> connect(MPI_Comm mine, int leader, MPI_Comm bridge, bool later, MPI_Comm& next);
   void greet(MPI_Comm next, std::int64_t timeout_ms);
   void begin_epoch(MPI_Comm next, std::vector<int> launched_ranks);
@@ -50,6 +66,7 @@ class MpiWorld final : public ShrinkingWorld {
   std::function<std::string()> cut_off_;
   bool came_later_ = false;
   int next_number_ = 0;  // of the next process that comes
+  std::optional<Started> started_;
   std::vector<std::unique_ptr<MpiCommunicator>> epochs_;
   std::vector<MPI_Comm> connections_;  // between old and new processes
 };

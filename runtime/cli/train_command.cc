@@ -13,7 +13,9 @@
 #include "runtime/core/posix_output.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/tell.h"
+#include "runtime/train/device_choice.h"
 #include "runtime/train/exchange_choice.h"
+#include "runtime/train/growth.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/train_run.h"
 #include "runtime/train/watch.h"
@@ -86,8 +88,8 @@ struct Group {
   Communicator& communicator() { return mpi ? mpi->world() : *alone; }
 };
 
-// `watch` outlives the group; null: there is none.
-Result<Group> join_group(Env& env, RankWatch* watch) {
+// `watch` outlives the group; null: there is none. `preparation`: of a process that ranks have started.
+Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparation) {
   Group group;
   if (!launched_by_mpi(env)) {
     group.alone = std::move(make_local_communicators(1).front());
@@ -95,7 +97,7 @@ Result<Group> join_group(Env& env, RankWatch* watch) {
   }
   use_launch_scratch(env);
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
-  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch));
+  HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch, preparation));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
     tell(
         "{} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
@@ -161,7 +163,16 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
       came_later ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
-  Result<Group> joined = join_group(env, watch.get());
+  KeptMemory memory;
+  const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
+    // It has no number yet, so rules for a rank are not its own.
+    if (const auto faults = FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), -1, env); faults.ok())
+      HF_FAULT_POINT(**faults, "grow.prepare");
+    if (!config.ok()) return;
+    prepare_new_rank(env, task, {.threads = threads_of_rank(env, config->config, 1), .progress = look_up},
+                     memory);
+  };
+  Result<Group> joined = join_group(env, watch.get(), prepare);
   if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
   HF_TRY(Group group, std::move(joined));
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
@@ -192,6 +203,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                                 .rank_on_host = launched_rank_on_host(env),
                                 .started_ns = started_ns,
                                 .membership = group.membership.get(),
+                                .memory = &memory,
                                 .watch = watch.get()});
   return leave(env, group, number, std::move(watch), end, stop.signal(), output);
 }

@@ -117,6 +117,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "grow.after_spawn",
                                                      "grow.before_load",
                                                      "grow.begin",
+                                                     "grow.prepare",
                                                      "load.before_read",
                                                      "load.before_snapshot",
                                                      "recover.after_shrink",

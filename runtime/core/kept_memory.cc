@@ -67,6 +67,11 @@ MemorySource KeptMemory::source(KeptMemoryOptions options, MemorySource fresh) {
              MemoryPlace place, std::uint64_t bytes) { return take(place, bytes, options, fresh); };
 }
 
+Result<void> KeptMemory::prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options) {
+  Held& held = held_[static_cast<std::size_t>(place)];
+  return held.memory_bytes >= bytes ? Result<void>{} : take_host(held, rounded(bytes), options);
+}
+
 std::uint64_t KeptMemory::bytes() const {
   std::uint64_t sum = 0;
   for (const Held& held : held_) sum += held.memory_bytes;

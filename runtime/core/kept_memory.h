@@ -41,6 +41,10 @@ class KeptMemory {
   // `fresh`: where memory comes from that cannot be had by growing. Errors: those of `fresh`.
   MemorySource source(KeptMemoryOptions options, MemorySource fresh);
 
+  // Has at least `bytes` of a device that is the host ready, faulted in, for an arena to come.
+  // Errors: ExitCode::does_not_fit.
+  Result<void> prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options);
+
   // Bytes held. They count once: a plan that takes them needs no more than what it has beyond them.
   std::uint64_t bytes() const;
   std::uint64_t bytes(MemoryPlace place) const { return held_of(place).memory_bytes; }

@@ -78,6 +78,14 @@ class Processes {
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
 };
 
+// Whether the process of this id that started then is over; it may still wait to be reaped.
+inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t started_ticks) {
+  constexpr char ended = 'Z', ending = 'X';
+  const std::optional<ProcessFacts> facts = processes.facts(id);
+  return !facts.has_value() || facts->started_ticks != started_ticks || facts->state == ended ||
+         facts->state == ending;
+}
+
 // Behind Env::processes().
 Processes& posix_processes();
 

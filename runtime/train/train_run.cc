@@ -385,6 +385,7 @@ Result<EpochEnd> TrainRun::train() {
   CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
   store.keep_for_good(config_.checkpoint.keep_every_steps);
+  std::optional<Growth> growth = plan_growth();
   std::optional<SaveRequests> requests;
   if (first_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
   Trainer trainer({.worker = *worker_,
@@ -400,7 +401,7 @@ Result<EpochEnd> TrainRun::train() {
                    .resumed = start_.snapshot,
                    .failures = failures_.so_far(launched_.env.wall_time_us()),
                    .saves_first = std::exchange(saves_first_, false),
-                   .grow_at_ns = grow_at_ns()});
+                   .growth = growth.has_value() ? &*growth : nullptr});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();

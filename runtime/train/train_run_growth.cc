@@ -4,6 +4,7 @@
 
 #include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/growth.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
@@ -21,6 +22,46 @@ std::int64_t TrainRun::grow_at_ns() const {
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
 }
 
+// Rank 0 of all can start new ranks ahead; where it is a spare, the leader only says when.
+std::optional<Growth> TrainRun::plan_growth() {
+  const std::int64_t at_ns = grow_at_ns();
+  const bool starts_ahead = epoch_->seating().seat_of(0) >= 0;
+  const bool decides = starts_ahead ? world().communicator.rank() == 0 : first_;
+  if (at_ns == 0 || !decides) return std::nullopt;
+  Growth::Terms terms{.at_ns = at_ns};
+  if (starts_ahead) {
+    constexpr std::int64_t least_retry_ms = 1'000;
+    Membership& membership = *launched_.membership;
+    const ElasticConfig& elastic = config_.elastic;
+    terms.retry_ns = std::max(elastic.grow_after_ms, least_retry_ms) * 1'000'000;
+    terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
+    terms.start = [this] { return start_new_ranks(); };
+    terms.state = [&membership] { return membership.new_rank_state(); };
+    terms.dismiss = [&membership] { membership.dismiss_new_ranks(); };
+  }
+  return Growth(std::move(terms));
+}
+
+// The others begin their next step meanwhile, and wait for this rank there.
+Result<void> TrainRun::start_new_ranks() {
+  enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
+  const bool have_seats = epoch_->seating().shape.data < wish_.data_most;
+  std::string task;
+  if (have_seats) {
+    HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
+                                               .faults = launched_.faults,
+                                               .communicator = seats().communicator,
+                                               .device = *device_,
+                                               .config = config_,
+                                               .mesh = Mesh(epoch_->seating().shape),
+                                               .data = nullptr},
+                                              wish_.data_most));
+    planned.timeout_ms = config_.elastic.memory_timeout_ms;
+    if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
+  }
+  return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
+}
+
 // All that are there, between two steps; the state is sealed.
 Result<ExitCode> TrainRun::grow() {
   Env& env = launched_.env;
@@ -31,7 +72,7 @@ Result<ExitCode> TrainRun::grow() {
   recovery_->noticed_us = env.wall_time_us();
   recovery_->before = launched_.membership->view();
   recovery_->seats_before = epoch_->seating().shape.seats();
-  recovery_->wanted = launched_ranks_ - world().communicator.size();
+  recovery_->wanted = ranks_wanted();
   recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   HF_FAULT_POINT(launched_.faults, "grow.begin");

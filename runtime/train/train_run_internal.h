@@ -19,6 +19,7 @@
 #include "runtime/train/evaluation.h"
 #include "runtime/train/exchange_choice.h"
 #include "runtime/train/failure_record.h"
+#include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/recover.h"
 #include "runtime/train/resume.h"
@@ -35,7 +36,8 @@ class TrainRun {
   explicit TrainRun(const TrainInputs& inputs)
       : launched_(inputs),
         launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
-        phase_begin_ns_(inputs.started_ns) {
+        phase_begin_ns_(inputs.started_ns),
+        kept_memory_(inputs.memory == nullptr ? own_memory_ : *inputs.memory) {
     world_.emplace(inputs);
     kept_memory_.spoil_reused(inputs.spoil_kept_memory);
   }
@@ -92,6 +94,9 @@ class TrainRun {
   // Growing back (train_run_growth.cc).
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
   std::int64_t grow_at_ns() const;
+  std::optional<Growth> plan_growth();
+  Result<void> start_new_ranks();
+  int ranks_wanted() const { return launched_ranks_ - world().communicator.size(); }
   Result<ExitCode> grow();
   Result<ExitCode> admit();
   Result<void> join_again();
@@ -143,8 +148,9 @@ class TrainRun {
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
   JoinedExchange exchange_;
-  KeptMemory kept_memory_;  // of the workers, from one epoch to the next
-  SlotPool kept_slots_;     // of their snapshots and replicas
+  KeptMemory own_memory_;    // where the caller has none
+  KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
+  SlotPool kept_slots_;      // of their snapshots and replicas
   std::optional<HeldOutSet> held_out_;
   // What could not be written yet waits in these, from one epoch to the next.
   std::unique_ptr<EventQueue> log_;

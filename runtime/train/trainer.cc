@@ -208,13 +208,13 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
+  const bool grow = parts_.growth != nullptr && parts_.growth->due(env.monotonic_ns());
   enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
-  const bool grow = parts_.grow_at_ns > 0 && begin_ns >= parts_.grow_at_ns;
   const SaveDue due = this->due();
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);

@@ -7,6 +7,7 @@
 #include "checkpoint/store.h"
 #include "runtime/train/async_saver.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/save_cadence.h"
 #include "runtime/train/save_requests.h"
@@ -34,7 +35,7 @@ class Trainer {
     std::optional<SnapshotStep> resumed = {};
     FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // to the disk, before the first step
-    std::int64_t grow_at_ns = 0;   // from when on new ranks may come; 0: none are wanted
+    Growth* growth = nullptr;      // null: no new ranks are wanted, or this rank does not decide it
   };
   explicit Trainer(const Parts& parts);
 

@@ -1,7 +1,9 @@
 """A run that lost ranks gets new ones between two steps: the same mpirun, the survivors' processes go on, nothing is computed
 again, and the bits are those of the run that nothing disturbed. Copies of the model on one rank, on two of a pipeline and on
-two that share layers; a death right after, of the new rank too; a death while they grow; beside spares.
+two that share layers; a death right after, of the new rank too; a death while they grow; beside spares. The run stands still only
+when the new ranks are ready.
 """
+import json
 import shutil
 import signal
 import unittest
@@ -19,6 +21,8 @@ class GrowTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scene = harness.Scene(steps=STEPS)
         cls.addClassCleanup(cls.scene.close)
+        cls.points = cls.scene.directory / "points.jsonl"
+        cls.scene.environment["HOLDFAST_FAULTS_LOG"] = str(cls.points)
         cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
 
     def start(self, name, ranks, *options, faults="", after="0s"):
@@ -104,6 +108,42 @@ class GrowTest(unittest.TestCase):
                 if not self.run_.finished():
                     self.run_.start(3, "ft", [RAM]).wait(SETTLE_S)
                 self.check_end(start)
+
+    def test_steps_go_on_while_a_new_rank_prepares(self):
+        slow = harness.slow_steps(6, count=6)
+        start = self.start("prepares", 3, RAM, faults=f"step.begin@5:2=kill,grow.prepare=sleep:1500,{slow}")
+        growth = self.wait_for_growth(start)
+        self.check_end(start)
+        self.assertLess(growth["duration_ms"], 1200)
+        healed_us = self.run_.events("recovery")[0]["time_us"]
+        between = [event for event in self.run_.events("step") if healed_us < event["time_us"] < growth["time_us"]]
+        self.assertGreater(len(between), 3)
+
+    def prepares(self, start):
+        """Whether one of the processes is a new rank that prepares itself."""
+        told = [json.loads(line) for line in self.points.read_text().splitlines()] if self.points.exists() else []
+        return {each["process"] for each in told if each["point"] == "grow.prepare"} & set(start.ranks())
+
+    def test_a_death_while_a_new_rank_prepares(self):
+        """Of a rank that goes on, of the one that started it, of itself."""
+        for victim, growths in ((1, 1), (0, 1), ("new", 0)):
+            with self.subTest(victim=victim):
+                prepare = "kill" if victim == "new" else "sleep:1500"
+                start = self.start(f"prepares-{victim}", 3, RAM, faults=f"step.begin@5:2=kill,grow.prepare={prepare}")
+                if victim != "new":
+                    self.assertTrue(harness.wait_until(lambda: self.prepares(start), SETTLE_S, lambda: not start.alive(), "nobody new",
+                                                       start.tail), start.tail())
+                    harness.kill(self.launched[victim], signal.SIGKILL)
+                    self.wait_for_growth(start, growths)
+                self.check_end(start)
+                self.assertEqual(len(self.growths()) > 0, growths > 0)
+                if victim == "new":
+                    self.assertIn("new ranks died while they prepared themselves", start.output())
+
+    def test_the_end_while_a_new_rank_prepares(self):
+        start = self.start("ends", 2, RAM, faults=f"step.begin@{STEPS - 4}:1=kill,grow.prepare=sleep:3000")
+        self.check_end(start)
+        self.assertFalse(self.growths())
 
     def test_none_can_be_started(self):
         """The program is gone from where it was: the run goes on with the ranks it has."""

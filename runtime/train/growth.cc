@@ -1,0 +1,92 @@
+#include "runtime/train/growth.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/available_memory.h"
+#include "runtime/core/tell.h"
+#include "runtime/train/planned_rank.h"
+
+namespace holdfast {
+
+bool Growth::due(std::int64_t now_ns) {
+  if (!terms_.start) return now_ns >= terms_.at_ns;
+  NewRankState state = terms_.state();
+  if (state == NewRankState::none) {
+    if (now_ns < terms_.at_ns) return false;
+    if (!terms_.start().ok()) return true;
+    started_ns_ = now_ns;
+    state = terms_.state();
+    if (state == NewRankState::none) return true;  // a world where grow() starts them
+  }
+  if (started_ns_ == 0) started_ns_ = now_ns;  // of the epoch before
+  switch (state) {
+    case NewRankState::none:
+      return true;
+    case NewRankState::ready:
+      return now_ns >= terms_.at_ns;
+    case NewRankState::lost:
+      return give_up(now_ns, "died while they prepared themselves");
+    case NewRankState::preparing:
+      break;
+  }
+  if (now_ns - started_ns_ < terms_.patience_ns) return false;
+  return give_up(now_ns, fmt::format("were not ready after {} s", terms_.patience_ns / 1'000'000'000));
+}
+
+bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
+  terms_.dismiss();
+  started_ns_ = 0;
+  terms_.at_ns = now_ns + terms_.retry_ns;
+  tell("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
+  return false;
+}
+
+std::string to_text(const NewRankTask& task) {
+  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.timeout_ms}).dump();
+}
+
+Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
+  if (!inputs.device.host_sees_memory()) return NewRankTask{};
+  MeshShape shape = inputs.mesh.shape();
+  shape.data = data_ranks;
+  shape.spares = 0;
+  const Mesh mesh(shape);
+  NewRankTask task;
+  for (int stage = 0; stage < shape.pipeline; ++stage) {
+    AbsentPeers peers(mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0}), shape.ranks());
+    PlannedDevice device({.host_sees_memory = true});
+    HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.env = inputs.env,
+                                                               .faults = inputs.faults,
+                                                               .communicator = peers,
+                                                               .device = device,
+                                                               .config = inputs.config,
+                                                               .mesh = mesh,
+                                                               .data = nullptr}));
+    const MemoryPlan& plan = worker->memory_plan();
+    task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
+    task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
+  }
+  return task;
+}
+
+void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
+                      KeptMemory& memory) {
+  const nlohmann::json json = nlohmann::json::parse(task);  // of a rank that runs the same binary
+  const NewRankTask told{.device_bytes = json[0], .host_bytes = json[1], .timeout_ms = json[2]};
+  const auto lacks = [&] {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    return room.has_value() && room->available_bytes < told.device_bytes + told.host_bytes;
+  };
+  constexpr std::int64_t look_again_us = 50'000;
+  const std::int64_t end_ns = env.monotonic_ns() + told.timeout_ms * 1'000'000;
+  while (lacks()) {
+    if (env.monotonic_ns() >= end_ns) return;
+    if (options.progress) options.progress();
+    env.sleep_us(look_again_us);
+  }
+  static_cast<void>(memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
+  static_cast<void>(memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
+}
+
+}  // namespace holdfast

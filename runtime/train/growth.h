@@ -1,0 +1,58 @@
+// How a run gets new ranks without standing still for their start. The leader starts them ahead, between two
+// steps; they take the memory of their plan, which can take seconds, while the others go on; and only when
+// they are ready all stand still to take them in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "parallel/membership.h"
+#include "runtime/core/kept_memory.h"
+#include "runtime/core/result.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+// When new ranks are started, and when they are taken in. Object of the leader, for one epoch.
+class Growth {
+ public:
+  struct Terms {
+    std::int64_t at_ns = 0;        // not before; Env::monotonic_ns()
+    std::int64_t retry_ns = 0;     // after new ranks that were lost
+    std::int64_t patience_ns = 0;  // with those that prepare themselves
+    // What Membership has; all three empty where the leader cannot start any ahead.
+    std::function<Result<void>()> start = {};
+    std::function<NewRankState()> state = {};
+    std::function<void()> dismiss = {};
+  };
+  explicit Growth(Terms terms) : terms_(std::move(terms)) {}
+
+  // Whether to stand still after the next step. Called between steps; starts new ranks when it is time. True,
+  // too, where none could be started: then Membership::grow() says why.
+  bool due(std::int64_t now_ns);
+
+ private:
+  bool give_up(std::int64_t now_ns, const std::string& why);
+
+  Terms terms_;
+  std::int64_t started_ns_ = 0;  // 0: not by this object
+};
+
+// What a new rank is told to do before it is taken in.
+struct NewRankTask {
+  std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, of a device that is the host
+  std::int64_t timeout_ms = 0;                     // for memory that a process which died still holds
+};
+std::string to_text(const NewRankTask& task);
+
+// Plans the largest of the ranks that there are with `data_ranks` copies of the model. Nothing to do on a
+// device that is not the host: its memory needs the device, which the ranks of the host agree on.
+Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks);
+
+// Faults in the memory of the task, where the host has it or gets it in time; what is missing is for the
+// agreement on memory. `options`: progress is called while it waits, too.
+void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
+                      KeptMemory& memory);
+
+}  // namespace holdfast
