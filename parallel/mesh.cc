@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
+#include <unordered_map>
 
 namespace holdfast {
 namespace {
@@ -15,11 +17,12 @@ struct Host {
 // In the order of their first ranks.
 std::vector<Host> hosts_of(std::span<const std::string> host_of_rank) {
   std::vector<Host> hosts;
+  std::unordered_map<std::string_view, std::size_t> index_of;
   for (std::size_t rank = 0; rank < host_of_rank.size(); ++rank) {
     const std::string& name = host_of_rank[rank];
-    auto host = std::ranges::find(hosts, name, &Host::name);
-    if (host == hosts.end()) host = hosts.insert(host, {.name = name, .ranks = {}});
-    host->ranks.push_back(static_cast<int>(rank));
+    const auto [host, is_new] = index_of.try_emplace(name, hosts.size());
+    if (is_new) hosts.push_back({.name = name, .ranks = {}});
+    hosts[host->second].ranks.push_back(static_cast<int>(rank));
   }
   return hosts;
 }
@@ -105,13 +108,21 @@ int Mesh::rank_at(const MeshSeat& seat) const {
 }
 
 std::vector<int> Mesh::group(int rank, MeshAxes axes) const {
+  struct Range {
+    int begin, end;
+  };
+  const auto along = [](bool free, int mine, int degree) {
+    return free ? Range{0, degree} : Range{mine, mine + 1};
+  };
   const MeshSeat mine = seat_of(rank);
+  const Range data = along(axes.data, mine.data, shape_.data),
+              pipeline = along(axes.pipeline, mine.pipeline, shape_.pipeline),
+              tensor = along(axes.tensor, mine.tensor, shape_.tensor);
   std::vector<int> ranks;
-  for (const int other : rank_of_seat_) {
-    const MeshSeat seat = seat_of(other);
-    if ((axes.data || seat.data == mine.data) && (axes.pipeline || seat.pipeline == mine.pipeline) &&
-        (axes.tensor || seat.tensor == mine.tensor)) {
-      ranks.push_back(other);
+  for (int d = data.begin; d < data.end; ++d) {
+    for (int p = pipeline.begin; p < pipeline.end; ++p) {
+      for (int t = tensor.begin; t < tensor.end; ++t)
+        ranks.push_back(rank_at({.data = d, .pipeline = p, .tensor = t}));
     }
   }
   return ranks;

@@ -1,10 +1,14 @@
 #include "parallel/buddies.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <random>
 #include <set>
+#include <tuple>
 
 namespace holdfast {
 namespace {
@@ -72,6 +76,67 @@ TEST(Buddies, AreOnAnotherHostWhereTheGroupHasOneAndShareTheWork) {
       const int others = on_host.size() == 1 ? data : data - crowded;
       const int share = on_host.size() == 1 ? 1 : std::max(2, (crowded + others - 1) / others + 1);
       for (const auto& [rank, count] : kept) ASSERT_LE(count, share) << letters << " rank " << rank;
+    }
+  }
+}
+
+// The rule of the header, spelt out: another host first, then who keeps the fewest, then who comes next.
+std::vector<int> buddies_by_brute_force(const Mesh& mesh, const std::vector<std::string>& host_of_rank) {
+  std::vector<int> buddies(host_of_rank.size(), -1), kept(host_of_rank.size(), 0);
+  for (int rank = 0; rank < mesh.shape().ranks(); ++rank) {
+    if (mesh.is_spare(rank)) continue;
+    const std::vector<int> group = mesh.data_group(rank);
+    if (group.front() != rank) continue;
+    for (std::size_t member = 0; member < group.size(); ++member) {
+      const auto own = static_cast<std::size_t>(group[member]);
+      std::vector<std::tuple<bool, int, std::size_t, int>> candidates;
+      for (std::size_t distance = 1; distance < group.size(); ++distance) {
+        const auto other = static_cast<std::size_t>(group[(member + distance) % group.size()]);
+        candidates.emplace_back(host_of_rank[other] == host_of_rank[own], kept[other], distance, other);
+      }
+      if (candidates.empty()) continue;
+      buddies[own] = std::get<3>(std::ranges::min(candidates));
+      ++kept[static_cast<std::size_t>(buddies[own])];
+    }
+  }
+  return buddies;
+}
+
+TEST(Buddies, AreThoseOfABruteForceSearch) {
+  std::mt19937 random(20261123);
+  const auto up_to = [&random](int limit) {
+    return 1 + static_cast<int>(random() % static_cast<unsigned>(limit));
+  };
+  int checked = 0;
+  for (int round = 0; round < 2'000; ++round) {
+    const MeshShape shape = {
+        .data = up_to(17), .pipeline = up_to(3), .tensor = up_to(2), .spares = up_to(4) - 1};
+    const int hosts = up_to(6);
+    std::vector<std::string> names;
+    for (int rank = 0; rank < shape.ranks(); ++rank) names.push_back(fmt::format("host{}", up_to(hosts)));
+    const Result<Mesh> mesh = Mesh::placed(shape, names);
+    if (!mesh.ok()) continue;  // no room for the tensor groups
+    ++checked;
+    ASSERT_EQ(buddies_of(*mesh, names), buddies_by_brute_force(*mesh, names))
+        << fmt::format("round {}: {} x {} x {} + {} on {} hosts", round, shape.data, shape.pipeline,
+                       shape.tensor, shape.spares, hosts);
+  }
+  EXPECT_GT(checked, 1'000);
+}
+
+// A plan asks for the buddies of every layout that it prices. A search that grows with the square of the
+// ranks takes minutes here and ends in the test's timeout.
+TEST(Buddies, OfSixteenThousandRanksComeAtOnce) {
+  constexpr int rank_count = 16'384, ranks_per_host = 8;
+  std::vector<std::string> names;
+  for (int rank = 0; rank < rank_count; ++rank) names.push_back(fmt::format("host{}", rank / ranks_per_host));
+  for (const MeshShape& shape :
+       {MeshShape{.data = rank_count}, MeshShape{.data = 512, .pipeline = 8, .tensor = 4}}) {
+    for (int layout = 0; layout < 20; ++layout) {
+      const Mesh mesh = Mesh::placed(shape, names).value();
+      const std::vector<int> buddies = buddies_of(mesh, names);
+      EXPECT_TRUE(all_cross_hosts(buddies, names));
+      EXPECT_EQ(std::set<int>(buddies.begin(), buddies.end()).size(), buddies.size()) << "nobody keeps two";
     }
   }
 }
