@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 
 namespace holdfast {
@@ -246,11 +247,12 @@ void connect_tied_weight(std::vector<Bucket>& stage) {
 
 std::vector<Bucket> backward_buckets(const ModelSpec& spec, std::span<const ModelPart> parts,
                                      const TensorShare& share) {
-  const std::vector<Bucket> model = backward_buckets(spec, share);
+  std::vector<Bucket> model = backward_buckets(spec, share);
   std::vector<Bucket> stage;
   for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    for (const Bucket& bucket : model) {
-      if (is_in_part(bucket, *part)) stage.push_back(bucket);
+    for (Bucket& bucket : model) {
+      const bool is_moved = bucket.tensors.empty();  // each is in one part
+      if (!is_moved && is_in_part(bucket, *part)) stage.push_back(std::move(bucket));
     }
   }
   if (spec.tied_head) connect_tied_weight(stage);
@@ -265,7 +267,7 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& s
   // Forward order first: every half layer is a bucket, the ends are buckets of their own.
   std::vector<Bucket> forward;
   std::string current;
-  for (const ParameterSpec& parameter : parameter_specs(spec)) {
+  for (ParameterSpec& parameter : parameter_specs(spec)) {
     const bool ends = !parameter.name.starts_with("layers.");
     std::string group = parameter.name.substr(0, parameter.name.find(".weight"));
     if (!ends) {
@@ -276,8 +278,8 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& s
       group = "head";
     }
     if (group != current) forward.emplace_back();
-    current = group;
-    BucketTensor tensor{.name = parameter.name,
+    current = std::move(group);
+    BucketTensor tensor{.name = std::move(parameter.name),
                         .shape = parameter.shape,
                         .global_shape = parameter.shape,
                         // No decay on norms and biases, which are exactly the vectors.
@@ -291,10 +293,11 @@ std::vector<Bucket> backward_buckets(const ModelSpec& spec, const TensorShare& s
     for (tensor.slice = share.first; tensor.slice < share.first + share.count; ++tensor.slice)
       forward.back().tensors.push_back(tensor);
   }
-  std::vector<Bucket> backward(forward.rbegin(), forward.rend());
+  std::vector<Bucket> backward;
+  backward.reserve(forward.size() + 1);
+  if (spec.tied_head) backward.push_back(forward.front());  // the shadow
+  std::ranges::move(forward.rbegin(), forward.rend(), std::back_inserter(backward));
   if (spec.tied_head) {
-    Bucket shadow = backward.back();
-    backward.insert(backward.begin(), shadow);
     for (std::size_t i = 1; i < backward.size(); ++i) {
       if (backward[i].tensors.front().name == tied_weight) backward.front().shadow_of = static_cast<int>(i);
     }
