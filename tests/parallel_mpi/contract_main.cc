@@ -8,17 +8,21 @@
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //   contract_main recover      one after another dies while large messages are under way, the others go on in
 //                              the next epoch; the last one leaves MPI
+//   contract_main memory N BYTES...   on one rank: what MPI keeps of a growth and a death (growth_memory.h)
 //
 // Exit code 0: as expected on this rank.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "../parallel/communicator_contract.h"
 #include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
+#include "growth_memory.h"
 #include "parallel/host_exchange.h"
 #include "parallel/launcher.h"
 #include "parallel/membership.h"
@@ -199,6 +203,11 @@ int run(std::string_view mode) {
 }  // namespace holdfast
 
 int main(int argc, char** argv) {
+  if (argc > 3 && std::string_view(argv[1]) == "memory") {
+    std::vector<int> message_bytes;
+    for (int i = 3; i < argc; ++i) message_bytes.push_back(std::atoi(argv[i]));
+    holdfast::measure_growth_memory(argv[0], std::atoi(argv[2]), message_bytes);
+  }
   testing::InitGoogleTest(&argc,
                           argv);  // for EXPECT; there is no TEST, because all ranks must go the same way
   return holdfast::run(argc > 1 ? argv[1] : "");
