@@ -19,10 +19,11 @@ bool alike(double before, double now) {
   return before < 2.0 * now && now < 2.0 * before;
 }
 
-// Seconds of work. Less than one is no news: of short steps the intervals change all the time.
-bool alike(const std::optional<double>& before, const std::optional<double>& now) {
-  if (!before.has_value() || !now.has_value()) return before.has_value() == now.has_value();
-  return alike(*before, *now) || std::abs(*before - *now) < 1.0;
+// Whether seconds of work that were told still hold as the most that a failure costs: more by a tenth is
+// news, less by half. Less than a second is none: of short steps the intervals change all the time.
+bool holds(const std::optional<double>& told, const std::optional<double>& now) {
+  if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
+  return (*now <= 1.1 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
 }
 
 }  // namespace
@@ -223,8 +224,8 @@ std::optional<FailureCost> SaveCadence::take_failure_cost() {
   const FailureCost cost{.process_seconds = lost_with_memory(),
                          .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
                          .job_seconds = lost_with_hosts()};
-  if (told_cost_.has_value() && alike(told_cost_->process_seconds, cost.process_seconds) &&
-      alike(told_cost_->host_seconds, cost.host_seconds) && alike(told_cost_->job_seconds, cost.job_seconds))
+  if (told_cost_.has_value() && holds(told_cost_->process_seconds, cost.process_seconds) &&
+      holds(told_cost_->host_seconds, cost.host_seconds) && holds(told_cost_->job_seconds, cost.job_seconds))
     return std::nullopt;
   told_cost_ = cost;
   return cost;

@@ -99,7 +99,7 @@ class SaveCadence {
   void replicated(const ReplicaReport& report);
   // Of an interval that was chosen for the first time, or is another by a factor of two or more.
   std::optional<IntervalChoice> take_choice();
-  // The same of what a failure costs: once the intervals are known.
+  // What a failure costs: once the intervals are known, and when a figure grew by a tenth or halved.
   std::optional<FailureCost> take_failure_cost();
 
  private:

@@ -302,6 +302,24 @@ TEST(SaveCadence, MeasurementsGoWithTheWorkOfARank) {
   EXPECT_DOUBLE_EQ(*run.costs[1].process_seconds, 32.0) << "fifteen of two";
 }
 
+// What was told is the most that a failure costs, so a figure that grew is told sooner than one that fell.
+TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItGrew) {
+  const MeasuredEpochs::Steps usual{.count = 20};
+  MeasuredEpochs run(config_of(0, 10));
+  run.epoch({.work = 10.0}, {usual});
+  ASSERT_EQ(run.costs.size(), 1u);
+  EXPECT_DOUBLE_EQ(*run.costs[0].process_seconds, 11.0);
+  const auto told_after = [&](double work) {
+    run.epoch({.work = work}, {{.count = 1}});
+    return run.costs.size();
+  };
+  EXPECT_EQ(told_after(10.5), 1u) << "half a second more";
+  EXPECT_EQ(told_after(13.0), 2u);
+  EXPECT_DOUBLE_EQ(*run.costs[1].process_seconds, 14.3);
+  EXPECT_EQ(told_after(8.0), 2u) << "less, and not by half";
+  EXPECT_EQ(told_after(6.0), 3u);
+}
+
 TEST(SaveCadence, SnapshotsThatAreLeftOutCostNothing) {
   const MeasuredEpochs::Steps usual{
       .count = 12, .seconds = 1.0, .copy_seconds = 0.05, .longer_seconds = 0.05};
@@ -343,8 +361,9 @@ TEST(SaveCadence, WhatAFailureCostsFollowsFromTheIntervals) {
 TEST(SaveCadence, WhatAFailureCostsIsToldAgainWhenItChangesByMuch) {
   MeasuredEpochs run(config_of(100, 10));
   run.epoch({}, {{.count = 30}, {.count = 30, .seconds = 1.5}, {.count = 30, .seconds = 3.0}});
-  ASSERT_EQ(run.costs.size(), 2u);
-  EXPECT_DOUBLE_EQ(*run.costs[1].job_seconds, 303.0);
+  ASSERT_EQ(run.costs.size(), 3u);
+  EXPECT_DOUBLE_EQ(*run.costs[1].job_seconds, 151.5);
+  EXPECT_DOUBLE_EQ(*run.costs[2].job_seconds, 303.0);
 }
 
 }  // namespace
