@@ -207,6 +207,9 @@ class Campaign {
                     to_text(run.plan.layout), run.injected.size(), run.injected.size() == 1 ? "" : "s", again,
                     again == 1 ? "" : "s", run.ledger.lost_steps, static_cast<double>(run.duration_ms) / 1e3,
                     run.wrong.empty() ? "same bits" : "WRONG"));
+    for (const CheckedLoss& checked : check_losses(run)) {
+      if (!checked.held()) say("  more was lost than promised: " + to_text(checked));
+    }
     if (run.wrong.empty()) return;
     for (const std::string& line : to_lines(run.plan)) say("  " + line);
     for (const ChaosInjected& injected : run.injected) say("  done: " + injected.what);

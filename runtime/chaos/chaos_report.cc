@@ -13,6 +13,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json json_of(const CheckedLoss& checked) {
+  Json loss = {{"time_us", checked.loss.noticed_us},
+               {"part", name_of(checked.part)},
+               {"steps", checked.loss.steps},
+               {"step_ms", checked.loss.step_ms},
+               {"lost_ms", checked.loss.lost_ms()}};
+  if (checked.no_promise.has_value()) {
+    loss["no_promise"] = text_of(*checked.no_promise);
+  } else {
+    loss["promised_ms"] = checked.promised_ms;
+    loss["held"] = checked.held();
+  }
+  return loss;
+}
+
 Json json_of(const ChaosRun& run) {
   Json faults = Json::array();
   const std::vector<JudgedFault> judged = judge(run);
@@ -32,6 +47,8 @@ Json json_of(const ChaosRun& run) {
   Json verdicts = Json::array();
   for (const ToldVerdict& verdict : run.verdicts)
     verdicts.push_back({{"time_us", verdict.time_us}, {"rank", verdict.rank}, {"verdict", verdict.sentence}});
+  Json losses = Json::array();
+  for (const CheckedLoss& checked : check_losses(run)) losses.push_back(json_of(checked));
   return {{"seed", run.plan.seed},
           {"plan", to_lines(run.plan)},
           {"ranks", run.plan.layout.ranks},
@@ -46,7 +63,8 @@ Json json_of(const ChaosRun& run) {
           {"right", run.wrong.empty()},
           {"wrong", run.wrong},
           {"faults", std::move(faults)},
-          {"verdicts", std::move(verdicts)}};
+          {"verdicts", std::move(verdicts)},
+          {"losses", std::move(losses)}};
 }
 
 std::string number_cell(const std::string& text) {
@@ -69,6 +87,9 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
                  fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.judged_hangs()),
                  "hangs and livelocks that had to be noticed");
   text += fact("Steps computed again", std::to_string(summary.lost_steps));
+  if (summary.costs.promised > 0)
+    text += fact("Cost promise held", fmt::format("{} of {}", summary.costs.held, summary.costs.promised),
+                 "deaths after the run had said what one costs at most");
   text += fact("Wall time", format_duration(header.duration_ms / 1000 * 1000));
   return text + "</dl>\n";
 }
@@ -118,6 +139,9 @@ std::string runs_table(std::span<const ChaosRun> runs) {
     for (std::size_t i = 0; i < judged.size(); ++i)
       faults += fmt::format("{}{} → {}", i == 0 ? "" : "<br>", escape_html(run.injected[i].what),
                             name_of(judged[i].outcome));
+    for (const CheckedLoss& checked : check_losses(run)) {
+      if (!checked.held()) faults += "<br>more was lost than promised: " + to_text(checked);
+    }
     const std::string end = run.wrong.empty()
                                 ? "<span class=\"finished\">right bits</span>"
                                 : fmt::format("<span class=\"failed\">{}</span>, in {}",
@@ -145,6 +169,12 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   json["kills"] = summary.kills;
   json["in_recovery"] = summary.in_recovery;
   json["lost_steps"] = summary.lost_steps;
+  json["cost_promise"] = {
+      {"deaths", summary.costs.losses}, {"promised", summary.costs.promised}, {"held", summary.costs.held}};
+  if (summary.costs.worst.has_value()) {
+    json["cost_promise"]["worst"] = json_of(*summary.costs.worst);
+    json["cost_promise"]["worst"]["seed"] = summary.costs.worst_seed;
+  }
   json["hangs"] = {{"injected", summary.hangs}, {"baseless_verdicts", summary.baseless_verdicts}};
   for (const NamedRank named : {NamedRank::right, NamedRank::other, NamedRank::nobody})
     json["hangs"][std::string(name_of(named))] = summary.count_of(named);

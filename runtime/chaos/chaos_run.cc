@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -11,6 +12,7 @@
 #include "runtime/chaos/small_disk.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
+#include "runtime/train/log_reader.h"
 #include "runtime/train/run_history.h"
 #include "runtime/train/state_digest.h"
 
@@ -54,6 +56,7 @@ class Executor {
     std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
     if (Result<FaultLedger> ledger = read_fault_ledger(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
+    read_losses();
     const bool keeps = keep || !run_.wrong.empty();
     if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
     if (keeps && stalling_disk_ != nullptr) HF_TRY_VOID(stalling_disk_->keep());
@@ -352,6 +355,14 @@ class Executor {
                           facts.has_value() ? facts->state : 'Z');
     }
     return text.empty() ? "no rank lives" : text;
+  }
+
+  void read_losses() {
+    const Result<LogReader> log = LogReader::open(*env_, paths_);
+    if (!log.ok()) return;
+    WorkLossReader reader;
+    const auto take = [&](const nlohmann::ordered_json& event) { reader.read(event); };
+    if (log->for_each(take).ok()) run_.losses = std::move(reader).finish();
   }
 
   std::string end_of_log() const {

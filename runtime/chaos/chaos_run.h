@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/chaos/chaos_plan.h"
+#include "runtime/chaos/work_loss.h"
 #include "runtime/core/env.h"
 #include "runtime/core/mounts.h"
 #include "runtime/core/processes.h"
@@ -65,6 +66,7 @@ struct ChaosRun {
   std::vector<ChaosLaunch> launches = {};
   std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
   FaultLedger ledger = {};
+  std::vector<WorkLoss> losses = {};  // in the order of time
   bool ran_out_of_time = false;
   std::string wrong = {};  // empty: it ended with the bits of the undisturbed run and left nothing behind
   std::int64_t duration_ms = 0;

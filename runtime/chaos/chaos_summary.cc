@@ -161,6 +161,7 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
     ++summary.runs;
     summary.right += run.wrong.empty() ? 1 : 0;
     summary.lost_steps += run.ledger.lost_steps;
+    summary.costs.add(run);
     for (const JudgedFault& judged : judge(run)) add_fault(summary, judged);
     summary.baseless_verdicts += find_culprits(run).baseless_verdicts;
     for (const FaultEntry& entry : run.ledger.faults) add_parts(summary, entry);
@@ -190,6 +191,7 @@ std::string to_text(const ChaosSummary& summary) {
                         times.percentile(0.99), times.percentile(1.0));
   }
   if (summary.hangs > 0) text += "\n\n" + sentence_of_hangs(summary);
+  if (summary.costs.losses > 0) text += "\n\n" + to_text(summary.costs);
   return text + "\n";
 }
 

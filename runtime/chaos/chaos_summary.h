@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/cost_promise.h"
 #include "runtime/chaos/culprits.h"
 
 namespace holdfast {
@@ -60,6 +61,7 @@ struct ChaosSummary {
   std::array<std::int64_t, named_ranks> named = {};  // of them, by whom the watchdog named
   std::int64_t baseless_verdicts = 0;
   std::uint64_t lost_steps = 0;
+  CostTally costs = {};  // what was lost, beside what was promised
   std::array<ChaosTally, chaos_fault_kinds> tallies = {};
   // Detection, the parts of a recovery in place, and from fault to step by who mended it.
   std::vector<ChaosDistribution> times = {};

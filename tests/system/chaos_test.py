@@ -184,6 +184,18 @@ class ChaosTest(unittest.TestCase):
             self.assertEqual([event["step"] for event in run.events("step")], list(range(1, 41)), "the log has all of them, once")
             self.assertEqual(run.events("fault"), [])
 
+    def test_what_a_failure_costs_at_most(self):
+        """The campaign compares what each death cost with what the run had said before."""
+        output = self.chaos("--as-configured", "--faults=kill,all_killed,ram_lost", "--faults-max=3", "--seeds=2..4", "--layouts=3x1x1",
+                            "--training.steps=80", "--checkpoint.ram_every_steps=3", "--parallel.lanes=6")
+        told = self.result()["cost_promise"]
+        self.assertIn(f"the cost promise held in {told['held']} of {told['promised']} death", output)
+        self.assertGreater(told["promised"], 0, output)
+        self.assertEqual(told["held"], told["promised"], output)
+        for each in self.result()["each"]:
+            self.assertEqual(sum(loss["steps"] for loss in each["losses"]), each["lost_steps"], (each, output))
+        self.assertIn("Cost promise held", (self.directory / "chaos.html").read_text())
+
     def test_the_default_config(self):
         """No key about saving, recovery or the watchdog. What a rank's death costs is some steps, not the run."""
         config = self.scene.directory / "plain.toml"

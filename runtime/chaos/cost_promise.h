@@ -1,0 +1,60 @@
+// Whether the losses of a run cost what the run had said that they cost at most. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/work_loss.h"
+
+namespace holdfast {
+
+// What the sentence has a figure for.
+enum class LostPart : std::uint8_t {
+  process,  // its host's memory is left, and RAM snapshots in it: one process, or all of them
+  host,
+  job,  // with the memory of all its hosts
+};
+std::string_view name_of(LostPart part);
+
+// What it has none for.
+enum class NoPromise : std::uint8_t {
+  said_nothing,  // the start had not said its sentence yet
+  all_work,      // the sentence is that all of the work is lost
+  no_disk,       // the disk was full or stood still before
+  damaged,       // the newest checkpoint was damaged
+};
+std::string_view text_of(NoPromise reason);
+
+struct CheckedLoss {
+  WorkLoss loss;
+  LostPart part = LostPart::process;
+  std::optional<NoPromise> no_promise = {};
+  double promised_ms = 0.0;  // where there is a promise
+  // A figure is told again when it is more by a tenth and a second.
+  double limit_ms() const { return 1.1 * promised_ms + 1e3; }
+  bool held() const { return no_promise.has_value() || loss.lost_ms() <= limit_ms(); }
+};
+// "a lost process cost 4.1 s of work (3 steps again), and 2.5 s were promised"
+std::string to_text(const CheckedLoss& checked);
+
+// One for each of run.losses.
+std::vector<CheckedLoss> check_losses(const ChaosRun& run);
+
+// Of a campaign.
+struct CostTally {
+  std::int64_t losses = 0;
+  std::int64_t promised = 0;              // with a promise
+  std::int64_t held = 0;                  // of them
+  std::optional<CheckedLoss> worst = {};  // that came nearest to its limit, or went furthest beyond it
+  std::uint64_t worst_seed = 0;
+
+  void add(const ChaosRun& run);
+};
+// "the cost promise held in 9 of 9 deaths; worst: ..."
+std::string to_text(const CostTally& tally);
+
+}  // namespace holdfast

@@ -1,0 +1,58 @@
+// Work that a run lost each time that something in it died, and what the run had said that this costs at
+// most (its failure_cost event). Read from the event log. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+namespace holdfast {
+
+// The figures of a failure_cost event. None: all of the work.
+struct ToldCost {
+  std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
+};
+
+// One loss of ranks, however many died before the next step was made.
+struct WorkLoss {
+  std::int64_t noticed_us = 0, resumed_us = 0;  // resumed_us: the end of the first step after it
+  std::uint64_t steps = 0;                      // that were computed again
+  // Duration of a step before the loss: the median, so that a moment in which the machine was busy does not
+  // count as work.
+  double step_ms = 0.0;
+  double unfinished_ms = 0.0;         // of the step that was under way; at most step_ms
+  std::optional<ToldCost> told = {};  // the newest in this start; none: it had said nothing so far
+
+  double lost_ms() const { return static_cast<double>(steps) * step_ms + unfinished_ms; }
+};
+
+// Takes the events of a log in its order.
+class WorkLossReader {
+ public:
+  void read(const nlohmann::ordered_json& event);
+  // Losses after which a step was made.
+  std::vector<WorkLoss> finish() && { return std::move(losses_); }
+
+ private:
+  void read_step(const nlohmann::ordered_json& event, std::int64_t time_us);
+  void open(std::int64_t noticed_us, std::uint64_t step);
+  void begin_epoch();
+  double usual_step_ms();
+
+  static constexpr std::size_t kept = 9;         // durations
+  static constexpr std::int64_t slow_steps = 2;  // of an epoch: they touch memory for the first time
+  std::vector<WorkLoss> losses_;
+  std::optional<WorkLoss> open_;  // steps: not known yet
+  std::uint64_t open_step_ = 0;   // the newest before it
+  std::optional<ToldCost> told_;
+  std::array<double, kept> durations_ms_ = {};
+  std::int64_t steps_of_epoch_ = 0;
+  double usual_ms_ = 0.0;
+  std::uint64_t step_ = 0;
+  std::int64_t step_us_ = 0, last_us_ = 0;
+  bool begun_ = false, stopped_ = false;
+};
+
+}  // namespace holdfast
