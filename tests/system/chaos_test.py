@@ -3,6 +3,8 @@ and words that it does not understand get a sentence. A disk that is full for a 
 campaign of kills alone.
 
 HOLDFAST_CHAOS_KILLS: how many kills (tools/test --long sets it); 300 when left out.
+HOLDFAST_CHAOS_PRESET, _PRESET_RUNS, _PRESET_RECORD: a campaign of so many runs with configs/chaos/PRESET.toml, half of them of kills
+alone, instead of a short one with llama-15m; the seeds go on behind those that the file has, and a line for each run is added to it.
 """
 import concurrent.futures
 import contextlib
@@ -19,6 +21,13 @@ import harness
 import hosts
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS") or 300)
+CONFIGS = harness.ROOT / "configs/chaos"
+PRESET = os.environ.get("HOLDFAST_CHAOS_PRESET", "")
+PRESET_RUNS = int(os.environ.get("HOLDFAST_CHAOS_PRESET_RUNS") or 2)
+PRESET_RECORD = os.environ.get("HOLDFAST_CHAOS_PRESET_RECORD", "")
+# By config: its layouts. The first is that of the undisturbed run.
+PRESET_LAYOUTS = {"llama-15m": "3x1x1,2x1x1+1,2x2x1", "gpt2-124m": "3x1x1,2x1x1+1", "gpt2-355m": "2x1x1"}
+PRESET_FAULTS = "kill,two_kills,kill_in_recovery,all_killed,job_killed,ram_lost,hang"
 LAYOUTS = ["2x1x1+5", "3x1x1+4", "4x1x1+4", "2x2x1+4", "3x2x1+2", "4x2x1", "2x1x2+4", "3x1x2+2", "4x1x2", "2x2x2"]
 # A start heals up to seven deaths in place. The steps are short: what counts is where a run dies, and how often.
 KILLS_OPTIONS = ["--training.steps=140", "--training.sequence_length=32", "--training.microbatch_size=1",
@@ -209,6 +218,44 @@ class ChaosTest(unittest.TestCase):
             self.assertEqual(event["level"], 1, event)
             self.assertEqual(event["resumed_from"], "ram", event)
             self.assertGreater(event["resumed_from_step"], 0, event)
+
+
+    def on_text(self):
+        return f'--data.sources=[{{path = "{self.scene.text}", format = "text"}}]'
+
+    def test_configs_at_real_size_have_plans(self):
+        self.assertEqual({path.stem for path in CONFIGS.glob("*.toml")}, set(PRESET_LAYOUTS))
+        for name, layouts in PRESET_LAYOUTS.items():
+            with self.subTest(name):
+                plans = self.chaos("--plan", "--as-configured", "--kills-only", "--runs=3", f"--layouts={layouts}", self.on_text(),
+                                   config=CONFIGS / f"{name}.toml")
+                self.assertEqual(len(re.findall(r"^seed \d+: ", plans, re.MULTILINE)), 3, plans)
+                self.assertIn("kill -9", plans)
+
+    def test_at_real_size(self):
+        """What the configs say is saved, and no more."""
+        if not PRESET:
+            output = self.chaos("--as-configured", "--kills-only", "--runs=1", "--layouts=3x1x1", "--training.steps=10", self.on_text(),
+                                config=CONFIGS / "llama-15m.toml")
+            self.assertIn("1 of 1 runs ended with the right bits", output)
+            self.assertGreaterEqual(self.result()["kills"], 2, output)
+            return
+        record = Path(PRESET_RECORD or self.scene.directory / "record.jsonl")
+        record.parent.mkdir(parents=True, exist_ok=True)
+        done = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+        first = 1 + max((each["seed"] for each in done if each["preset"] == PRESET), default=0)
+        for first, kind in ((first, ["--kills-only"]), (first + PRESET_RUNS // 2, [f"--faults={PRESET_FAULTS}", "--faults-max=3"])):
+            output = self.chaos("--as-configured", *kind, f"--layouts={PRESET_LAYOUTS[PRESET]}", f"--seeds={first}..{first + PRESET_RUNS // 2 - 1}",
+                                self.on_text(), config=CONFIGS / f"{PRESET}.toml", timeout_s=None, code=None)
+            print(f"\n{output}", flush=True)
+            for run in self.result()["each"]:
+                done.append({"preset": PRESET, "seed": run["seed"], "right": run["right"], "faults": len(run["faults"]), "losses": run["losses"]})
+            record.write_text("".join(json.dumps(each) + "\n" for each in done))
+        runs = [each for each in done if each["preset"] == PRESET]
+        promised = [loss["held"] for each in runs for loss in each["losses"] if "held" in loss]
+        print(f"{PRESET}, all times together: {sum(each['right'] for each in runs)} of {len(runs)} runs right, "
+              f"{sum(each['faults'] for each in runs)} faults, cost promise held in {sum(promised)} of {len(promised)} deaths", flush=True)
+        self.assertTrue(all(each["right"] for each in runs[-2 * (PRESET_RUNS // 2):]), output)
 
 
 class ChaosHostsTest(unittest.TestCase):

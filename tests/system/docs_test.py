@@ -24,7 +24,7 @@ class DocsTest(unittest.TestCase):
                          "run: build/release/bin/holdfast config docs > docs/config.md")
 
     def test_presets_in_configs_load(self):
-        for path in sorted((ROOT / "configs").glob("*.toml")):
+        for path in sorted((ROOT / "configs").rglob("*.toml")):
             with self.subTest(path.name):
                 dumped = run("config", "dump", str(path))
                 self.assertEqual(dumped.returncode, 0, dumped.stderr)
