@@ -111,6 +111,12 @@ std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
                                        machine.ranks_on_host(plan.shape.seats())));
 }
 
+std::string process_text(const PlannedMachine& machine) {
+  if (!machine.host_sees_memory) return {};
+  return fmt::format("the program itself: at most {} more of a rank (heap, MPI, stacks, buffers of a save)\n",
+                     format_bytes(process_bytes));
+}
+
 // Of the shared memory, in which RAM snapshots outlive their process.
 std::string shared_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   const std::uint64_t needed = plan.shared_bytes_of_host(machine);
@@ -283,6 +289,7 @@ Json layout_json(const LayoutPlan& plan, const PlannedMachine& machine) {
           {"lanes_on_a_rank", plan.waves},
           {"bubble_share", plan.bubble_share},
           {"memory_bytes", plan.largest(machine).needed_bytes(machine)},
+          {"process_bytes", machine.host_sees_memory ? Json(process_bytes) : Json()},
           {"shared_memory_bytes", plan.shared_bytes()},
           {"available_shared_memory_bytes",
            machine.shared_bytes.has_value() ? Json(*machine.shared_bytes) : Json()},
@@ -315,7 +322,7 @@ std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
   std::string text = fmt::format("{} rank{}: {}\n", layout.shape.seats(),
                                  layout.shape.seats() == 1 ? "" : "s", shape_text(layout));
   text += layout_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
-  text += shared_text(layout, machine);
+  text += process_text(machine) + shared_text(layout, machine);
   if (layout.shape.seats() > 1) text += "\n" + traffic_text(layout);
   text += "\n" + time_text(layout, machine);
   if (!plan.smaller.empty()) text += "\n" + smaller_text(plan, machine);

@@ -1,0 +1,134 @@
+"""A run in exactly the memory that `holdfast plan` states: a control group that holds no more than the plan of its ranks and of their
+processes. It trains, loses a rank, is started again, and ends with the right bits; nobody is killed for memory. HOLDFAST names the
+program.
+"""
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import harness
+
+RANKS = 3
+STEPS = 12
+CONFIG = harness.ROOT / "configs/chaos/llama-15m.toml"
+
+
+class MemoryGroup:
+    """Processes that together have so many bytes, swap included where there is any. Version 1 or 2."""
+
+    def __init__(self, name, limit_bytes):
+        first = Path("/sys/fs/cgroup/memory")
+        self.first = first.is_dir()
+        self.folder = (first if self.first else Path("/sys/fs/cgroup")) / f"holdfast-test-{os.getpid()}-{name}"
+        try:
+            if not self.first:
+                (self.folder.parent / "cgroup.subtree_control").write_text("+memory")
+            self.folder.mkdir()
+            self.write("memory.limit_in_bytes" if self.first else "memory.max", limit_bytes)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            raise unittest.SkipTest(f"no control group for memory can be made here: {error}") from None
+        for name, value in [("memory.memsw.limit_in_bytes", limit_bytes)] if self.first else [("memory.swap.max", 0)]:
+            with contextlib.suppress(OSError):
+                self.write(name, value)  # a machine without swap may have no such file
+
+    def write(self, name, value):
+        (self.folder / name).write_text(str(value))
+
+    def command(self, words):
+        """Whose process, and all that it starts, are in the group."""
+        return ["sh", "-c", f'echo $$ > "{self.folder}/cgroup.procs" && exec "$@"', "sh", *words]
+
+    def kills(self):
+        """Processes that were killed because there was no memory left."""
+        text = (self.folder / ("memory.oom_control" if self.first else "memory.events")).read_text()
+        return int(re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)[1])
+
+    def held_bytes(self):
+        """What cannot be dropped: of processes, and what lies in /dev/shm."""
+        stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+        names = ("total_rss", "total_shmem") if self.first else ("anon", "shmem")
+        return sum(int(stat[name]) for name in names)
+
+    def close(self):
+        limit = time.monotonic() + 10
+        while self.folder.exists() and time.monotonic() < limit:
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            time.sleep(0.05)
+
+
+class PlanMemoryTest(unittest.TestCase):
+    def setUp(self):
+        self.scene = harness.Scene()
+        self.addCleanup(self.scene.close)
+        self.words = [f"--training.steps={STEPS}", f'--data.sources=[{{path = "{self.scene.text}", format = "text"}}]', "--threads=1"]
+
+    def planned_bytes(self, words):
+        command = [str(harness.PROGRAM), "plan", str(CONFIG), "--ranks", str(RANKS), "--json", "--peak-tflops", "1", "--memory-gbs", "10"]
+        plan = json.loads(subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout)["layout"]
+        return RANKS * (plan["memory_bytes"] + plan["process_bytes"]), plan
+
+    def start(self, run, group=None):
+        words = [str(harness.PROGRAM), "launch", "-np", str(RANKS), str(CONFIG), f"--run.directory={run.directory}", *run.overrides]
+        return run.start_command(group.command(words) if group else words)
+
+    def test_a_run_in_exactly_that(self):
+        """With what the config saves by itself, and with snapshots and checkpoints beside many steps."""
+        for name, saving in {"default": [], "often": ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=4"]}.items():
+            with self.subTest(name):
+                words = [*self.words, *saving]
+                limit_bytes, plan = self.planned_bytes(words)
+                group = MemoryGroup(name, limit_bytes)
+                self.addCleanup(group.close)
+                run = self.scene.run(name, words)
+                start = self.start(run, group)
+                most, killed = 0, False
+                while start.alive():
+                    most = max(most, group.held_bytes())
+                    if not killed and run.last_step() >= 5:
+                        harness.kill(start.rank_pid(1), signal.SIGKILL)
+                        killed = True
+                    time.sleep(0.02)
+                printed = start.expect_exit(0)
+                print(f"\n{name}: at most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned, {RANKS} x "
+                      f"({plan['memory_bytes'] / 2**20:.0f} + {plan['process_bytes'] / 2**20:.0f})", file=sys.stderr, flush=True)
+                self.assertTrue(killed)
+                self.assertEqual(group.kills(), 0, printed)
+                self.assertNotIn("no RAM snapshots", printed)
+                recovery, = [event for event in run.events("recovery") if event.get("reason") != "growth"][:1]
+                self.assertEqual(recovery["resumed_from"], "ram", printed)
+                self.assertLessEqual(most, limit_bytes)
+                self.assertGreater(most, 0.7 * limit_bytes, "the plan says far too much")
+                self.assertEqual(run.digest(), self.reference(), printed)
+                harness.expect_no_snapshots(run)
+
+    def test_a_run_in_less(self):
+        """Where two of the three snapshots have no room: the ranks read the limit of their group, and go without RAM snapshots."""
+        planned, plan = self.planned_bytes(self.words)
+        group = MemoryGroup("less", planned - 2 * plan["shared_memory_bytes"] // 3)
+        self.addCleanup(group.close)
+        run = self.scene.run("less", [*self.words, "--elastic.memory_timeout=1s"])
+        printed = self.start(run, group).expect_exit(0)
+        self.assertIn("no RAM snapshots: host ", printed)
+        self.assertEqual(group.kills(), 0, printed)
+        self.assertEqual(run.digest(), self.reference(), printed)
+
+    def reference(self):
+        """Of the same run where nothing is scarce."""
+        run = self.scene.run("undisturbed", self.words)
+        if not run.finished():
+            self.start(run).expect_exit(0)
+        return run.digest()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
