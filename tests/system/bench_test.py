@@ -133,6 +133,17 @@ class BenchTest(unittest.TestCase):
         self.assertTrue(all(step_ms > 0 for pair in each.values() for turn in pair["step_ms"] for step_ms in turn), each)
         self.assertGreater(min(run["count"] for run in figures["snapshots"]), 0, "what is compared has to be there")
 
+    def test_losing_half_of_the_ranks(self):
+        outcome = self.bench("shrinking", "--case", "small", "--ranks", "4", "--lanes", "12", "--between", "10", "--share", "0.5")
+        if "ranks cannot be held" in outcome.stderr and os.environ.get("CI") != "true":
+            self.skipTest(outcome.stderr)
+        self.assertEqual(outcome.returncode, 0, outcome.stdout + outcome.stderr)
+        (case,) = json.loads(self.path.read_text())["cases"]
+        undisturbed, in_place, from_disk = case["result"]
+        self.assertEqual([each["losses"] for each in case["result"]], [0, 2, 2])
+        self.assertEqual(undisturbed["steps_again"], 0)
+        self.assertTrue(all(each["tokens_per_rank_hour"] > 0 for each in (undisturbed, in_place, from_disk)))
+
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)
