@@ -34,8 +34,8 @@ struct CheckedLoss {
   LostPart part = LostPart::process;
   std::optional<NoPromise> no_promise = {};
   double promised_ms = 0.0;  // where there is a promise
-  // A figure is told again when it is more by a tenth and a second.
-  double limit_ms() const { return 1.1 * promised_ms + 1e3; }
+  // A figure is told again when it is more by a quarter and a second.
+  double limit_ms() const { return 1.25 * promised_ms + 1e3; }
   bool held() const { return no_promise.has_value() || loss.lost_ms() <= limit_ms(); }
 };
 // "a lost process cost 4.1 s of work (3 steps again), and 2.5 s were promised"

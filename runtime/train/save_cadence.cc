@@ -19,11 +19,11 @@ bool alike(double before, double now) {
   return before < 2.0 * now && now < 2.0 * before;
 }
 
-// Whether seconds of work that were told still hold as the most that a failure costs: more by a tenth is
+// Whether seconds of work that were told still hold as the most that a failure costs: more by a quarter is
 // news, less by half. Less than a second is none: of short steps the intervals change all the time.
 bool holds(const std::optional<double>& told, const std::optional<double>& now) {
   if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
-  return (*now <= 1.1 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
+  return (*now <= 1.25 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
 }
 
 }  // namespace
@@ -58,6 +58,7 @@ SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
 
 void SaveCadence::begin_epoch(const Epoch& epoch) {
   step_seconds_.scale(epoch.work / epoch_.work);
+  step_beside_fixed_seconds_.scale(epoch.work / epoch_.work);
   for (RecentMedian* each :
        {&disk_.cost_seconds, &ram_.cost_seconds, &durable_seconds_, &replicated_seconds_})
     each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
@@ -80,7 +81,7 @@ bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
     return tier.every_steps > 0 && step % static_cast<std::uint64_t>(tier.every_steps) == 0;
   if (protects_first_step(tier)) return true;
   if (tier.chosen_steps > 0) return step >= tier.last_step + static_cast<std::uint64_t>(tier.chosen_steps);
-  return tier.saves == 0 && step_seconds_.count() >= steps_before_trial;
+  return tier.saves == 0 && usual_step().count() >= steps_before_trial;
 }
 
 // The cheaper of the two tiers saves what the first step of a process has made: until intervals are chosen
@@ -115,6 +116,9 @@ void SaveCadence::stepped(const Step& step) {
   if (!step.beside_save && disk_.saves > 0) close(disk_);
   if (!step.beside_snapshot && ram_.saves > 0) close(ram_);
   if (!step.beside_save && !step.beside_snapshot) return step_seconds_.add(seconds(step.duration_ns));
+  const bool beside_fixed =
+      !(step.beside_save && disk_.is_auto()) && !(step.beside_snapshot && ram_.is_auto());
+  if (beside_fixed) step_beside_fixed_seconds_.add(seconds(step.duration_ns));
   // A save to disk begins with a copy.
   Tier& tier = step.beside_save ? disk_ : ram_;
   if (tier.saves == 0) return;
@@ -157,8 +161,8 @@ void SaveCadence::replicated(const ReplicaReport& report) {
 // differ by themselves, so the steps beside a save may be the shorter ones: what the processors did for it is
 // its cost all the same.
 void SaveCadence::close(Tier& tier) {
-  if (tier.steps > 0 && step_seconds_.count() > 0) {
-    const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * step_seconds_.value();
+  if (tier.steps > 0 && usual_step().count() > 0) {
+    const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * usual_step().value();
     tier.cost_seconds.add(std::max(longer, seconds(tier.own_ns)) / static_cast<double>(tier.saves));
     choose(tier);
   }
@@ -173,9 +177,15 @@ void SaveCadence::choose(Tier& tier) {
 }
 
 SaveTimes SaveCadence::times_of(const Tier& tier) const {
-  return {.step_seconds = step_seconds_.value(),
+  return {.step_seconds = usual_step().value(),
           .cost_seconds = tier.cost_seconds.value(),
           .durable_seconds = &tier == &disk_ ? durable_seconds_.value() : 0.0};
+}
+
+const RecentMedian& SaveCadence::usual_step() const {
+  const bool alone_at_times = step_seconds_.count() >= steps_before_trial ||
+                              step_beside_fixed_seconds_.count() < 2 * steps_before_trial;
+  return alone_at_times ? step_seconds_ : step_beside_fixed_seconds_;
 }
 
 double SaveCadence::mtbf_seconds() const {
@@ -202,7 +212,7 @@ std::optional<IntervalChoice> SaveCadence::take_choice() {
 // A snapshot that is due counts when its copy is whole, a step later, and has reached the other host. While
 // one is sent the next one waits.
 std::optional<double> SaveCadence::lost_with_memory() const {
-  const double step = step_seconds_.value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
+  const double step = usual_step().value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
   const std::optional<double> with_hosts = lost_with_hosts();
   if (ram_.every_steps == 0) return with_hosts;
   const double own = std::max(static_cast<double>(ram_.steps_between()) * step, sent) + step + sent;
@@ -210,7 +220,7 @@ std::optional<double> SaveCadence::lost_with_memory() const {
 }
 
 std::optional<double> SaveCadence::lost_with_hosts() const {
-  const double step = step_seconds_.value();
+  const double step = usual_step().value();
   std::optional<double> between;
   if (disk_.every_steps != 0) between = static_cast<double>(disk_.steps_between()) * step;
   if (every_ns_ > 0) between = std::min(between.value_or(seconds(every_ns_)), seconds(every_ns_));
@@ -220,7 +230,7 @@ std::optional<double> SaveCadence::lost_with_hosts() const {
 
 std::optional<FailureCost> SaveCadence::take_failure_cost() {
   const auto known = [](const Tier& tier) { return !tier.is_auto() || tier.chosen_steps > 0; };
-  if (step_seconds_.count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
+  if (usual_step().count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
   const FailureCost cost{.process_seconds = lost_with_memory(),
                          .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
                          .job_seconds = lost_with_hosts()};

@@ -99,7 +99,7 @@ class SaveCadence {
   void replicated(const ReplicaReport& report);
   // Of an interval that was chosen for the first time, or is another by a factor of two or more.
   std::optional<IntervalChoice> take_choice();
-  // What a failure costs: once the intervals are known, and when a figure grew by a tenth or halved.
+  // What a failure costs: once the intervals are known, and when a figure grew by a quarter or halved.
   std::optional<FailureCost> take_failure_cost();
 
  private:
@@ -124,6 +124,8 @@ class SaveCadence {
   void choose(Tier& tier);
   SaveTimes times_of(const Tier& tier) const;
   double mtbf_seconds() const;
+  // Of usual steps.
+  const RecentMedian& usual_step() const;
   std::optional<double> lost_with_memory() const;
   std::optional<double> lost_with_hosts() const;
 
@@ -138,7 +140,10 @@ class SaveCadence {
   std::int64_t saves_under_way_ = 0;  // to disk
   Epoch epoch_;
   Tier* copying_ = nullptr;  // whose copy is under way, and is measured
-  RecentMedian step_seconds_, durable_seconds_, replicated_seconds_;
+  // Steps beside which nothing is saved, and those beside what the config says how often to save: where that
+  // is so often that there are no others, they are the usual ones.
+  RecentMedian step_seconds_, step_beside_fixed_seconds_;
+  RecentMedian durable_seconds_, replicated_seconds_;
   std::optional<FailureCost> told_cost_;
 };
 

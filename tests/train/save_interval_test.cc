@@ -260,6 +260,24 @@ class MeasuredEpochs {
   std::int64_t now_ns_ = 0;
 };
 
+// No step is without a snapshot beside it then, and the run chooses how often to save to disk all the same.
+TEST(SaveCadence, SnapshotsOfEveryStepLeaveTheDiskItsInterval) {
+  const auto outcome =
+      SimulatedRun{.config = config_of(automatic, 1, 3600), .snapshot_seconds = 0.1, .save_seconds = 0.5}.run(
+          1000);
+  ASSERT_FALSE(outcome.saves.empty());
+  EXPECT_LT(outcome.saves[0], 12u) << "the first save measures";
+  ASSERT_FALSE(outcome.choices.empty());
+  EXPECT_TRUE(outcome.choices[0].to_disk);
+  EXPECT_NEAR(1000.0 / static_cast<double>(outcome.saves.size()), 60.0, 20.0);
+
+  MeasuredEpochs run(config_of(100, 1));
+  run.epoch({}, {{.count = 20, .copy_seconds = 0.05, .longer_seconds = 0.5}});
+  ASSERT_EQ(run.costs.size(), 1u);
+  EXPECT_DOUBLE_EQ(*run.costs[0].process_seconds, 3.0) << "a step of 1.5 s, and the copy";
+  EXPECT_DOUBLE_EQ(*run.costs[0].job_seconds, 151.5);
+}
+
 // The steps behind a recovery touch their memory for the first time. They made the usual step look slow, and
 // the one beside a snapshot fast: a snapshot of 50 ms then cost 0.165 ms, and was made after every step.
 TEST(SaveCadence, SlowStepsBehindARecoveryDoNotMakeASnapshotCheap) {
