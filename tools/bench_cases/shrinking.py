@@ -170,6 +170,7 @@ def main():
     options = arguments.parse_args()
     if options.ranks < 2 or not 0.05 <= options.share <= 1.0:
         fail("--ranks must be at least 2, and --share from 0.05 to 1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # nothing is left behind
     options.steps = options.between * (options.ranks - options.ranks // 2 + 1)
     print(f"{options.ranks} ranks of {options.share} processors, {options.lanes} lanes, {options.steps} steps, a rank lost every "
           f"{options.between}; of the lanes {100 * lanes_leave(options):.1f} % of the undisturbed figure are left")
