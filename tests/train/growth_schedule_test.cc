@@ -1,7 +1,7 @@
 // When the leader starts new ranks, and when it takes them in.
 #include <gtest/gtest.h>
 
-#include "runtime/core/posix_env.h"
+#include "runtime/core/env.h"
 #include "runtime/train/growth.h"
 
 namespace holdfast {
