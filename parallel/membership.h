@@ -50,9 +50,10 @@ class ShrinkingWorld {
   // `cut_off` says why no wait for others will ever end, or nothing; also from another thread while this one
   // is in shrink(). Where it says something, waits end with that as their error, and shrink() does not begin.
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
-  // Starts `count` processes more, which run the same program, ahead of grow(): they do `task` (what it is
-  // their program knows), say that they are ready, and wait. Rank 0 of current() alone calls it, and blocks
-  // until they run. One that waits dies when rank 0 does. A world that cannot do so leaves it to grow().
+  // Starts `count` processes more, which run the same program, ahead of grow(): they get the text `task`, do
+  // what it says (the world does not know what), say that they are ready, and wait. Rank 0 of current() alone
+  // calls it, and blocks until they run. One that waits dies when rank 0 does. A world that cannot do so
+  // leaves it to grow().
   virtual Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     static_cast<void>(count), static_cast<void>(task), static_cast<void>(timeout_ms);
     return {};
