@@ -27,7 +27,7 @@
 
 namespace holdfast {
 
-// What became of the processes that start_new_ranks() started.
+// Says what became of the processes that start_new_ranks() started.
 enum class NewRankState : std::uint8_t {
   none,       // none were started: grow() does it
   preparing,  // they have not done their task

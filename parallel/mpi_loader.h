@@ -39,7 +39,7 @@ class MpiSession {
   [[noreturn]] virtual void leave_after_error(ExitCode code) = 0;
 };
 
-// What a process does that other ranks have started, before they take it in: `task` is what they told it. It
+// Prepares a process that other ranks have started, before they take it in: `task` is what they told it. It
 // takes as long as it takes, and calls `look_up` now and then, which ends the process when nobody waits for
 // it any more.
 using Preparation = std::function<void(const std::string& task, const std::function<void()>& look_up)>;

@@ -319,7 +319,7 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
 
 namespace {
 
-// What a new process hears of the leader: that it is taken in, or that it is not wanted any more, which ends
+// Tells a new process what the leader says: it is taken in, or it is not wanted any more, which ends
 // it. There is no limit of time: the leader's death is heard, and a leader that hangs is killed by its guard.
 class Invitation {
  public:

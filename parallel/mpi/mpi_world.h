@@ -28,8 +28,8 @@ class MpiWorld final : public ShrinkingWorld {
   // Of a process that came later the caller calls join() before anything else.
   // `listener`: as in start_mpi().
   MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
-  // Of such a process: prepares itself (mpi_loader.h), waits until those that started it take it in, and
-  // comes into their group. A group that does not take it, or does not come to it in time, is none of its
+  // Called by such a process: prepares itself (mpi_loader.h), waits until those that started it take it in,
+  // and comes into their group. A group that does not take it, or does not come to it in time, is none of its
   // business any more: it dies by SIGKILL, as it does when the rank that started it dies.
   void join(std::int64_t timeout_ms, const Preparation& preparation);
 
