@@ -31,6 +31,7 @@ std::vector<Ranks> sharing_ranks(std::span<const RankMemory> ranks) {
 
 struct Sums {
   std::uint64_t own = 0, own_new = 0, shared = 0, shared_new = 0;
+  std::uint64_t given_back = 0;  // of ordinary memory that ranks hold and do not need any more
   std::uint64_t unneeded = 0, resumed = 0;
   std::optional<std::uint64_t> available, total, shared_free;
 };
@@ -45,6 +46,7 @@ Sums sums_of(const Ranks& ranks, const SnapshotRoom& room) {
     const RankMemory::Need& need = rank->need[static_cast<std::size_t>(room.tiers)];
     sums.own += need.own_bytes;
     sums.own_new += need.own_bytes - std::min(need.own_bytes, rank->kept_bytes);
+    sums.given_back += rank->kept_bytes - std::min(need.own_bytes, rank->kept_bytes);
     sums.shared += need.shared_bytes;
     sums.shared_new += need.shared_bytes - (room.third_slot_later ? rank->slot_bytes : 0);
     // All ranks of a host see the same snapshots.
@@ -72,7 +74,7 @@ Lack lack_now(const Sums& sums) {
             .available = *sums.shared_free + sums.unneeded};
   }
   const std::uint64_t needed = sums.own_new + sums.shared_new;
-  const std::uint64_t available = sums.available.value_or(needed) + sums.unneeded;
+  const std::uint64_t available = sums.available.value_or(needed) + sums.given_back + sums.unneeded;
   return {.lacks = needed > available, .needed = needed, .available = available};
 }
 
@@ -115,7 +117,7 @@ bool note_lack(FitAnswer& answer, const std::vector<Ranks>& groups, const Snapsh
 bool needs_room_first(const std::vector<Ranks>& groups, const SnapshotRoom& room) {
   return std::ranges::any_of(groups, [&](const Ranks& group) {
     const Sums sums = sums_of(group, room);
-    return sums.available.has_value() && sums.own_new > *sums.available;
+    return sums.available.has_value() && sums.own_new > *sums.available + sums.given_back;
   });
 }
 

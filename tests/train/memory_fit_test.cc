@@ -71,6 +71,8 @@ const Case cases[] = {
      {none, false}},
     {"KeptMemoryCountsOnce", {.available = 22, .kept = 9}},
     {"MoreIsKeptThanNeeded", {.available = 20, .kept = 50}},
+    {"WhatIsKeptAndNotNeededIsGivenBack", {.available = 10, .kept = 15}},
+    {"AndNoMoreThanThat", {.available = 9, .kept = 15}, none, false, Kind::fits, {own, false}},
     {"UnneededSnapshotsCountAsFree", {.available = 20, .unneeded = 20}},
     {"UnneededSnapshotsGoFirst",
      {.available = 19, .unneeded = 21},
