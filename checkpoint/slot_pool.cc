@@ -1,8 +1,8 @@
 #include "checkpoint/slot_pool.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
-#include <vector>
 
 #include "runtime/core/resizable_memory.h"
 
@@ -23,14 +23,49 @@ void SlotPool::forget_unneeded() {
   std::erase_if(kept_, [this](const auto& kept) { return may_go(kept.first); });
 }
 
-std::optional<SlotPool::Candidate> SlotPool::next_kept() {
-  for (auto& [name, memory] : kept_) {
-    if (!may_go(name)) continue;
-    Candidate candidate{name, std::move(memory)};
-    kept_.erase(candidate.name);
-    return candidate;
+std::uint64_t SlotPool::unneeded_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [name, memory] : kept_) {
+    if (may_go(name)) sum += memory->bytes().size();
   }
-  return std::nullopt;
+  return sum;
+}
+
+// The longest go to the longest.
+void SlotPool::trim(Env& env, std::vector<std::uint64_t> lengths) {
+  std::vector<std::string> names;
+  for (const auto& [name, memory] : kept_) {
+    if (may_go(name)) names.push_back(name);
+  }
+  std::ranges::stable_sort(names, std::greater(),
+                           [this](const std::string& name) { return kept_.at(name)->bytes().size(); });
+  std::ranges::sort(lengths, std::greater());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    SharedMemory& memory = *kept_.at(names[i]);
+    if (i < lengths.size() && memory.bytes().size() <= lengths[i]) continue;
+    auto* const resizable = dynamic_cast<ResizableSharedMemory*>(&memory);
+    if (i < lengths.size() && resizable != nullptr) {
+      unseal_snapshot(memory.bytes());
+      if (resizable->resize(lengths[i]).ok()) continue;
+    }
+    static_cast<void>(env.remove_shared_memory(names[i]).ok());
+    kept_.erase(names[i]);
+  }
+}
+
+// The shortest that is long enough, or else the longest.
+std::optional<SlotPool::Candidate> SlotPool::next_kept(std::uint64_t bytes) {
+  auto best = kept_.end();
+  for (auto each = kept_.begin(); each != kept_.end(); ++each) {
+    if (!may_go(each->first)) continue;
+    const std::uint64_t size = each->second->bytes().size();
+    const std::uint64_t best_size = best == kept_.end() ? 0 : best->second->bytes().size();
+    if (best_size < bytes ? size > best_size : size >= bytes && size < best_size) best = each;
+  }
+  if (best == kept_.end()) return std::nullopt;
+  Candidate candidate{best->first, std::move(best->second)};
+  kept_.erase(best);
+  return candidate;
 }
 
 // Those of this epoch have its names: their processes live, and hold them as soon as they are made.
@@ -45,6 +80,15 @@ std::optional<SlotPool::Candidate> SlotPool::next_of_the_dead(Env& env) {
   return std::nullopt;
 }
 
+// Until that many bytes are free, or the dead have left no more.
+void SlotPool::free_of_the_dead(Env& env, std::uint64_t bytes) {
+  for (std::uint64_t freed = 0; freed < bytes;) {
+    const std::optional<Candidate> candidate = next_of_the_dead(env);
+    if (!candidate.has_value() || !env.remove_shared_memory(candidate->name).ok()) return;
+    freed += candidate->memory->bytes().size();
+  }
+}
+
 std::optional<SlotPool::Made> SlotPool::adopt(Env& env, FaultPoints& faults, Candidate candidate,
                                               const std::string& name, std::uint64_t bytes, bool was_mapped) {
   auto* const memory = dynamic_cast<ResizableSharedMemory*>(candidate.memory.get());
@@ -53,8 +97,9 @@ std::optional<SlotPool::Made> SlotPool::adopt(Env& env, FaultPoints& faults, Can
   unseal_snapshot(memory->bytes());
   HF_FAULT_POINT(faults, "slot.before_rename");
   if (!env.rename(path_of_slot(candidate.name), path_of_slot(name)).ok()) return std::nullopt;
-  HF_FAULT_POINT(faults, "slot.before_resize");
   const std::uint64_t before = memory->bytes().size();
+  free_of_the_dead(env, bytes - std::min(before, bytes));
+  HF_FAULT_POINT(faults, "slot.before_resize");
   if (!memory->resize(bytes).ok()) {
     static_cast<void>(env.remove_shared_memory(name).ok());
     return std::nullopt;
@@ -67,7 +112,7 @@ std::optional<SlotPool::Made> SlotPool::adopt(Env& env, FaultPoints& faults, Can
 
 Result<SlotPool::Made> SlotPool::make(Env& env, FaultPoints& faults, const std::string& name,
                                       std::uint64_t bytes) {
-  while (std::optional<Candidate> candidate = next_kept()) {
+  while (std::optional<Candidate> candidate = next_kept(bytes)) {
     if (std::optional<Made> made = adopt(env, faults, std::move(*candidate), name, bytes, true))
       return std::move(*made);
   }
@@ -75,6 +120,7 @@ Result<SlotPool::Made> SlotPool::make(Env& env, FaultPoints& faults, const std::
     if (std::optional<Made> made = adopt(env, faults, std::move(*candidate), name, bytes, false))
       return std::move(*made);
   }
+  free_of_the_dead(env, bytes);
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes));
   memory->hold(SharedMemory::Hold::shared);
   return Made{.memory = std::move(memory), .mapped_bytes = 0};

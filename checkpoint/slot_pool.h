@@ -3,6 +3,7 @@
 // that nobody needs any more, because new pages cost several times what a copy of them does.
 //
 //   pool.begin(env, run, writer, resumed);          // what must stay: the slots of the step that was loaded
+//   pool.trim(env, lengths);                        // all ranks of the host do, before any makes a slot
 //   HF_TRY(memory, pool.make(name, bytes));         // an old slot under the new name, or new memory
 //   pool.keep(name, std::move(memory));             // at the end of the epoch
 //
@@ -13,6 +14,10 @@
 // sealed and goes with the others of the run. The step that must stay is never touched. Several ranks of a
 // host may take slots at the same time: a slot has one name, and one of them renames it.
 //
+// The slots of a host never take more memory on the way than before or after it, because a run may have just
+// what it needs: with trim() each rank first gives back what its new slots do not need, and whatever make()
+// takes anew it first gives back of the dead, as long as they have any.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -22,6 +27,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/env.h"
@@ -41,11 +47,16 @@ class SlotPool {
   void begin(Env& env, const Digest& run, std::uint64_t writer, const std::optional<SnapshotStep>& resumed);
   // A newer step is whole everywhere: that of begin() need not stay.
   void confirmed() { needed_.clear(); }
+  // Gives back what this process keeps beyond slots of these lengths, which are those that make() will be
+  // asked for.
+  void trim(Env& env, std::vector<std::uint64_t> lengths);
   // Memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long as that,
   // else new. This process holds it. Errors: those of Env::create_shared_memory().
   Result<Made> make(Env& env, FaultPoints& faults, const std::string& name, std::uint64_t bytes);
   // Keeps the mapping of a slot whose epoch is over, so that its pages need not be mapped anew.
   void keep(const std::string& name, std::unique_ptr<SharedMemory> memory);
+  // Bytes of slots that are kept and need not stay.
+  std::uint64_t unneeded_bytes() const;
   // Unmaps all that is kept, or what holds no part of the step that must stay; names and content stay.
   void forget() { kept_.clear(); }
   void forget_unneeded();
@@ -56,8 +67,9 @@ class SlotPool {
     std::unique_ptr<SharedMemory> memory;
   };
   bool may_go(const std::string& name) const { return !needed_.contains(name); }
-  std::optional<Candidate> next_kept();
+  std::optional<Candidate> next_kept(std::uint64_t bytes);
   std::optional<Candidate> next_of_the_dead(Env& env);
+  void free_of_the_dead(Env& env, std::uint64_t bytes);
   std::optional<Made> adopt(Env& env, FaultPoints& faults, Candidate candidate, const std::string& name,
                             std::uint64_t bytes, bool was_mapped);
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "parallel/agreement.h"
+#include "runtime/core/available_memory.h"
 #include "runtime/core/tell.h"
+#include "runtime/core/units.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/shard_options.h"
 #include "runtime/train/watch.h"
@@ -30,11 +32,15 @@ AsyncSaver::~AsyncSaver() {
 }
 
 Result<void> AsyncSaver::prepare() {
+  const Digest run = digest_of(worker_->state().memory_id);
+  if (SlotPool* const slots = worker_->slots(); slots != nullptr) {
+    slots->begin(worker_->env(), run, writer_, resumed_);
+    slots->trim(worker_->env(), slot_lengths());
+  }
+  // Behind this agreement every rank of the host has given up what its new slots do not need.
   HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
                                first_ ? store_->remove_leftovers() : Result<void>(),
                                worker_->env().host_name()));
-  const Digest run = digest_of(worker_->state().memory_id);
-  if (worker_->slots() != nullptr) worker_->slots()->begin(worker_->env(), run, writer_, resumed_);
   HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_, resumed_.has_value()));
   for (const std::span<std::byte> slot : memory_->slots())
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
@@ -45,6 +51,19 @@ Result<void> AsyncSaver::prepare() {
   static_cast<void>(
       remove_unneeded_snapshots(worker_->env(), run, resumed_, writer_).ok());  // else they go later
   return {};
+}
+
+// Returns the lengths of the slots that this rank is about to make.
+std::vector<std::uint64_t> AsyncSaver::slot_lengths() const {
+  const SnapshotTiers tiers = worker_->memory_decision().room.tiers;
+  std::vector<std::uint64_t> lengths;
+  if (tiers == SnapshotTiers::none) return lengths;
+  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once(resumed_.has_value())),
+                 worker_->snapshot_bytes());
+  if (tiers != SnapshotTiers::all) return lengths;
+  for (const int rank : worker_->kept_ranks())
+    lengths.insert(lengths.end(), ReplicaKeeper::places, worker_->snapshot_bytes_of(rank));
+  return lengths;
 }
 
 Result<void> AsyncSaver::make_replicas() {
@@ -182,6 +201,7 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
   }
   const bool has_last = cleanup_.finished() && memory_->slots().size() > snapshots_.size();
   votes.last_slots = has_last ? 1 : 0;
+  votes.settling = older_removed_ && cleanup_.finished() ? 0 : 1;
   votes.asked_for = due.asked_for ? 1 : 0;
   if (sent_ != nullptr && replicas_->finished())
     (replicas_->succeeded() ? votes.replicated : votes.unreplicated) = 1;
@@ -191,6 +211,7 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
 Result<void> AsyncSaver::advance(const SaveVotes& sums) {
   if (sums.last_slots == worker_->communicator().size())
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, memory_->slots().back(), writer_));
+  is_settled_ = sums.settling == 0;
   HF_TRY_VOID(end_sending(sums));
   confirm_newest();
   if (sums.published + sums.unpublished > 0) end_publishing(sums.published > 0);
@@ -228,12 +249,38 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
 Result<void> AsyncSaver::replace_older() {
   Result<void> made;
   if (worker_->slots() != nullptr) worker_->slots()->confirmed();
-  if (memory_->lacks_slot()) made = memory_->make_last(*worker_, writer_);
+  if (memory_->lacks_slot()) {
+    made = wait_for_room();
+    if (made.ok()) made = memory_->make_last(*worker_, writer_);
+  }
   if (worker_->slots() != nullptr) worker_->slots()->forget();
   const Result<void> removed =
       outcome_of(remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_));
   if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
   return made.ok() ? removed : made;
+}
+
+// Another rank of the host may not have given up its part of the resumed step yet.
+Result<void> AsyncSaver::wait_for_room() {
+  SlotPool* const slots = worker_->slots();
+  if (slots == nullptr) return {};
+  Env& env = worker_->env();
+  slots->trim(env, {worker_->snapshot_bytes()});
+  const std::uint64_t new_bytes =
+      worker_->snapshot_bytes() - std::min(slots->unneeded_bytes(), worker_->snapshot_bytes());
+  const std::int64_t timeout_ms = worker_->config().elastic.memory_timeout_ms;
+  const std::int64_t end_ns = env.monotonic_ns() + timeout_ms * 1'000'000;
+  constexpr std::int64_t look_again_us = 50'000;
+  for (;;) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (!room.has_value() || room->available_bytes >= new_bytes || cancelled_) return {};
+    if (env.monotonic_ns() >= end_ns) {
+      return fail(ExitCode::does_not_fit, "host {} has {} available, and {} are needed, after {}",
+                  env.host_name(), format_bytes(room->available_bytes), format_bytes(new_bytes),
+                  format_duration(timeout_ms));
+    }
+    env.sleep_us(look_again_us);
+  }
 }
 
 void AsyncSaver::begin_sending(const Snapshot& snapshot) {

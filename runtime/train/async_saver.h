@@ -95,6 +95,8 @@ class AsyncSaver {
   // How long the newest copy that is whole had the processors that train, asked once; none: no copy became
   // whole since, or it takes no processors that train.
   std::optional<std::int64_t> take_copy_ns() { return std::exchange(copy_ns_, std::nullopt); }
+  // Whether all ranks have the slots of this epoch and no older ones, so that they take no more memory.
+  bool is_settled() const { return !has_ram_tier() || is_settled_; }
   // Whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return replicas_ != nullptr; }
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
@@ -121,10 +123,12 @@ class AsyncSaver {
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
+  std::vector<std::uint64_t> slot_lengths() const;
   Result<void> make_replicas();
   void confirm_newest();
   void confirm(const Snapshot& snapshot);
   Result<void> replace_older();
+  Result<void> wait_for_room();
   void begin_sending(const Snapshot& snapshot);
   Result<void> end_sending(const SaveVotes& sums);
   void wait_for_disk();
@@ -146,6 +150,7 @@ class AsyncSaver {
   const Snapshot* sent_ = nullptr;       // to the buddies, at the moment
   std::string replica_complaint_;
   bool older_removed_ = false;
+  bool is_settled_ = false;
   std::atomic<bool> cancelled_ = false;
   std::mutex disk_;                          // of threads that drain
   std::deque<std::unique_ptr<Save>> saves_;  // copied and drained, the oldest first

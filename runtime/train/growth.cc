@@ -9,11 +9,11 @@
 
 namespace holdfast {
 
-bool Growth::due(std::int64_t now_ns) {
+bool Growth::due(std::int64_t now_ns, bool is_settled) {
   if (!terms_.start) return now_ns >= terms_.at_ns;
   NewRankState state = terms_.state();
   if (state == NewRankState::none) {
-    if (now_ns < terms_.at_ns) return false;
+    if (now_ns < terms_.at_ns || (!is_settled && now_ns < terms_.at_ns + terms_.settle_ns)) return false;
     if (!terms_.start().ok()) return true;
     started_ns_ = now_ns;
     state = terms_.state();
@@ -43,7 +43,8 @@ bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
 }
 
 std::string to_text(const NewRankTask& task) {
-  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.timeout_ms}).dump();
+  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.given_back_bytes, task.timeout_ms})
+      .dump();
 }
 
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
@@ -66,6 +67,7 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
     const MemoryPlan& plan = worker->memory_plan();
     task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
     task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
+    task.shared_bytes = std::max(task.shared_bytes, worker->shared_snapshot_bytes());
   }
   return task;
 }
@@ -73,15 +75,17 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       KeptMemory& memory) {
   const nlohmann::json json = nlohmann::json::parse(task);  // of a rank that runs the same binary
-  const NewRankTask told{.device_bytes = json[0], .host_bytes = json[1], .timeout_ms = json[2]};
-  const auto lacks = [&] {
-    const std::optional<MemoryRoom> room = memory_room(env);
-    return room.has_value() && room->available_bytes < told.device_bytes + told.host_bytes;
-  };
+  const NewRankTask told{
+      .device_bytes = json[0], .host_bytes = json[1], .given_back_bytes = json[2], .timeout_ms = json[3]};
+  const std::uint64_t needed_bytes = told.device_bytes + told.host_bytes;
+  const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the others, who go on
   constexpr std::int64_t look_again_us = 50'000;
   const std::int64_t end_ns = env.monotonic_ns() + told.timeout_ms * 1'000'000;
-  while (lacks()) {
-    if (env.monotonic_ns() >= end_ns) return;
+  for (;;) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (!room.has_value() || room->available_bytes >= needed_bytes + reserve_bytes) break;
+    const bool comes_with_growth = room->available_bytes + told.given_back_bytes >= needed_bytes;
+    if (comes_with_growth || env.monotonic_ns() >= end_ns) return;
     if (options.progress) options.progress();
     env.sleep_us(look_again_us);
   }

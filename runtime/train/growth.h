@@ -21,7 +21,8 @@ class Growth {
     std::int64_t at_ns = 0;        // not before; Env::monotonic_ns()
     std::int64_t retry_ns = 0;     // after new ranks that were lost
     std::int64_t patience_ns = 0;  // with those that prepare themselves
-    // What Membership has; all three empty where the leader cannot start any ahead.
+    std::int64_t settle_ns = 0;    // longest wait for ranks that still take memory
+    // Members of Membership; all three empty where the leader cannot start any ahead.
     std::function<Result<void>()> start = {};
     std::function<NewRankState()> state = {};
     std::function<void()> dismiss = {};
@@ -29,8 +30,9 @@ class Growth {
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
   // Whether to stand still after the next step. Called between steps; starts new ranks when it is time. True,
-  // too, where none could be started: then Membership::grow() says why.
-  bool due(std::int64_t now_ns);
+  // too, where none could be started: then Membership::grow() says why. `is_settled`: the ranks that there
+  // are take no more memory (AsyncSaver::is_settled()), so that what new ones find free is free.
+  bool due(std::int64_t now_ns, bool is_settled);
 
  private:
   bool give_up(std::int64_t now_ns, const std::string& why);
@@ -39,9 +41,11 @@ class Growth {
   std::int64_t started_ns_ = 0;  // 0: not by this object
 };
 
-// What a new rank is told to do before it is taken in.
+// Tells a new rank what to do before it is taken in.
 struct NewRankTask {
   std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, of a device that is the host
+  std::uint64_t shared_bytes = 0;                  // of its own snapshots, which it does not take yet
+  std::uint64_t given_back_bytes = 0;              // by the others of its host, when they take it in
   std::int64_t timeout_ms = 0;                     // for memory that a process which died still holds
 };
 std::string to_text(const NewRankTask& task);
@@ -50,8 +54,9 @@ std::string to_text(const NewRankTask& task);
 // device that is not the host: its memory needs the device, which the ranks of the host agree on.
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks);
 
-// Faults in the memory of the task, where the host has it or gets it in time; what is missing is for the
-// agreement on memory. `options`: progress is called while it waits, too.
+// Faults in the device and host memory of the task where the host has it, and a reserve beside it, or gets it
+// in time. Does not wait for what the others will give back. What is missing is for the agreement on memory.
+// `options`: progress is called while it waits, too.
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       KeptMemory& memory);
 

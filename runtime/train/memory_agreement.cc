@@ -137,6 +137,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
     const FitAnswer answer = decide_fit(
         {.ranks = all.ranks, .wanted = wanted, .waits_for = all.had, .time_is_over = all.time_is_over});
     if (answer.kind == Kind::fits && answer.removes_snapshots_first && !removed && terms.run.has_value()) {
+      if (terms.slots != nullptr) terms.slots->forget();  // memory stays as long as it is mapped
       static_cast<void>(remove_unneeded_snapshots(env, *terms.run, terms.resumed).ok());
       removed = true;
       continue;  // and is counted once more

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "checkpoint/ram_tier.h"
+#include "checkpoint/slot_pool.h"
 #include "parallel/collectives.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
@@ -25,6 +26,8 @@ struct MemoryTerms {
   // Its older snapshots: of which run, and the step that it resumes from. None: it has none.
   std::optional<Digest> run = {};
   std::optional<SnapshotStep> resumed = {};
+  // Of this process, which forgets what it keeps where unneeded snapshots have to go at once; null: none.
+  SlotPool* slots = nullptr;
 };
 
 struct MemoryDecision {

@@ -28,6 +28,8 @@ struct SaveVotes {
   std::int64_t unreplicated = 0;
   // Has one more slot for snapshots than it uses.
   std::int64_t last_slots = 0;
+  // Will still make or give up slots for snapshots in this epoch.
+  std::int64_t settling = 0;
   // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
   std::int64_t to_disk = 0;
   std::int64_t to_ram = 0;
@@ -36,10 +38,10 @@ struct SaveVotes {
 
   bool wants_disk() const { return to_disk + asked_for > 0; }
 
-  using Words = std::array<std::int64_t, 10>;
+  using Words = std::array<std::int64_t, 11>;
   Words words() const {
-    return {durable,      failed,     published, unpublished, replicated,
-            unreplicated, last_slots, to_disk,   to_ram,      asked_for};
+    return {durable,    failed,  published, unpublished, replicated, unreplicated,
+            last_slots, to_disk, to_ram,    asked_for,   settling};
   }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
@@ -49,6 +51,7 @@ struct SaveVotes {
             .replicated = words[4],
             .unreplicated = words[5],
             .last_slots = words[6],
+            .settling = words[10],
             .to_disk = words[7],
             .to_ram = words[8],
             .asked_for = words[9]};

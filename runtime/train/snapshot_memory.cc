@@ -11,7 +11,7 @@
 namespace holdfast {
 
 Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer, bool after_snapshot) {
-  HF_TRY(SnapshotMemory memory, reserve(worker, writer, after_snapshot ? shared_slots - 1 : shared_slots));
+  HF_TRY(SnapshotMemory memory, reserve(worker, writer, slots_at_once(after_snapshot)));
   if (!memory.is_shared_) fault_in(memory.slots_.front(), worker.host_threads());
   return memory;
 }

@@ -234,7 +234,7 @@ void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) 
 
 // A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
 // lacked with more ranks, the wait is over.
-MemoryTerms TrainRun::memory_terms() const {
+MemoryTerms TrainRun::memory_terms() {
   const std::string& id = standing_.memory_id.empty() ? start_.memory_id : standing_.memory_id;
   const bool is_launched_layout =
       !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
@@ -242,7 +242,8 @@ MemoryTerms TrainRun::memory_terms() const {
           .had = start_.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
           .has_all_ranks = is_launched_layout,
           .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
-          .resumed = start_.snapshot};
+          .resumed = start_.snapshot,
+          .slots = &kept_slots_};
 }
 
 Result<void> TrainRun::build_worker() {

@@ -35,6 +35,7 @@ std::optional<Growth> TrainRun::plan_growth() {
     const ElasticConfig& elastic = config_.elastic;
     terms.retry_ns = std::max(elastic.grow_after_ms, least_retry_ms) * 1'000'000;
     terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
+    terms.settle_ns = elastic.memory_timeout_ms * 1'000'000;
     terms.start = [this] { return start_new_ranks(); };
     terms.state = [&membership] { return membership.new_rank_state(); };
     terms.dismiss = [&membership] { membership.dismiss_new_ranks(); };
@@ -57,9 +58,18 @@ Result<void> TrainRun::start_new_ranks() {
                                                .data = nullptr},
                                               wish_.data_most));
     planned.timeout_ms = config_.elastic.memory_timeout_ms;
+    planned.given_back_bytes = bytes_given_back(planned);
     if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
   }
   return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
+}
+
+// Returns what the ranks of this host hold beyond what each needs when the ranks of `planned` have come. All
+// are taken to be as large as this one.
+std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
+  const std::uint64_t now = kept_memory_.bytes() + worker_->shared_snapshot_bytes();
+  const std::uint64_t then = planned.device_bytes + planned.host_bytes + planned.shared_bytes;
+  return static_cast<std::uint64_t>(worker_->ranks_on_host()) * (now - std::min(now, then));
 }
 
 // All that are there, between two steps; the state is sealed.

@@ -62,7 +62,7 @@ class TrainRun {
   Result<ExitCode> run_epoch();
   Result<EpochEnd> run_seat();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
-  MemoryTerms memory_terms() const;
+  MemoryTerms memory_terms();
   Result<ExitCode> shrink_to_memory();
   Result<void> build_worker();
   Result<void> show_slow_paths();
@@ -95,6 +95,7 @@ class TrainRun {
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
   std::int64_t grow_at_ns() const;
   std::optional<Growth> plan_growth();
+  std::uint64_t bytes_given_back(const NewRankTask& planned) const;
   Result<void> start_new_ranks();
   int ranks_wanted() const { return launched_ranks_ - world().communicator.size(); }
   Result<ExitCode> grow();

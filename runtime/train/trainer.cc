@@ -208,7 +208,8 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
-  const bool grow = parts_.growth != nullptr && parts_.growth->due(env.monotonic_ns());
+  const bool is_settled = !saver_ || saver_->is_settled();
+  const bool grow = parts_.growth != nullptr && parts_.growth->due(env.monotonic_ns(), is_settled);
   enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);

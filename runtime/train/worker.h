@@ -149,6 +149,7 @@ class Worker {
   SlotPool* slots() const { return inputs_.slots; }
   // Of snapshots and replicas in shared memory, beside the memory plan.
   std::uint64_t shared_snapshot_bytes() const;
+  int ranks_on_host() const { return inputs_.ranks_on_host; }
   int host_threads() const;  // for work of the host while the device rests
   // Starts the loader at state().data_cursor.
   void start_loader();

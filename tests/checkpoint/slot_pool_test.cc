@@ -55,6 +55,11 @@ class SlotPoolTest : public testing::Test {
     std::ranges::sort(steps);
     return steps;
   }
+  std::uint64_t bytes_there() {
+    std::uint64_t sum = 0;
+    for (const std::string& name : snapshot_names(env, run)) sum += env.status(path_of_slot(name))->bytes;
+    return sum;
+  }
   std::string new_name(int slot) const { return snapshot_name(run, new_writer, 0, slot); }
   SnapshotStep step_of_old(std::uint64_t step) const { return {.writer = old_writer, .step = step}; }
 
@@ -107,6 +112,37 @@ TEST_F(SlotPoolTest, TakesThoseOfTheDeadAndNoneThatALivingProcessHolds) {
   EXPECT_EQ(names,
             (std::vector<std::string>{snapshot_name(run, old_writer, 1, 0), new_name(0), new_name(1)}));
   EXPECT_EQ(steps_there(), Steps{5});
+}
+
+// A run may have just the memory that its slots take.
+TEST_F(SlotPoolTest, NoMoreMemoryIsTakenOnTheWayThanBeforeOrAfterIt) {
+  for (int slot = 0; slot < 2; ++slot)
+    pool.keep(snapshot_name(run, old_writer, 0, slot), old_slot(slot, 5 + static_cast<std::uint64_t>(slot)));
+  for (int slot = 0; slot < 2; ++slot) old_slot(slot, 5 + static_cast<std::uint64_t>(slot), 1).reset();
+  const std::uint64_t before = bytes_there();
+  pool.begin(env, run, new_writer, {});
+  pool.trim(env, {2 * slot_bytes, 2 * slot_bytes});
+  EXPECT_EQ(bytes_there(), before) << "none of them is too long";
+  for (int slot = 0; slot < 2; ++slot) {
+    const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(slot), 2 * slot_bytes);
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ(made->mapped_bytes, slot_bytes);
+    EXPECT_EQ(bytes_there(), before);
+  }
+}
+
+TEST_F(SlotPoolTest, WhatNewSlotsDoNotNeedIsGivenBackFirst) {
+  for (int slot = 0; slot < 3; ++slot)
+    pool.keep(snapshot_name(run, old_writer, 0, slot), old_slot(slot, 5 + static_cast<std::uint64_t>(slot)));
+  pool.begin(env, run, new_writer, step_of_old(6));
+  EXPECT_EQ(pool.unneeded_bytes(), 2 * slot_bytes);
+  pool.trim(env, {slot_bytes / 2});
+  EXPECT_EQ(pool.unneeded_bytes(), slot_bytes / 2);
+  EXPECT_EQ(steps_there(), Steps{6});
+  EXPECT_EQ(bytes_there(), slot_bytes + slot_bytes / 2);
+  const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(0), slot_bytes / 2);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->mapped_bytes, slot_bytes / 2);
 }
 
 TEST_F(SlotPoolTest, AKillAtAnyPointLeavesTheResumedStepAndNothingSealedBesideIt) {

@@ -72,13 +72,16 @@ class PlanMemoryTest(unittest.TestCase):
         self.addCleanup(self.scene.close)
         self.words = [f"--training.steps={STEPS}", f'--data.sources=[{{path = "{self.scene.text}", format = "text"}}]', "--threads=1"]
 
-    def planned_bytes(self, words):
-        command = [str(harness.PROGRAM), "plan", str(CONFIG), "--ranks", str(RANKS), "--json", "--peak-tflops", "1", "--memory-gbs", "10"]
+    def planned_bytes(self, words, ranks=RANKS):
+        command = [str(harness.PROGRAM), "plan", str(CONFIG), "--ranks", str(ranks), "--json", "--peak-tflops", "1", "--memory-gbs", "10"]
         plan = json.loads(subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout)["layout"]
-        return RANKS * (plan["memory_bytes"] + plan["process_bytes"]), plan
+        return ranks * (plan["memory_bytes"] + plan["process_bytes"]), plan
+
+    def launch_words(self, run, ranks):
+        return [str(harness.PROGRAM), "launch", "-np", str(ranks), str(CONFIG), f"--run.directory={run.directory}", *run.overrides]
 
     def start(self, run, group=None):
-        words = [str(harness.PROGRAM), "launch", "-np", str(RANKS), str(CONFIG), f"--run.directory={run.directory}", *run.overrides]
+        words = self.launch_words(run, RANKS)
         return run.start_command(group.command(words) if group else words)
 
     def test_a_run_in_exactly_that(self):
@@ -110,6 +113,28 @@ class PlanMemoryTest(unittest.TestCase):
                 self.assertGreater(most, 0.7 * limit_bytes, "the plan says far too much")
                 self.assertEqual(run.digest(), self.reference(), printed)
                 harness.expect_no_snapshots(run)
+
+    def test_half_of_the_ranks_are_lost_and_made_up_for(self):
+        """The one that is left takes twice the memory, and gives half of it to the new one: on the way there is never more of it."""
+        words = [*self.words, "--checkpoint.ram_every_steps=1", "--elastic.grow_after=1s"]
+        limit_bytes, _ = self.planned_bytes(words, ranks=2)
+        group = MemoryGroup("half", limit_bytes)
+        self.addCleanup(group.close)
+        run = self.scene.run("half", words)
+        start = run.start_command(group.command(self.launch_words(run, 2)), faults=harness.slow_steps(3, count=STEPS, milliseconds=300))
+        most, killed = 0, False
+        while start.alive():
+            most = max(most, group.held_bytes())
+            if not killed and run.last_step() >= 4:
+                harness.kill(start.rank_pid(1), signal.SIGKILL)
+                killed = True
+            time.sleep(0.005)
+        printed = start.expect_exit(0)
+        print(f"\nat most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned", file=sys.stderr, flush=True)
+        self.assertEqual(group.kills(), 0, printed)
+        self.assertEqual([event.get("reason") for event in run.events("recovery")], ["loss", "growth"], printed)
+        self.assertNotIn("RAM snapshots go on with two slots", printed)
+        self.assertEqual(run.digest(), self.reference(), printed)
 
     def test_a_run_in_less(self):
         """Where two of the three snapshots have no room: the ranks read the limit of their group, and go without RAM snapshots."""
