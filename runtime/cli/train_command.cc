@@ -163,14 +163,14 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
       came_later ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
-  KeptMemory memory;
+  PreparedRank prepared;
   const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
     // It has no number yet, so rules for a rank are not its own.
     if (const auto faults = FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), -1, env); faults.ok())
       HF_FAULT_POINT(**faults, "grow.prepare");
     if (!config.ok()) return;
     prepare_new_rank(env, task, {.threads = threads_of_rank(env, config->config, 1), .progress = look_up},
-                     memory);
+                     prepared);
   };
   Result<Group> joined = join_group(env, watch.get(), prepare);
   if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
@@ -183,9 +183,9 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   }
   enter(watch.get(), Phase::start_up, 0);
   if (config.ok()) {
-    const Result<void> prepared = prepare_cuda_for_nccl(env, config->config, group.communicator().size());
+    const Result<void> cuda = prepare_cuda_for_nccl(env, config->config, group.communicator().size());
     // A rank that comes later ends no run: where it cannot use NCCL, the exchange goes by the host.
-    if (!prepared.ok() && !came_later) config = prepared.error();
+    if (!cuda.ok() && !came_later) config = cuda.error();
   }
   Result<std::unique_ptr<FaultPoints>> faults =
       FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), number, env);
@@ -203,7 +203,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                                 .rank_on_host = launched_rank_on_host(env),
                                 .started_ns = started_ns,
                                 .membership = group.membership.get(),
-                                .memory = &memory,
+                                .prepared = &prepared,
                                 .watch = watch.get()});
   return leave(env, group, number, std::move(watch), end, stop.signal(), output);
 }

@@ -6,6 +6,7 @@
 #include "runtime/core/available_memory.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/planned_rank.h"
+#include "runtime/train/snapshot_memory.h"
 
 namespace holdfast {
 
@@ -43,7 +44,8 @@ bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
 }
 
 std::string to_text(const NewRankTask& task) {
-  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.given_back_bytes, task.timeout_ms})
+  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
+                                task.given_back_bytes, task.timeout_ms})
       .dump();
 }
 
@@ -67,16 +69,20 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
     const MemoryPlan& plan = worker->memory_plan();
     task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
     task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
-    task.shared_bytes = std::max(task.shared_bytes, worker->shared_snapshot_bytes());
+    task.slot_bytes = std::max(task.slot_bytes, worker->snapshot_bytes());
   }
   return task;
 }
 
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
-                      KeptMemory& memory) {
+                      PreparedRank& prepared) {
   const nlohmann::json json = nlohmann::json::parse(task);  // of a rank that runs the same binary
-  const NewRankTask told{
-      .device_bytes = json[0], .host_bytes = json[1], .given_back_bytes = json[2], .timeout_ms = json[3]};
+  const NewRankTask told{.device_bytes = json[0],
+                         .host_bytes = json[1],
+                         .memory_id = json[2],
+                         .slot_bytes = json[3],
+                         .given_back_bytes = json[4],
+                         .timeout_ms = json[5]};
   const std::uint64_t needed_bytes = told.device_bytes + told.host_bytes;
   const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the others, who go on
   constexpr std::int64_t look_again_us = 50'000;
@@ -89,8 +95,19 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
     if (options.progress) options.progress();
     env.sleep_us(look_again_us);
   }
-  static_cast<void>(memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
-  static_cast<void>(memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
+  static_cast<void>(prepared.memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
+  static_cast<void>(prepared.memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
+  constexpr int slots = SnapshotMemory::slots_at_once(/*after_snapshot=*/true);
+  for (int slot = 0; slot < slots && told.slot_bytes > 0; ++slot) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (room.has_value() && room->available_bytes < told.slot_bytes + reserve_bytes) return;
+    const std::string name = snapshot_name(digest_of(told.memory_id), env.random_u64(), 0, slot);
+    Result<std::unique_ptr<SharedMemory>> memory = env.create_shared_memory(name, told.slot_bytes);
+    if (!memory.ok()) return;
+    (*memory)->hold(SharedMemory::Hold::shared);
+    fault_in((*memory)->bytes(), options.threads, options.progress);
+    prepared.slots.keep(name, std::move(memory).value());
+  }
 }
 
 }  // namespace holdfast

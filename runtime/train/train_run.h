@@ -15,11 +15,12 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
 #include "runtime/core/fault_point.h"
-#include "runtime/core/kept_memory.h"
 #include "runtime/core/result.h"
 #include "watchdog/rank_watch.h"
 
 namespace holdfast {
+
+struct PreparedRank;  // growth.h
 
 // Asked between steps what somebody wants of this rank.
 class StopSource {
@@ -47,7 +48,7 @@ struct TrainInputs {
   // Whose communicator the one above is; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
   // What this process prepared before it was taken in (growth.h); outlives the run. Null: nothing.
-  KeptMemory* memory = nullptr;
+  PreparedRank* prepared = nullptr;
   RankWatch* watch = nullptr;  // is told what this rank is at; null: nobody looks after it
   // For tests: memory that is used again holds no sensible numbers (KeptMemory::spoil_reused).
   bool spoil_kept_memory = false;

@@ -8,6 +8,7 @@
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
+#include "runtime/train/snapshot_memory.h"
 #include "runtime/train/train_run_internal.h"
 #include "runtime/train/watch.h"
 
@@ -59,6 +60,8 @@ Result<void> TrainRun::start_new_ranks() {
                                               wish_.data_most));
     planned.timeout_ms = config_.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned);
+    planned.memory_id = standing_.memory_id;
+    if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
     if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
   }
   return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
@@ -68,7 +71,8 @@ Result<void> TrainRun::start_new_ranks() {
 // are taken to be as large as this one.
 std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
   const std::uint64_t now = kept_memory_.bytes() + worker_->shared_snapshot_bytes();
-  const std::uint64_t then = planned.device_bytes + planned.host_bytes + planned.shared_bytes;
+  const std::uint64_t then =
+      planned.device_bytes + planned.host_bytes + SnapshotMemory::shared_slots * planned.slot_bytes;
   return static_cast<std::uint64_t>(worker_->ranks_on_host()) * (now - std::min(now, then));
 }
 

@@ -37,7 +37,8 @@ class TrainRun {
       : launched_(inputs),
         launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
         phase_begin_ns_(inputs.started_ns),
-        kept_memory_(inputs.memory == nullptr ? own_memory_ : *inputs.memory) {
+        kept_memory_(inputs.prepared == nullptr ? own_.memory : inputs.prepared->memory),
+        kept_slots_(inputs.prepared == nullptr ? own_.slots : inputs.prepared->slots) {
     world_.emplace(inputs);
     kept_memory_.spoil_reused(inputs.spoil_kept_memory);
   }
@@ -149,9 +150,9 @@ class TrainRun {
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
   JoinedExchange exchange_;
-  KeptMemory own_memory_;    // where the caller has none
+  PreparedRank own_;         // where the caller has none
   KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
-  SlotPool kept_slots_;      // of their snapshots and replicas
+  SlotPool& kept_slots_;     // of their snapshots and replicas
   std::optional<HeldOutSet> held_out_;
   // What could not be written yet waits in these, from one epoch to the next.
   std::unique_ptr<EventQueue> log_;

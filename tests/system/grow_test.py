@@ -27,7 +27,7 @@ class GrowTest(unittest.TestCase):
 
     def start(self, name, ranks, *options, faults="", after="0s"):
         self.run_ = self.scene.run(name, TENSOR_LANES)
-        slow = harness.slow_steps(12, count=5)  # so that the run is not over before it grows
+        slow = harness.slow_steps(8, count=12)  # so that the run is not over before it grows
         start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], ",".join(filter(None, (faults, slow))))
         self.assertTrue(start.wait_for_step(1), start.tail())
         self.launched = {rank: start.rank_pid(rank) for rank in range(ranks)}
@@ -83,7 +83,7 @@ class GrowTest(unittest.TestCase):
         """Of one that was there before, then of the new one, which is number 3; each is healed and made up for."""
         for victim in (1, 3):
             with self.subTest(victim=victim):
-                faults = f"step.begin@5:2=kill,step.begin@{12 if victim == 1 else 4}:{victim}=kill"
+                faults = f"step.begin@5:2=kill,step.begin@{18 if victim == 1 else 4}:{victim}=kill"
                 start = self.start(f"after-{victim}", 3, RAM, faults=faults)
                 self.wait_for_growth(start, 2)
                 self.check_end(start)

@@ -1,6 +1,7 @@
-// When the leader starts new ranks, and when it takes them in.
+// When the leader starts new ranks and takes them in, and what they make ready meanwhile.
 #include <gtest/gtest.h>
 
+#include "checkpoint/ram_tier.h"
 #include "runtime/core/env.h"
 #include "runtime/train/growth.h"
 
@@ -107,34 +108,63 @@ TEST(GrowthScheduleTest, LeavesItToTheGrowthWhereNoneCanBeStartedAhead) {
   EXPECT_TRUE(alone.due(50, true));
 }
 
-TEST(GrowthScheduleTest, TheTaskOfANewRankIsMemoryThatIsThere) {
-  KeptMemory memory;
-  constexpr std::uint64_t bytes = std::uint64_t{5} << 20;
-  int calls = 0;
-  const std::string task = to_text(NewRankTask{.device_bytes = bytes, .host_bytes = 4096, .timeout_ms = 0});
-  prepare_new_rank(posix_env(), task, {.threads = 1, .progress = [&] { ++calls; }}, memory);
-  EXPECT_GE(memory.bytes(MemoryPlace::device), bytes);
-  EXPECT_GE(memory.bytes(MemoryPlace::host_visible), 4096U);
+// What a rank has made ready for a task.
+class PreparationTest : public testing::Test {
+ protected:
+  static constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+  static constexpr std::uint64_t too_much = std::uint64_t{1} << 50;
+  ~PreparationTest() override { EXPECT_TRUE(remove_snapshots(env, digest_of(memory_id)).ok()); }
+
+  void prepare(NewRankTask task) {
+    task.memory_id = memory_id;
+    prepare_new_rank(env, to_text(task), {.threads = 1, .progress = [&] { ++calls; }}, prepared);
+  }
+
+  Env& env = posix_env();
+  std::string memory_id = fmt::format("preparation {}", env.random_u64());
+  PreparedRank prepared;
+  int calls = 0;  // of progress
+};
+
+TEST_F(PreparationTest, IsMemoryThatIsThere) {
+  prepare({.device_bytes = 5 * mib, .host_bytes = 4096, .timeout_ms = 0});
+  EXPECT_GE(prepared.memory.bytes(MemoryPlace::device), 5 * mib);
+  EXPECT_GE(prepared.memory.bytes(MemoryPlace::host_visible), 4096U);
+  EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
   EXPECT_GT(calls, 0);
 }
 
-TEST(GrowthScheduleTest, ATaskThatDoesNotFitIsLeftToTheAgreement) {
-  KeptMemory memory;
-  const std::string task =
-      to_text(NewRankTask{.device_bytes = std::uint64_t{1} << 50, .host_bytes = 0, .timeout_ms = 120});
-  int calls = 0;
-  prepare_new_rank(posix_env(), task, {.threads = 1, .progress = [&] { ++calls; }}, memory);
-  EXPECT_EQ(memory.bytes(), 0U);
-  EXPECT_GT(calls, 0);
+TEST_F(PreparationTest, HasTheSlotsOfTheFirstSaves) {
+  prepare({.device_bytes = mib, .slot_bytes = 2 * mib});
+  EXPECT_EQ(prepared.slots.unneeded_bytes(), 4 * mib);
+  constexpr std::uint64_t writer = 7;
+  const Digest run = digest_of(memory_id);
+  FaultPoints no_faults;
+  prepared.slots.begin(env, run, writer, {});
+  for (int slot = 0; slot < 3; ++slot) {
+    const Result<SlotPool::Made> made =
+        prepared.slots.make(env, no_faults, snapshot_name(run, writer, 3, slot), 2 * mib);
+    ASSERT_TRUE(made.ok());
+    EXPECT_EQ(made->mapped_bytes, slot < 2 ? 2 * mib : 0U);
+  }
+  for (const std::string& name : snapshot_names(env, run))
+    EXPECT_TRUE(name.starts_with(writer_prefix(run, writer))) << name;
 }
 
-TEST(GrowthScheduleTest, WhatTheOthersWillGiveBackIsNotWaitedFor) {
-  KeptMemory memory;
-  constexpr std::uint64_t bytes = std::uint64_t{1} << 50;
-  const std::string task = to_text(
-      NewRankTask{.device_bytes = bytes, .host_bytes = 0, .given_back_bytes = bytes, .timeout_ms = 600'000});
-  prepare_new_rank(posix_env(), task, {}, memory);
-  EXPECT_EQ(memory.bytes(), 0U);
+TEST_F(PreparationTest, LeavesWhatDoesNotFitToTheAgreement) {
+  prepare({.device_bytes = too_much, .slot_bytes = mib, .timeout_ms = 120});
+  EXPECT_EQ(prepared.memory.bytes(), 0U);
+  EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
+  EXPECT_GT(calls, 0);
+  prepare({.device_bytes = mib, .slot_bytes = too_much});
+  EXPECT_GE(prepared.memory.bytes(), mib);
+  EXPECT_EQ(prepared.slots.unneeded_bytes(), 0U);
+}
+
+TEST_F(PreparationTest, DoesNotWaitForWhatTheOthersWillGiveBack) {
+  prepare({.device_bytes = too_much, .given_back_bytes = too_much, .timeout_ms = 600'000});
+  EXPECT_EQ(prepared.memory.bytes(), 0U);
+  EXPECT_EQ(calls, 0);
 }
 
 }  // namespace
