@@ -31,7 +31,7 @@ std::uint64_t SlotPool::unneeded_bytes() const {
   return sum;
 }
 
-// The longest go to the longest.
+// Keeps the longest slots for the longest lengths.
 void SlotPool::trim(Env& env, std::vector<std::uint64_t> lengths) {
   std::vector<std::string> names;
   for (const auto& [name, memory] : kept_) {
@@ -53,7 +53,7 @@ void SlotPool::trim(Env& env, std::vector<std::uint64_t> lengths) {
   }
 }
 
-// The shortest that is long enough, or else the longest.
+// Takes the shortest kept slot that is long enough, or else the longest one.
 std::optional<SlotPool::Candidate> SlotPool::next_kept(std::uint64_t bytes) {
   auto best = kept_.end();
   for (auto each = kept_.begin(); each != kept_.end(); ++each) {
@@ -68,7 +68,7 @@ std::optional<SlotPool::Candidate> SlotPool::next_kept(std::uint64_t bytes) {
   return candidate;
 }
 
-// Those of this epoch have its names: their processes live, and hold them as soon as they are made.
+// Skips slots with the names of this epoch: their processes live, and hold each as soon as it is made.
 std::optional<SlotPool::Candidate> SlotPool::next_of_the_dead(Env& env) {
   const std::string own = writer_prefix(run_, writer_);
   for (const std::string& name : snapshot_names(env, run_)) {
@@ -80,7 +80,7 @@ std::optional<SlotPool::Candidate> SlotPool::next_of_the_dead(Env& env) {
   return std::nullopt;
 }
 
-// Until that many bytes are free, or the dead have left no more.
+// Removes slots that dead processes left until so many bytes are free, or none of them are left.
 void SlotPool::free_of_the_dead(Env& env, std::uint64_t bytes) {
   for (std::uint64_t freed = 0; freed < bytes;) {
     const std::optional<Candidate> candidate = next_of_the_dead(env);

@@ -14,9 +14,10 @@
 // sealed and goes with the others of the run. The step that must stay is never touched. Several ranks of a
 // host may take slots at the same time: a slot has one name, and one of them renames it.
 //
-// The slots of a host never take more memory on the way than before or after it, because a run may have just
-// what it needs: with trim() each rank first gives back what its new slots do not need, and whatever make()
-// takes anew it first gives back of the dead, as long as they have any.
+// The slots of a host never take more memory while they are replaced than before or after it, because a host
+// may have no more than the run needs: with trim() each rank first gives back what its new slots do not need,
+// and before make() takes new memory it removes as many bytes of slots that dead processes left, as long as
+// there are any.
 //
 // Threads: one at a time.
 #pragma once
@@ -42,20 +43,20 @@ class SlotPool {
     std::uint64_t mapped_bytes = 0;  // from its begin, whose pages this process has mapped already
   };
 
-  // `writer`: of the names that will be asked for. `resumed`: the step whose slots and replicas stay until
-  // confirmed(); none: all may be taken.
+  // Begins an epoch. `writer`: the writer number in the names that make() will be asked for. `resumed`: the
+  // step whose slots and replicas stay until confirmed(); none: all may be taken.
   void begin(Env& env, const Digest& run, std::uint64_t writer, const std::optional<SnapshotStep>& resumed);
-  // A newer step is whole everywhere: that of begin() need not stay.
+  // Says that a newer step is whole everywhere, so that the slots of begin()'s step need not stay.
   void confirmed() { needed_.clear(); }
   // Gives back what this process keeps beyond slots of these lengths, which are those that make() will be
   // asked for.
   void trim(Env& env, std::vector<std::uint64_t> lengths);
-  // Memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long as that,
-  // else new. This process holds it. Errors: those of Env::create_shared_memory().
+  // Returns memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long
+  // as that, else new memory. This process holds it. Errors: those of Env::create_shared_memory().
   Result<Made> make(Env& env, FaultPoints& faults, const std::string& name, std::uint64_t bytes);
   // Keeps the mapping of a slot whose epoch is over, so that its pages need not be mapped anew.
   void keep(const std::string& name, std::unique_ptr<SharedMemory> memory);
-  // Bytes of slots that are kept and need not stay.
+  // Returns the bytes of slots that are kept and need not stay.
   std::uint64_t unneeded_bytes() const;
   // Unmaps all that is kept, or what holds no part of the step that must stay; names and content stay.
   void forget() { kept_.clear(); }

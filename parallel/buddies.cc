@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-// A member of a data group that could keep a replica. Two members of one class never keep for each other.
+// Member of a data group that could keep a replica. Two members of one class never keep for each other.
 struct Candidate {
   int kept = 0;     // replicas so far
   int member = -1;  // index in the group, -1: none
@@ -21,8 +21,8 @@ struct Candidate {
   }
 };
 
-// The least candidate of a part of the group, and the least of all whose class is another than its class: one
-// of the two answers for every class that is left out.
+// Holds the least candidate of a part of the group, and the least of those that are not of its class:
+// whichever class is left out, one of the two is the least of the others.
 struct Least {
   Candidate first, second;
   Candidate without(int of_class) const { return first.of_class == of_class ? second : first; }
@@ -47,7 +47,8 @@ class GroupPlanner {
       tree_[node] = least_of(tree_[2 * node], tree_[2 * node + 1]);
   }
 
-  // Of another class than the member: who keeps the fewest, then who comes next in the group. -1: nobody.
+  // Returns the member of another class that keeps the fewest replicas and, among equals, comes next in the
+  // group; -1: there is none.
   int choose(std::size_t member) {
     const int of_class = tree_[leaves_ + member].first.of_class;
     const Candidate after = least(member + 1, leaves_).without(of_class);
@@ -87,8 +88,8 @@ std::vector<int> numbers_of_hosts(std::span<const std::string> host_of_rank) {
   return numbers;
 }
 
-// Members of one host are a class. In a group inside one host each is a class of its own, so that it has
-// buddies at all.
+// Returns the class of each member: its host. In a group inside one host each is a class of its own, so that
+// it has buddies at all.
 std::vector<int> classes_of(const std::vector<int>& group, const std::vector<int>& host_numbers) {
   std::vector<int> classes;
   for (const int rank : group) classes.push_back(host_numbers[static_cast<std::size_t>(rank)]);

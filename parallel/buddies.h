@@ -1,5 +1,5 @@
-// Buddies: who keeps the copy of a rank's RAM snapshots, so that a host may go and nothing is lost. Pure;
-// equal on all ranks.
+// Buddies: chooses for each rank the one that stores replicas of its RAM snapshots, so that a host may go and
+// nothing is lost. Pure; equal on all ranks.
 //
 // The buddy of a rank holds the same part of the model: another rank of its data group, on another host where
 // the group has one. What is lost with a host is then on the others, and what a rank keeps is as large as
@@ -14,14 +14,14 @@
 
 namespace holdfast {
 
-// By rank; -1 for spares and where there is no other rank. Within a group each keeps about as many as the
-// others do that can; where hosts have unequal numbers of its ranks, another host goes before equal numbers.
-// `host_of_rank`: the name of each rank's host.
+// Returns the buddy of each rank; -1 for spares and for a rank that is alone in its group. Within a group
+// each rank keeps about as many replicas as the others do that can; where hosts have unequal numbers of its
+// ranks, another host goes before equal numbers. `host_of_rank`: the name of each rank's host.
 std::vector<int> buddies_of(const Mesh& mesh, std::span<const std::string> host_of_rank);
 
-// Whether every rank has a buddy, and on another host: then no host takes a part of the state with it.
+// Returns whether every rank has a buddy on another host: then no host takes a part of the state with it.
 bool all_cross_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
-// Whether some buddy is on another host than its rank.
+// Returns whether some buddy is on another host than its rank.
 bool any_crosses_hosts(std::span<const int> buddies, std::span<const std::string> host_of_rank);
 
 }  // namespace holdfast

@@ -5,7 +5,7 @@
 //     Communicator& next = membership.communicator();  // another object; the one before stays abandoned
 //   }
 //   membership.start_new_ranks(count, task, timeout_ms);  // rank 0, between two steps, while all go on
-//   membership.grow(count, timeout_ms, why);          // all of them, where nobody is missing: they come in
+//   membership.grow(count, timeout_ms, why);          // all ranks, where nobody is missing: they come in
 //
 // Epochs count the communicators: 0 is that of all launched ranks, and every recovery and every growth begins
 // the next. A process that comes later learns from the others which it is, and has a number after theirs.
@@ -35,41 +35,43 @@ enum class NewRankState : std::uint8_t {
   lost,       // one of them is gone: dismiss them
 };
 
-// What a message layer does for it: parallel/mpi over ULFM, parallel/local for ranks that are threads.
+// Message layer that goes on without ranks that died, and with new ones: parallel/mpi over ULFM,
+// parallel/local for ranks that are threads.
 class ShrinkingWorld {
  public:
   virtual ~ShrinkingWorld() = default;
-  // Of all launched ranks at first. Communicator::global_rank() is the launched rank. Every communicator
-  // lives as long as this object.
+  // Returns the communicator of this epoch, which at first is that of all launched ranks.
+  // Communicator::global_rank() is the launched rank. Every communicator lives as long as this object.
   virtual Communicator& current() = 0;
-  // Abandons current() and makes one of whoever is left; everyone that is left calls it. When it returns
-  // nobody writes any more into memory that was given to the one before. A rank that dies meanwhile is either
-  // left out or in the new one, whose use then fails. Blocks; where it cannot return an error at its deadline
-  // it ends the process with ExitCode::communication, after the sentence `why` that tells what came before.
+  // Abandons current() and makes one of the ranks that are left, all of which call it. When it returns nobody
+  // writes any more into memory that was given to the one before. A rank that dies meanwhile is either left
+  // out or in the new one, whose use then fails. Blocks; where it cannot return an error at its deadline it
+  // ends the process with ExitCode::communication, after the sentence `why` that tells what came before.
   virtual Result<void> shrink(std::int64_t timeout_ms, const std::string& why) = 0;
-  // `cut_off` says why no wait for others will ever end, or nothing; also from another thread while this one
-  // is in shrink(). Where it says something, waits end with that as their error, and shrink() does not begin.
+  // Takes the function that says why no wait for others will ever end, or nothing; it is called from another
+  // thread, too, while this one is in shrink(). Where it says something, waits end with that as their error,
+  // and shrink() does not begin.
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
-  // Starts `count` processes more, which run the same program, ahead of grow(): they get the text `task`, do
-  // what it says (the world does not know what), say that they are ready, and wait. Rank 0 of current() alone
-  // calls it, and blocks until they run. One that waits dies when rank 0 does. A world that cannot do so
-  // leaves it to grow().
+  // Starts `count` more processes of the same program ahead of grow(): they get the text `task`, do what it
+  // says (the world does not know what), say that they are ready, and wait. Rank 0 of current() alone calls
+  // it, and blocks until they run. One that waits dies when rank 0 does. A world that cannot do so leaves it
+  // to grow().
   virtual Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     static_cast<void>(count), static_cast<void>(task), static_cast<void>(timeout_ms);
     return {};
   }
   virtual NewRankState new_rank_state() { return NewRankState::none; }  // of rank 0; does not block
   virtual void dismiss_new_ranks() {}                                   // they end themselves
-  // Makes a communicator of everyone and the processes that rank 0 has started, or starts `count` for it; all
-  // of current() call it, with nothing under way there. An error after which current() is not abandoned: none
-  // could be started, and nothing has changed. After any other it is for shrink() to go on without the new
-  // ones, which end themselves. Blocks, as shrink() does, and ends the process as that does: MPI hangs where
-  // somebody dies at the wrong moment.
+  // Makes a communicator of all ranks of current() and the processes that rank 0 has started, or now starts,
+  // `count` of them. All ranks of current() call it, with nothing under way there. An error that does not
+  // abandon current() means that no new rank has come, and nothing has changed. After any other it is for
+  // shrink() to go on without the new ones, which end themselves. Blocks, as shrink() does, and ends the
+  // process as that does: MPI hangs where somebody dies at the wrong moment.
   virtual Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) = 0;
-  // Whether current() is abandoned because another rank had abandoned it: what that one says is nearer to the
-  // cause.
+  // Returns whether current() is abandoned because another rank had abandoned it: what that one says is
+  // nearer to the cause.
   virtual bool told_by_another() const { return false; }
-  // Whether this process was started by the others' grow(); then current() is what came of it.
+  // Returns whether other ranks started this process; then current() is the group that took it in.
   virtual bool came_later() const = 0;
 };
 
@@ -87,25 +89,25 @@ struct MembershipView {
 
 class Membership {
  public:
-  // Whether a member that does not answer is known to be dead, beyond doubt.
+  // Returns whether a member that does not answer is known to be dead, beyond doubt.
   using DeathProof = std::function<bool(const Member&)>;
 
-  // All launched ranks together, or a process that came later with those that are in grow(). `world` outlives
-  // it. `proof`: beside what the members of a host see for themselves, that a process is gone. `listener`:
-  // hears of waits; null: nobody does.
+  // Begins with all launched ranks together, or, in a process that came later, with those that are in grow().
+  // `world` outlives it. `proof`: beside what the members of a host see for themselves, that a process is
+  // gone. `listener`: hears of waits; null: nobody does.
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
                                                    DeathProof proof = {}, WaitListener* listener = nullptr);
 
-  // What is known of other hosts beside what MPI tells: by their guards (watchdog/host_table.h). A member out
-  // of reach is not dead, so MPI would wait for it, and no one can be left behind: whoever misses it ends,
-  // and the run is started again with whom there is.
+  // Knowledge of other hosts beside what MPI tells, from their guards (watchdog/host_table.h). A member out
+  // of reach is not dead, so MPI would wait for it, and no one can be left behind: the ranks that miss it
+  // end, and the run is started again with those that there are.
   struct HostKnowledge {
     DeathProof has_ended;
     std::function<bool(const Member&)> out_of_reach;
   };
   void use(HostKnowledge knowledge);
-  // After a recovery that ended because members are out of reach: whether this side may be the smaller one.
-  // Then the others may be going on, and this side must not write.
+  // Returns whether a recovery ended because members are out of reach; lost_quorum(): whether this side may
+  // be the smaller one. Then the others may be going on, and this side must not write.
   bool cut_off() const { return cut_off_; }
   bool lost_quorum() const { return lost_quorum_; }
 
@@ -119,14 +121,14 @@ class Membership {
   // behind, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
-  // As ShrinkingWorld has them.
+  // Calls the function of ShrinkingWorld with this name, as do the next two.
   Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     return world_->start_new_ranks(count, task, timeout_ms);
   }
   NewRankState new_rank_state() { return world_->new_rank_state(); }
   void dismiss_new_ranks() { world_->dismiss_new_ranks(); }
-  // ShrinkingWorld::grow(), and the first exchange of the epoch that it begins. An error that leaves
-  // communicator() as it was: none could be started. After any other: recover().
+  // Calls ShrinkingWorld::grow(), and makes the first exchange of the epoch that it begins. An error that
+  // leaves communicator() as it was means that no new rank has come. After any other: recover().
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);
   bool came_later() const { return world_->came_later(); }
   bool told_by_another() const { return world_->told_by_another(); }
@@ -162,9 +164,9 @@ class Membership {
   std::vector<int> in_sight_;  // launched ranks whose processes this one can see
 };
 
-// Those of `before` that are not in `now`.
+// Returns the members of `before` that are not in `now`.
 std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now);
-// "rank 2 (host a)" or "ranks 1 (a), 3 (b)".
+// Returns "rank 2 (host a)" or "ranks 1 (host a), 3 (host b)".
 std::string name_members(const std::vector<Member>& members);
 
 }  // namespace holdfast

@@ -14,7 +14,7 @@ struct Host {
   int groups_of(int size) const { return static_cast<int>(ranks.size()) / size; }
 };
 
-// In the order of their first ranks.
+// Returns the hosts in the order of their first ranks.
 std::vector<Host> hosts_of(std::span<const std::string> host_of_rank) {
   std::vector<Host> hosts;
   std::unordered_map<std::string_view, std::size_t> index_of;

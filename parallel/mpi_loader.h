@@ -22,12 +22,12 @@ struct MpiFacts {
   bool fault_tolerant = false;  // ULFM compiled in and switched on
 };
 
-// The MPI of this process; one, from start to the end of the process.
+// MPI of this process; one, from start to the end of the process.
 class MpiSession {
  public:
   virtual ~MpiSession() = default;
   virtual Communicator& world() = 0;  // of the newest epoch
-  // For Membership; null where this MPI cannot go on without a rank that died.
+  // Returns the world for Membership; null where this MPI cannot go on without a rank that died.
   virtual ShrinkingWorld* shrinking_world() = 0;
   virtual MpiFacts facts() const = 0;
   // Leaves MPI together with all other ranks that are left. With a world that is abandoned it is not called:
@@ -40,12 +40,12 @@ class MpiSession {
 };
 
 // Prepares a process that other ranks have started, before they take it in: `task` is what they told it. It
-// takes as long as it takes, and calls `look_up` now and then, which ends the process when nobody waits for
-// it any more.
+// may take any time, and calls `look_up` now and then, which ends the process when nobody waits for it any
+// more.
 using Preparation = std::function<void(const std::string& task, const std::function<void()>& look_up)>;
 
-// What the library hands out. Program and library are built together and share these headers, the C++ runtime
-// and the heap; neither throws into the other.
+// Functions that the library hands out. Program and library are built together and share these headers, the
+// C++ runtime and the heap; neither throws into the other.
 struct MpiModule {
   MpiFacts (*facts)();
   Result<std::unique_ptr<MpiSession>> (*start)(Env& env, std::int64_t join_timeout_ms, WaitListener* listener,
@@ -55,20 +55,22 @@ inline constexpr const char* mpi_module_file = "libholdfast_mpi.so";
 inline constexpr const char* mpi_module_symbol = "holdfast_mpi_module";
 using MpiModuleFactory = const MpiModule*();
 
-// Stays loaded until the process ends: MPI cannot be unloaded. `directory`: where the library is.
+// Loads the library, which stays loaded until the process ends: MPI cannot be unloaded. `directory`: where
+// the library is.
 Result<const MpiModule*> load_mpi_module(const std::string& directory);
 
-// Those of the module in the directory of the program:
-// Joins the job that launched this process (parallel/launcher.h). MPI is initialised under a deadline: a
-// thread ends the process with ExitCode::communication when it passes, after a sentence on stderr that says
-// what was waited for. An error, too, when launcher and library do not belong together, so that each rank
-// would be alone.
+// Joins the job that launched this process (parallel/launcher.h), with the library in the directory of the
+// program. MPI is initialised under a deadline: a thread ends the process with ExitCode::communication when
+// it passes, after a sentence on stderr that says what was waited for. It is an error, too, when launcher and
+// library do not belong together, so that each rank would be alone.
 // `listener`: hears of waits in calls that can only block, that one among them, from a thread that is there
 // meanwhile instead of the caller's; null: nobody does. It outlives the session.
+// `preparation` is called in a process that other ranks have started with a task.
 Result<std::unique_ptr<MpiSession>> start_mpi(Env& env, std::int64_t join_timeout_ms,
                                               WaitListener* listener = nullptr,
                                               const Preparation& preparation = {});
-// Facts without starting MPI (for `holdfast check` and --version); fault_tolerant says what was compiled in.
+// Returns the facts without starting MPI (for `holdfast check` and --version); fault_tolerant says what was
+// compiled in.
 Result<MpiFacts> mpi_library_facts();
 
 }  // namespace holdfast

@@ -6,7 +6,7 @@
 
 namespace holdfast {
 
-// Behind start_mpi() and mpi_library_facts().
+// Implements start_mpi() and, below, mpi_library_facts().
 Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t join_timeout_ms,
                                                       WaitListener* listener,
                                                       const Preparation& preparation = {});

@@ -17,8 +17,8 @@
 namespace holdfast {
 namespace {
 
-constexpr int tag_invitation = 1, tag_connect = 2, tag_task = 3, tag_ready = 4;  // of the leader with those
-                                                                                 // that it started
+// Tags of messages between the leader and the processes that it started.
+constexpr int tag_invitation = 1, tag_connect = 2, tag_task = 3, tag_ready = 4;
 constexpr int tag_greeting = tag_never_sent;  // of a new epoch, before anything else is there
 constexpr std::int64_t look_again_us = 200, between_looks_ns = 100'000'000;
 
@@ -29,14 +29,14 @@ std::string mpi_text(int code) {
   return std::string(text, static_cast<std::size_t>(length));
 }
 
-// What is not heard of any more by those that go on, and takes nobody with it.
+// Ends this process in a way that the ranks that go on do not hear of, and that ends none of them.
 [[noreturn]] void leave_silently(Env& env, const std::string& why) {
   std::fprintf(stderr, "holdfast: a new rank leaves before it has joined: %s\n", why.c_str());
   std::fflush(stderr);
   while (true) env.kill_self();
 }
 
-// The program and its arguments, as this process was started.
+// Program and arguments with which this process was started.
 struct StartLine {
   std::string program;
   std::vector<std::string> arguments;
@@ -57,7 +57,8 @@ Result<StartLine> start_line(Env& env) {
   return found;
 }
 
-// The leader, as those that it starts know it: MPI does not tell them of its death when it is on their host.
+// Identifies the leader to the processes that it starts: MPI does not tell them of its death when it is on
+// their host.
 struct LeaderProcess {
   std::int64_t id = 0, started_ticks = 0;
 
@@ -71,7 +72,8 @@ struct LeaderProcess {
     return leader;
   }
   std::string to_text() const { return fmt::format("{} {}", id, started_ticks); }
-  // Not of another host, or of another container: there the id is that of somebody else, or of nobody.
+  // Returns whether this process sees the leader. It does not where that is on another host, or in another
+  // container: there the id is that of another process, or of none.
   bool is_in_sight(Env& env) const { return !has_ended(env.processes(), id, started_ticks); }
 };
 
@@ -118,7 +120,7 @@ void MpiWorld::close() {
 }
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
-// Of what shrink promises about memory: everyone that comes into it has drained its requests before.
+// Keeps the promise about memory because every rank that comes into it has drained its requests before.
 Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
   current().abandon();
   const int rank = current().global_rank(current().rank());
@@ -154,7 +156,7 @@ Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
   return {};
 }
 
-// Of the leader. What could be started is connected with it, and with nobody else so far.
+// Starts processes; the leader calls it. They are connected with it, and with nobody else so far.
 Result<void> MpiWorld::start_processes(int count, MPI_Comm& with_leader) {
   HF_TRY(StartLine line, start_line(*env_));
   std::vector<char*> arguments;
@@ -177,7 +179,7 @@ Result<void> MpiWorld::start_processes(int count, MPI_Comm& with_leader) {
   return {};
 }
 
-// Tells them their task at once: they read it before anything else.
+// Tells the new ranks who the leader is and their task at once: they read both before anything else.
 Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
   const Deadline deadline(*env_, timeout_ms, {listener_, "new ranks"},
                           fmt::format("holdfast: rank {} waited {} ms for MPI to start new ranks: the run "
@@ -211,7 +213,7 @@ NewRankState MpiWorld::new_rank_state() {
   return all ? NewRankState::ready : NewRankState::preparing;
 }
 
-// A word that has not come is left alone: its buffer is empty.
+// Tells the new ranks that they are not wanted. What they have not said yet is left alone: it has no buffer.
 void MpiWorld::dismiss_new_ranks() {
   if (!started_.has_value()) return;
   const int nobody = 0;
@@ -220,7 +222,7 @@ void MpiWorld::dismiss_new_ranks() {
   started_.reset();
 }
 
-// Returns how many processes wait for the leader, which starts them where it has not.
+// Returns how many new processes wait for the leader, and starts them first where it has not.
 Result<int> MpiWorld::count_started(int wanted, std::int64_t timeout_ms) {
   if (!started_.has_value()) HF_TRY_VOID(start_new_ranks(wanted, "", timeout_ms));
   const std::int64_t end_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
@@ -248,7 +250,8 @@ Result<void> MpiWorld::connect(MPI_Comm mine, int leader, MPI_Comm bridge, bool 
   return fail(ExitCode::communication, "MPI could not connect old and new ranks: {}", mpi_text(code));
 }
 
-// Who has died by now is for the first real exchange to notice.
+// Exchanges an empty message with every rank of the new group. The first real exchange notices who has died
+// by now.
 void MpiWorld::greet(MPI_Comm next, std::int64_t timeout_ms) {
   int rank = 0, size = 0;
   MPI_Comm_rank(next, &rank);
@@ -281,7 +284,7 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
   const bool leads = current().rank() == 0;
   Result<int> started = 0;
   if (leads) started = count_started(count, timeout_ms);
-  // The others wait here, where they see who dies.
+  // The other ranks wait here, where they see who dies.
   const std::string mine = started.ok() ? fmt::format("+{}", *started) : started.error().message;
   const Result<std::vector<std::string>> told =
       all_gather_text(current(), {*env_, timeout_ms, listener_}, mine);
@@ -319,8 +322,8 @@ Result<void> MpiWorld::grow(int count, std::int64_t timeout_ms, const std::strin
 
 namespace {
 
-// Tells a new process what the leader says: it is taken in, or it is not wanted any more, which ends
-// it. There is no limit of time: the leader's death is heard, and a leader that hangs is killed by its guard.
+// Waits for what the leader says to a new process: it is taken in, or it is not wanted any more, which ends
+// it. There is no time limit: the leader's death is noticed, and a leader that hangs is killed by its guard.
 class Invitation {
  public:
   Invitation(Env& env, MPI_Comm bridge, const LeaderProcess& leader)

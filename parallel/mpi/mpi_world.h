@@ -5,11 +5,11 @@
 // None is freed before close(), at most one for every death and growth: so MPI never uses the number of an
 // old one again, by which a late frame could come into a new one.
 //
-// To grow is safe but for a moment, as measured with Open MPI 5.0.11. The leader alone starts the new
-// processes, while the others make steps, or wait in calls that see deaths. To connect the two groups returns
+// Growth is safe but for a moment, as measured with Open MPI 5.0.11. The leader alone starts the new
+// processes, while the others make steps, or wait in calls that see deaths. Connecting the two groups returns
 // errors when somebody dies. Only MPI_Intercomm_merge, some milliseconds, hangs then, which is what the
-// deadline is for. Whoever is in the new group sends a word to everyone at once: MPI asks for the addresses
-// of a process when it first sends there, and hangs if that is dead by then, as in the next shrink.
+// deadline is for. Each rank of the new group sends a message to every other at once: MPI asks for the
+// addresses of a process when it first sends there, and hangs if that is dead by then, as in the next shrink.
 #pragma once
 
 #include <memory>
@@ -25,12 +25,11 @@ namespace holdfast {
 
 class MpiWorld final : public ShrinkingWorld {
  public:
-  // Of a process that came later the caller calls join() before anything else.
-  // `listener`: as in start_mpi().
+  // In a process that came later the caller calls join() before anything else. `listener`: as in start_mpi().
   MpiWorld(Env& env, bool fault_tolerant, WaitListener* listener);
-  // Called by such a process: prepares itself (mpi_loader.h), waits until those that started it take it in,
-  // and comes into their group. A group that does not take it, or does not come to it in time, is none of its
-  // business any more: it dies by SIGKILL, as it does when the rank that started it dies.
+  // Joins the ranks that started this process: prepares itself (mpi_loader.h), waits until they take it in,
+  // and comes into their group. Where they do not take it, or do not come to it in time, it dies by SIGKILL,
+  // as it does when the rank that started it dies.
   void join(std::int64_t timeout_ms, const Preparation& preparation);
 
   MpiCommunicator& current() override { return *epochs_.back(); }
@@ -42,8 +41,8 @@ class MpiWorld final : public ShrinkingWorld {
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
   bool told_by_another() const override { return epochs_.back()->told_by_another(); }
   bool came_later() const override { return came_later_; }
-  // MPI is about to be finalised, by all together; it would wait for the dead of groups with processes that
-  // came later, unless they are freed.
+  // Dismisses new ranks that wait, and frees the groups with processes that came later. MPI is about to be
+  // finalised, by all together, and would wait for the dead of such groups.
   void close();
 
  private:
@@ -51,7 +50,7 @@ class MpiWorld final : public ShrinkingWorld {
   struct Started {
     MPI_Comm bridge = MPI_COMM_NULL;  // the leader is rank 0, they are the others
     int count = 0;
-    std::vector<MPI_Request> ready = {};  // their words, as long as they have not come
+    std::vector<MPI_Request> ready = {};  // receives of what they say when they are ready
     bool lost = false;
   };
 

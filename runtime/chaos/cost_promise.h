@@ -1,4 +1,4 @@
-// Whether the losses of a run cost what the run had said that they cost at most. Pure.
+// Checks whether what a run lost is at most what it had said that a failure costs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-// What the sentence has a figure for.
+// Part of the job that was lost; a failure_cost event has a figure for each.
 enum class LostPart : std::uint8_t {
   process,  // its host's memory is left, and RAM snapshots in it: one process, or all of them
   host,
@@ -20,10 +20,10 @@ enum class LostPart : std::uint8_t {
 };
 std::string_view name_of(LostPart part);
 
-// What it has none for.
+// Reason why no promised figure applies to a loss.
 enum class NoPromise : std::uint8_t {
-  said_nothing,  // the start had not said its sentence yet
-  all_work,      // the sentence is that all of the work is lost
+  said_nothing,  // the start had no failure_cost event yet
+  all_work,      // the event says that all of the work is lost
   no_disk,       // the disk was full or stood still before
   damaged,       // the newest checkpoint was damaged
 };
@@ -34,17 +34,18 @@ struct CheckedLoss {
   LostPart part = LostPart::process;
   std::optional<NoPromise> no_promise = {};
   double promised_ms = 0.0;  // where there is a promise
-  // A figure is told again when it is more by a quarter and a second.
+  // Returns the largest loss that keeps the promise. A figure is told again when it is more by a quarter and
+  // a second.
   double limit_ms() const { return 1.25 * promised_ms + 1e3; }
   bool held() const { return no_promise.has_value() || loss.lost_ms() <= limit_ms(); }
 };
-// "a lost process cost 4.1 s of work (3 steps again), and 2.5 s were promised"
+// Returns "a lost process cost 4.1 s of work (3 steps again), and 2.5 s were promised".
 std::string to_text(const CheckedLoss& checked);
 
-// One for each of run.losses.
+// Returns one for each of run.losses.
 std::vector<CheckedLoss> check_losses(const ChaosRun& run);
 
-// Of a campaign.
+// Counts the losses of a campaign's runs, and those that kept the promise.
 struct CostTally {
   std::int64_t losses = 0;
   std::int64_t promised = 0;              // with a promise
@@ -54,7 +55,7 @@ struct CostTally {
 
   void add(const ChaosRun& run);
 };
-// "the cost promise held in 9 of 9 deaths; worst: ..."
+// Returns "the cost promise held in 9 of 9 deaths; worst: ...".
 std::string to_text(const CostTally& tally);
 
 }  // namespace holdfast

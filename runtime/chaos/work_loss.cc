@@ -84,7 +84,8 @@ void WorkLossReader::begin_epoch() {
   steps_of_epoch_ = 0;
 }
 
-// Of this epoch, or of the one before where this one is younger than its slow steps.
+// Returns the median duration of this epoch's steps, or that of the epoch before while there are only slow
+// steps.
 double WorkLossReader::usual_step_ms() {
   const std::int64_t count = std::min(steps_of_epoch_ - slow_steps, static_cast<std::int64_t>(kept));
   if (count <= 0) return usual_ms_;

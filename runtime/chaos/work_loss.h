@@ -1,5 +1,5 @@
-// Work that a run lost each time that something in it died, and what the run had said that this costs at
-// most (its failure_cost event). Read from the event log. Pure.
+// Reads from an event log the work that a run lost each time that something in it died, and what the run had
+// said that this costs at most (its failure_cost event). Pure.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace holdfast {
 
-// The figures of a failure_cost event. None: all of the work.
+// Figures of a failure_cost event; none: all of the work is lost.
 struct ToldCost {
   std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
 };
 
-// One loss of ranks, however many died before the next step was made.
+// Loss of ranks, however many died before the next step was made.
 struct WorkLoss {
   std::int64_t noticed_us = 0, resumed_us = 0;  // resumed_us: the end of the first step after it
   std::uint64_t steps = 0;                      // that were computed again
@@ -32,7 +32,7 @@ struct WorkLoss {
 class WorkLossReader {
  public:
   void read(const nlohmann::ordered_json& event);
-  // Losses after which a step was made.
+  // Returns the losses after which a step was made.
   std::vector<WorkLoss> finish() && { return std::move(losses_); }
 
  private:

@@ -88,7 +88,8 @@ struct Group {
   Communicator& communicator() { return mpi ? mpi->world() : *alone; }
 };
 
-// `watch` outlives the group; null: there is none. `preparation`: of a process that ranks have started.
+// Joins the group of the ranks. `watch` outlives it; null: there is none. `preparation`: for a process that
+// other ranks have started.
 Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparation) {
   Group group;
   if (!launched_by_mpi(env)) {

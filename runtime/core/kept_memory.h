@@ -41,8 +41,8 @@ class KeptMemory {
   // `fresh`: where memory comes from that cannot be had by growing. Errors: those of `fresh`.
   MemorySource source(KeptMemoryOptions options, MemorySource fresh);
 
-  // Has at least `bytes` of a device that is the host ready, faulted in, for an arena to come.
-  // Errors: ExitCode::does_not_fit.
+  // Makes at least `bytes` ready, faulted in, for an arena to come, on a device that is the host. Errors:
+  // ExitCode::does_not_fit.
   Result<void> prepare(MemoryPlace place, std::uint64_t bytes, const KeptMemoryOptions& options);
 
   // Bytes held. They count once: a plan that takes them needs no more than what it has beyond them.

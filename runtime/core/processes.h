@@ -78,7 +78,7 @@ class Processes {
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
 };
 
-// Whether the process of this id that started then is over; it may still wait to be reaped.
+// Returns whether the process of this id that started then is over; it may still wait to be reaped.
 inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t started_ticks) {
   constexpr char ended = 'Z', ending = 'X';
   const std::optional<ProcessFacts> facts = processes.facts(id);

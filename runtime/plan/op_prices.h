@@ -17,7 +17,7 @@ class OpPrices {
   virtual ~OpPrices() = default;
   // `arguments` is the struct of `id`; its memory is not looked at, but for the table of AdamW.
   virtual double seconds(OpId id, const void* arguments) const = 0;
-  // Of arrays larger than any cache, read plus written.
+  // Rate at arrays larger than any cache, of bytes read plus written.
   virtual double memory_bytes_per_second() const = 0;
   // Rate of large products, which MFU is a share of.
   virtual double flops_per_second() const = 0;

@@ -117,7 +117,7 @@ std::string process_text(const PlannedMachine& machine) {
                      format_bytes(process_bytes));
 }
 
-// Of the shared memory, in which RAM snapshots outlive their process.
+// Describes the shared memory, in which RAM snapshots outlive their process.
 std::string shared_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   const std::uint64_t needed = plan.shared_bytes_of_host(machine);
   if (needed == 0) return {};

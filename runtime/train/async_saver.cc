@@ -20,7 +20,7 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
       resumed_(resumed),
       first_(worker.communicator().rank() == 0) {}
 
-// What is still under way then nobody will vote for.
+// Gives up what is still under way: nobody will vote for it any more.
 AsyncSaver::~AsyncSaver() {
   cancelled_ = true;
   cleanup_.wait();    // it uses the pool, to which all slots go
@@ -37,7 +37,7 @@ Result<void> AsyncSaver::prepare() {
     slots->begin(worker_->env(), run, writer_, resumed_);
     slots->trim(worker_->env(), slot_lengths());
   }
-  // Behind this agreement every rank of the host has given up what its new slots do not need.
+  // After this agreement every rank of the host has given up what its new slots do not need.
   HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
                                first_ ? store_->remove_leftovers() : Result<void>(),
                                worker_->env().host_name()));
@@ -122,7 +122,7 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
   return true;
 }
 
-// In the background, as drain() is.
+// Runs in the background, as drain() does.
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   Env& env = worker_->env();
   const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
@@ -146,7 +146,7 @@ Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   return shard;
 }
 
-// On rank 0; how long it took.
+// Runs on rank 0, and returns how long it took, in ns.
 Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
   Env& env = worker_->env();
   const std::int64_t begin_ns = env.monotonic_ns();
@@ -164,7 +164,7 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   HF_FAULT_POINT(faults, "save.before_shard");
   HF_TRY_VOID(env.make_directories(directory));
   ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
-  // Where the processors train, what they compress they do not compute.
+  // Processors that train do not compute while they compress.
   if (worker_->device().host_sees_memory() && options.compression == Compression::automatic)
     options.compression = Compression::none;
   RankWatch* const watch = worker_->watch();
@@ -220,7 +220,8 @@ Result<void> AsyncSaver::advance(const SaveVotes& sums) {
   return sums.failed == 0 ? begin_publishing() : give_up();
 }
 
-// Every rank has voted, and none before its copy was whole. Of replicas that is only the begin.
+// Confirms the newest snapshot: every rank has voted, and none before its copy was whole. Where there are
+// replicas, it only begins to send them.
 void AsyncSaver::confirm_newest() {
   if (!is_copying()) return;
   Save& newest = *saves_.back();
@@ -245,7 +246,8 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
   });
 }
 
-// The slots of the step that was resumed are not needed any more: one of them becomes the slot that lacks.
+// Makes the slot that lacks: those of the step that was resumed are not needed any more, and one of them
+// becomes it.
 Result<void> AsyncSaver::replace_older() {
   Result<void> made;
   if (worker_->slots() != nullptr) worker_->slots()->confirmed();
@@ -260,7 +262,8 @@ Result<void> AsyncSaver::replace_older() {
   return made.ok() ? removed : made;
 }
 
-// Another rank of the host may not have given up its part of the resumed step yet.
+// Waits until the host has room for the slot that lacks: another rank may not have given up its part of the
+// resumed step yet.
 Result<void> AsyncSaver::wait_for_room() {
   SlotPool* const slots = worker_->slots();
   if (slots == nullptr) return {};
@@ -292,7 +295,7 @@ void AsyncSaver::begin_sending(const Snapshot& snapshot) {
                   confirmed_ == nullptr ? SnapshotStep{} : step_of(*confirmed_));
 }
 
-// When all ranks have done with it.
+// Ends the sending of a snapshot when all ranks have sent it, or failed to.
 Result<void> AsyncSaver::end_sending(const SaveVotes& sums) {
   if (sent_ == nullptr || sums.replicated + sums.unreplicated < worker_->communicator().size()) return {};
   const Snapshot* const snapshot = std::exchange(sent_, nullptr);
@@ -346,7 +349,7 @@ void AsyncSaver::end_publishing(bool published) {
   publishing_.reset();
 }
 
-// What the others wrote is of no use; the error that made it so is the one to tell.
+// Gives up the oldest save: what the others wrote is of no use. The error that made it so is the one to tell.
 Result<void> AsyncSaver::give_up() {
   const std::unique_ptr<Save> save = std::move(saves_.front());
   saves_.pop_front();
@@ -359,7 +362,7 @@ Result<void> AsyncSaver::give_up() {
   return {};
 }
 
-// Of one that none of its threads works on any more.
+// Reports a save that none of its threads works on any more.
 void AsyncSaver::report(Save& save, const Result<void>& outcome) {
   save.report.outcome = outcome;
   save.report.copy_ns = save.copy_ns;
@@ -391,7 +394,7 @@ void AsyncSaver::wait_for_disk() {
   publish_.wait();
 }
 
-// A vote of its own, in which every rank has done what it has under way.
+// Holds a vote of its own, in which every rank has done what it has under way.
 Result<void> AsyncSaver::complete_round() {
   wait_for_disk();
   SaveVotes::Words words = vote({}).words();

@@ -68,36 +68,37 @@ class AsyncSaver {
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
 
-  // Once, before anything else, when the state is there: removes what dead writers left on the disk, and
-  // makes the slots. Its error is any rank's.
+  // Removes what dead writers left on the disk, and makes the slots; called once, before anything else, when
+  // the state is there. Its error is any rank's.
   Result<void> prepare();
-  // After prepare(): why snapshots are not in shared memory though they should be; else empty.
+  // Says, after prepare(), why snapshots are not in shared memory though they should be; else empty.
   const std::string& complaint() const { return memory_->complaint(); }
-  // The same of replicas.
+  // Says the same of replicas.
   const std::string& replica_complaint() const { return replica_complaint_; }
-  // Whether snapshots outlive the process.
+  // Returns whether snapshots outlive the process.
   bool has_ram_tier() const { return memory_->outlives_process(); }
-  // The number of a slot of the RAM tier in which nothing is that could still be of use; none: there is no
-  // such slot, or no RAM tier.
+  // Returns the number of a slot of the RAM tier in which nothing is that could still be of use; none: there
+  // is no such slot, or no RAM tier.
   std::optional<int> unused_slot() const;
-  // The state after the step that was just made is copied, and saved if `to_disk`. False: a RAM snapshot was
+  // Copies the state after the step that was just made, and saves it if `to_disk`. False: a RAM snapshot was
   // left out.
   Result<bool> begin(bool to_disk);
   // Waits for the copy of the state that the coming update would overwrite. `due`: after the coming step.
   SaveVotes vote(const SaveDue& due);
   Result<void> advance(const SaveVotes& sums);
-  // Until nothing is under way.
+  // Waits until nothing is under way.
   Result<void> finish();
-  // A snapshot that is copied or sent to the buddies; a save that is not yet visible, or given up. Equal on
-  // all ranks.
+  // Returns whether a snapshot is being copied or sent to the buddies; is_saving(): whether a save is neither
+  // visible nor given up yet. Equal on all ranks.
   bool is_snapshotting() const { return is_copying() || sent_ != nullptr; }
   bool is_saving() const;
-  // How long the newest copy that is whole had the processors that train, asked once; none: no copy became
+  // Returns, once, how long the newest copy that is whole had the processors that train; none: no copy became
   // whole since, or it takes no processors that train.
   std::optional<std::int64_t> take_copy_ns() { return std::exchange(copy_ns_, std::nullopt); }
-  // Whether all ranks have the slots of this epoch and no older ones, so that they take no more memory.
+  // Returns whether all ranks have the slots of this epoch and no older ones, so that they take no more
+  // memory.
   bool is_settled() const { return !has_ram_tier() || is_settled_; }
-  // Whether the snapshots of this epoch are copied to buddies.
+  // Returns whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return replicas_ != nullptr; }
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }
   std::vector<ReplicaReport> take_replica_reports() { return std::exchange(replica_reports_, {}); }

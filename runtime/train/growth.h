@@ -1,6 +1,6 @@
-// How a run gets new ranks without standing still for their start. The leader starts them ahead, between two
-// steps; they take the memory of their plan, which can take seconds, while the others go on; and only when
-// they are ready all stand still to take them in.
+// Starts new ranks of a run ahead, so that it does not stand still for their start. The leader starts them
+// between two steps; they take the memory of their plan, which can take seconds, while the others go on; and
+// only when they are ready all stand still to take them in.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,25 @@
 
 namespace holdfast {
 
-// When new ranks are started, and when they are taken in. Object of the leader, for one epoch.
+// Object of the leader that decides when new ranks are started, and when they are taken in; for one epoch.
 class Growth {
  public:
   struct Terms {
-    std::int64_t at_ns = 0;        // not before; Env::monotonic_ns()
+    std::int64_t at_ns = 0;        // earliest time; Env::monotonic_ns()
     std::int64_t retry_ns = 0;     // after new ranks that were lost
-    std::int64_t patience_ns = 0;  // with those that prepare themselves
+    std::int64_t patience_ns = 0;  // longest wait for their preparation
     std::int64_t settle_ns = 0;    // longest wait for ranks that still take memory
-    // Members of Membership; all three empty where the leader cannot start any ahead.
+    // Functions that call those of Membership; all three empty where the leader cannot start any ahead.
     std::function<Result<void>()> start = {};
     std::function<NewRankState()> state = {};
     std::function<void()> dismiss = {};
   };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
-  // Whether to stand still after the next step. Called between steps; starts new ranks when it is time. True,
-  // too, where none could be started: then Membership::grow() says why. `is_settled`: the ranks that there
-  // are take no more memory (AsyncSaver::is_settled()), so that what new ones find free is free.
+  // Returns whether to stand still after the next step, and starts new ranks when it is time. Called between
+  // steps. It returns true, too, where none could be started: then Membership::grow() says why. `is_settled`:
+  // the ranks that there are take no more memory (AsyncSaver::is_settled()), so that what new ones find free
+  // is free.
   bool due(std::int64_t now_ns, bool is_settled);
 
  private:
@@ -52,7 +53,7 @@ struct NewRankTask {
 };
 std::string to_text(const NewRankTask& task);
 
-// Plans the largest of the ranks that there are with `data_ranks` copies of the model. Nothing to do on a
+// Returns the task of the largest rank of a run with `data_ranks` copies of the model. It is empty on a
 // device that is not the host: its memory needs the device, which the ranks of the host agree on.
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks);
 

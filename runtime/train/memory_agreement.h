@@ -23,16 +23,17 @@ struct MemoryTerms {
   SnapshotTiers had = SnapshotTiers::none;
   // Whether these are all ranks the run is launched with: what is too large then will always be.
   bool has_all_ranks = true;
-  // Its older snapshots: of which run, and the step that it resumes from. None: it has none.
+  // Run whose older snapshots count, and the step that it resumes from; none: it has none.
   std::optional<Digest> run = {};
   std::optional<SnapshotStep> resumed = {};
-  // Of this process, which forgets what it keeps where unneeded snapshots have to go at once; null: none.
+  // Slots that this process keeps; it forgets them where unneeded snapshots have to go at once. Null: it has
+  // none.
   SlotPool* slots = nullptr;
 };
 
 struct MemoryDecision {
   SnapshotRoom room = {};
-  // Why there are fewer tiers than wanted, as a clause for a sentence; empty where nothing is missing.
+  // Reason for fewer tiers than wanted, as a clause for a sentence; empty where nothing is missing.
   std::string complaint = {};
   // Whether nothing was found, but might be with fewer ranks or later; the error says what.
   bool lacks = false;
@@ -46,8 +47,8 @@ struct MemoryParties {
   std::uint64_t step = 0;      // for it
 };
 
-// `mine`: this rank's needs; its measured members are filled in here. All ranks get the same decision, or the
-// same error:
+// Decides with all ranks which snapshots the memory of their hosts has room for. `mine`: this rank's needs;
+// its measured members are filled in here. All ranks get the same decision, or the same error:
 //   does_not_fit   it would not on an empty machine, and these are all ranks of the run
 //   communication  others hold too much of it, still after the wait (`decision.lacks`); or a peer is gone
 Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,

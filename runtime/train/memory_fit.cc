@@ -10,7 +10,8 @@ namespace {
 
 using Ranks = std::vector<const RankMemory*>;
 
-// Ranks that share memory: those of a host, unless each has a control group of its own that limits it.
+// Groups the ranks that share memory: those of a host, unless each has a control group of its own that limits
+// it.
 std::vector<Ranks> sharing_ranks(std::span<const RankMemory> ranks) {
   std::map<std::string, Ranks> by_host;
   for (const RankMemory& rank : ranks) by_host[rank.host].push_back(&rank);
@@ -65,7 +66,7 @@ struct Lack {
   std::uint64_t needed = 0, available = 0;
 };
 
-// At the moment; what is unneeded counts as free, because it goes or is used again.
+// Returns what lacks at the moment. What is unneeded counts as free, because it goes or is used again.
 Lack lack_now(const Sums& sums) {
   if (sums.shared_free.has_value() && sums.shared_new > *sums.shared_free + sums.unneeded) {
     return {.lacks = true,
@@ -78,14 +79,15 @@ Lack lack_now(const Sums& sums) {
   return {.lacks = needed > available, .needed = needed, .available = available};
 }
 
-// Where nobody else holds any.
+// Returns whether the ranks fit where nobody else holds any memory.
 bool fits_empty(const Sums& sums) {
   if (sums.shared_free.has_value() && sums.shared > *sums.shared_free + sums.unneeded + sums.resumed)
     return false;
   return !sums.total.has_value() || sums.own + sums.shared <= *sums.total;
 }
 
-// The choices from the best to the least. A third slot later is one where an older snapshot stays meanwhile.
+// Returns the choices from the best to the least. A third slot comes later where an older snapshot stays
+// meanwhile.
 std::vector<SnapshotRoom> choices(const FitQuestion& question) {
   const bool resumes_from_memory =
       std::ranges::any_of(question.ranks, [](const RankMemory& rank) { return rank.resumed_bytes > 0; });
@@ -137,7 +139,7 @@ FitAnswer decide_fit(const FitQuestion& question) {
   }
   FitAnswer answer;
   const SnapshotRoom least = rooms.back();
-  // What is worth a wait: what the run had, as far as waiting can bring it.
+  // Tiers that are worth a wait: those that the run had, as far as waiting can bring them.
   const SnapshotTiers goal =
       empty.has_value() ? std::min(question.waits_for, empty->tiers) : SnapshotTiers::none;
   if (now.has_value() && (now->tiers >= goal || question.time_is_over)) {

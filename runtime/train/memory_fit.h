@@ -14,7 +14,7 @@
 
 namespace holdfast {
 
-// Which snapshots are in shared memory, each including the ones before it.
+// Tiers of snapshots in shared memory, each including the ones before it.
 enum class SnapshotTiers : std::uint8_t {
   none,  // one copy of ordinary memory, for saves to disk
   own,   // slots of the rank's own state
@@ -40,8 +40,8 @@ struct RankMemory {
   std::array<Need, snapshot_tier_count> need = {};  // by SnapshotTiers
   std::uint64_t slot_bytes = 0;                     // of one slot of its own
   std::uint64_t kept_bytes = 0;  // of ordinary memory that it holds already, and takes again
-  // Of the run's older snapshots on its host: those that go, or are taken again, once the state is loaded;
-  // and those that stay until there are newer ones.
+  // Bytes of the run's older snapshots on its host: those that go, or are taken again, once the state is
+  // loaded; and those that stay until there are newer ones.
   std::uint64_t unneeded_bytes = 0, resumed_bytes = 0;
   std::optional<MemoryRoom> room = {};            // none: not known, and then everything fits
   std::optional<std::uint64_t> shared_free = {};  // what shared memory has room for; none: not known
@@ -65,7 +65,7 @@ struct FitAnswer {
   SnapshotRoom room = {};
   // Whether unneeded snapshots have to go before the state is loaded, else they may wait until it is sound.
   bool removes_snapshots_first = false;
-  // Where anything that was wanted lacks memory: the first such host.
+  // First host on which anything that was wanted lacks memory.
   std::string host = {};
   bool is_of_shared_memory = false;  // which is too small there, not the host
   std::uint64_t needed_bytes = 0, available_bytes = 0, total_bytes = 0;

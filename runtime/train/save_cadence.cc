@@ -14,13 +14,14 @@ double seconds(std::int64_t duration_ns) {
   return static_cast<double>(duration_ns) / 1e9;
 }
 
-// Whether somebody who was told `before` need not be told `now`.
+// Returns whether somebody who was told `before` need not be told `now`.
 bool alike(double before, double now) {
   return before < 2.0 * now && now < 2.0 * before;
 }
 
-// Whether seconds of work that were told still hold as the most that a failure costs: more by a quarter is
-// news, less by half. Less than a second is none: of short steps the intervals change all the time.
+// Returns whether seconds of work that were told still hold as the most that a failure costs: more by a
+// quarter is news, less by half. Less than a second is none: of short steps the intervals change all the
+// time.
 bool holds(const std::optional<double>& told, const std::optional<double>& now) {
   if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
   return (*now <= 1.25 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
@@ -91,7 +92,7 @@ bool SaveCadence::protects_first_step(const Tier& tier) const {
   return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
 }
 
-// Whether something else than its interval makes a save to disk due.
+// Returns whether something else than its interval makes a save to disk due.
 bool SaveCadence::disk_due_besides(std::uint64_t step, std::int64_t now_ns) const {
   const bool milestone =
       disk_.is_auto() && keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;

@@ -1,5 +1,6 @@
-// SaveCadence: after which steps a run saves, to disk and to shared memory. Every so many steps; or, where
-// the config says "auto", as often as pays (save_interval.h), by what saves were measured to cost this run.
+// SaveCadence: decides after which steps a run saves, to disk and to shared memory: every so many steps or,
+// where the config says "auto", as often as pays (save_interval.h), by what saves were measured to cost this
+// run.
 //
 //   cadence.begin_epoch({...});                       // when ranks begin to train together, and again later
 //   const SaveDue due = cadence.due(step, now_ns);    // before the step's vote, which tells rank 0's to all
@@ -32,7 +33,7 @@
 
 namespace holdfast {
 
-// The median of the newest few values.
+// Median of the newest few values.
 class RecentMedian {
  public:
   void add(double value);
@@ -46,7 +47,7 @@ class RecentMedian {
   std::int64_t count_ = 0;
 };
 
-// An interval that was chosen, and why.
+// Interval that was chosen, and why.
 struct IntervalChoice {
   bool to_disk = false;
   std::int64_t every_steps = 0;
@@ -55,8 +56,8 @@ struct IntervalChoice {
   bool mtbf_stated = false;
 };
 
-// How much work is lost at most, in seconds of training, when a process dies, a host with its memory, or all
-// hosts of the job. None: all of it, back to where the run began.
+// Work that is lost at most, in seconds of training, when a process dies, a host with its memory, or all
+// hosts of the job; none: all of it, back to where the run began.
 struct FailureCost {
   std::optional<double> process_seconds, host_seconds, job_seconds;
 };
@@ -93,13 +94,14 @@ class SaveCadence {
     std::int64_t now_ns = 0;
   };
   void began(const Begun& save);
-  // The time for which the copy of what was begun last had the processors that train.
+  // Takes the time for which the copy of what was begun last had the processors that train.
   void copied(std::int64_t duration_ns);
   void ended(const SaveReport& report);
   void replicated(const ReplicaReport& report);
-  // Of an interval that was chosen for the first time, or is another by a factor of two or more.
+  // Returns an interval that was chosen for the first time, or is another by a factor of two or more.
   std::optional<IntervalChoice> take_choice();
-  // What a failure costs: once the intervals are known, and when a figure grew by a quarter or halved.
+  // Returns what a failure costs once the intervals are known, and again when a figure grew by a quarter or
+  // halved.
   std::optional<FailureCost> take_failure_cost();
 
  private:
@@ -124,7 +126,7 @@ class SaveCadence {
   void choose(Tier& tier);
   SaveTimes times_of(const Tier& tier) const;
   double mtbf_seconds() const;
-  // Of usual steps.
+  // Returns the durations of usual steps.
   const RecentMedian& usual_step() const;
   std::optional<double> lost_with_memory() const;
   std::optional<double> lost_with_hosts() const;
@@ -140,8 +142,8 @@ class SaveCadence {
   std::int64_t saves_under_way_ = 0;  // to disk
   Epoch epoch_;
   Tier* copying_ = nullptr;  // whose copy is under way, and is measured
-  // Steps beside which nothing is saved, and those beside what the config says how often to save: where that
-  // is so often that there are no others, they are the usual ones.
+  // Durations of steps beside which nothing is saved, and of those beside saves whose interval the config
+  // states. Where these saves are so frequent that there are no other steps, the second are the usual ones.
   RecentMedian step_seconds_, step_beside_fixed_seconds_;
   RecentMedian durable_seconds_, replicated_seconds_;
   std::optional<FailureCost> told_cost_;

@@ -1,4 +1,4 @@
-// What ranks tell each other, and the user, about the saves that are under way.
+// Records of what ranks tell each other, and the user, about the saves that are under way.
 #pragma once
 
 #include <array>
@@ -8,32 +8,32 @@
 
 namespace holdfast {
 
-// What is to be saved when a step is made.
+// Saves that are due when a step is made.
 struct SaveDue {
   bool to_disk = false;
   bool to_ram = false;
   bool asked_for = false;  // somebody asked this rank for a save to disk: counts on every rank
 };
 
-// How a rank's saves stand, as words that the vote of a step adds up over all ranks.
+// State of a rank's saves, as words that the vote of a step adds up over all ranks.
 struct SaveVotes {
-  // Of the oldest save that is being written: the shard of this rank is on the disk, or it cannot be.
+  // Whether this rank's shard of the oldest save that is being written is on the disk, or cannot be.
   std::int64_t durable = 0;
   std::int64_t failed = 0;
-  // Of the oldest that all ranks have on the disk; rank 0 alone: it is visible now, or it cannot be.
+  // Whether the oldest save that all ranks have on the disk is visible now, or cannot be; rank 0 alone.
   std::int64_t published = 0;
   std::int64_t unpublished = 0;
-  // Of the snapshot that is sent to buddies: this rank's replica is sealed, or it could not be.
+  // Whether this rank's replica of the snapshot that is sent to buddies is sealed, or could not be.
   std::int64_t replicated = 0;
   std::int64_t unreplicated = 0;
-  // Has one more slot for snapshots than it uses.
+  // Whether this rank has one more slot for snapshots than it uses.
   std::int64_t last_slots = 0;
-  // Will still make or give up slots for snapshots in this epoch.
+  // Whether this rank will still make or give up slots for snapshots in this epoch.
   std::int64_t settling = 0;
-  // Rank 0 alone, so that clocks that differ never part the ranks: what is saved after this step.
+  // Saves that are due after this step; rank 0 alone, so that clocks that differ never part the ranks.
   std::int64_t to_disk = 0;
   std::int64_t to_ram = 0;
-  // Any rank: somebody asked it for a save to disk.
+  // Whether somebody asked this rank, which may be any, for a save to disk.
   std::int64_t asked_for = 0;
 
   bool wants_disk() const { return to_disk + asked_for > 0; }
@@ -58,7 +58,7 @@ struct SaveVotes {
   }
 };
 
-// How a save ended; equal on all ranks but for the times, which are this rank's.
+// Outcome of a save; equal on all ranks but for the times, which are this rank's.
 struct SaveReport {
   std::uint64_t step = 0;
   Result<void> outcome;           // on other ranks than 0 without the reason that it could not be published
@@ -72,8 +72,8 @@ struct SaveReport {
   std::int64_t duration_ns = 0;   // from its begin until all ranks knew that
 };
 
-// How the replicas of a snapshot were made: it is confirmed if the outcome is ok. The outcome is equal on all
-// ranks; bytes and time are this rank's.
+// Outcome of the replicas of a snapshot, which is confirmed if it is ok. The outcome is equal on all ranks;
+// bytes and time are this rank's.
 struct ReplicaReport {
   std::uint64_t step = 0;
   Result<void> outcome;

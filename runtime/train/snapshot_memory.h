@@ -22,8 +22,8 @@ class SnapshotMemory {
   static constexpr int slots_at_once(bool after_snapshot) {
     return after_snapshot ? shared_slots - 1 : shared_slots;
   }
-  // All ranks together, after the state is there. `after_snapshot`: it came from a RAM snapshot, which stays.
-  // Errors: communication, or no memory at all.
+  // Makes the memory, all ranks together, after the state is there. `after_snapshot`: it came from a RAM
+  // snapshot, which stays. Errors: communication, or no memory at all.
   static Result<SnapshotMemory> create(Worker& worker, std::uint64_t writer, bool after_snapshot);
 
   const std::vector<std::span<std::byte>>& slots() const { return slots_; }

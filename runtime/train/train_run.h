@@ -45,7 +45,7 @@ struct TrainInputs {
       0;  // Env::monotonic_ns() when the program started: run.stop_after counts from there
   // Where NCCL comes from if it is wanted; empty: from the CUDA module.
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
-  // Whose communicator the one above is; it outlives the run. Null: a death ends the run.
+  // Membership whose communicator the one above is; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
   // What this process prepared before it was taken in (growth.h); outlives the run. Null: nothing.
   PreparedRank* prepared = nullptr;

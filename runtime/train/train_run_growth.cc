@@ -14,7 +14,7 @@
 
 namespace holdfast {
 
-// When the leader may ask for new ranks, of a run that has fewer than it was started with; 0: never.
+// Returns when the leader may ask for new ranks, in a run that has fewer than it was started with; 0: never.
 std::int64_t TrainRun::grow_at_ns() const {
   const bool wanted = launched_.membership != nullptr && config_.elastic.grow == "auto" &&
                       world().communicator.size() < launched_ranks_;
@@ -23,7 +23,8 @@ std::int64_t TrainRun::grow_at_ns() const {
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
 }
 
-// Rank 0 of all can start new ranks ahead; where it is a spare, the leader only says when.
+// Plans the growth on the rank that decides when: rank 0 of all, which can start new ranks ahead, or, where
+// that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
   const std::int64_t at_ns = grow_at_ns();
   const bool starts_ahead = epoch_->seating().seat_of(0) >= 0;
@@ -44,7 +45,7 @@ std::optional<Growth> TrainRun::plan_growth() {
   return Growth(std::move(terms));
 }
 
-// The others begin their next step meanwhile, and wait for this rank there.
+// Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
   enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
   const bool have_seats = epoch_->seating().shape.data < wish_.data_most;
@@ -76,7 +77,7 @@ std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
   return static_cast<std::uint64_t>(worker_->ranks_on_host()) * (now - std::min(now, then));
 }
 
-// All that are there, between two steps; the state is sealed.
+// Grows the run. All ranks that there are call it, between two steps; the state is sealed.
 Result<ExitCode> TrainRun::grow() {
   Env& env = launched_.env;
   step_ = step();
@@ -103,7 +104,7 @@ Result<ExitCode> TrainRun::grow() {
   return admit();
 }
 
-// Old ranks and new ones together, where there are new ones.
+// Begins the next epoch with the new ranks, where there are any; they call it, too.
 Result<ExitCode> TrainRun::admit() {
   if (!recovery_.has_value()) {  // this one is new
     recovery_.emplace();
@@ -130,7 +131,7 @@ Result<ExitCode> TrainRun::admit() {
   return run_epoch();
 }
 
-// What a start agrees on, in a run that has begun.
+// Agrees with new ranks on all that a start agrees on.
 Result<void> TrainRun::join_again() {
   HF_TRY_VOID(take_place_on_host());
   HF_TRY(Config config, join_config(world(), waiter()));
@@ -153,7 +154,8 @@ Result<void> TrainRun::join_again() {
   return {};
 }
 
-// What the launcher says to a new rank of its host counts those alone that were started with it.
+// Gives a new rank its place on its host: what the launcher tells it counts only the ranks that were started
+// with it.
 Result<void> TrainRun::take_place_on_host() {
   const std::string mine =
       fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_name());
@@ -181,7 +183,8 @@ Result<void> TrainRun::take_place_on_host() {
   return {};
 }
 
-// What new ranks cannot do, or do otherwise, ends no run: they go, and the others go on as after a death.
+// Returns whether new ranks cannot take part. What they cannot do, or do otherwise, ends no run: they go, and
+// the others go on as after a death.
 bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
   if (!std::exchange(admits_, false) || code.ok() || world().communicator.abandoned()) return false;
   tell("new ranks cannot take part: {}", code.error().message);

@@ -147,7 +147,7 @@ class Worker {
   // Errors: those of Env::create_shared_memory().
   Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes);
   SlotPool* slots() const { return inputs_.slots; }
-  // Of snapshots and replicas in shared memory, beside the memory plan.
+  // Returns the bytes of snapshots and replicas in shared memory, beside the memory plan.
   std::uint64_t shared_snapshot_bytes() const;
   int ranks_on_host() const { return inputs_.ranks_on_host; }
   int host_threads() const;  // for work of the host while the device rests

@@ -18,7 +18,7 @@ using testing::Not;
 
 constexpr std::int64_t second = 1'000'000;
 
-// The log of a run whose steps take a second each.
+// Log of a run whose steps take a second each.
 class Log {
  public:
   Log& start(int from) {
@@ -37,7 +37,7 @@ class Log {
     add("failure_cost", figures);
     return *this;
   }
-  // Noticed so long after the newest step; goes on behind step `from`.
+  // Adds a fault that is noticed so long after the newest step.
   Log& fault(double after_ms, const char* more = R"("what":"rank")") {
     now_us_ += static_cast<std::int64_t>(after_ms * 1e3);
     add("fault", fmt::format(R"("step":{},{})", step_, more));

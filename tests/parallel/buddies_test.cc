@@ -80,7 +80,8 @@ TEST(Buddies, AreOnAnotherHostWhereTheGroupHasOneAndShareTheWork) {
   }
 }
 
-// The rule of the header, spelt out: another host first, then who keeps the fewest, then who comes next.
+// Tries all members by the rule of the header: another host first, then who keeps the fewest, then who comes
+// next.
 std::vector<int> buddies_by_brute_force(const Mesh& mesh, const std::vector<std::string>& host_of_rank) {
   std::vector<int> buddies(host_of_rank.size(), -1), kept(host_of_rank.size(), 0);
   for (int rank = 0; rank < mesh.shape().ranks(); ++rank) {

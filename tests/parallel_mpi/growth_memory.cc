@@ -22,7 +22,7 @@ namespace {
   while (true) kill(getpid(), SIGKILL);
 }
 
-// In bytes.
+// Returns the anonymous memory of this process, in bytes.
 long anonymous_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -51,7 +51,7 @@ void exchange(MPI_Comm pair, int peer, std::span<const int> message_bytes) {
   }
 }
 
-// As MpiWorld::connect(): `mine` and the other group, over the bridge between their leaders.
+// Connects `mine` and the other group over the bridge between their leaders, as MpiWorld::connect() does.
 MPI_Comm connect(MPI_Comm mine, MPI_Comm bridge, bool later) {
   MPI_Comm between = MPI_COMM_NULL, next = MPI_COMM_NULL;
   MPI_Intercomm_create(mine, 0, bridge, later ? 0 : 1, tag_connect, &between);
@@ -69,7 +69,7 @@ MPI_Comm connect(MPI_Comm mine, MPI_Comm bridge, bool later) {
   die();
 }
 
-// A growth, messages, a death and its shrink. Returns the group that is left.
+// Goes through a growth, messages, a death and its shrink. Returns the group that is left.
 MPI_Comm grow_and_shrink(MPI_Comm alone, const std::string& program, std::vector<char*>& arguments,
                          std::span<const int> message_bytes) {
   MPI_Comm started = MPI_COMM_NULL, bridge = MPI_COMM_NULL, left = MPI_COMM_NULL;

@@ -1,5 +1,5 @@
-// What Open MPI itself keeps of every death and growth: a leader that makes the same MPI calls as MpiWorld,
-// and nothing else. tests/system/many_recoveries_test.py compares a run with it.
+// Measures what Open MPI itself keeps of every death and growth: a leader makes the same MPI calls as
+// MpiWorld, and nothing else. tests/system/many_recoveries_test.py compares a run with it.
 #pragma once
 
 #include <span>
