@@ -55,7 +55,7 @@ class GrowTest(unittest.TestCase):
         harness.expect_no_snapshots(run)
 
     def kill_and_grow(self, start, victims, new):
-        """By launched rank. The same mpirun and the same survivors, some steps later, beside so many new ones."""
+        """Kills these launched ranks, and checks that the same mpirun and survivors go on beside so many new ranks."""
         for rank in victims:
             harness.kill(self.launched.pop(rank), signal.SIGKILL)
         last = self.wait_for_growth(start)
@@ -80,7 +80,7 @@ class GrowTest(unittest.TestCase):
                 self.check_end(start)
 
     def test_a_death_after_growth(self):
-        """Of one that was there before, then of the new one, which is number 3; each is healed and made up for."""
+        """A rank dies that was there before, then the new one, which is number 3; the run recovers from each, and replaces it."""
         for victim in (1, 3):
             with self.subTest(victim=victim):
                 faults = f"step.begin@5:2=kill,step.begin@{18 if victim == 1 else 4}:{victim}=kill"
@@ -89,7 +89,7 @@ class GrowTest(unittest.TestCase):
                 self.check_end(start)
 
     def test_a_new_rank_that_hangs(self):
-        """It is watched like those that were launched: ended, and made up for again."""
+        """A new rank is watched like those that were launched: it is ended, and replaced again."""
         faults = "step.begin@5:2=kill,step.begin@4:3=stop"
         start = self.start("hang", 3, RAM, "--watchdog.floor=1s", "--watchdog.ceiling=10s", faults=faults)
         self.wait_for_growth(start, 2)
@@ -98,7 +98,7 @@ class GrowTest(unittest.TestCase):
         self.assertTrue(any("rank 3" in reason and "hangs" in reason for reason in reasons), reasons)
 
     def test_a_death_while_they_grow(self):
-        """Healed in place or, where MPI is at the moment that it cannot leave, ended for the next start; never a hang."""
+        """The run recovers in place or, where MPI is at the moment that it cannot leave, ends for the next start; it never hangs."""
         for point, victim in (("grow.begin", 1), ("grow.begin", 0), ("grow.after_spawn", 0), ("grow.after_spawn", 1),
                               ("grow.before_load", 3)):
             with self.subTest(point=point, victim=victim):
@@ -120,12 +120,12 @@ class GrowTest(unittest.TestCase):
         self.assertGreater(len(between), 3)
 
     def prepares(self, start):
-        """Whether one of the processes is a new rank that prepares itself."""
+        """Returns the processes of this start that are new ranks and prepare themselves."""
         told = [json.loads(line) for line in self.points.read_text().splitlines()] if self.points.exists() else []
         return {each["process"] for each in told if each["point"] == "grow.prepare"} & set(start.ranks())
 
     def test_a_death_while_a_new_rank_prepares(self):
-        """Of a rank that goes on, of the one that started it, of itself."""
+        """A rank dies that goes on, then the one that started the new rank, then the new rank itself."""
         for victim, growths in ((1, 1), (0, 1), ("new", 0)):
             with self.subTest(victim=victim):
                 prepare = "kill" if victim == "new" else "sleep:1500"

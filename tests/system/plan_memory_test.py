@@ -21,7 +21,7 @@ CONFIG = harness.ROOT / "configs/chaos/llama-15m.toml"
 
 
 class MemoryGroup:
-    """Processes that together have so many bytes, swap included where there is any. Version 1 or 2."""
+    """Control group whose processes together have so many bytes, swap included where there is any (version 1 or 2)."""
 
     def __init__(self, name, limit_bytes):
         first = Path("/sys/fs/cgroup/memory")
@@ -44,16 +44,16 @@ class MemoryGroup:
         (self.folder / name).write_text(str(value))
 
     def command(self, words):
-        """Whose process, and all that it starts, are in the group."""
+        """Returns the command whose process, and all that it starts, are in the group."""
         return ["sh", "-c", f'echo $$ > "{self.folder}/cgroup.procs" && exec "$@"', "sh", *words]
 
     def kills(self):
-        """Processes that were killed because there was no memory left."""
+        """Returns how many processes were killed because there was no memory left."""
         text = (self.folder / ("memory.oom_control" if self.first else "memory.events")).read_text()
         return int(re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)[1])
 
     def held_bytes(self):
-        """What cannot be dropped: of processes, and what lies in /dev/shm."""
+        """Returns the bytes that cannot be dropped: those of processes, and what lies in /dev/shm."""
         stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
         names = ("total_rss", "total_shmem") if self.first else ("anon", "shmem")
         return sum(int(stat[name]) for name in names)
@@ -85,7 +85,7 @@ class PlanMemoryTest(unittest.TestCase):
         return run.start_command(group.command(words) if group else words)
 
     def test_a_run_in_exactly_that(self):
-        """With what the config saves by itself, and with snapshots and checkpoints beside many steps."""
+        """The run fits with the saves that the config makes by itself, and with snapshots and checkpoints beside many steps."""
         for name, saving in {"default": [], "often": ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=4"]}.items():
             with self.subTest(name):
                 words = [*self.words, *saving]
@@ -115,7 +115,7 @@ class PlanMemoryTest(unittest.TestCase):
                 harness.expect_no_snapshots(run)
 
     def test_half_of_the_ranks_are_lost_and_made_up_for(self):
-        """The one that is left takes twice the memory, and gives half of it to the new one: on the way there is never more of it."""
+        """The rank that is left takes twice the memory, and gives half of it to the new one; meanwhile there is never more of it."""
         words = [*self.words, "--checkpoint.ram_every_steps=1", "--elastic.grow_after=1s"]
         limit_bytes, _ = self.planned_bytes(words, ranks=2)
         group = MemoryGroup("half", limit_bytes)
@@ -137,7 +137,7 @@ class PlanMemoryTest(unittest.TestCase):
         self.assertEqual(run.digest(), self.reference(), printed)
 
     def test_a_run_in_less(self):
-        """Where two of the three snapshots have no room: the ranks read the limit of their group, and go without RAM snapshots."""
+        """Two of the three snapshots have no room: the ranks read the limit of their group, and go without RAM snapshots."""
         planned, plan = self.planned_bytes(self.words)
         group = MemoryGroup("less", planned - 2 * plan["shared_memory_bytes"] // 3)
         self.addCleanup(group.close)
@@ -148,7 +148,7 @@ class PlanMemoryTest(unittest.TestCase):
         self.assertEqual(run.digest(), self.reference(), printed)
 
     def reference(self):
-        """Of the same run where nothing is scarce."""
+        """Returns the digest of the same run where nothing is scarce."""
         run = self.scene.run("undisturbed", self.words)
         if not run.finished():
             self.start(run).expect_exit(0)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench recovery: how long a run stands still for a rank that dies, for one that comes back, and for a start.
+"""bench recovery: measures how long a run stands still for a rank that dies, for one that comes back, and for a start.
 
 One run trains a preset on several ranks under mpirun. In every round one of its ranks (never the leader, unless
 --leader is given) is killed with SIGKILL in the middle of a step, the others go on in place, and the run grows back. After the
@@ -60,7 +60,7 @@ class Run:
         return [event for event in events(self.directory) if event["event"] == name]
 
     def ranks(self):
-        """Pids of the ranks, the leader's first."""
+        """Returns the pids of the ranks, the leader's first."""
         found = []
         for entry in Path("/proc").iterdir():
             try:
@@ -72,7 +72,7 @@ class Run:
         return sorted(found)
 
     def wait_for(self, what, condition):
-        """What condition() returns as soon as it is true."""
+        """Returns what condition() returns as soon as it is true."""
         end_s = time.monotonic() + WAIT_S
         while time.monotonic() < end_s:
             result = condition()
@@ -84,7 +84,7 @@ class Run:
         fail(f"no {what} within {WAIT_S} s: {self.log.read_text()[-3000:]}")
 
     def wait_for_steps(self, count, after):
-        """The step events of whichever ranks, from the number `after` of them on, when there are so many."""
+        """Waits until there are `count` step events after the first `after` ones, and returns all after those."""
         def more():
             steps = self.events("step")
             return steps[after:] if len(steps) >= after + count else None
@@ -109,7 +109,7 @@ class Run:
 
 
 def median_step_ms(steps):
-    """Without the first one, which is the slow one."""
+    """Returns the median duration of the steps without the first one, which is the slow one."""
     return statistics.median(step["step_duration_ms"] for step in steps[1:])
 
 
@@ -118,7 +118,7 @@ def phases_of(event):
 
 
 def kill_one(run, options, generator):
-    """A death and the growth after it."""
+    """Kills a rank, and measures the recovery and the growth after it."""
     before = len(run.events("step"))
     steady = run.wait_for_steps(options.steps, before)
     full_ms = median_step_ms(steady)
@@ -153,7 +153,7 @@ def kill_one(run, options, generator):
 
 
 def start_once(run):
-    """From the start of mpirun to the end of the first step."""
+    """Measures the time from the start of mpirun to the end of the first step."""
     before = len(run.events("step"))
     starts = len(run.events("start"))
     run.start()
@@ -174,7 +174,7 @@ def copy_seconds(size):
 
 
 def copy_rate():
-    """Bytes a second that all processors copy from memory to memory."""
+    """Returns the bytes a second that all processors copy from memory to memory."""
     size, count = 128 << 20, len(os.sched_getaffinity(0))
     with multiprocessing.Pool(count) as pool:
         return size * count / max(pool.map(copy_seconds, [size] * count))

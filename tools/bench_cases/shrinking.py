@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench shrinking: what losing half of the ranks, one by one, costs of the work that a rank does in its time.
+"""bench shrinking: measures what losing half of the ranks, one by one, costs of the work that a rank does in its time.
 
 The same run trains three ways, each rank held to a part of a processor (--share, a control group for each): undisturbed; with a
 rank killed every --between steps until half of them are left, which go on in place with the default config; and with the
@@ -26,13 +26,13 @@ SEQUENCE = {"small": 64, "llama-15m": 64}
 PERIOD_US = 20_000
 WAYS = {"undisturbed": [], "in place": ["--elastic.grow=off"],
         "from the disk": ["--elastic.grow=off", "--checkpoint.ram_every_steps=0"]}
-# Of mpirun: puts itself into the group of its rank, and becomes the program.
+# Command that mpirun starts for each rank: it enters the group of its rank, and becomes the program.
 INTO_GROUP = 'echo $$ > "$0/$OMPI_COMM_WORLD_RANK/cgroup.procs" && exec "$@"'
 
 
 @contextlib.contextmanager
 def groups(ranks, share):
-    """A folder with a control group for each rank (version 1 or 2)."""
+    """Yields a folder with a control group for each rank (version 1 or 2)."""
     first = Path("/sys/fs/cgroup/cpu/cpu.shares").exists()
     folder = Path("/sys/fs/cgroup/cpu" if first else "/sys/fs/cgroup") / f"holdfast-bench-{os.getpid()}"
     quota_us = int(share * PERIOD_US)
@@ -72,7 +72,7 @@ class Run:
             self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def ranks(self):
-        """Pids of the ranks, by number."""
+        """Returns the pids of the ranks, by number."""
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, StopIteration):
@@ -110,7 +110,7 @@ class Run:
 
 
 def train(run, way, options):
-    """When ranks were lost, in microseconds; the run is done afterwards."""
+    """Trains to the end of the run, and returns when ranks were lost, in microseconds."""
     run.start(options.ranks)
     lost_us = []
     for left in range(options.ranks - 1, options.ranks // 2 - 1, -1) if way != "undisturbed" else ():
@@ -142,7 +142,7 @@ def measure(folder, config, way, group, options):
         digest = subprocess.run([HOLDFAST, "digest", str(run.directory)], capture_output=True, text=True, check=True).stdout
     finally:
         run.remove()
-    # From the end of the first step: a start costs all three the same once.
+    # Time counts from the end of the first step: a start costs all three the same once.
     begin_us, end_us = steps[0]["time_us"], steps[-1]["time_us"]
     tokens = (options.steps - 1) * options.lanes * SEQUENCE[options.case]
     hours = rank_hours(begin_us, end_us, options.ranks, lost_us)
@@ -151,7 +151,7 @@ def measure(folder, config, way, group, options):
 
 
 def lanes_leave(options):
-    """The share that ranks which wait for the one with most lanes leave, by the steps with so many ranks."""
+    """Returns the share of the undisturbed figure that is left where ranks wait for the one with most lanes."""
     spent = done = 0.0
     for left in range(options.ranks, options.ranks // 2 - 1, -1):
         spent += left * -(-options.lanes // left)
