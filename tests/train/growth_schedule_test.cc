@@ -1,4 +1,4 @@
-// When the leader starts new ranks and takes them in, and what they make ready meanwhile.
+// Tests when the leader starts new ranks and takes them in, and what they prepare meanwhile.
 #include <gtest/gtest.h>
 
 #include "checkpoint/ram_tier.h"
@@ -8,107 +8,110 @@
 namespace holdfast {
 namespace {
 
-// New ranks as the test wants them to be.
-struct World {
+// Leader of an epoch, and the new ranks as the test wants them to be.
+class Leader {
+ public:
+  explicit Leader(std::int64_t at_ns) : growth_(make_terms(at_ns)) {}
+  Leader(const Leader&) = delete;
+  Leader& operator=(const Leader&) = delete;
+
+  bool due(std::int64_t now_ns, bool is_settled = true) { return growth_.due(now_ns, is_settled); }
+
   NewRankState state = NewRankState::none;
   NewRankState once_started = NewRankState::preparing;
   bool starts = true;
   int started = 0, dismissed = 0;
 
-  Growth growth(std::int64_t at_ns) {
-    return Growth({.at_ns = at_ns,
-                   .retry_ns = 100,
-                   .patience_ns = 1000,
-                   .settle_ns = 300,
-                   .start = [this]() -> Result<void> {
-                     if (!starts) return fail(ExitCode::communication, "no");
-                     ++started;
-                     state = once_started;
-                     return {};
-                   },
-                   .state = [this] { return state; },
-                   .dismiss =
-                       [this] {
-                         ++dismissed;
-                         state = NewRankState::none;
-                       }});
+ private:
+  Growth::Terms make_terms(std::int64_t at_ns) {
+    Growth::Terms terms{.at_ns = at_ns, .retry_ns = 100, .patience_ns = 1000, .settle_ns = 300};
+    terms.start = [this]() -> Result<void> {
+      if (!starts) return fail(ExitCode::communication, "no");
+      ++started;
+      state = once_started;
+      return {};
+    };
+    terms.state = [this] { return state; };
+    terms.dismiss = [this] {
+      ++dismissed;
+      state = NewRankState::none;
+    };
+    return terms;
   }
+
+  Growth growth_;
 };
 
 TEST(GrowthScheduleTest, StandsStillWhenTheNewRanksAreReady) {
-  World world;
-  Growth growth = world.growth(50);
-  EXPECT_FALSE(growth.due(49, true));
-  EXPECT_EQ(world.started, 0);
-  EXPECT_FALSE(growth.due(50, true));
-  EXPECT_FALSE(growth.due(60, true));
-  EXPECT_EQ(world.started, 1);
-  world.state = NewRankState::ready;
-  EXPECT_TRUE(growth.due(70, true));
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(49));
+  EXPECT_EQ(leader.started, 0);
+  EXPECT_FALSE(leader.due(50));
+  EXPECT_FALSE(leader.due(60));
+  EXPECT_EQ(leader.started, 1);
+  leader.state = NewRankState::ready;
+  EXPECT_TRUE(leader.due(70));
 }
 
 TEST(GrowthScheduleTest, StartsThemWhenTheOthersTakeNoMoreMemory) {
-  World world;
-  Growth growth = world.growth(50);
-  EXPECT_FALSE(growth.due(60, false));
-  EXPECT_EQ(world.started, 0);
-  EXPECT_FALSE(growth.due(70, true));
-  EXPECT_EQ(world.started, 1);
-  World unsettled;
-  Growth later = unsettled.growth(50);
-  EXPECT_FALSE(later.due(349, false));
-  EXPECT_EQ(unsettled.started, 0);
-  EXPECT_FALSE(later.due(350, false));
-  EXPECT_EQ(unsettled.started, 1) << "they may never settle";
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(60, false));
+  EXPECT_EQ(leader.started, 0);
+  EXPECT_FALSE(leader.due(70));
+  EXPECT_EQ(leader.started, 1);
+}
+
+TEST(GrowthScheduleTest, StartsThemAfterAWhileWhereTheOthersNeverSettle) {
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(349, false));
+  EXPECT_EQ(leader.started, 0);
+  EXPECT_FALSE(leader.due(350, false));
+  EXPECT_EQ(leader.started, 1);
 }
 
 TEST(GrowthScheduleTest, StartsOthersForThoseThatAreLost) {
-  World world;
-  Growth growth = world.growth(0);
-  EXPECT_FALSE(growth.due(10, true));
-  world.state = NewRankState::lost;
-  EXPECT_FALSE(growth.due(20, true));
-  EXPECT_EQ(world.dismissed, 1);
-  EXPECT_FALSE(growth.due(119, true));
-  EXPECT_EQ(world.started, 1);
-  EXPECT_FALSE(growth.due(120, true));
-  EXPECT_EQ(world.started, 2);
+  Leader leader(0);
+  EXPECT_FALSE(leader.due(10));
+  leader.state = NewRankState::lost;
+  EXPECT_FALSE(leader.due(20));
+  EXPECT_EQ(leader.dismissed, 1);
+  EXPECT_FALSE(leader.due(119));
+  EXPECT_EQ(leader.started, 1);
+  EXPECT_FALSE(leader.due(120));
+  EXPECT_EQ(leader.started, 2);
 }
 
 TEST(GrowthScheduleTest, DismissesThoseThatAreNeverReady) {
-  World world;
-  Growth growth = world.growth(0);
-  EXPECT_FALSE(growth.due(10, true));
-  EXPECT_FALSE(growth.due(1009, true));
-  EXPECT_EQ(world.dismissed, 0);
-  EXPECT_FALSE(growth.due(1010, true));
-  EXPECT_EQ(world.dismissed, 1);
+  Leader leader(0);
+  EXPECT_FALSE(leader.due(10));
+  EXPECT_FALSE(leader.due(1009));
+  EXPECT_EQ(leader.dismissed, 0);
+  EXPECT_FALSE(leader.due(1010));
+  EXPECT_EQ(leader.dismissed, 1);
 }
 
 TEST(GrowthScheduleTest, TakesThoseOfTheEpochBeforeNotSoonerThanOthers) {
-  World world;
-  world.state = NewRankState::ready;
-  Growth growth = world.growth(50);
-  EXPECT_FALSE(growth.due(49, true));
-  EXPECT_TRUE(growth.due(50, true));
-  EXPECT_EQ(world.started, 0);
+  Leader leader(50);
+  leader.state = NewRankState::ready;
+  EXPECT_FALSE(leader.due(49));
+  EXPECT_TRUE(leader.due(50));
+  EXPECT_EQ(leader.started, 0);
 }
 
 TEST(GrowthScheduleTest, LeavesItToTheGrowthWhereNoneCanBeStartedAhead) {
-  World refuses;
-  refuses.starts = false;
-  Growth refused = refuses.growth(50);
-  EXPECT_FALSE(refused.due(49, true));
-  EXPECT_TRUE(refused.due(50, true));
-  World local;
+  Leader refused(50);
+  refused.starts = false;
+  EXPECT_FALSE(refused.due(49));
+  EXPECT_TRUE(refused.due(50));
+  Leader local(50);
   local.once_started = NewRankState::none;
-  EXPECT_TRUE(local.growth(50).due(50, true));
+  EXPECT_TRUE(local.due(50));
   Growth alone({.at_ns = 50});
   EXPECT_FALSE(alone.due(49, true));
   EXPECT_TRUE(alone.due(50, true));
 }
 
-// What a rank has made ready for a task.
+// Gives a task to a new rank.
 class PreparationTest : public testing::Test {
  protected:
   static constexpr std::uint64_t mib = std::uint64_t{1} << 20;
