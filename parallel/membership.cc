@@ -20,7 +20,7 @@ std::istream& operator>>(std::istream& stream, Member& member) {
   return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host;
 }
 
-// What a rank says of itself, in the first exchange of an epoch.
+// Message in which a rank introduces itself, in the first exchange of an epoch.
 struct Introduction {
   std::uint64_t epoch = 0;  // that it believes to be in
   Member self;
@@ -202,7 +202,7 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
   return now;
 }
 
-// What one member knows to be dead is so for all.
+// Checks that the ranks that are left may go on. A member that one of them knows to be dead is so for all.
 Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
                                       const MembershipView& now) {
   const std::vector<Member> missing = members_lost(before, now);

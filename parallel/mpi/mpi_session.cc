@@ -84,7 +84,7 @@ class Session final : public MpiSession {
   MpiWorld world_;
 };
 
-// Before MPI reads the environment, and before this process has threads of MPI's.
+// Sets what MPI reads from the environment, before it does, and before this process has threads of MPI's.
 void prepare_environment(Env& env) {
   // Open MPI looks for its settings in the home directory and does not start without one.
   if (env.variable("HOME").empty()) setenv("HOME", "/", 1);

@@ -120,7 +120,8 @@ void MpiWorld::close() {
 }
 
 #ifdef OMPI_HAVE_MPI_EXT_FTMPI
-// Keeps the promise about memory because every rank that comes into it has drained its requests before.
+// Shrinks to the ranks that are left. Everyone that comes into the new group has drained its requests before,
+// which keeps what the header promises about memory.
 Result<void> MpiWorld::shrink(std::int64_t timeout_ms, const std::string& why) {
   current().abandon();
   const int rank = current().global_rank(current().rank());

@@ -166,7 +166,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
       came_later ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
   PreparedRank prepared;
   const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
-    // It has no number yet, so rules for a rank are not its own.
+    // The process has no number yet, so rules for a rank are not its own.
     if (const auto faults = FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), -1, env); faults.ok())
       HF_FAULT_POINT(**faults, "grow.prepare");
     if (!config.ok()) return;

@@ -28,12 +28,12 @@ class SnapshotMemory {
 
   const std::vector<std::span<std::byte>>& slots() const { return slots_; }
   bool outlives_process() const { return is_shared_; }
-  // Why it is not shared though the run asks for it; empty where nothing is wrong.
+  // Says why it is not shared though the run asks for it; empty where nothing is wrong.
   const std::string& complaint() const { return complaint_; }
-  // Whether there are fewer shared slots than there will be.
+  // Returns whether there are fewer shared slots than there will be.
   bool lacks_slot() const { return outlives_process() && shared_.size() < shared_slots; }
-  // Makes the one that lacks; slots() has it from then on. Of this rank, on any thread while nobody else uses
-  // this object.
+  // Makes the slot that lacks, which slots() has from then on. Each rank calls it alone, on any thread while
+  // nobody else uses this object.
   Result<void> make_last(Worker& worker, std::uint64_t writer);
   // Leaves the shared slots, whatever is in them, to the next epoch of this process.
   void keep_in(SlotPool& pool);

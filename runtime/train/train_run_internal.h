@@ -1,6 +1,7 @@
-// Of train_run.h: what a rank has and goes through, from its start to its end. train_run.cc has the way to
-// the first step and through the epochs, train_run_recovery.cc what comes between a death and the next epoch,
-// train_run_log.cc what is told. Nobody else includes it.
+// TrainRun, behind train_run.h: holds what a rank has and goes through, from its start to its end.
+// train_run.cc has the way to the first step and through the epochs, train_run_recovery.cc what comes between
+// a death and the next epoch, train_run_growth.cc how new ranks come, train_run_log.cc what is told. Nobody
+// else includes it.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,8 @@ class TrainRun {
 
   Result<ExitCode> run();
 
-  // What status.json, the event log and the report say about the end. Only the writer of the run directory
-  // speaks.
+  // Writes what status.json, the event log and the report say about the end. Only the writer of the run
+  // directory speaks.
   void conclude(const RunEnd& end);
 
  private:
@@ -77,7 +78,7 @@ class TrainRun {
   void count_failure();
   Result<EpochEnd> train();
   Result<ExitCode> say_finished();
-  // Before this process ends or hands the log on: what can be written soon.
+  // Writes what can be written soon, before this process ends or hands the log on.
   void flush_log() {
     if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
   }
@@ -109,7 +110,7 @@ class TrainRun {
     return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
   }
 
-  // All ranks that are there, and those of them that have seats.
+  // Return all ranks that are there, and those of them that have seats.
   const TrainInputs& world() const { return *world_; }
   const TrainInputs& seats() const { return epoch_->seats(); }
   void tell_watch_epoch();
@@ -154,7 +155,7 @@ class TrainRun {
   KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
   SlotPool& kept_slots_;     // of their snapshots and replicas
   std::optional<HeldOutSet> held_out_;
-  // What could not be written yet waits in these, from one epoch to the next.
+  // Queues in which what could not be written yet waits, from one epoch to the next.
   std::unique_ptr<EventQueue> log_;
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;

@@ -55,7 +55,7 @@ class RecutTest : public RecoveryTest {
     const RunEnd end = train(
         {.run = run,
          .ranks = 2,
-         // Without replicas, which may keep the snapshot of step 8 from being made: one is sent at a time.
+         // Replicas are off: one is sent at a time, which may keep the snapshot of step 8 from being made.
          .overrides = overrides_of(
              shape, {"checkpoint.ram_every_steps=4", "checkpoint.replicas=off", "data.ledger=true"}),
          .hosts = {"a", "b"},
