@@ -19,6 +19,7 @@ RUNS = {
     "one rank": ("llama-15m", 1, (4, 256), 1, []),
     "one rank, bf16": ("llama-15m", 1, (4, 256), 1, ["--training.precision=bf16"]),
     "one rank of a larger model": ("gpt2-124m", 1, (4, 64), 1, []),
+    "one rank of gpt2-355m": ("gpt2-355m", 1, (4, 64), 1, []),
     "two replicas": ("llama-15m", 2, (4, 256), 1, []),
     "two replicas that recompute": ("llama-15m", 2, (4, 256), 1, ["--training.recompute=full"]),
     "two stages": ("llama-15m", 2, (1, 256), 4, ["--parallel.pipeline=2"]),
