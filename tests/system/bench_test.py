@@ -45,6 +45,7 @@ class BenchTest(unittest.TestCase):
         (case,) = self.figures("startup", "--repeat", "1")
         self.assertAlmostEqual(sum(case["result"]["phases_ms"].values()), case["result"]["total_ms"], delta=1.0)
 
+    @harness.full
     def test_lanes_move_the_bytes_of_the_formula(self):
         (case,) = self.figures("lanes", "--rounds", "1", "--steps", "2", "--sequence-length", "16", "--microbatch-size", "1")
         result = case["result"]
@@ -53,11 +54,13 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(result["bytes_hidden_share"], 0.0)
         self.assertLess(result["bytes_hidden_share"], 1.0, "the embedding's gradients are ready last")
 
+    @harness.full
     def test_pipeline_measures_every_schedule(self):
         (case,) = self.figures("pipeline", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatches-per-lane", "2")
         self.assertEqual(list(case["result"]), ["two replicas", "1f1b", "gpipe", "interleaved, 2 chunks", "zero_bubble"])
         self.assertEqual([round(each["bubble"], 3) for each in case["result"].values()], [0.0, 0.2, 0.2, 0.2, 0.077])
 
+    @harness.full
     def test_dimensions_measures_every_one(self):
         (case,) = self.figures("dimensions", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--layers", "2",
                                "--heads", "4", "--width", "64", "--microbatches-per-lane", "1")
@@ -73,6 +76,7 @@ class BenchTest(unittest.TestCase):
             self.assertLess(0.0, min(result["measured"] + result["replayed"]))
             self.assertLess(max(result["measured"] + result["replayed"]), 100.0)
 
+    @harness.full
     def test_plan_stands_beside_every_run(self):
         runs = ["one rank, bf16", "two replicas that recompute", "two stages"]  # all six: tools/test --long
         (case,) = self.figures("plan", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--runs", *runs)
@@ -92,6 +96,7 @@ class BenchTest(unittest.TestCase):
         (case,) = self.figures("checksum", "--milliseconds", "5")
         self.assertEqual(list(case["result"]), ["crc32c", "crc32c without instructions"])
 
+    @harness.full
     def test_recompute_measures_every_mode(self):
         (case,) = self.figures("recompute", "--rounds", "1", "--steps", "1", "--sequence-length", "16", "--microbatch-size", "1")
         self.assertEqual(list(case["result"]), ["none", "selective", "full"])
@@ -108,6 +113,7 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(saving["durable_ms"][0], 0)
         self.assertGreater(saving["bytes"], 100e6, "weights and two moments")
 
+    @harness.full
     def test_snapshots_and_their_replicas_stand_beside_none(self):
         (case,) = self.figures("snapshots", "--case", "small", "--rounds", "2", "--steps", "16", "--every", "2")
         (result,) = case["result"]
@@ -117,6 +123,7 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(result["bytes_sent"], 500e3, "weights and two moments of half of the blocks")
         self.assertGreater(result["duration_ms"], 0)
 
+    @harness.full
     def test_watchdog_stands_beside_none(self):
         (case,) = self.figures("watchdog", "--case", "small", "--rounds", "2", "--steps", "12", "--ranks", "1")
         (figures,) = case["result"]
@@ -126,6 +133,7 @@ class BenchTest(unittest.TestCase):
             for pair in (each["cost"], each["noise"]):
                 self.assertTrue(all(step_ms > 0 for turn in pair["step_ms"] for step_ms in turn), pair)
 
+    @harness.full
     def test_all_of_fault_tolerance_stands_beside_none(self):
         (case,) = self.figures("tolerance", "--case", "small", "--rounds", "1", "--steps", "150")
         (figures,) = case["result"]
@@ -133,6 +141,7 @@ class BenchTest(unittest.TestCase):
         self.assertTrue(all(step_ms > 0 for pair in each.values() for turn in pair["step_ms"] for step_ms in turn), each)
         self.assertGreater(min(run["count"] for run in figures["snapshots"]), 0, "what is compared has to be there")
 
+    @harness.full
     def test_losing_half_of_the_ranks(self):
         outcome = self.bench("shrinking", "--case", "small", "--ranks", "4", "--lanes", "12", "--between", "10", "--share", "0.5")
         if "ranks cannot be held" in outcome.stderr and os.environ.get("CI") != "true":

@@ -106,6 +106,7 @@ class BitsTest(unittest.TestCase):
         self.assertEqual(sorted(set(resumed[1:])), resumed[1:], "every start went on from a later step")
         self.expect_reference(run)
 
+    @harness.full
     def test_recompute_changes_between_resumes(self):
         """Less memory, said before the run and by every start of it, and the same bits."""
         run = self.scene.run("recompute")
@@ -162,6 +163,7 @@ class BitsTest(unittest.TestCase):
         run.start(3).expect_exit(0)
         self.expect_reference(run)
 
+    @harness.full
     def test_every_dispatch_path(self):
         """Every rung of the processor, forced: products have bits of their own on each, whatever the ranks and threads."""
         isas = ("portable", "avx2", "avx512", "avx512_bf16", "amx", "auto")
@@ -191,6 +193,7 @@ class BitsTest(unittest.TestCase):
                 vectors = [digest for isa, digest in digests.items() if isa != "portable"]
                 self.assertEqual(len(set(vectors)), 1, "the vectors of every processor give the same bits")
 
+    @harness.full
     def test_a_resume_on_another_processor_speaks_up_where_bits_may_differ(self):
         """fp32 has the bits of every processor with vectors; products of bf16 and those of oneDNN are the instruction's own."""
         for precision, style, isa, told in (("fp32", [], "avx2", ""), ("fp32", [], "portable", "cpu, oneDNN "),
@@ -207,6 +210,7 @@ class BitsTest(unittest.TestCase):
                 self.assertEqual(len(made_on), 1 if told else 0, again.output())
                 self.assertTrue("".join(made_on).startswith(told), made_on)
 
+    @harness.full
     def test_gpt2_style_in_bf16(self):
         reference = harness.reference_digest(self.scene, BF16_GPT2, "bf16-reference")
         self.assertNotEqual(reference, self.reference)

@@ -78,6 +78,7 @@ class ChaosTest(unittest.TestCase):
         self.assertTrue((self.directory / "seed-2/events.jsonl").exists(), "the run is kept")
         self.assertEqual(self.result()["each"][0]["right"], False)
 
+    @harness.full
     def test_a_hang_of_the_run_is_found(self):
         """A run that takes longer than its limit is wrong, and nothing of it is left."""
         output = self.chaos("--seeds=1..1", "--faults=kill", "--limit=1", code=1)
@@ -113,6 +114,7 @@ class ChaosTest(unittest.TestCase):
         self.assertIn("the undisturbed run ended with exit code 4", output)
         self.assertIn("missing.txt does not exist", output)
 
+    @harness.full
     def test_hangs_that_take_another_start(self):
         """Nobody can go on without the rank that hung: the restart's fault begins with the verdict. A livelock that is armed in a rank
         which a restart ends before it gets there is none."""
@@ -131,6 +133,7 @@ class ChaosTest(unittest.TestCase):
         self.assertEqual(self.result()["hangs"], {"injected": len(injected), "right": len(injected), "other": 0, "nobody": 0,
                                                   "baseless_verdicts": 0})
 
+    @harness.full
     def test_many_kills(self):
         """In every layout, more than a third of them while others are mended. A campaign waits more than it computes: so there are
         two, side by side."""
@@ -295,4 +298,4 @@ class ChaosHostsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

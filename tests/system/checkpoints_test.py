@@ -395,4 +395,4 @@ class CheckpointsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

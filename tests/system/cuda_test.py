@@ -147,4 +147,4 @@ class CudaTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main(at_once=1)

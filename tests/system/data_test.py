@@ -12,6 +12,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import harness
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
 PATIENCE_S = 90
@@ -222,4 +224,4 @@ class Data(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=1)
+    harness.main(at_once=1)

@@ -26,4 +26,4 @@ class DemoTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

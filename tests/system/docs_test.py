@@ -7,6 +7,8 @@ import subprocess
 import sys
 import unittest
 
+import harness
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/bench_peers"))
 from cases import CASES  # noqa: E402
@@ -66,4 +68,4 @@ class DocsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main(at_once=1)

@@ -364,6 +364,7 @@ class Errors(unittest.TestCase):
         complaint = self.start(["sh", "-c", f"exec '{PROGRAM}' digest nothing 2> /dev/full"], self.folder)
         self.assertEqual(complaint.returncode, 5)
 
+    @harness.full
     def test_launch_no_progress(self):
         """Nobody comes to a step, because mpirun is killed again and again."""
         start = subprocess.Popen([PROGRAM, "launch", "-np", "1", "run.toml"], cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
@@ -380,6 +381,7 @@ class Errors(unittest.TestCase):
             killer.join()
         self.expect(subprocess.CompletedProcess(start.args, start.returncode, output))
 
+    @harness.full
     @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_launch_undying(self):
         """The first process of a namespace, which nobody in there can kill, is one of an earlier start."""
@@ -749,6 +751,7 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
         self.assertIn("whole    disk/run/checkpoints/step-00000030", outcome.stdout)
 
+    @harness.full
     def test_log_waits(self):
         # Not a byte is free while some twenty steps are made, with saves among them: the log fills its last page, in the middle of a
         # line, and stands still. A second time nobody can hear of it.
@@ -1166,10 +1169,12 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.pipeline=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
+    @harness.full
     def test_rank_hangs_in_layer(self):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.tensor=2", "--parallel.timeout=3s", "--elastic.recovery_timeout=1s",
                                 environment={"HOLDFAST_FAULTS": "step.before_backward@2:1=sleep:9000"}))
 
+    @harness.full
     def test_step_fails_again(self):
         late = ",".join(f"step.begin@{attempt}:1=sleep:2500" for attempt in range(3, 7))
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.timeout=1s", "--checkpoint.ram_every_steps=1",

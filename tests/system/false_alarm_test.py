@@ -164,6 +164,7 @@ class FalseAlarmTest(unittest.TestCase):
         print(f"\n{steps} steps on {ranks} ranks, {said}: {killed} killed, the longest step took {longest_ms:.0f} ms", flush=True)
         run.remove()
 
+    @harness.full
     def test_none(self):
         longest_ms, begun = 0.0, 0
         for begun in range(0, STEPS, RUN_STEPS):
@@ -188,4 +189,4 @@ class FalseAlarmTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

@@ -14,6 +14,8 @@ import time
 import unittest
 import zipfile
 
+import harness
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from gpu_check import budget, kernels, machine, predictions, sizes, source, stages, telemetry, training  # noqa: E402
@@ -406,6 +408,7 @@ class RehearsalTest(unittest.TestCase):
         measured = {*sizes.OPS, "attention_forward", "attention_backward", "isa"}
         self.assertEqual(set(named), measured)
 
+    @harness.full
     def test_every_line_runs_on_the_emulator(self):
         with tempfile.TemporaryDirectory() as name:
             out = pathlib.Path(name) / "out"
@@ -427,4 +430,4 @@ class RehearsalTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main(at_once=1)

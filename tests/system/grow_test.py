@@ -79,6 +79,7 @@ class GrowTest(unittest.TestCase):
                 self.assertTrue(start.pid == mpirun)
                 self.check_end(start)
 
+    @harness.full
     def test_a_death_after_growth(self):
         """A rank dies that was there before, then the new one, which is number 3; the run recovers from each, and replaces it."""
         for victim in (1, 3):
@@ -88,6 +89,7 @@ class GrowTest(unittest.TestCase):
                 self.wait_for_growth(start, 2)
                 self.check_end(start)
 
+    @harness.full
     def test_a_new_rank_that_hangs(self):
         """A new rank is watched like those that were launched: it is ended, and replaced again."""
         faults = "step.begin@5:2=kill,step.begin@4:3=stop"
@@ -97,6 +99,7 @@ class GrowTest(unittest.TestCase):
         reasons = [event["reason"] for event in self.run_.events("fault")]
         self.assertTrue(any("rank 3" in reason and "hangs" in reason for reason in reasons), reasons)
 
+    @harness.full
     def test_a_death_while_they_grow(self):
         """The run recovers in place or, where MPI is at the moment that it cannot leave, ends for the next start; it never hangs."""
         for point, victim in (("grow.begin", 1), ("grow.begin", 0), ("grow.after_spawn", 0), ("grow.after_spawn", 1),

@@ -417,6 +417,12 @@ class _Told(unittest.TestResult):
         return f"skipped: {self.skipped[0][1]}" if self.skipped else "ok"
 
 
+def _skipped(test, reason):
+    told = _Told()
+    told.addSkip(test, str(reason))
+    return told
+
+
 def _run_class(tests, at_once, alone):
     """The results of a class's tests: first those that may run side by side."""
     telling = threading.Lock()
@@ -428,20 +434,48 @@ def _run_class(tests, at_once, alone):
             print(f"{name} ... {told.said()}  ({time.monotonic() - begun:.1f} s)", file=sys.stderr, flush=True)
         return told
 
-    names = unittest.defaultTestLoader.getTestCaseNames(tests)
-    tests.setUpClass()
+    names = _names(tests)
     try:
-        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-            results = list(pool.map(run, [name for name in names if name not in alone]))
+        tests.setUpClass()
+    except unittest.SkipTest as reason:
+        tests.doClassCleanups()
+        print(f"{tests.__name__} ... skipped: {reason}", file=sys.stderr, flush=True)
+        return [_skipped(tests(name), reason) for name in names]
+    try:
+        beside = [name for name in names if name not in alone]
+        if at_once == 1:
+            results = [run(name) for name in beside]
+        else:
+            with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+                results = list(pool.map(run, beside))
         return results + [run(name) for name in names if name in alone]
     finally:
         tests.tearDownClass()
         tests.doClassCleanups()
 
 
+def full(test):
+    """Marks a test of the full tier (docs/testing.md): tools/test leaves it out, tools/test --full does not."""
+    test.in_full_tier = True
+    return test
+
+
+def _names(tests):
+    """The tests of a class that HOLDFAST_TEST_TIER asks for: "default", "full", or all where it is not set."""
+    tier = os.environ.get("HOLDFAST_TEST_TIER", "all")
+    if tier not in ("all", "default", "full"):
+        sys.exit(f"HOLDFAST_TEST_TIER is {tier}; it may be all, default and full.")
+    names = unittest.defaultTestLoader.getTestCaseNames(tests)
+    is_full = {name: getattr(getattr(tests, name), "in_full_tier", False) for name in names}
+    return [name for name in names if tier == "all" or is_full[name] == (tier == "full")]
+
+
+ALL_SKIPPED = 77  # what ctest takes for a skipped test
+
+
 def main(at_once=2, alone=()):
-    """As unittest.main(), but with so many tests of a class side by side: a start under mpirun waits more than it computes. Those
-    of `alone` have the machine for themselves. With arguments it is unittest.main()."""
+    """As unittest.main(), but for the tests of one tier, and with so many of a class side by side: a start under mpirun waits more
+    than it computes. Those of `alone` have the machine for themselves. With arguments it is unittest.main()."""
     if len(sys.argv) > 1:
         unittest.main(verbosity=2)
     begun, results, module = time.monotonic(), [], vars(sys.modules["__main__"])
@@ -449,15 +483,19 @@ def main(at_once=2, alone=()):
         module.get("setUpModule", lambda: None)()
     except unittest.SkipTest as reason:
         print(f"skipped: {reason}", file=sys.stderr)
-        sys.exit(0)
+        sys.exit(ALL_SKIPPED)
     for tests in list(module.values()):
-        if isinstance(tests, type) and issubclass(tests, unittest.TestCase):
+        if isinstance(tests, type) and issubclass(tests, unittest.TestCase) and _names(tests):
             results += _run_class(tests, at_once, alone)
     found = [each for result in results for each in result.failures + result.errors]
+    skipped = sum(bool(result.skipped) for result in results)
     for test, text in found:
         print(f"{'=' * 70}\n{test}\n{'-' * 70}\n{text}", file=sys.stderr)
-    print(f"\n{len(results)} tests in {time.monotonic() - begun:.1f} s: {f'{len(found)} FAILED' if found else 'OK'}", file=sys.stderr)
-    sys.exit(1 if found or not results else 0)
+    print(f"\n{len(results)} tests in {time.monotonic() - begun:.1f} s: {f'{len(found)} FAILED' if found else 'OK'}, {skipped} skipped",
+          file=sys.stderr)
+    if found or not results:
+        sys.exit(1)
+    sys.exit(ALL_SKIPPED if skipped == len(results) else 0)
 
 
 def reference_digest(scene, overrides=(), name="reference"):

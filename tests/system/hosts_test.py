@@ -137,6 +137,7 @@ class HostsTest(unittest.TestCase):
         self.expect_finished(run, start)
         self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, 2)], start.output())
 
+    @harness.full
     def test_a_hang_in_the_first_step(self):
         """Of the only rank of its stage, and of its host, before the others give up. The spare takes its seat."""
         run = self.scene.run("first-step", ["--checkpoint.ram_every_steps=1", "--watchdog.floor=2s", "--elastic.grow=off"])
@@ -152,12 +153,14 @@ class HostsTest(unittest.TestCase):
 
     # The launcher's side
 
+    @harness.full
     def test_mpirun_killed(self):
         run, start = self.launch()
         harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
         output = self.expect_finished(run, start)
         self.assertIn("mpirun was killed by signal 9; starting again", output)
 
+    @harness.full
     def test_launcher_killed(self):
         """What it started ends with it, on all hosts; the next one cleans up after it."""
         run, start = self.launch()
@@ -168,6 +171,7 @@ class HostsTest(unittest.TestCase):
         self.expect_finished(run, again)
         self.assertEqual(sorted(path.name for path in (run.directory / "launch").iterdir()), ["lock", "token"])
 
+    @harness.full
     def test_a_second_launch(self):
         """While the first lives it is refused, and changes nothing."""
         run, start = self.launch(faults=",".join(f"step.begin@{step}=sleep:400" for step in range(10, 45)))
@@ -189,6 +193,7 @@ class HostsTest(unittest.TestCase):
         self.expect_level_2(run, start, ranks_after=RANKS - SLOTS)
         print(f"\na host lost to the end of the run: {time.monotonic() - begun:.1f} s")
 
+    @harness.full
     def test_a_host_crashes_loudly(self):
         """Its processes die while its network still says so."""
         run, start = self.launch()
@@ -211,6 +216,7 @@ class HostsTest(unittest.TestCase):
         self.expect_sentence("launch-host-back", output)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
 
+    @harness.full
     def test_a_host_without_the_program(self):
         """It answers, and cannot be used; what is left there goes when the program is back, at the end at the latest."""
         run, start = self.launch()
@@ -224,6 +230,7 @@ class HostsTest(unittest.TestCase):
         self.expect_sentence("launch-host-unusable", output)
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
 
+    @harness.full
     def test_too_few_hosts(self):
         """The run may not shrink, and the host that is lost does not come back. What the others have in memory stays for the
         next launch."""
@@ -236,6 +243,7 @@ class HostsTest(unittest.TestCase):
 
     # Cables
 
+    @harness.full
     def test_a_cable_is_cut(self):
         """The side with fewer ranks ends and writes nothing; the other one ends, too, and is started again without it."""
         run, start = self.launch()
@@ -268,6 +276,7 @@ class HostsTest(unittest.TestCase):
         self.cluster.mend("n0")
         self.expect_finished(run, start)
 
+    @harness.full
     def test_a_cable_that_comes_back_soon(self):
         """Before anybody has given up: nothing has happened."""
         run, start = self.launch()
@@ -279,6 +288,7 @@ class HostsTest(unittest.TestCase):
 
     # Without the launcher
 
+    @harness.full
     def test_a_cut_without_the_launcher(self):
         """Under mpirun alone both sides end with 76, and the next start goes on."""
         run = self.scene.run(self.id().rsplit(".", 1)[1], OPTIONS)

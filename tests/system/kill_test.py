@@ -11,6 +11,7 @@ import harness
 import kills
 
 SEEDS = range(1, 21)
+QUICK_SEEDS = 6  # of them, in the default tier
 RESUME_STEP = 35  # of the runs that are killed at fault points: two saves and an evaluation are still to come
 PUBLISHER_ONLY = {"save.before_manifest", "save.before_rename", "save.after_rename", "retain.before_rename",
                   "retain.after_rename"}  # rank 0 passes them alone
@@ -26,13 +27,19 @@ class KillTest(unittest.TestCase):
         cls.points = kills.fault_points(cls.scene)
 
     def test_random_kills_and_every_fault_point(self):
+        """Kills the rank that publishes, and some runs at random."""
+        self.kill(SEEDS[:QUICK_SEEDS], [(point, 0) for point in self.points])
+
+    @harness.full
+    def test_more_random_kills_and_every_fault_point_of_the_other_rank(self):
+        self.kill(SEEDS[QUICK_SEEDS:], [(point, 1) for point in self.points if point not in PUBLISHER_ONLY])
+
+    def kill(self, seeds, places):
         """Side by side: a start under mpirun waits more than it computes."""
         self.assertGreater(len(self.points), 10, self.points)
-        seeds = [(seed,) for seed in SEEDS]
-        places = [(point, rank) for point in self.points for rank in (0, 1) if rank == 0 or point not in PUBLISHER_ONLY]
         self.killed_of = []  # of the seeds that were right
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            found = [pool.submit(harness.complaints, self.torment, seeds),
+            found = [pool.submit(harness.complaints, self.torment, [(seed,) for seed in seeds]),
                      pool.submit(harness.complaints, self.kill_at, places, at_once=2)]
         for case, complaint in zip([*seeds, *places], [*found[0].result(), *found[1].result()]):
             with self.subTest(case=case):
@@ -71,4 +78,4 @@ class KillTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

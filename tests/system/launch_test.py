@@ -141,9 +141,6 @@ class LaunchTest(unittest.TestCase):
         harness.kill(mpirun_of(start.run), signal.SIGKILL)
         self.assertIn("mpirun was killed by signal 9; starting again", self.expect_finished(start, restarts=1))
         self.expect_no_scratch(killed)
-        # The run waits for no rate that it knows.
-        rates = [(event["gemm_peak_from"], event["gemm_peak_flops"]) for event in start.run.events("start")]
-        self.assertEqual(rates, [("measured", rates[0][1]), ("record", rates[0][1])])
 
     def test_ranks_killed(self):
         """All at once: stopped first, so that none sees another one die."""
@@ -157,6 +154,7 @@ class LaunchTest(unittest.TestCase):
         self.assertRegex(self.expect_finished(start, restarts=1),
                          rf"all {RANKS} ranks died(; mpirun went on for 5 s behind the end of its ranks)?; starting again")
 
+    @harness.full
     def test_mpirun_stopped(self):
         """In the middle of a run that goes on for longer than one waits for it."""
         start = self.launch(faults=",".join(f"step.begin@{step}:0=sleep:3500" for step in range(30, 34)))
@@ -164,6 +162,7 @@ class LaunchTest(unittest.TestCase):
         harness.kill(mpirun_of(start.run), signal.SIGSTOP)
         self.assertIn("mpirun was stopped for 5 s; starting again", self.expect_finished(start, restarts=1))
 
+    @harness.full
     def test_finished_while_mpirun_hangs(self):
         start = self.launch(faults=harness.slow_steps(harness.STEPS - 8, count=6))
         self.assertTrue(start.wait_for_step(harness.STEPS - 10), start.tail())
@@ -181,6 +180,7 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(again.wait(), 0, again.tail())
         self.assertEqual(start.run.digest(), self.reference)
 
+    @harness.full
     def test_a_hang_that_outlasts_the_others_patience(self):
         """The watchdog would end the rank later than the others wait for it: they end the run, and it is started again."""
         start = self.launch("--parallel.timeout=3s", "--watchdog.floor=60s", faults="step.begin@30:1=spin")
@@ -283,6 +283,7 @@ class LaunchTest(unittest.TestCase):
         again = start.run.start_command(launch_words(start.run))
         self.expect_finished(again, restarts=0)
 
+    @harness.full
     def test_step_longer_than_the_notice(self):
         """What is saved is the step before it, from its RAM snapshot; and no later checkpoint was there."""
         start = self.launch("--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=15", "--watchdog.floor=60s",
@@ -354,6 +355,7 @@ class LaunchTest(unittest.TestCase):
         self.expect_end(start, 75)
         self.expect_finished(run.start_command(words), restarts=0)
 
+    @harness.full
     @unittest.skipUnless(os.geteuid() == 0, "it is run by another user than root already")
     def test_not_as_root(self):
         with harness.Scene() as scene:

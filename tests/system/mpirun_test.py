@@ -101,6 +101,7 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(len(run.events("step")), steps)
         self.assertEqual(run.status()["state"], "finished")
 
+    @harness.full
     @unittest.skipUnless(can_pretend_hosts(), "the system gives no namespace for another host name")
     def test_scattered_hosts(self):
         """Pipelines stay together on a host, wherever mpirun put their ranks; the bits know nothing of it."""
@@ -131,6 +132,7 @@ class MpirunTest(unittest.TestCase):
         run.start(4).expect_exit(0)
         self.assertEqual(run.digest(), harness.reference_digest(self.scene))
 
+    @harness.full
     def test_a_rate_that_the_run_beats_is_measured_again(self):
         """The rate of a busy machine is recorded: steps are never shown above 100 %, and the next start measures."""
         run = self.run_of_test(["--log.every_steps=1"])
@@ -281,6 +283,7 @@ class MpirunTest(unittest.TestCase):
                 harness.expect_no_processes(run)
                 self.assertGreaterEqual(harness.expect_whole_checkpoints(run, 5), 5)
 
+    @harness.full
     def test_stopped_rank(self):
         """A rank that hangs, and no guard: the others wait for parallel.timeout, name it, cannot go on while it lives, and
         leave."""

@@ -114,6 +114,7 @@ class PlanMemoryTest(unittest.TestCase):
                 self.assertEqual(run.digest(), self.reference(), printed)
                 harness.expect_no_snapshots(run)
 
+    @harness.full
     def test_half_of_the_ranks_are_lost_and_made_up_for(self):
         """The rank that is left takes twice the memory, and gives half of it to the new one; meanwhile there is never more of it."""
         words = [*self.words, "--checkpoint.ram_every_steps=1", "--elastic.grow_after=1s"]
@@ -156,4 +157,4 @@ class PlanMemoryTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

@@ -128,6 +128,7 @@ class RecoveryTest(unittest.TestCase):
         self.assertEqual(last["resumed_from"], "ram")
         self.check_end(start, 1)
 
+    @harness.full
     def test_every_fault_point_of_a_step(self):
         """One after another dies in one run, until one is left."""
         points = [(point, rank) for rank in (0, 1) for point in STEP_POINTS]
@@ -181,6 +182,7 @@ class RecoveryTest(unittest.TestCase):
         harness.kill(start.rank_pid(2), signal.SIGKILL)
         self.check_end(start, 0)
 
+    @harness.full
     def test_a_spare_that_died_takes_no_seat(self):
         start, _ = self.start("no-spare", Layout(4, spares=1), "every step", harness.slow_steps(6, count=4))
         self.assertTrue(start.wait_for_step(3), start.tail())
@@ -226,4 +228,4 @@ class RecoveryTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

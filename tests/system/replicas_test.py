@@ -102,6 +102,7 @@ class ReplicasTest(unittest.TestCase):
         self.assertEqual((where, step), ("disk", saved))
         self.assertRegex(output, r"RAM snapshot passed over: .*has a wrong checksum")
 
+    @harness.full
     def test_they_are_removed_with_the_rest(self):
         run, _ = self.killed("cleaned")
         replicas = self.slots(run, 0, replicas=True) + self.slots(run, 1, replicas=True)
@@ -113,6 +114,7 @@ class ReplicasTest(unittest.TestCase):
     def all_slots(self, run):
         return [path for rank in (0, 1) for replicas in (False, True) for path in self.slots(run, rank, replicas)]
 
+    @harness.full
     def test_a_copy_has_none(self):
         """They belong to the run directory that was copied, and are neither taken nor removed, whichever goes on first."""
         run, confirmed = self.killed("original")
@@ -151,4 +153,4 @@ class ReplicasTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    harness.main(at_once=1)

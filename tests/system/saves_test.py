@@ -85,6 +85,7 @@ class SavesTest(unittest.TestCase):
                 self.check_end(run)
                 self.assertEqual(self.saved_step(self.save(run)), STEPS, "a finished run has nothing to save")
 
+    @harness.full
     def test_a_request_survives_a_death(self):
         """Asked before the first step, with a rank that dies in it: the run that goes on saves."""
         run = self.scene.run("dying", ["--checkpoint.every_steps=1000", "--elastic.grow=off"])
@@ -96,6 +97,7 @@ class SavesTest(unittest.TestCase):
         self.assertEqual([event["step"] for event in run.events("checkpoint")], [1, STEPS])
         self.check_end(run)
 
+    @harness.full
     def test_signal_to_a_rank(self):
         """Not rank 0, which decides about the other saves. Two signals at once are one wish."""
         run = self.scene.run("signal", ["--checkpoint.every_steps=1000"])
@@ -149,4 +151,4 @@ class SavesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main(at_once=1)

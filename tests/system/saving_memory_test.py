@@ -9,6 +9,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import harness
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("HOLDFAST", str(ROOT / "build/release/bin/holdfast"))
 MIB = 1 << 20
@@ -79,4 +81,4 @@ class SavingMemory(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    harness.main(at_once=1)

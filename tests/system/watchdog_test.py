@@ -160,12 +160,14 @@ class WatchdogTest(unittest.TestCase):
                 self.assertEqual(run.digest(), reference, output)
                 self.expect_nothing_left(start)
 
+    @harness.full
     def test_evaluation(self):
         self.expect_healed(self.start(faults="evaluation.begin:1=stop"), [1])
 
     def test_save_behind_a_step(self):
         self.expect_healed(self.start(faults="save.before_shard@2:2=stop"), [2])
 
+    @harness.full
     def test_last_save(self):
         """Every fifth step is saved: of 30 the last by the loop itself."""
         self.expect_healed(self.start(faults="save.before_shard@6:1=stop"), [1])
@@ -217,6 +219,7 @@ class WatchdogTest(unittest.TestCase):
         harness.kill(guard, signal.SIGKILL)
         self.expect_healed(start, [2])
 
+    @harness.full
     @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_a_container_with_the_same_shared_memory(self):
         """In there the run's processes cannot be seen, and their board is in use all the same."""
@@ -229,6 +232,7 @@ class WatchdogTest(unittest.TestCase):
         start.expect_exit(0, SETTLE_S)
         self.expect_nothing_left(start)
 
+    @harness.full
     def test_all_ranks_of_the_host(self):
         """Nobody is left to go on: the launcher starts the run again."""
         run = self.scene.run("all-ranks", LIMITS + RAM)
@@ -252,6 +256,7 @@ class WatchdogTest(unittest.TestCase):
                 start = self.watched(run.start(3, "ft", (), faults))
                 self.expect_first_times(self.expect_healed(start, [culprit]), [culprit])
 
+    @harness.full
     def test_several_hang_in_the_first_steps(self):
         """Fewer than those that wait for them: named and ended together."""
         run = self.scene.run("first-several", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2"])
@@ -269,6 +274,7 @@ class WatchdogTest(unittest.TestCase):
             self.assertGreaterEqual(float(noticed_s), limit_s - almost_s, output)
             self.assertLess(float(noticed_s), limit_s + 2 * GUARD_LATE_S, output)
 
+    @harness.full
     def test_the_only_one_of_a_stage_in_the_first_steps(self):
         """Nobody does the same work: it is named and ended before the others give up, and a spare takes its seat."""
         for name, fault in (("spin", "step.begin@3:1=spin"), ("stopped", "step.begin@1:1=stop"), ("vote", "step.after_vote@1:1=spin")):
@@ -287,6 +293,7 @@ class WatchdogTest(unittest.TestCase):
                              [*RAM, NO_GROWTH, "--watchdog.floor=1s", f"--watchdog.ceiling={ceiling}"])
         return self.watched(run.start(3, "ft", (), f"step.before_vote@7:2=kill,step.begin@8:1={fault}"))
 
+    @harness.full
     def test_faulting_pages_after_a_recovery(self):
         """For longer than such a step may show no sign of life."""
         start = self.after_a_recovery("touch:9000")
@@ -295,6 +302,7 @@ class WatchdogTest(unittest.TestCase):
         self.assertEqual(len(start.run.events("fault")), 1, output)
         self.assertGreater(max(event["step_duration_ms"] for event in start.run.events("step")), 9000)
 
+    @harness.full
     def test_hanging_after_a_recovery(self):
         """At the same place, without a sign of life: found within the deadline of a first step, four times the usual one where the
         floor is that; it is more on a machine that is slow, and never more than twelve floors."""
@@ -317,6 +325,7 @@ class WatchdogTest(unittest.TestCase):
         self.assertGreaterEqual(float(found[1]), ceiling_s - 0.1)
         self.assertLess(float(found[1]), ceiling_s + 2 * GUARD_LATE_S)
 
+    @harness.full
     def test_runs_ten_times_apart_in_speed(self):
         """The same settings: a hang is noticed after three times what the steps of the run take, and not before; in the fast
         one after the floor. A step of the slow run takes longer than the floor."""
@@ -341,6 +350,7 @@ class WatchdogTest(unittest.TestCase):
 
     # Who does not
 
+    @harness.full
     def test_the_only_one_of_a_stage_may_be_slow(self):
         """For longer than six floors: in the first step while the others have patience, then for less than ten times that."""
         run = self.scene.run("slow-stage", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2", "--parallel.timeout=12s"])
