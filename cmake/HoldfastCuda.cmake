@@ -21,10 +21,9 @@ if(HOLDFAST_CUDA)
   endif()
 endif()
 
-# holdfast_cuda_module(NAME FOR program): bin/libNAME.so from kernels/cuda, where there is nvcc. With HF_NCCL it can use NCCL:
+# holdfast_cuda_module(NAME): bin/libNAME.so from kernels/cuda, where there is nvcc. With HF_NCCL it can use NCCL:
 # only the header is needed here, libnccl itself is loaded when the program asks for it.
 function(holdfast_cuda_module name)
-  cmake_parse_arguments(ARG "" "FOR" "" ${ARGN})
   if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA)
     return()
   endif()
@@ -76,7 +75,7 @@ function(holdfast_cuda_module name)
     set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cuda/nccl_loader.cc APPEND PROPERTY COMPILE_DEFINITIONS HF_NCCL)
     target_include_directories(hf_cuda SYSTEM PRIVATE ${HOLDFAST_NCCL_INCLUDE})
   endif()
-  holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map FOR ${ARG_FOR})
+  holdfast_module(${name} LAYER cuda EXPORTS kernels/cuda/cuda_module.map)
   # cuBLASLt stays where the toolkit is, which the system's linker often does not know.
   set_property(TARGET ${name} APPEND PROPERTY INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
 endfunction()

@@ -110,7 +110,7 @@ function(holdfast_program name)
   endif()
 endfunction()
 
-# holdfast_module(NAME LAYER layer EXPORTS file FOR program): bin/libNAME.so, which the program loads when it needs it. It
+# holdfast_module(NAME LAYER layer EXPORTS file [FOR program]): bin/libNAME.so, which the program loads when it needs it. It
 # has copies of the layers below and shows only the symbols of the file, so that the copies never meet the program's.
 function(holdfast_module name)
   cmake_parse_arguments(ARG "" "LAYER;EXPORTS;FOR" "" ${ARGN})
@@ -121,7 +121,9 @@ function(holdfast_module name)
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${exports}
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   holdfast_relative_rpath(${name})
-  add_dependencies(${ARG_FOR} ${name})
+  if(ARG_FOR)
+    add_dependencies(${ARG_FOR} ${name})
+  endif()
 endfunction()
 
 # VARIABLE = the path as seen from bin/ when it is in the tree, so that the tree can be moved; else as it is.

@@ -29,6 +29,45 @@ quietly() {
   rm -f "$log"
 }
 
+# Builds targets of the preset release, and says every ten seconds how far it is and how long it will take.
+build_release() {
+  local log ticker
+  quietly "configuring the build" cmake --preset release
+  log=$(mktemp)
+  tell_progress "$log" &
+  ticker=$!
+  if ! NINJA_STATUS='[%f/%t] ' cmake --build --preset release --target "$@" >"$log" 2>&1; then
+    kill "$ticker" 2>/dev/null
+    cat "$log" >&2
+    rm -f "$log"
+    fail 1 "the build failed; the output is above."
+  fi
+  kill "$ticker" 2>/dev/null
+  rm -f "$log"
+}
+
+# Says how far ninja is, whose output goes to the file, until that is gone or this script ends.
+tell_progress() {
+  local begun=$SECONDS seen made all left
+  while sleep 10 && [[ -e $1 ]] && kill -0 $$ 2>/dev/null; do
+    seen=$(grep -o '^\[[0-9]*/[0-9]*\]' "$1" | tail -1 | tr -d '[]')
+    made=${seen%/*} all=${seen#*/}
+    ((made > 0)) || continue
+    left=$(((SECONDS - begun) * (all - made) / made))
+    say "built $made of $all files, about $((left / 60)) min $((left % 60)) s left."
+  done
+}
+
+# Builds the program, and the CUDA device where there is a driver for it.
+build_program() {
+  local targets=(holdfast)
+  if [[ -e /dev/nvidiactl ]]; then
+    quietly "configuring the build" cmake --preset release
+    cmake --build --preset release --target help | grep -q '^holdfast_cuda:' && targets+=(holdfast_cuda)
+  fi
+  build_release "${targets[@]}"
+}
+
 # Open MPI reads the home directory, and refuses root, unless told otherwise.
 export HOME=${HOME:-/tmp}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
