@@ -1,5 +1,7 @@
 #include "checkpoint/manifest.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

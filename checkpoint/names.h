@@ -1,7 +1,7 @@
 // The names of files and directories below a run directory. FORMAT.md lists them.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "checkpoint/ram_tier.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>

@@ -1,5 +1,7 @@
 #include "checkpoint/replica_transfer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,7 @@
 #include "checkpoint/shard_index.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "checkpoint/names.h"

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "checkpoint/shard_file.h"
 #include "checkpoint/shard_format.h"
 

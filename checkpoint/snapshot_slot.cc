@@ -1,5 +1,7 @@
 #include "checkpoint/snapshot_slot.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>

@@ -1,5 +1,7 @@
 #include "checkpoint/store.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <tuple>

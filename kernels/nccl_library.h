@@ -8,6 +8,8 @@
 // and abort too), an open group belongs to its thread. Errors are the libraries' own codes.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>

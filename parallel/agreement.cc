@@ -1,5 +1,7 @@
 #include "parallel/agreement.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,7 @@
 #include "parallel/exchange.h"
 
+#include <fmt/core.h>
+
 namespace holdfast {
 
 Awaited awaited_of(const Exchange& exchange, const char* operation) {

@@ -1,5 +1,7 @@
 #include "parallel/lane_reduction.h"
 
+#include <fmt/core.h>
+
 #include "parallel/device_wait.h"
 #include "parallel/lane_sum.h"
 

@@ -1,6 +1,6 @@
 #include "parallel/launcher.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <initializer_list>

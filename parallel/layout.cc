@@ -1,6 +1,6 @@
 #include "parallel/layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <string_view>

@@ -1,5 +1,7 @@
 #include "parallel/membership.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <sstream>

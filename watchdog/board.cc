@@ -1,5 +1,7 @@
 #include "watchdog/board.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>

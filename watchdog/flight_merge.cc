@@ -1,5 +1,7 @@
 #include "watchdog/flight_merge.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>

@@ -1,5 +1,7 @@
 #include "watchdog/flight_record.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>

@@ -1,5 +1,7 @@
 #include "watchdog/rank_watch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "watchdog/restart_policy.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,4 +1,6 @@
 // The CPU device: a ring of launches, one thread that runs them in order, and its team.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,6 +1,7 @@
 #include "kernels/cpu/matmul_cache.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <oneapi/dnnl/dnnl.hpp>
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <fmt/core.h>
 
 #include "runtime/core/result.h"
 

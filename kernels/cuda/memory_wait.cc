@@ -1,6 +1,6 @@
 #include "kernels/cuda/memory_wait.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <nccl.h>
 
 #include <cstring>

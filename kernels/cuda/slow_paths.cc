@@ -1,6 +1,6 @@
 #include "kernels/cuda/slow_paths.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/trial.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/error.h"

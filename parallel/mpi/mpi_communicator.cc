@@ -1,5 +1,6 @@
 #include "parallel/mpi/mpi_communicator.h"
 
+#include <fmt/core.h>
 #include <mpi-ext.h>
 
 #include <algorithm>

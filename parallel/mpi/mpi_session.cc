@@ -1,5 +1,6 @@
 #include "parallel/mpi/mpi_session.h"
 
+#include <fmt/core.h>
 #include <mpi.h>
 
 #include <mpi-ext.h>  // does not include mpi.h, which it needs

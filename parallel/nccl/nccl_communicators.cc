@@ -1,5 +1,7 @@
 #include "parallel/nccl/nccl_communicators.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,7 @@
 #include "parallel/nccl/nccl_exchange.h"
 
+#include <fmt/core.h>
+
 #include "kernels/cuda_error.h"
 
 namespace holdfast {

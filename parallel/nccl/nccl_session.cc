@@ -1,5 +1,7 @@
 #include "parallel/nccl/nccl_session.h"
 
+#include <fmt/core.h>
+
 #include <cstring>
 
 #include "parallel/agreement.h"

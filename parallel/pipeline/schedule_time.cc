@@ -1,6 +1,6 @@
 #include "parallel/pipeline/schedule_time.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

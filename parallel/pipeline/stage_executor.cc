@@ -1,5 +1,7 @@
 #include "parallel/pipeline/stage_executor.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,7 @@
 #include "runtime/bench/bench_device.h"
 
+#include <fmt/core.h>
+
 #include "runtime/bench/host_limits.h"
 #include "runtime/core/units.h"
 #include "runtime/train/device_choice.h"

@@ -1,5 +1,7 @@
 #include "runtime/bench/checksum_case.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "runtime/bench/disk_case.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <functional>
 #include <vector>

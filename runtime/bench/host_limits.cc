@@ -1,5 +1,7 @@
 #include "runtime/bench/host_limits.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <limits>

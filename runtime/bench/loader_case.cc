@@ -1,5 +1,7 @@
 #include "runtime/bench/loader_case.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime/bench/samples.h"

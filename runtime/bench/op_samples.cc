@@ -1,5 +1,7 @@
 #include "runtime/bench/op_samples.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 

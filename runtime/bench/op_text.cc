@@ -1,6 +1,6 @@
 #include "runtime/bench/op_text.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "kernels/visit_op.h"
 

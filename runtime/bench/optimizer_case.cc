@@ -1,5 +1,7 @@
 #include "runtime/bench/optimizer_case.h"
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <span>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "runtime/bench/report.h"
 
+#include <fmt/core.h>
+
 #include "runtime/bench/host_limits.h"
 #include "runtime/core/units.h"
 

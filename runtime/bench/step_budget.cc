@@ -1,5 +1,7 @@
 #include "runtime/bench/step_budget.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>

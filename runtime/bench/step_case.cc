@@ -1,5 +1,7 @@
 #include "runtime/bench/step_case.h"
 
+#include <fmt/core.h>
+
 #include "runtime/bench/bench_device.h"
 #include "runtime/bench/step_budget.h"
 #include "runtime/bench/timed_steps.h"

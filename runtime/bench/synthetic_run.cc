@@ -1,5 +1,7 @@
 #include "runtime/bench/synthetic_run.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime/bench/token_files.h"

@@ -1,5 +1,7 @@
 #include "runtime/bench/table.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime/core/check.h"

@@ -1,6 +1,6 @@
 #include "runtime/chaos/chaos_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

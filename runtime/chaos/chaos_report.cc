@@ -1,6 +1,6 @@
 #include "runtime/chaos/chaos_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

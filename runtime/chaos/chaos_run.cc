@@ -1,5 +1,7 @@
 #include "runtime/chaos/chaos_run.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>

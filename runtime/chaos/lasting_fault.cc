@@ -1,6 +1,6 @@
 #include "runtime/chaos/lasting_fault.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "runtime/chaos/stalling_disk.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/chaos/small_disk.h"
 #include "runtime/launch/mpirun_line.h"

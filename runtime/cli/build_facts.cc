@@ -1,5 +1,7 @@
 #include "runtime/cli/build_facts.h"
 
+#include <fmt/core.h>
+
 #include "runtime/core/digest.h"
 
 namespace holdfast {

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
 #include "runtime/cli/arguments.h"

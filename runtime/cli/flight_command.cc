@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "watchdog/flight_merge.h"

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/core/posix_output.h"

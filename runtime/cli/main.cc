@@ -1,5 +1,5 @@
 // holdfast <command> ...: finds the command in a constant table and runs it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

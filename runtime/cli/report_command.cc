@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"

@@ -1,5 +1,7 @@
 // Asks a run that is going on, on whichever host, to save (runtime/train/save_requests.h), and waits until
 // the checkpoint is visible.
+#include <fmt/core.h>
+
 #include <optional>
 #include <string>
 

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <csignal>
 #include <cstdio>
 #include <memory>

@@ -1,5 +1,5 @@
 // Rules between keys. Each names every key involved with its value and where that was set.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "runtime/config/document.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"

@@ -1,6 +1,6 @@
 #include "runtime/config/loader.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

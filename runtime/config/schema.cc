@@ -1,5 +1,5 @@
 // The option registry as a JSON Schema (draft 2020-12), for editors that check and complete TOML.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "runtime/config/toml_tree.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <toml++/toml.h>
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 namespace holdfast {
 
@@ -11,6 +12,11 @@ void check_failed(const char* file, int line, const char* condition, std::string
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
   std::abort();
+}
+
+void check_failed_with(const char* file, int line, const char* condition, fmt::string_view format,
+                       fmt::format_args values) {
+  check_failed(file, line, condition, fmt::vformat(format, values));
 }
 
 }  // namespace holdfast

@@ -4,15 +4,27 @@
 #pragma once
 
 #ifndef __CUDACC__
-#include <fmt/format.h>
+#include <fmt/core.h>
 #endif
 
-#include <string>
 #include <string_view>
 
 namespace holdfast {
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, std::string_view message);
+
+#ifndef __CUDACC__
+[[noreturn]] void check_failed_with(const char* file, int line, const char* condition,
+                                    fmt::string_view format, fmt::format_args values);
+
+// Checks the format against the values when it is compiled; what it says is made out of line, because nearly
+// every file has checks.
+template <typename... Values>
+[[noreturn]] void check_failed_as(const char* file, int line, const char* condition,
+                                  fmt::format_string<Values...> format, Values&&... values) {
+  check_failed_with(file, line, condition, format, fmt::make_format_args(values...));
+}
+#endif
 
 }  // namespace holdfast
 
@@ -26,9 +38,7 @@ namespace holdfast {
 #else
 #define HF_CHECK(condition, ...)                                                   \
   do {                                                                             \
-    if (!(condition)) [[unlikely]] {                                               \
-      ::holdfast::check_failed(__FILE__, __LINE__, #condition,                     \
-                               std::string(__VA_OPT__(fmt::format(__VA_ARGS__)))); \
-    }                                                                              \
+    if (!(condition)) [[unlikely]]                                                 \
+      ::holdfast::check_failed_as(__FILE__, __LINE__, #condition, "" __VA_ARGS__); \
   } while (false)
 #endif

@@ -1,6 +1,6 @@
 #include "runtime/core/digest.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <array>

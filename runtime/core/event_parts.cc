@@ -1,6 +1,6 @@
 #include "runtime/core/event_parts.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,5 +1,7 @@
 #include "runtime/core/line_log.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <memory>
 

@@ -1,5 +1,7 @@
 #include "runtime/core/line_thread.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>

@@ -1,5 +1,6 @@
 #include "runtime/core/machine_facts.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

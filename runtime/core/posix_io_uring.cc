@@ -1,5 +1,6 @@
 // io_uring, by liburing. One ring for one thread; what completes is taken up when that thread waits
 // (IORING_SETUP_DEFER_TASKRUN, which man io_uring_setup recommends), not by interrupting it.
+#include <fmt/core.h>
 #include <liburing.h>
 
 #include <cerrno>

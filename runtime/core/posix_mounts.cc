@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>

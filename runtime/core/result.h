@@ -6,6 +6,8 @@
 //   HF_TRY_VOID(write_shard(...));
 #pragma once
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +36,9 @@ struct Error {
   std::string message;
 };
 
+// Ends the program: out of line, because every type of a Result asks three times.
+[[noreturn]] void value_of_error(const Error& error);
+
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -44,15 +49,18 @@ class [[nodiscard]] Result {
   explicit operator bool() const { return ok(); }
 
   T& value() & {
-    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    if (!ok()) [[unlikely]]
+      value_of_error(error());
     return std::get<0>(content_);
   }
   const T& value() const& {
-    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    if (!ok()) [[unlikely]]
+      value_of_error(error());
     return std::get<0>(content_);
   }
   T&& value() && {
-    HF_CHECK(ok(), "value() of an error: {}", error().message);
+    if (!ok()) [[unlikely]]
+      value_of_error(error());
     return std::get<0>(std::move(content_));
   }
   T& operator*() & { return value(); }
@@ -92,10 +100,12 @@ Result<void> outcome_of(const Result<T>& result) {
   return result.ok() ? Result<void>() : Result<void>(result.error());
 }
 
+Error fail_with(ExitCode code, fmt::string_view format, fmt::format_args values);
+
 // fail(ExitCode::data, "{}: ...", path) reads as the sentence it makes.
 template <typename... Values>
 Error fail(ExitCode code, fmt::format_string<Values...> format, Values&&... values) {
-  return Error{code, fmt::format(format, std::forward<Values>(values)...)};
+  return fail_with(code, format, fmt::make_format_args(values...));
 }
 
 }  // namespace holdfast

@@ -1,5 +1,6 @@
 #include "runtime/core/shared_memory_facts.h"
 
+#include <fmt/core.h>
 #include <pwd.h>
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
 // events are in its log. fmt::print throws there; it is for the commands whose result is what they print.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <string>

@@ -1,5 +1,7 @@
 #include "runtime/core/units.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <charconv>
 #include <cmath>

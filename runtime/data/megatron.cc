@@ -1,5 +1,7 @@
 #include "runtime/data/megatron.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstring>
 #include <span>

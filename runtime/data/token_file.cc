@@ -1,5 +1,7 @@
 #include "runtime/data/token_file.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>

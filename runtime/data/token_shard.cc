@@ -1,4 +1,6 @@
 // The formats of one file with a header of 1,024 bytes in front of its tokens: llm.c's and llmq's.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 

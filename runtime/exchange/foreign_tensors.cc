@@ -1,6 +1,6 @@
 #include "runtime/exchange/foreign_tensors.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <map>
 

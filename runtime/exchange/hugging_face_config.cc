@@ -1,6 +1,6 @@
 #include "runtime/exchange/hugging_face_config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>

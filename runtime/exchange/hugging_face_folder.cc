@@ -1,6 +1,6 @@
 #include "runtime/exchange/hugging_face_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 #include <set>

@@ -1,5 +1,7 @@
 #include "runtime/exchange/llmc_model.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstring>
 

@@ -1,6 +1,6 @@
 #include "runtime/launch/host_duty.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sstream>
 

@@ -1,5 +1,7 @@
 #include "runtime/launch/job.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
 

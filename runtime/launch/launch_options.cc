@@ -1,6 +1,6 @@
 #include "runtime/launch/launch_options.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

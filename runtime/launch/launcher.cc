@@ -1,5 +1,7 @@
 #include "runtime/launch/launcher.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "checkpoint/ram_tier.h"

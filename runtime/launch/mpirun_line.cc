@@ -1,6 +1,6 @@
 #include "runtime/launch/mpirun_line.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <sstream>
 

@@ -1,5 +1,7 @@
 #include "runtime/launch/run_processes.h"
 
+#include <fmt/core.h>
+
 #include <csignal>
 #include <functional>
 

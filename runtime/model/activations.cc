@@ -1,5 +1,7 @@
 #include "runtime/model/activations.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <span>

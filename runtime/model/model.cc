@@ -1,5 +1,7 @@
 #include "runtime/model/model.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "kernels/cross_entropy.h"

@@ -1,5 +1,7 @@
 #include "runtime/model/spec.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "runtime/plan/layout_plan.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <string>

@@ -1,5 +1,7 @@
 #include "runtime/plan/layout_search.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <queue>
 #include <set>

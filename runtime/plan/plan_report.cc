@@ -1,5 +1,7 @@
 #include "runtime/plan/plan_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 

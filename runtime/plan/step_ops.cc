@@ -1,5 +1,7 @@
 #include "runtime/plan/step_ops.h"
 
+#include <fmt/core.h>
+
 #include <map>
 #include <memory>
 

@@ -1,5 +1,7 @@
 #include "runtime/plan/timed_layers.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 

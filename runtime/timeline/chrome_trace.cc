@@ -1,6 +1,6 @@
 #include "runtime/timeline/chrome_trace.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

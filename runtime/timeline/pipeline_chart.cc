@@ -1,6 +1,6 @@
 #include "runtime/timeline/pipeline_chart.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "runtime/timeline/timeline.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 #include "runtime/timeline/timeline_page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/timeline/pipeline_chart.h"
 #include "runtime/timeline/timeline_summary.h"

@@ -1,6 +1,6 @@
 #include "runtime/timeline/timeline_summary.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

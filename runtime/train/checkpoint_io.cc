@@ -1,5 +1,7 @@
 #include "runtime/train/checkpoint_io.h"
 
+#include <fmt/core.h>
+
 #include "runtime/core/io_queue.h"
 
 namespace holdfast {

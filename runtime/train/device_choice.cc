@@ -1,5 +1,7 @@
 #include "runtime/train/device_choice.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "runtime/core/digest.h"

@@ -1,5 +1,7 @@
 #include "runtime/train/device_loss.h"
 
+#include <fmt/core.h>
+
 #include <cstdio>
 
 #include "runtime/core/tell.h"

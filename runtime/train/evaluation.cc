@@ -1,5 +1,7 @@
 #include "runtime/train/evaluation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -1,5 +1,7 @@
 #include "runtime/train/exchange_choice.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <map>

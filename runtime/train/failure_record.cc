@@ -1,5 +1,7 @@
 #include "runtime/train/failure_record.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,5 +1,7 @@
 #include "runtime/train/generation.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace holdfast {

@@ -1,5 +1,7 @@
 #include "runtime/train/growth.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

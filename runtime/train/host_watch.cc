@@ -1,5 +1,7 @@
 #include "runtime/train/host_watch.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <sstream>
 

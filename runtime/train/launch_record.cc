@@ -1,5 +1,7 @@
 #include "runtime/train/launch_record.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

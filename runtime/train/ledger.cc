@@ -1,5 +1,7 @@
 #include "runtime/train/ledger.h"
 
+#include <fmt/core.h>
+
 #include <iterator>
 #include <memory>
 

@@ -1,5 +1,7 @@
 #include "runtime/train/memory_agreement.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "runtime/train/pipeline_links.h"
 
+#include <fmt/core.h>
+
 namespace holdfast {
 
 PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)

@@ -1,5 +1,7 @@
 #include "runtime/train/progress.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>

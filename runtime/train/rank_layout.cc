@@ -1,5 +1,7 @@
 #include "runtime/train/rank_layout.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "parallel/buddies.h"

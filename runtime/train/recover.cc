@@ -1,5 +1,7 @@
 #include "runtime/train/recover.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <iterator>
 #include <sstream>

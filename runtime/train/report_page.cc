@@ -1,6 +1,6 @@
 #include "runtime/train/report_page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "runtime/train/report_chart.h"
 #include "runtime/train/report_style.h"

@@ -1,5 +1,7 @@
 #include "runtime/train/resume.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

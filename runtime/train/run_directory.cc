@@ -1,5 +1,7 @@
 #include "runtime/train/run_directory.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 
 #include "runtime/train/launch_record.h"

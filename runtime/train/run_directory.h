@@ -11,6 +11,8 @@
 //   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>

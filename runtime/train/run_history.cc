@@ -1,5 +1,7 @@
 #include "runtime/train/run_history.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

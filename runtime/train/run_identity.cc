@@ -1,5 +1,7 @@
 #include "runtime/train/run_identity.h"
 
+#include <fmt/core.h>
+
 #include "runtime/core/real_path.h"
 
 namespace holdfast {

@@ -1,5 +1,7 @@
 #include "runtime/train/sampler.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "runtime/train/save.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <thread>

@@ -1,6 +1,6 @@
 #include "runtime/train/save_requests.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

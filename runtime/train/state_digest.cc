@@ -1,5 +1,7 @@
 #include "runtime/train/state_digest.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>

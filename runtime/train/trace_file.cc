@@ -1,6 +1,6 @@
 #include "runtime/train/trace_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <iterator>

@@ -1,5 +1,7 @@
 #include "runtime/train/trace_recording.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "parallel/device_wait.h"

@@ -1,5 +1,7 @@
 #include "runtime/train/train_run_internal.h"
 
+#include <fmt/core.h>
+
 #include <numeric>
 
 #include "runtime/config/document.h"

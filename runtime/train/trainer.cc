@@ -1,5 +1,7 @@
 #include "runtime/train/trainer.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 

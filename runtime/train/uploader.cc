@@ -1,5 +1,7 @@
 #include "runtime/train/uploader.h"
 
+#include <fmt/core.h>
+
 #include <chrono>
 
 namespace holdfast {

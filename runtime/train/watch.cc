@@ -1,5 +1,7 @@
 #include "runtime/train/watch.h"
 
+#include <fmt/core.h>
+
 #include "parallel/launcher.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/tell.h"

@@ -1,5 +1,6 @@
 #include "runtime/chaos/chaos_plan.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #include "runtime/chaos/lasting_fault.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

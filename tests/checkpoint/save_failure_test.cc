@@ -1,4 +1,5 @@
 // A save that fails or dies at any of its operations: what was whole before is found after.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <csignal>

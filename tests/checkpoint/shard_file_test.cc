@@ -1,5 +1,6 @@
 #include "checkpoint/shard_file.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "checkpoint/shard_format.h"

@@ -1,5 +1,6 @@
 #include "checkpoint/slot_pool.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

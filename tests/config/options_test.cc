@@ -1,6 +1,6 @@
 // The option surface is frozen: a key, a type, a default or an effect on resume changes only together with
 // golden/options.txt, where a reader sees it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <fstream>

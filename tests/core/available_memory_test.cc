@@ -1,5 +1,6 @@
 #include "runtime/core/available_memory.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

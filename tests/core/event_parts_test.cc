@@ -1,5 +1,6 @@
 #include "runtime/core/event_parts.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

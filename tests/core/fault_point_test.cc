@@ -1,5 +1,6 @@
 #include "runtime/core/fault_point.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

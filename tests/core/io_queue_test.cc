@@ -2,6 +2,7 @@
 // io_uring is forbidden.
 #include "runtime/core/io_queue.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>

@@ -1,6 +1,6 @@
 #include "runtime/core/line_thread.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // What the hosts of a run rely on when they talk beside MPI. The twin in front of the real network keeps the
 // same contract until it is told to break it.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 #include "runtime/core/processes.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <unistd.h>

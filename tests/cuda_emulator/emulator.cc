@@ -1,6 +1,6 @@
 #include "tests/cuda_emulator/emulator.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 

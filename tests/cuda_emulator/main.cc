@@ -1,6 +1,6 @@
 // The kernel tests (tests/kernels) on the emulated CUDA device. Variants are orders in which threads take
 // turns.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.h"

@@ -1,5 +1,6 @@
 #include "runtime/data/source.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>

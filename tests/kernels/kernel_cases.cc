@@ -1,6 +1,6 @@
 #include "tests/kernels/kernel_cases.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

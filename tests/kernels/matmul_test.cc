@@ -1,5 +1,7 @@
 #include "kernels/matmul.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstring>
 

@@ -2,7 +2,7 @@
 // times, which must give the same bits. Without a GPU it says why and exits with 77, which ctest counts as
 // skipped.
 #include <cuda_runtime.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // The command line of `holdfast launch`, and the hosts it names.
 #include "runtime/launch/launch_options.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

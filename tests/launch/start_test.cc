@@ -1,4 +1,5 @@
 // What the launcher learns about a start: from its ranks' own words, its processes, its log and its hosts.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,6 @@
 // Logits, loss and every gradient of tiny models against PyTorch (tests/golden/make_goldens.py).
+#include <fmt/core.h>
+
 #include "tests/support/golden_model.h"
 
 namespace holdfast::test {

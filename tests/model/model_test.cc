@@ -1,6 +1,6 @@
 #include "runtime/model/model.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>

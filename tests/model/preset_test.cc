@@ -1,5 +1,6 @@
 // The presets are the published models: their parameter counts, and the shape of every kind of tensor, as the
 // files that were published have them.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,5 +1,5 @@
 // Recompute: the same bits from less memory, by computing again exactly what was not kept.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,7 +1,7 @@
 // test_nccl_gpu [--double]: NCCL, through the library that the program loads; with --double its double
 // (tests/parallel_nccl) on the emulated device (tests/cuda_emulator). Without NCCL or a GPU it says why and
 // exits with 77, which ctest counts as skipped.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <stdlib.h>
 
 #include <algorithm>

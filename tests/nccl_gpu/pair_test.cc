@@ -1,5 +1,7 @@
 // Two ranks over NCCL, as a run has them: sessions and exchanges of two threads, on two GPUs, or on one where
 // NCCL takes two ranks there.
+#include <fmt/core.h>
+
 #include <array>
 #include <vector>
 

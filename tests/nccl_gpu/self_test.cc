@@ -1,5 +1,7 @@
 // One GPU shows this much of NCCL: communicators of one rank that send to themselves, are aborted together,
 // and are made again and again.
+#include <fmt/core.h>
+
 #include <filesystem>
 
 #include "kernels/cuda_error.h"

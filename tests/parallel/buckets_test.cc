@@ -1,5 +1,6 @@
 #include "parallel/buckets.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -2,6 +2,7 @@
 // check. Failures are reported by EXPECT on the rank that sees them.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "parallel/local/local_communicator.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -2,6 +2,7 @@
 // through them.
 #include "parallel/pipeline/stage_executor.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

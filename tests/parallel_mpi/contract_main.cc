@@ -11,6 +11,7 @@
 //   contract_main memory N BYTES...   on one rank: what MPI keeps of a growth and a death (growth_memory.h)
 //
 // Exit code 0: as expected on this rank.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 // What happens when peers die, calls hang and codes come back: each ends within its deadline, with the
 // sentence that says so, and either everything is given back or the process kills itself.
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <chrono>

@@ -1,6 +1,8 @@
 // The real NCCL, as the CUDA module of this build gives it; the loader's sentence where there is none.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <memory>
 #include <string>
 

@@ -2,6 +2,7 @@
 // the ops of a running rank.
 #include "runtime/plan/step_ops.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 // derives from it and overrides what it is about.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>

@@ -2,7 +2,7 @@
 // logits, loss and every gradient.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // backward, lane reduction, clipping, schedule and update together, on one rank with one lane.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -4,6 +4,8 @@
 // Locks and shared memory are not in it: they mean nothing after a crash. Thread-safe.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>

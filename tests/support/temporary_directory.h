@@ -1,7 +1,7 @@
 // A directory of its own for every test, removed with everything in it when the object goes.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -2,6 +2,7 @@
 // same resolved config, ready for run_step().
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Checkpoints that are made while training goes on: what they hold, what slow and failing disks do to them
 // and to the run.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "tests/train/training_fixture.h"

@@ -1,5 +1,7 @@
 // Whole runs on the CUDA device, emulated (tests/cuda_emulator): device memory that the host touches ends the
 // test.
+#include <fmt/core.h>
+
 #include <cstdlib>
 
 #include <nlohmann/json.hpp>

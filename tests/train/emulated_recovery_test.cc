@@ -1,5 +1,7 @@
 // Runs on the emulated CUDA device some of whose ranks die: what the device remembers (graphs) holds
 // addresses of memory that goes with the worker.
+#include <fmt/core.h>
+
 #include <cstdlib>
 
 #include "tests/train/recovery_fixture.h"

@@ -1,6 +1,7 @@
 // Every call that saves while training goes on (async_saver.h) is made for, one after another: checkpoints
 // and RAM snapshots of a run of four steps, published and retained. Whatever fails, the bits are those of the
 // run that nothing disturbs, what was told as saved is there and whole, and what could not be saved was told.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>

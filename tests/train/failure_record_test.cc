@@ -1,5 +1,6 @@
 #include "runtime/train/failure_record.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "runtime/train/fault_ledger.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 // left still lies on the disk, in RAM, or on a host that comes back later.
 #include "runtime/train/generation.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>

@@ -1,4 +1,6 @@
 // Ten AdamW steps of tiny models against PyTorch (tests/golden/make_goldens.py).
+#include <fmt/core.h>
+
 #include "tests/support/golden_training.h"
 
 namespace holdfast::test {

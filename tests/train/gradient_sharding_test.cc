@@ -1,4 +1,6 @@
 // optimizer.shard_gradients: the same bits from less memory.
+#include <fmt/core.h>
+
 #include <numeric>
 
 #include "runtime/train/rank_layout.h"

@@ -1,4 +1,5 @@
 // Tests when the leader starts new ranks and takes them in, and what they prepare meanwhile.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint/ram_tier.h"

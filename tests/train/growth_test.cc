@@ -1,4 +1,5 @@
 // Runs that lost ranks and get new ones.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "tests/train/recovery_fixture.h"

@@ -2,6 +2,7 @@
 // an axis of its own, the blocks add nothing, and the head turns the axis of token t into token t + 1.
 #include "runtime/train/inference.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #include "runtime/train/kernel_choice.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>

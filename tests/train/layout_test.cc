@@ -1,5 +1,7 @@
 // Promise 1: the same bits, whatever the number of ranks and threads, and wherever a run was stopped and
 // resumed.
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <map>
 #include <set>

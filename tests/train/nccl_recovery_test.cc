@@ -1,4 +1,5 @@
 // Runs over NCCL some of whose ranks die: its double, whose kernels wait for the dead for ever.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
 // Whole runs whose ranks exchange the emulated device's memory through NCCL: its double, one for each rank.
 // All share one GPU, which NCCL takes from 2.30.3.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>

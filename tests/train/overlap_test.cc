@@ -1,5 +1,7 @@
 // That gradients leave while backward runs, and parameters come while the next forward does, counted on a
 // real model.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <string>

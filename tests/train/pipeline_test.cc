@@ -1,5 +1,7 @@
 // Promise 1 with a pipeline: the same bits, whatever the number of stages, the schedule, and the replicas
 // beside it.
+#include <fmt/core.h>
+
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {

@@ -1,4 +1,5 @@
 // Promise 1 over several hosts: who sits where follows from the hosts, and decides no bit.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "runtime/train/rank_layout.h"

@@ -2,6 +2,7 @@
 // its kernels.
 #include "runtime/train/planned_rank.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,4 +1,5 @@
 // Runs that die and are resumed from the snapshots that they left in shared memory.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "checkpoint/ram_tier.h"

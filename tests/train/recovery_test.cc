@@ -1,6 +1,7 @@
 // Whole runs some of whose ranks die.
 #include "tests/train/recovery_fixture.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 namespace holdfast {

@@ -1,4 +1,5 @@
 // Runs that are cut anew on resume: other lanes, other tensor lanes, and what stays as it was.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>

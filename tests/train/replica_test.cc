@@ -1,5 +1,6 @@
 // Runs whose ranks keep replicas of each other's RAM snapshots: what a lost host, damaged slots and a bad
 // network cost them.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <functional>

@@ -1,6 +1,7 @@
 // Which run directory is a copy, and which one only has another path.
 #include "runtime/train/run_identity.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

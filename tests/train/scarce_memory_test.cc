@@ -1,5 +1,6 @@
 // Runs on a machine with too little memory: of a machine that is an Env double, so that every number is
 // exact.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <atomic>

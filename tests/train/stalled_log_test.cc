@@ -1,4 +1,5 @@
 // A log disk that stands still without an error, as a shared file system does while its server is replaced.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

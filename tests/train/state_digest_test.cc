@@ -1,5 +1,6 @@
 #include "runtime/train/state_digest.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <bit>

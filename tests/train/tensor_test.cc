@@ -1,5 +1,7 @@
 // Promise 1 with tensor parallelism: for fixed lanes and tensor lanes the same bits in every layout of up to
 // eight ranks, in every part of a run.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 

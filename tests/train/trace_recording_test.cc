@@ -1,5 +1,7 @@
 // Steps that are recorded: everything that was done is in the files of the ranks, on any device, and no bit
 // is another.
+#include <fmt/core.h>
+
 #include "runtime/train/trace_file.h"
 #include "tests/support/faulty_env.h"
 #include "tests/train/training_fixture.h"

@@ -2,6 +2,7 @@
 // digest lines.
 #pragma once
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

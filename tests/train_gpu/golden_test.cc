@@ -1,5 +1,7 @@
 // Whole models on a GPU against PyTorch (tests/golden/make_goldens.py): logits, loss, every gradient, and ten
 // AdamW steps.
+#include <fmt/core.h>
+
 #include "tests/support/golden_model.h"
 #include "tests/support/golden_training.h"
 #include "tests/train_gpu/gpu.h"

@@ -1,7 +1,7 @@
 // test_train_gpu [--emulated]: whole models on a GPU, through the library that the program loads; with
 // --emulated on the emulator (tests/cuda_emulator). Without a GPU it says why and exits with 77, which ctest
 // counts as skipped.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 // Fixture for tests of the guard: it runs on a board whose ranks the test controls.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 // read.
 #include "watchdog/guard_network.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -2,6 +2,7 @@
 // late, twice, out of order or from another start.
 #include "watchdog/host_sight.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // For the tests of this folder.
 #pragma once
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <string>
