@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/names.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* magic_key = "holdfast_lineage";
 constexpr std::uint64_t format_version = 1;
@@ -88,11 +86,11 @@ std::string encode_lineage(const Lineage& lineage) {
                                    {"reason", each.reason}});
   }
   if (lineage.newest_checkpoint.has_value()) json["newest_checkpoint"] = to_json(*lineage.newest_checkpoint);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump_any(1) + "\n";
 }
 
 Result<Lineage> decode_lineage(std::string_view text, const std::string& place) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse_any(text);
   if (!json.is_object()) return damaged(place, "it is no JSON object");
   const auto version = json.find(magic_key);
   if (version == json.end() || !version->is_number_unsigned()) return damaged(place, magic_key);

@@ -3,15 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;  // keeps the magic key in front
 
 constexpr std::string_view magic_key = "holdfast_manifest";
 constexpr std::string_view checksum_word = "crc32c ";
@@ -30,7 +28,7 @@ class MemberReader {
 
   void read(const char* key, std::string& target) {
     const Json* value = find(key, &Json::is_string);
-    if (value != nullptr) target = value->get_ref<const std::string&>();
+    if (value != nullptr) target = value->text();
   }
   template <typename Integer>
   void read(const char* key, Integer& target) {
@@ -172,13 +170,13 @@ std::string encode_manifest(const Manifest& manifest) {
                                   {"piece_count", shard.piece_count}});
   }
   // Bytes that are not UTF-8 become U+FFFD: the alternative of this library is to throw.
-  const std::string text = body.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string text = body.dump_any(1) + "\n";
   return text + checksum_line(text);
 }
 
 Result<Manifest> decode_manifest(std::string_view text, const std::string& place) {
   HF_TRY(const std::string_view body_text, checked_body(text, place));
-  const Json body = Json::parse(body_text, nullptr, /*allow_exceptions=*/false);
+  const Json body = Json::parse_any(body_text);
   if (!body.is_object()) {
     return fail(ExitCode::checkpoint, "{} is damaged: it is not a JSON object; use another checkpoint",
                 place);
@@ -205,7 +203,7 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   if (!members.problem().empty()) return bad_member(place, members.problem());
   for (const auto& [key, value] : values->items()) {
     if (!value.is_string()) return bad_member(place, "values: " + key);
-    manifest.values[key] = value.get_ref<const std::string&>();
+    manifest.values[key] = value.text();
   }
   for (const Json& object : *shards) {
     HF_TRY(ShardFile shard, decode_shard(object, place));

@@ -10,15 +10,12 @@
 #include <emmintrin.h>
 #endif
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/shard_format.h"
 #include "runtime/core/crc32c.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::array<char, 8> slot_magic = {'H', 'F', 'S', 'N', 'A', 'P', '\0', '\0'};
 constexpr std::uint32_t slot_version = 1;
@@ -277,7 +274,7 @@ Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> first_pag
 
 Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
   const Json json = Json::parse(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
-  HF_TRY(manifest_, decode_manifest(json[0].get_ref<const std::string&>(), place_));
+  HF_TRY(manifest_, decode_manifest(json[0].text(), place_));
   for (const Json& spec : json[1]) specs_.push_back(spec_of(spec));
   crc32c_ = json[2].get<std::vector<std::uint32_t>>();
   verified_.resize(specs_.size());

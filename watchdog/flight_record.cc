@@ -6,13 +6,12 @@
 #include <chrono>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int format_version = 1;
 constexpr std::size_t kept_of_rank = 8;
@@ -219,7 +218,7 @@ std::string flight_json(const FlightRecord& record) {
   }
   json["lost_spans"] = record.lost_spans;
   const auto text_of = [](const Json& value) {  // a damaged board may hold any bytes
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return value.dump_any();
   };
   std::string text = text_of(json);
   text.back() = ',';
@@ -231,7 +230,7 @@ std::string flight_json(const FlightRecord& record) {
 }
 
 Result<FlightRecord> parse_flight(const std::string& text, const std::string& path) {
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = Json::parse_any(text);
   Fields fields(json);
   const auto format = fields.integer<int>("format");
   if (fields.ok && format != format_version) {

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/bench/host_limits.h"
+#include "runtime/bench/report.h"
 #include "runtime/core/units.h"
 #include "runtime/train/device_choice.h"
 

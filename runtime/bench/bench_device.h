@@ -16,8 +16,8 @@
 #include "runtime/bench/gpu_limits.h"
 #include "runtime/bench/limits.h"
 #include "runtime/bench/op_timer.h"
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/table.h"
 #include "runtime/core/crc32c.h"

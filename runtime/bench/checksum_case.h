@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

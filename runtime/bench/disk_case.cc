@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/synthetic_run.h"
 #include "runtime/bench/table.h"

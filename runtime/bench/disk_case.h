@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
 #include "runtime/core/io_engine.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

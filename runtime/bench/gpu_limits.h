@@ -5,8 +5,8 @@
 
 #include "kernels/device.h"
 #include "runtime/bench/limits.h"
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/table.h"
 #include "runtime/bench/timed_steps.h"

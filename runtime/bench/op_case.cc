@@ -9,6 +9,7 @@
 #include "kernels/registry.h"
 #include "runtime/bench/op_text.h"
 #include "runtime/bench/op_timer.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/table.h"
 #include "runtime/core/suggest.h"

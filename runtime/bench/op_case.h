@@ -7,8 +7,8 @@
 
 #include "runtime/bench/bench_device.h"
 #include "runtime/bench/op_samples.h"
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast {

@@ -11,6 +11,7 @@
 #include "runtime/bench/op_memory.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/bench/op_timer.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/table.h"
 #include "runtime/config/presets.h"

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "runtime/bench/bench_device.h"
-#include "runtime/bench/report.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast {

@@ -1,16 +1,13 @@
 // The JSON document of a benchmark, and how its figures are written for people.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/cost.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
-
-// Keys keep the order in which they are set.
-using Json = nlohmann::ordered_json;
 
 // Processor, its number, caches, memory: what a figure is worth nothing without.
 Json machine_json(Env& env);

@@ -8,6 +8,7 @@
 
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/samples.h"
 #include "runtime/bench/table.h"
 

@@ -10,7 +10,7 @@
 #include "runtime/bench/limits.h"
 #include "runtime/bench/op_text.h"
 #include "runtime/bench/op_timer.h"
-#include "runtime/bench/report.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

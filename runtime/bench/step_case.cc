@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/bench/bench_device.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/step_budget.h"
 #include "runtime/bench/timed_steps.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bench/report.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 

@@ -2,16 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "runtime/core/units.h"
 #include "runtime/train/report_chart.h"
 #include "runtime/train/report_page.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json json_of(const CheckedLoss& checked) {
   Json loss = {{"time_us", checked.loss.noticed_us},
@@ -200,7 +197,7 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
   }
   json["each"] = Json::array();
   for (const ChaosRun& run : runs) json["each"].push_back(json_of(run));
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump_any(1) + "\n";
 }
 
 std::string chaos_html(const ChaosHeader& header, std::span<const ChaosRun> runs,

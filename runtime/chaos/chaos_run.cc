@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "runtime/chaos/lasting_fault.h"
 #include "runtime/chaos/run_watcher.h"
 #include "runtime/chaos/small_disk.h"
+#include "runtime/core/json.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/log_reader.h"
@@ -363,7 +363,7 @@ class Executor {
     const Result<LogReader> log = LogReader::open(*env_, paths_);
     if (!log.ok()) return;
     WorkLossReader reader;
-    const auto take = [&](const nlohmann::ordered_json& event) { reader.read(event); };
+    const auto take = [&](const Json& event) { reader.read(event); };
     if (log->for_each(take).ok()) run_.losses = std::move(reader).finish();
   }
 

@@ -1,8 +1,8 @@
 #include "runtime/chaos/run_watcher.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/core/json.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/log_reader.h"
 
@@ -58,7 +58,7 @@ void RunWatcher::look(std::int64_t launcher) {
 }
 
 void RunWatcher::read_line(const std::string& line) {
-  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json event = Json::parse_any(line);
   if (!event.is_object() || !event.contains("event")) return;
   finished_ = event["event"] == "finish";
   if (event["event"] == "recovery") ++recoveries_seen_;
@@ -170,7 +170,7 @@ std::vector<WatchedRank*> RunWatcher::living() {
 std::vector<StruckPoint> RunWatcher::take_points() {
   std::vector<StruckPoint> points;
   for (const std::string& line : points_log_.take_lines()) {
-    const nlohmann::json told = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json told = Json::parse_any(line);
     if (!told.is_object() || told.value("event", "") != "fault_point") continue;
     const auto rank = rank_of_process_.find({told.value("host", ""), told.value("process", std::int64_t{0})});
     points.push_back({.name = told.value("point", ""),

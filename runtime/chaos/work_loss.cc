@@ -1,15 +1,13 @@
 #include "runtime/chaos/work_loss.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/core/json.h"
 #include "runtime/train/event_reading.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::int64_t time_of(const Json& event, const char* key = "time_us") {
   return static_cast<std::int64_t>(std::min(count_of(event, key), std::uint64_t{1} << 62));

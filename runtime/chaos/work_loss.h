@@ -4,9 +4,10 @@
 
 #include <array>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <vector>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
 
@@ -31,12 +32,12 @@ struct WorkLoss {
 // Takes the events of a log in its order.
 class WorkLossReader {
  public:
-  void read(const nlohmann::ordered_json& event);
+  void read(const Json& event);
   // Returns the losses after which a step was made.
   std::vector<WorkLoss> finish() && { return std::move(losses_); }
 
  private:
-  void read_step(const nlohmann::ordered_json& event, std::int64_t time_us);
+  void read_step(const Json& event, std::int64_t time_us);
   void open(std::int64_t noticed_us, std::uint64_t step);
   void begin_epoch();
   double usual_step_ms();

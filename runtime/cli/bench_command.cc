@@ -8,6 +8,7 @@
 #include "runtime/bench/loader_case.h"
 #include "runtime/bench/op_case.h"
 #include "runtime/bench/optimizer_case.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/step_case.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/build_facts.h"

@@ -3,20 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "runtime/bench/table.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
+#include "runtime/core/json.h"
 #include "runtime/exchange/checkpoint_diff.h"
 #include "runtime/train/inference.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int states_differ = 1;  // as diff(1) and cmp(1)
 
@@ -149,7 +147,7 @@ Result<int> diff(const std::vector<std::string>& words) {
   HF_TRY(const Comparison comparison, compare_newest(env, arguments.positional(0), arguments.positional(1)));
   const auto& [a, b, diffs] = comparison;
   if (arguments.has("json")) {
-    fmt::print("{}\n", to_json(a, b, diffs).dump(1, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", to_json(a, b, diffs).dump_any(1));
   } else {
     print_text(a, b, diffs, arguments.has("all"));
   }

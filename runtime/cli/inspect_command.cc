@@ -3,12 +3,12 @@
 
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "runtime/bench/table.h"
 #include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/open_checkpoint.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/exchange/checkpoint_contents.h"
@@ -17,8 +17,6 @@
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* usage =
     "usage: holdfast inspect PATH [--json] [--all]\n"
@@ -217,7 +215,7 @@ Result<void> inspect(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("inspect", words, {"PATH"}, {}, {"json", "all"}));
   HF_TRY(const Inspected inspected, read_contents(posix_env(), arguments.positional(0)));
   if (arguments.has("json")) {
-    fmt::print("{}\n", to_json(inspected).dump(1, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", to_json(inspected).dump_any(1));
   } else {
     print_text(inspected, arguments.has("all"));
   }

@@ -3,15 +3,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json source_schema() {
   Json source;

@@ -3,15 +3,13 @@
 #include <fmt/core.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/core/json.h"
 #include "runtime/model/spec.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Reads members and remembers the first that is missing or of another type. null is as good as missing.
 class ConfigMembers {
@@ -58,8 +56,7 @@ class ConfigMembers {
     const Json* const value = find(key);
     std::string found = "null";  // of what has parts, which may be deep, only the kind is shown
     if (value != nullptr) {
-      found = value->is_primitive() ? value->dump(-1, ' ', false, Json::error_handler_t::replace)
-                                    : value->type_name();
+      found = value->is_array() || value->is_object() ? value->type_name() : value->dump_any();
     }
     problem_ = fail(ExitCode::data,
                     "{}: {} = {}, but this runtime computes models with {} = {} only; use another model",
@@ -216,7 +213,7 @@ Json llama_json(const ModelSpec& spec, const Config& config) {
 
 Result<ForeignShape> parse_hugging_face_config(const std::string& text, const std::string& place,
                                                const ForeignShapeOptions& options) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse_any(text);
   if (!json.is_object()) {
     return fail(ExitCode::data, "{} is not a JSON object; expected the config.json of a model", place);
   }

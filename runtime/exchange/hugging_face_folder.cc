@@ -2,15 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/core/json.h"
 #include "runtime/exchange/safetensors.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* single_file = "model.safetensors";
 constexpr const char* index_file = "model.safetensors.index.json";
@@ -26,7 +24,7 @@ bool is_no_weight(const std::string& name, bool has_tied_head) {
 Result<std::map<std::string, std::string>> read_index(Env& env, const std::string& folder) {
   const std::string path = folder + "/" + index_file;
   HF_TRY(const std::string text, read_small_text(env, path, index_bytes_max));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse_any(text);
   const auto damaged = [&](const std::string& what) {
     return fail(ExitCode::data, "{}: {}; copy the folder again", path, what);
   };
@@ -35,7 +33,7 @@ Result<std::map<std::string, std::string>> read_index(Env& env, const std::strin
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     if (!file.is_string()) return damaged(fmt::format("the file of \"{}\" is no text", tensor));
-    const auto& name = file.get_ref<const std::string&>();
+    const auto& name = file.text();
     if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.'))
       return damaged(fmt::format("\"{}\" is no name of a file beside it", name));
     files.emplace(tensor, name);

@@ -3,31 +3,29 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "runtime/core/json.h"
 #include "runtime/train/log_reader.h"
 
 namespace holdfast {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
 
 // The newest event that is wanted, looking backwards from the end of the log down to `from_bytes` and over
 // no more than `most_bytes`. Lines without `mark` are not parsed; one that is torn is no object.
-std::optional<json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
+std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
                                  std::uint64_t most_bytes, std::string_view mark,
-                                 const std::function<bool(const json&)>& wanted) {
+                                 const std::function<bool(const Json&)>& wanted) {
   const Result<LogReader> log = LogReader::open(env, paths);
   if (!log.ok() || log->bytes() <= from_bytes) return std::nullopt;
   const std::uint64_t bytes = log->bytes();
   const std::uint64_t lowest = std::max(from_bytes, bytes - std::min(bytes, most_bytes));
-  std::optional<json> found;
+  std::optional<Json> found;
   const auto look_at = [&](std::string_view line) {
     if (line.find(mark) == std::string_view::npos) return false;
-    json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
+    Json event = Json::parse_any(line);
     if (!event.is_object() || !event.contains("event") || !wanted(event)) return false;
     found = std::move(event);
     return true;
@@ -51,14 +49,14 @@ std::optional<json> newest_event(Env& env, const RunPaths& paths, std::uint64_t 
   return found;
 }
 
-bool is_count(const json& event, const char* key) {
+bool is_count(const Json& event, const char* key) {
   return event.contains(key) && event[key].is_number_unsigned();
 }
 
 }  // namespace
 
 StepMade newest_step_made(Env& env, const RunPaths& paths) {
-  const std::optional<json> event = newest_event(env, paths, 0, tail_bytes, "\"step\"", [](const json& each) {
+  const std::optional<Json> event = newest_event(env, paths, 0, tail_bytes, "\"step\"", [](const Json& each) {
     return each["event"] == "step" && is_count(each, "step");
   });
   if (!event.has_value()) return {};
@@ -67,8 +65,8 @@ StepMade newest_step_made(Env& env, const RunPaths& paths) {
 }
 
 std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes) {
-  const std::optional<json> event = newest_event(
-      env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"ranks", [](const json& each) {
+  const std::optional<Json> event = newest_event(
+      env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"ranks", [](const Json& each) {
         const bool began = each["event"] == "start" && is_count(each, "ranks");
         return began || (each["event"] == "recovery" && is_count(each, "ranks_after"));
       });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/bench/report.h"
 #include "runtime/bench/table.h"
 #include "runtime/core/units.h"
 

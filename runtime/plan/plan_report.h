@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bench/report.h"
+#include "runtime/core/json.h"
 #include "runtime/plan/layout_plan.h"
 #include "runtime/plan/layout_search.h"
 

@@ -7,6 +7,7 @@
 
 #include "kernels/visit_op.h"
 #include "runtime/bench/op_text.h"
+#include "runtime/bench/report.h"
 #include "runtime/bench/table.h"
 #include "runtime/core/units.h"
 #include "runtime/train/planned_rank.h"

@@ -14,8 +14,8 @@
 #include "kernels/cost.h"
 #include "kernels/op.h"
 #include "parallel/mesh.h"
-#include "runtime/bench/report.h"
 #include "runtime/config/config.h"
+#include "runtime/core/json.h"
 #include "runtime/plan/layout_plan.h"
 
 namespace holdfast {

@@ -6,10 +6,10 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <tuple>
 #include <vector>
 
+#include "runtime/core/json.h"
 #include "runtime/timeline/transfers.h"
 
 namespace holdfast {
@@ -18,7 +18,7 @@ namespace {
 constexpr int compute_thread = 1, host_thread = 2, first_transfer_thread = 3;
 
 std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return Json(text).dump_any();
 }
 
 // Of a microbatch "forward 3", so that a viewer that colours by name gives each its own.

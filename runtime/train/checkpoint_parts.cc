@@ -1,8 +1,7 @@
 #include "runtime/train/checkpoint_parts.h"
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/config/document.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/device_state.h"
 
@@ -17,12 +16,11 @@ std::vector<StatePiece> saved_state(Worker& worker) {
 }
 
 std::string to_text(const ShardFile& file) {
-  return nlohmann::json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump();
+  return Json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump();
 }
 
 ShardFile shard_from_text(const std::string& text) {
-  const nlohmann::json json =
-      nlohmann::json::parse(text);  // written by to_text of a rank that agreed on the binary
+  const Json json = Json::parse(text);  // written by to_text of a rank that agreed on the binary
   return {.name = json[0], .bytes = json[1], .index_crc32c = json[2], .piece_count = json[3]};
 }
 

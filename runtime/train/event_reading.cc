@@ -1,16 +1,15 @@
 #include "runtime/train/event_reading.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
-
-using Json = nlohmann::ordered_json;
 
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take) {
   while (!event_lines.empty()) {
     const std::size_t end = std::min(event_lines.find('\n'), event_lines.size());
-    const Json event = Json::parse(event_lines.substr(0, end), nullptr, /*allow_exceptions=*/false);
+    const Json event = Json::parse_any(event_lines.substr(0, end));
     if (event.is_object()) take(event);
     event_lines.remove_prefix(std::min(end + 1, event_lines.size()));
   }

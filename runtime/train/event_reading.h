@@ -3,20 +3,20 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
 
 // Every event in the order of the log, its fields in the order of the line; lines that are not whole are
 // skipped.
-void for_each_event(std::string_view event_lines,
-                    const std::function<void(const nlohmann::ordered_json&)>& take);
+void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take);
 
 // A field of another type counts as missing.
-double number_of(const nlohmann::ordered_json& event, const char* key, double otherwise);
-std::uint64_t count_of(const nlohmann::ordered_json& event, const char* key, std::uint64_t otherwise = 0);
-std::string text_of(const nlohmann::ordered_json& event, const char* key);  // missing: empty
+double number_of(const Json& event, const char* key, double otherwise);
+std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise = 0);
+std::string text_of(const Json& event, const char* key);  // missing: empty
 
 }  // namespace holdfast

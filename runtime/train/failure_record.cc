@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/core/json.h"
 #include "runtime/core/units.h"
 #include "runtime/train/event_reading.h"
 #include "runtime/train/run_history.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t record_bytes_max = 4096;
 
 std::optional<FailureRecord> parse_record(const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = Json::parse_any(text);
   if (!json.is_object()) return std::nullopt;
   constexpr std::uint64_t missing = std::uint64_t{1} << 63;
   const auto number_of = [&](const char* key) { return count_of(json, key, missing); };
@@ -42,7 +42,7 @@ std::int64_t last_event_us(Env& env, const RunPaths& paths) {
   const Result<LogTail> tail = read_log_tail(env, paths, few_lines_bytes);
   std::int64_t last_us = 0;
   if (!tail.ok()) return last_us;
-  for_each_event(tail->lines, [&](const nlohmann::ordered_json& event) {
+  for_each_event(tail->lines, [&](const Json& event) {
     last_us = std::max(last_us, static_cast<std::int64_t>(count_of(event, "time_us") & ~(1ULL << 63)));
   });
   return last_us;
@@ -85,10 +85,10 @@ void FailureTally::end(bool failed, std::int64_t now_us) {
 }
 
 std::function<void()> FailureTally::writing(Env& env, const RunPaths& paths) const {
-  const nlohmann::ordered_json json = {{"failures", record_.failures},
-                                       {"running_us", record_.running_us},
-                                       {"started_us", record_.started_us},
-                                       {"state", record_.ended ? "ended" : "running"}};
+  const Json json = {{"failures", record_.failures},
+                     {"running_us", record_.running_us},
+                     {"started_us", record_.started_us},
+                     {"state", record_.ended ? "ended" : "running"}};
   return [&env, path = paths.history(), text = json.dump() + "\n"] {
     static_cast<void>(env.replace_text(path, text).ok());
   };

@@ -6,15 +6,13 @@
 #include <array>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/core/json.h"
 #include "runtime/train/event_reading.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double number_of(const Json& event, const char* key) {
   const double value = holdfast::number_of(event, key, 0.0);
@@ -246,7 +244,7 @@ class LedgerReader::State {
 
 LedgerReader::LedgerReader() : state_(std::make_unique<State>()) {}
 LedgerReader::~LedgerReader() = default;
-void LedgerReader::read(const nlohmann::ordered_json& event) {
+void LedgerReader::read(const Json& event) {
   state_->read(event);
 }
 FaultLedger LedgerReader::finish() && {

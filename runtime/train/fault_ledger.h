@@ -4,10 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
 
@@ -76,7 +77,7 @@ class LedgerReader {
  public:
   LedgerReader();
   ~LedgerReader();
-  void read(const nlohmann::ordered_json& event);
+  void read(const Json& event);
   FaultLedger finish() &&;
 
  private:

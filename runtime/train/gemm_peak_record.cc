@@ -2,14 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <vector>
 
 #include "runtime/core/check.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
@@ -49,7 +48,7 @@ std::string peak_record(std::span<const std::string> places, std::span<const dou
   HF_CHECK(places.size() == rates.size());
   const std::optional<Machines> machines = machines_of(places, rates);
   if (!machines.has_value() || machines->empty()) return {};
-  nlohmann::ordered_json record;
+  Json record;
   for (const auto& [name, machine] : *machines)
     record[name] = {{"ranks", machine.ranks}, {"flops", machine.flops}};
   return record.dump(1) + "\n";
@@ -57,14 +56,14 @@ std::string peak_record(std::span<const std::string> places, std::span<const dou
 
 std::optional<double> recorded_peak(const std::string& record, std::span<const std::string> places) {
   const std::optional<Machines> machines = machines_of(places);
-  const nlohmann::json json = nlohmann::json::parse(record, nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse_any(record);
   if (!machines.has_value() || !json.is_object()) return std::nullopt;
   double sum = 0.0;
   for (const auto& [name, machine] : *machines) {
     const auto found = json.find(name);
     if (found == json.end() || !found->is_object()) return std::nullopt;
-    const nlohmann::json flops = found->value("flops", nlohmann::json());
-    if (found->value("ranks", nlohmann::json()) != machine.ranks || !flops.is_number()) return std::nullopt;
+    const Json flops = found->value("flops", Json());
+    if (found->value("ranks", Json()) != machine.ranks || !flops.is_number()) return std::nullopt;
     sum += flops.get<double>();
   }
   return sum > 0.0 && std::isfinite(sum) ? std::optional(sum) : std::nullopt;

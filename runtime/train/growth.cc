@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/core/available_memory.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/planned_rank.h"
 #include "runtime/train/snapshot_memory.h"
@@ -46,8 +46,8 @@ bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
 }
 
 std::string to_text(const NewRankTask& task) {
-  return nlohmann::json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
-                                task.given_back_bytes, task.timeout_ms})
+  return Json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
+                      task.given_back_bytes, task.timeout_ms})
       .dump();
 }
 
@@ -78,7 +78,7 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
 
 void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
                       PreparedRank& prepared) {
-  const nlohmann::json json = nlohmann::json::parse(task);  // of a rank that runs the same binary
+  const Json json = Json::parse(task);  // of a rank that runs the same binary
   const NewRankTask told{.device_bytes = json[0],
                          .host_bytes = json[1],
                          .memory_id = json[2],

@@ -1,11 +1,11 @@
 #include "runtime/train/join.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "parallel/agreement.h"
 #include "parallel/buddies.h"
 #include "runtime/config/option_value.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/checkpoint_io.h"
@@ -20,7 +20,7 @@ Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result
 }
 
 std::string to_text(const std::vector<FoundSnapshot>& found) {
-  nlohmann::json list = nlohmann::json::array();
+  Json list = Json::array();
   for (const FoundSnapshot& each : found) {
     const SnapshotIdentity& of = each.identity;
     list.push_back({of.writer, of.generation, of.step, of.rank, of.ranks});
@@ -30,7 +30,7 @@ std::string to_text(const std::vector<FoundSnapshot>& found) {
 
 std::vector<SnapshotIdentity> identities_of(const std::string& text) {
   std::vector<SnapshotIdentity> found;
-  for (const nlohmann::json& each : nlohmann::json::parse(text)) {  // of a rank that runs the same binary
+  for (const Json& each : Json::parse(text)) {  // of a rank that runs the same binary
     found.push_back({.run = {},
                      .host = {},
                      .writer = each[0],
@@ -70,9 +70,9 @@ Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, 
   const int teller = static_cast<int>(first - troubles.begin());
   std::string mine;
   if (teller == inputs.communicator.rank())
-    mine = nlohmann::json::array({set.manifest().config, set.manifest().values.at("device")}).dump();
+    mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump();
   HF_TRY(const std::vector<std::string> told, all_gather_text(inputs.communicator, waiter, mine));
-  const nlohmann::json json = nlohmann::json::parse(told[static_cast<std::size_t>(teller)]);
+  const Json json = Json::parse(told[static_cast<std::size_t>(teller)]);
   start.config = json[0];
   start.device = json[1];
   return true;

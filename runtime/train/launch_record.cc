@@ -2,13 +2,12 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <sstream>
 
+#include "runtime/core/json.h"
 #include "runtime/core/posix_variables.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/tell.h"
@@ -18,14 +17,13 @@ namespace {
 
 constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
 
-Result<void> tell(Env& env, const std::string& name, const nlohmann::ordered_json& what) {
+Result<void> tell(Env& env, const std::string& name, const Json& what) {
   const std::string directory = env.variable(launch_variable);
   if (directory.empty()) return {};
-  return env.append_line(directory + "/" + name,
-                         what.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  return env.append_line(directory + "/" + name, what.dump_any());
 }
 
-void tell_of_rank(Env& env, int rank, const nlohmann::ordered_json& what) {
+void tell_of_rank(Env& env, int rank, const Json& what) {
   const Result<void> told = tell(env, fmt::format("{}{:05d}", file_prefix, rank), what);
   if (!told.ok() && rank == 0) {
     holdfast::tell("the launcher does not learn how this rank is: {}", told.error().message);
@@ -41,7 +39,7 @@ std::optional<ExitCode> exit_code_of(std::int64_t number) {
   return std::nullopt;
 }
 
-std::int64_t number_of(const nlohmann::json& json, const char* key) {
+std::int64_t number_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
 }
 
@@ -51,7 +49,7 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
   std::optional<LaunchedRank> found;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const Json json = Json::parse_any(line);
     if (!json.is_object()) continue;
     if (json.contains("host") && json["host"].is_string()) {
       found = LaunchedRank{.rank = rank,
@@ -131,7 +129,7 @@ std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directo
     const Result<std::string> text = env.read_text(directory + "/" + name);
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const Json json = Json::parse_any(line);
       if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) continue;
       verdicts.push_back({.time_us = number_of(json, "time_us"),
                           .rank = static_cast<int>(number_of(json, "rank")),

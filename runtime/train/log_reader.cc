@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/core/event_parts.h"
+#include "runtime/core/json.h"
 #include "runtime/train/event_reading.h"
 
 namespace holdfast {
@@ -83,7 +83,7 @@ Result<std::string> LogReader::read(std::uint64_t begin, std::uint64_t bytes) co
 }
 
 // A piece at a time: a log may be larger than memory.
-Result<void> LogReader::for_each(const std::function<void(const nlohmann::ordered_json&)>& take) const {
+Result<void> LogReader::for_each(const std::function<void(const Json&)>& take) const {
   constexpr std::uint64_t piece_bytes = 4 << 20;
   std::string text;  // begins with a line
   for (std::uint64_t begin = 0; begin < bytes_;) {

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "runtime/core/env.h"
+#include "runtime/core/json.h"
 #include "runtime/core/result.h"
 #include "runtime/train/run_directory.h"
 
@@ -26,7 +26,7 @@ class LogReader {
   // `bytes` from `begin` on, which must be there.
   Result<std::string> read(std::uint64_t begin, std::uint64_t bytes) const;
   // Every event in the order of the log, part by part; lines that are not whole are skipped.
-  Result<void> for_each(const std::function<void(const nlohmann::ordered_json&)>& take) const;
+  Result<void> for_each(const std::function<void(const Json&)>& take) const;
   // A sentence on parts that somebody has removed; empty when none is missing.
   const std::string& complaint() const { return complaint_; }
 

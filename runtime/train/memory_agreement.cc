@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
@@ -16,7 +15,6 @@
 namespace holdfast {
 namespace {
 
-using Json = nlohmann::json;
 using Kind = FitAnswer::Kind;
 
 constexpr std::int64_t poll_interval_us = 100'000;

@@ -3,9 +3,8 @@
 #include <thread>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "parallel/agreement.h"
+#include "runtime/core/json.h"
 
 namespace holdfast {
 
@@ -145,18 +144,18 @@ Result<void> Replicas::exchange_addresses() {
       env.network().own_addresses(env.variable(network_variable));
   HF_TRY_VOID(
       agree_on_outcome(worker_->communicator(), worker_->waiter(), outcome_of(addresses), env.host_name()));
-  nlohmann::json ports = nlohmann::json::object();
+  Json ports = Json::object();
   for (const std::unique_ptr<Keeper>& keeper : keepers_)
     ports[std::to_string(keeper->rank())] = keeper->port();
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(),
-                         nlohmann::json::array({env.host_name(), *addresses, ports}).dump()));
+                         Json::array({env.host_name(), *addresses, ports}).dump()));
   target_.rank = worker_->buddy();
   if (target_.rank < 0) return {};
-  const nlohmann::json told = nlohmann::json::parse(texts[static_cast<std::size_t>(target_.rank)]);
+  const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
   target_.host = told[0];
   const std::uint16_t port = told[2][std::to_string(worker_->communicator().rank())];
-  for (const nlohmann::json& address : told[1]) target_.addresses.push_back({address, port});
+  for (const Json& address : told[1]) target_.addresses.push_back({address, port});
   return {};
 }
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "runtime/config/loader.h"
+#include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/fault_report.h"

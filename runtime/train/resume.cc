@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
+#include "runtime/core/json.h"
 #include "runtime/core/real_path.h"
 #include "runtime/exchange/model_import.h"
 #include "runtime/model/spec.h"
@@ -199,18 +199,18 @@ std::string name_of(const StartPoint& start) {
 
 std::string to_text(const StartPoint& start) {
   const SnapshotStep snapshot = start.snapshot.value_or(SnapshotStep{});
-  nlohmann::json passed_over = nlohmann::json::array();
+  Json passed_over = Json::array();
   for (const SnapshotStep& step : start.passed_over)
     passed_over.push_back({step.writer, step.generation, step.step});
-  return nlohmann::json::array({start.checkpoint, start.generation, start.step, start.memory_id,
-                                start.snapshot.has_value(), snapshot.writer, snapshot.generation,
-                                snapshot.step, start.config, start.device, start.notes, start.writer,
-                                passed_over, start.copy_of, encode_lineage(start.lineage), start.begins})
+  return Json::array({start.checkpoint, start.generation, start.step, start.memory_id,
+                      start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
+                      start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
+                      encode_lineage(start.lineage), start.begins})
       .dump();
 }
 
 StartPoint start_from_text(const std::string& text) {
-  const nlohmann::json json = nlohmann::json::parse(text);  // from rank 0, which runs the same binary
+  const Json json = Json::parse(text);  // from rank 0, which runs the same binary
   StartPoint start = {.checkpoint = json[0],
                       .generation = json[1],
                       .step = json[2],
@@ -222,7 +222,7 @@ StartPoint start_from_text(const std::string& text) {
                       .lineage = decode_lineage(json[14].get<std::string>(), "of rank 0").value(),
                       .begins = json[15],
                       .writer = json[11]};
-  for (const nlohmann::json& step : json[12])
+  for (const Json& step : json[12])
     start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});
   if (json[4]) start.snapshot = {.writer = json[5], .generation = json[6], .step = json[7]};
   return start;

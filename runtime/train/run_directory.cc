@@ -2,8 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "runtime/train/launch_record.h"
 
 namespace holdfast {
@@ -51,7 +50,7 @@ RunStatus read_status(Env& env, const RunPaths& paths) {
   RunStatus status;
   const Result<std::string> text = env.read_text(paths.status());
   if (!text.ok()) return status;
-  const nlohmann::json json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const Json json = Json::parse_any(*text);
   if (!json.is_object()) return status;
   const auto text_of = [&](const char* key) {
     return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
@@ -76,10 +75,10 @@ bool may_record_failure(Env& env, const RunPaths& paths) {
 }
 
 Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {
-  nlohmann::ordered_json json = {{"state", status.state},
-                                 {"step", status.step},
-                                 {"exit_code", status.exit_code},
-                                 {"reason", status.reason}};
+  Json json = {{"state", status.state},
+               {"step", status.step},
+               {"exit_code", status.exit_code},
+               {"reason", status.reason}};
   if (const std::string start = launched_start(env); !start.empty()) json["start"] = start;
   return env.replace_text(paths.status(), json.dump(1) + "\n");
 }

@@ -6,17 +6,15 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/core/json.h"
 #include "runtime/core/units.h"
 #include "runtime/train/event_reading.h"
 #include "runtime/train/log_reader.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;  // details stand in the order of the log
 
 double number_of(const Json& event, const char* key) {
   return holdfast::number_of(event, key, std::numeric_limits<double>::quiet_NaN());

@@ -5,14 +5,11 @@
 #include <set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "runtime/train/checkpoint_parts.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::json;
 
 // A range of a piece in the slot of `part`, the rank whose state it was.
 struct Request {

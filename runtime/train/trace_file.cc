@@ -5,13 +5,12 @@
 #include <array>
 #include <iterator>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int format_version = 1;
 
@@ -181,7 +180,7 @@ Result<RankTrace> parse_trace(std::string_view text, const std::string& path) {
   std::size_t number = 1;
   for (; !text.empty() && !whole; ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
-    const Json line = Json::parse(text.substr(0, end), nullptr, /*allow_exceptions=*/false);
+    const Json line = Json::parse_any(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (number == 1) {
       const std::optional<TraceHeader> header = line.is_object() ? header_of(line) : std::nullopt;

@@ -1,9 +1,8 @@
 #include "runtime/chaos/chaos_summary.h"
+#include "runtime/core/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "runtime/chaos/chaos_report.h"
 
@@ -107,10 +106,9 @@ TEST(ChaosSummary, HangsAreCountedByWhomTheVerdictNamed) {
       to_text(summary),
       HasSubstr("of 4 hangs, the verdict named the right rank 1 time, another one 1, none 1; 1 was over "
                 "before anybody had to notice; and 1 verdict named a rank while none hung"));
-  const nlohmann::json json = nlohmann::json::parse(chaos_json({}, runs, summary));
-  EXPECT_EQ(
-      json["hangs"],
-      (nlohmann::json{{"injected", 4}, {"right", 1}, {"other", 1}, {"nobody", 1}, {"baseless_verdicts", 1}}));
+  const Json json = Json::parse(chaos_json({}, runs, summary));
+  EXPECT_EQ(json["hangs"],
+            (Json{{"injected", 4}, {"right", 1}, {"other", 1}, {"nobody", 1}, {"baseless_verdicts", 1}}));
   EXPECT_EQ(json["each"][1]["faults"][0]["named"], "other");
   EXPECT_EQ(json["each"][1]["verdicts"][0]["rank"], 3);
 }
@@ -151,7 +149,7 @@ TEST(ChaosReport, TellsTheSameInEveryForm) {
   EXPECT_EQ(summary.kills, 1);
   EXPECT_EQ(summary.faults, 2);
   const ChaosHeader header{.name = "chaos", .skipped = {{ChaosFault::hang, "no guard"}}};
-  const nlohmann::json json = nlohmann::json::parse(chaos_json(header, runs, summary));
+  const Json json = Json::parse(chaos_json(header, runs, summary));
   EXPECT_EQ(json["faults"]["kill"]["in place"], 1);
   EXPECT_EQ(json["faults"]["crash"]["wrong"], 1);
   EXPECT_EQ(json["skipped"]["hang"], "no guard");

@@ -1,10 +1,9 @@
 #include "runtime/chaos/cost_promise.h"
+#include "runtime/core/json.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 
 #include "runtime/chaos/chaos_report.h"
 #include "runtime/chaos/chaos_summary.h"
@@ -54,7 +53,7 @@ class Log {
 
   std::vector<WorkLoss> losses() const {
     WorkLossReader reader;
-    for_each_event(text_, [&](const nlohmann::ordered_json& event) { reader.read(event); });
+    for_each_event(text_, [&](const Json& event) { reader.read(event); });
     return std::move(reader).finish();
   }
   std::int64_t now_us() const { return now_us_; }
@@ -180,7 +179,7 @@ TEST(CostPromise, TheReportSaysIt) {
   EXPECT_EQ(summary.right, 3) << "it says nothing about the bits";
   EXPECT_THAT(to_text(summary), HasSubstr("held in 1 of 2 deaths; worst: 20 s of 4 s promised"));
   EXPECT_THAT(chaos_html({}, runs, summary), HasSubstr("more was lost than promised: a lost process cost"));
-  const nlohmann::json json = nlohmann::json::parse(chaos_json({}, runs, summary));
+  const Json json = Json::parse(chaos_json({}, runs, summary));
   EXPECT_EQ(json["cost_promise"]["deaths"], 3);
   EXPECT_EQ(json["cost_promise"]["promised"], 2);
   EXPECT_EQ(json["cost_promise"]["held"], 1);

@@ -1,8 +1,7 @@
 #include "runtime/config/document.h"
+#include "runtime/core/json.h"
 
 #include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
 
 #include "runtime/config/option_value.h"
 #include "tests/config/config_fixture.h"
@@ -204,7 +203,7 @@ TEST(OptionsReference, HasARowForEveryKeyAndPreset) {
 }
 
 TEST(OptionsSchema, DescribesEveryKey) {
-  const auto schema = nlohmann::json::parse(options_schema());
+  const auto schema = Json::parse(options_schema());
   EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
   EXPECT_EQ(schema["additionalProperties"], false);
   for (const Option& option : option_registry()) {
@@ -218,9 +217,9 @@ TEST(OptionsSchema, DescribesEveryKey) {
   const auto& training = schema["properties"]["training"]["properties"];
   EXPECT_EQ(training["steps"]["type"], "integer");
   EXPECT_EQ(training["steps"]["minimum"], 1);
-  EXPECT_EQ(training["precision"]["enum"], nlohmann::json({"fp32", "bf16"}));
+  EXPECT_EQ(training["precision"]["enum"], Json({"fp32", "bf16"}));
   const auto& preset = schema["properties"]["model"]["properties"]["preset"];
-  EXPECT_THAT(preset["enum"], testing::Contains(nlohmann::json("")));
+  EXPECT_THAT(preset["enum"], testing::Contains(Json("")));
   EXPECT_EQ(schema["properties"]["run"]["properties"]["seed"]["maximum"], 9223372036854775807);
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/core/events.h"
+#include "runtime/core/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/core/random.h"
@@ -22,7 +22,7 @@ TEST(EventLine, IsOneJsonObject) {
   line.field("host", "a\"b\\c\nd\x01").null_field("nothing");
   const std::string_view text = line.end();
   EXPECT_EQ(text.find('\n'), std::string_view::npos);
-  const auto json = nlohmann::json::parse(text);
+  const auto json = Json::parse(text);
   EXPECT_EQ(json["event"], "step");
   EXPECT_EQ(json["time_us"], 123);
   EXPECT_EQ(json["step"], 7);
@@ -61,7 +61,7 @@ TEST(EventLine, DoublesReadBackToTheSameBits) {
   for (std::uint64_t i = 0; i < 2000; ++i) values.push_back(std::bit_cast<double>(stream.bits(i)));
   EventLine line;
   for (const double value : values) {
-    const auto json = nlohmann::json::parse(line.begin("e", 0).field("v", value).end());
+    const auto json = Json::parse(line.begin("e", 0).field("v", value).end());
     if (!std::isfinite(value)) {
       EXPECT_TRUE(json["v"].is_null());
       continue;
@@ -76,11 +76,11 @@ TEST(EventLine, BytesThatAreNotUtf8AreReplaced) {
   const std::vector<std::string> bad = {"\xff",    "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80",
                                         "\xe2\x82"};
   for (const std::string& text : bad) {
-    const auto json = nlohmann::json::parse(line.begin("e", 0).field("text", text).end());
+    const auto json = Json::parse(line.begin("e", 0).field("text", text).end());
     EXPECT_THAT(json["text"].get<std::string>(), testing::HasSubstr("\xef\xbf\xbd"));
   }
   const std::string good = "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80";
-  EXPECT_EQ(nlohmann::json::parse(line.begin("e", 0).field("text", good).end())["text"], good);
+  EXPECT_EQ(Json::parse(line.begin("e", 0).field("text", good).end())["text"], good);
 }
 
 TEST(EventLog, AppendsLines) {
@@ -158,7 +158,7 @@ TEST(EventLog, SaysWhatIsMissing) {
   int missing = 0;
   std::string newest;
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json event = nlohmann::json::parse(line);
+    const Json event = Json::parse(line);
     newest = event["event"];
     if (newest == "step") steps.push_back(event["step"]);
     if (newest == "gap") missing += event["lines"].get<int>();

@@ -1,4 +1,5 @@
 #include "runtime/core/fault_point.h"
+#include "runtime/core/json.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "runtime/core/processes.h"
 #include "tests/support/temporary_directory.h"
@@ -60,7 +60,7 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(::unsetenv("HOLDFAST_FAULTS_LOG"), 0);
   EXPECT_TRUE(WIFSIGNALED(status));
-  const nlohmann::json told = nlohmann::json::parse(posix_env().read_text(log).value());
+  const Json told = Json::parse(posix_env().read_text(log).value());
   EXPECT_EQ(told["point"], "step.begin");
   EXPECT_EQ(told["hit"], 2);
   EXPECT_EQ(told["action"], "kill");
@@ -69,7 +69,7 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   EXPECT_GE(told["time_us"], before_us);
 
   faults_of("step.begin=sleep:1")->hit("step.begin");
-  EXPECT_EQ(nlohmann::json::parse(posix_env().read_text(log).value()), told) << "nobody wants to know";
+  EXPECT_EQ(Json::parse(posix_env().read_text(log).value()), told) << "nobody wants to know";
 }
 
 TEST(FaultPoints, BreakTheDeviceThatIsConnected) {

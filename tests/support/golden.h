@@ -12,13 +12,13 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/config/config.h"
 #include "runtime/core/check.h"
+#include "runtime/core/json.h"
 
 namespace holdfast::test {
 
@@ -30,12 +30,12 @@ class Golden {
     HF_CHECK(file.good(), "tests/golden/{}.golden cannot be read; make_goldens.py makes it", name);
     std::string line;
     std::getline(file, line);
-    header_ = nlohmann::json::parse(line);
+    header_ = Json::parse(line);
     data_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    for (const nlohmann::json& entry : header_.at("tensors")) entries_[entry.at("name")] = entry;
+    for (const Json& entry : header_.at("tensors")) entries_[entry.at("name")] = entry;
   }
 
-  const nlohmann::json& model() const { return header_.at("model"); }
+  const Json& model() const { return header_.at("model"); }
   std::int64_t batch() const { return model().at("batch"); }
   std::int64_t sequence_length() const { return model().at("sequence_length"); }
   std::int64_t steps() const { return header_.at("optimizer").at("steps"); }
@@ -69,7 +69,7 @@ class Golden {
     config.training.sequence_length = sequence_length();
     config.training.microbatch_size = batch();
     config.training.precision = precision;
-    const nlohmann::json& optimizer = header_.at("optimizer");
+    const Json& optimizer = header_.at("optimizer");
     config.optimizer = {.learning_rate = optimizer.at("learning_rate"),
                         .schedule = "cosine",
                         .warmup_steps = optimizer.at("warmup_steps"),
@@ -86,7 +86,7 @@ class Golden {
  private:
   template <typename T>
   std::vector<T> read(const std::string& name, const std::string& dtype) const {
-    const nlohmann::json& entry = entries_.at(name);
+    const Json& entry = entries_.at(name);
     HF_CHECK(entry.at("dtype") == dtype, "{} is {}", name, entry.at("dtype").dump());
     std::size_t count = 1;
     for (const std::size_t extent : entry.at("shape")) count *= extent;
@@ -97,9 +97,9 @@ class Golden {
     return values;
   }
 
-  nlohmann::json header_;
+  Json header_;
   std::vector<char> data_;
-  std::map<std::string, nlohmann::json> entries_;
+  std::map<std::string, Json> entries_;
 };
 
 inline double largest_magnitude(std::span<const float> values) {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "runtime/core/json.h"
 #include "runtime/timeline/chrome_trace.h"
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"
@@ -48,11 +48,11 @@ TEST(Transfers, MatchInTheOrderInWhichTheyWereSent) {
 
 TEST(ChromeTrace, HasASpanForEverythingAndNoneCrossesAnother) {
   const Timeline timeline = merge_ranks(ranks_with_messages()).value();
-  const nlohmann::json trace = nlohmann::json::parse(chrome_trace(timeline));
+  const Json trace = Json::parse(chrome_trace(timeline));
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> threads;
   std::map<std::string, int> phases;
   std::set<int> named;
-  for (const nlohmann::json& event : trace["traceEvents"]) {
+  for (const Json& event : trace["traceEvents"]) {
     ++phases[event["ph"]];
     if (event["ph"] == "M" && event["name"] == "process_name") named.insert(event["pid"].get<int>());
     if (event["ph"] != "X") continue;

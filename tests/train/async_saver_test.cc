@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include "runtime/core/json.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -25,13 +26,12 @@ class AsyncSaverTest : public TrainingTest {
   bool is_there(const std::string& run, int step) const {
     return posix_env().status(run_directory(checkpoint(run, step)))->exists;
   }
-  std::vector<nlohmann::json> events(const std::string& run, const std::string& name) const {
-    std::vector<nlohmann::json> found;
+  std::vector<Json> events(const std::string& run, const std::string& name) const {
+    std::vector<Json> found;
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      if (nlohmann::json event = nlohmann::json::parse(line); event["event"] == name)
-        found.push_back(std::move(event));
+      if (Json event = Json::parse(line); event["event"] == name) found.push_back(std::move(event));
     }
     return found;
   }
@@ -79,7 +79,7 @@ TEST_F(AsyncSaverTest, TrainingGoesOnBesideASlowDisk) {
                       .faults = "save.before_shard:1=sleep:1000"};
   ASSERT_EQ(train(launch).code, ExitCode::done);
   EXPECT_EQ(digest("slow"), end);
-  const std::vector<nlohmann::json> saved = events("slow", "checkpoint");
+  const std::vector<Json> saved = events("slow", "checkpoint");
   ASSERT_EQ(saved.size(), 2u);
   EXPECT_EQ(saved[0]["step"].get<int>(), 10);
   EXPECT_GT(saved[0]["duration_ms"].get<double>(), 1000.0);
@@ -113,12 +113,12 @@ TEST_F(AsyncSaverTest, IntervalsThatFollowFromMeasurementsChangeNoBit) {
     const RunEnd run_end = train(launch);
     ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
     EXPECT_EQ(digest(launch.run), end);
-    const std::vector<nlohmann::json> saved = events(launch.run, "checkpoint");
+    const std::vector<Json> saved = events(launch.run, "checkpoint");
     ASSERT_GE(saved.size(), 2u) << "one on trial, one at the end";
     // Two steps of a process are slow and two are measured; then a snapshot is tried beside step 6, and step
     // 7 is one without.
     EXPECT_EQ(saved[0]["step"].get<int>(), 8);
-    const std::vector<nlohmann::json> intervals = events(launch.run, "interval");
+    const std::vector<Json> intervals = events(launch.run, "interval");
     ASSERT_GE(intervals.size(), 1u);
     EXPECT_EQ(intervals[0]["tier"].get<std::string>(), "ram");
     EXPECT_EQ(intervals[0]["step"].get<int>(), 7);
@@ -168,7 +168,7 @@ TEST_F(AsyncSaverTest, AFailedSaveIsToldAndTrainingGoesOn) {
     ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
     ASSERT_EQ(machine.failure_count(), 1u);
     EXPECT_EQ(digest(run), end);
-    const std::vector<nlohmann::json> faults = events(run, "fault");
+    const std::vector<Json> faults = events(run, "fault");
     ASSERT_EQ(faults.size(), 1u) << told;
     EXPECT_EQ(faults[0]["what"].get<std::string>(), "save");
     EXPECT_THAT(told, testing::HasSubstr("could not be saved: "));
@@ -189,7 +189,7 @@ TEST_F(AsyncSaverTest, OneRankAlonePublishesWhatItHasDrained) {
                 .code,
             ExitCode::done);
   EXPECT_EQ(digest("alone"), end);
-  const std::vector<nlohmann::json> saved = events("alone", "checkpoint");
+  const std::vector<Json> saved = events("alone", "checkpoint");
   ASSERT_EQ(saved.size(), 4u);
   EXPECT_GT(saved[0]["duration_ms"].get<double>(), 2500.0);
   EXPECT_LT(saved[0]["durable_ms"].get<double>(), 2500.0);
@@ -238,7 +238,7 @@ TEST_F(AsyncSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
   ASSERT_EQ(run_end.code, ExitCode::done) << run_end.message;
   EXPECT_EQ(machine.failure_count(), 3 * (last - first + 1) + 1);
   EXPECT_EQ(digest("full"), end);
-  const std::vector<nlohmann::json> made = events("full", "step");
+  const std::vector<Json> made = events("full", "step");
   ASSERT_EQ(made.size(), static_cast<std::size_t>(steps));
   for (int step = 1; step <= steps; ++step) EXPECT_EQ(made[static_cast<std::size_t>(step) - 1]["step"], step);
   EXPECT_EQ(events("full", "fault").size(), 1u);
@@ -247,7 +247,7 @@ TEST_F(AsyncSaverTest, AFullDiskCostsNoEventAndNoLineOfTheLedger) {
     std::istringstream lines(posix_env().read_text(RunPaths{run_directory("full")}.ledger(rank)).value());
     int step = 0;
     for (std::string line; std::getline(lines, line);)
-      EXPECT_EQ(nlohmann::json::parse(line)["step"].get<int>(), ++step);
+      EXPECT_EQ(Json::parse(line)["step"].get<int>(), ++step);
     EXPECT_EQ(step, steps);
   }
   for (const char* file : {"events.jsonl", "ledger-00000.jsonl", "ledger-00001.jsonl"}) {

@@ -4,8 +4,7 @@
 
 #include <cstdlib>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -34,8 +33,7 @@ class EmulatedGpu : public TrainingTest {
     std::vector<double> values;
     const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
     for (std::size_t begin = 0; begin < events.size(); begin = events.find('\n', begin) + 1) {
-      const nlohmann::json event =
-          nlohmann::json::parse(events.substr(begin, events.find('\n', begin) - begin));
+      const Json event = Json::parse(events.substr(begin, events.find('\n', begin) - begin));
       if (event.contains("loss")) values.push_back(event["loss"]);
     }
     return values;

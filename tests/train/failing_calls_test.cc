@@ -9,9 +9,8 @@
 #include <map>
 #include <sstream>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/json.h"
 #include "runtime/train/checkpoint_io.h"
 #include "runtime/train/state_digest.h"
 #include "runtime/train/trainer.h"
@@ -57,7 +56,7 @@ void read_events(const std::string& directory, Ended& ended) {
   const Result<std::string> text = posix_env().read_text(RunPaths{directory}.events());
   std::istringstream lines(text.ok() ? *text : "");
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json event = nlohmann::json::parse(line);
+    const Json event = Json::parse(line);
     if (event["event"] == "checkpoint") ++ended.saved[event["step"]];
     if (event["event"] == "fault") ++ended.failed[event["step"]];
   }

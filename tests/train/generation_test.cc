@@ -1,6 +1,7 @@
 // Runs whose user goes back to an older checkpoint or goes on with other settings, while the future that is
 // left still lies on the disk, in RAM, or on a host that comes back later.
 #include "runtime/train/generation.h"
+#include "runtime/core/json.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -110,7 +111,7 @@ class GenerationTest : public RecoveryTest {
         train({.run = run, .ranks = 2, .overrides = with_tiers(std::move(overrides)), .hosts = hosts_});
     told_ = testing::internal::GetCapturedStdout();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
-    const nlohmann::json last = events(run, "start").back();
+    const Json last = events(run, "start").back();
     return fmt::format("{} {}, generation {}", last.value("resumed_from", "not"),
                        last["resumed_from_step"].is_null() ? 0 : last["resumed_from_step"].get<int>(),
                        last["generation"].get<int>());

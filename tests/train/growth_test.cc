@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
+#include "runtime/core/json.h"
 #include "tests/train/recovery_fixture.h"
 
 namespace holdfast {
@@ -59,7 +60,7 @@ TEST_F(GrowthTest, TheBitsAreThoseOfTheUndisturbedRun) {
     EXPECT_EQ(digest(run), end);
     EXPECT_EQ(events(run, "start").size(), 1U);
     int growths = 0;
-    for (const nlohmann::json& event : events(run, "recovery")) {
+    for (const Json& event : events(run, "recovery")) {
       if (event["reason"] != "growth") continue;
       ++growths;
       EXPECT_LT(event["ranks_before"], event["ranks_after"]);

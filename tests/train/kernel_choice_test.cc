@@ -1,9 +1,8 @@
 #include "runtime/train/kernel_choice.h"
+#include "runtime/core/json.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
 
 #include "runtime/config/option_value.h"
 #include "tests/train/training_fixture.h"
@@ -54,7 +53,7 @@ TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
               testing::Contains("rotary                 reference   chosen by [kernels]; also portable"));
   EventLine event;
   put_kernels(device->kernels(), event.begin("start", 1));
-  const auto json = nlohmann::json::parse(event.end());
+  const auto json = Json::parse(event.end());
   EXPECT_EQ(json["kernels"].size(), op_count);
   EXPECT_EQ(json["kernels"]["rotary"]["name"], "reference");
   EXPECT_EQ(json["kernels"]["add"]["why"], why);
@@ -82,11 +81,11 @@ class KernelChoiceTest : public TrainingTest {
   }
 
   // The events of one kind of a run.
-  std::vector<nlohmann::json> events(const std::string& run, const std::string& event) const {
-    std::vector<nlohmann::json> found;
+  std::vector<Json> events(const std::string& run, const std::string& event) const {
+    std::vector<Json> found;
     const std::string text = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
     for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      auto json = nlohmann::json::parse(text.substr(begin, end - begin));
+      auto json = Json::parse(text.substr(begin, end - begin));
       if (json["event"] == event) found.push_back(std::move(json));
     }
     return found;
@@ -106,8 +105,8 @@ TEST_F(KernelChoiceTest, ARunWorksWithEveryOpOnTheReference) {
     const double loss = usual[i]["loss"];
     EXPECT_NEAR(reference[i]["loss"].get<double>(), loss, 1e-4 * loss);
   }
-  for (const auto& choice : events("reference", "start").at(0)["kernels"])
-    EXPECT_EQ(choice["name"], "reference");
+  const Json kernels = events("reference", "start").at(0)["kernels"];
+  for (const Json& choice : kernels) EXPECT_EQ(choice["name"], "reference");
 }
 
 TEST_F(KernelChoiceTest, PortableKernelsGiveTheBitsOfTheDefault) {

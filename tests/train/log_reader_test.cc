@@ -1,11 +1,11 @@
 #include "runtime/train/log_reader.h"
+#include "runtime/core/json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "runtime/core/event_parts.h"
 #include "runtime/train/run_history.h"
@@ -38,9 +38,7 @@ class LogReaderTest : public testing::Test {
   }
   static std::vector<int> numbers(const LogReader& log) {
     std::vector<int> found;
-    EXPECT_TRUE(
-        log.for_each([&](const nlohmann::ordered_json& event) { found.push_back(event["n"].get<int>()); })
-            .ok());
+    EXPECT_TRUE(log.for_each([&](const Json& event) { found.push_back(event["n"].get<int>()); }).ok());
     return found;
   }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "runtime/core/json.h"
 #include "tests/parallel_nccl/nccl_double.h"
 #include "tests/train/recovery_fixture.h"
 
@@ -115,7 +116,7 @@ TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
     EXPECT_EQ(survive({.run = run, .ranks = 3, .overrides = seldom}, trouble), 0);
     EXPECT_EQ(doubles.sessions(), 3U + 3U);
     EXPECT_EQ(digest(run), digest("whole"));
-    const std::vector<nlohmann::json> healed = events(run, "recovery");
+    const std::vector<Json> healed = events(run, "recovery");
     ASSERT_EQ(healed.size(), 1U);
     EXPECT_EQ(healed[0]["ranks_after"], 3);
     EXPECT_EQ(healed[0]["lost_steps"], 0);

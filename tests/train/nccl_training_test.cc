@@ -7,8 +7,7 @@
 #include <cstdlib>
 #include <map>
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/core/json.h"
 #include "runtime/train/device_choice.h"
 #include "tests/parallel_nccl/nccl_double.h"
 #include "tests/support/worker_rig.h"
@@ -76,13 +75,13 @@ class NcclTraining : public TrainingTest {
     for (const RunEnd& end : train_all(scene)) ASSERT_EQ(end.code, ExitCode::done) << end.message;
   }
 
-  nlohmann::json start_event(const std::string& run) const {
+  Json start_event(const std::string& run) const {
     const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
-    return nlohmann::json::parse(events.substr(0, events.find('\n')));
+    return Json::parse(events.substr(0, events.find('\n')));
   }
-  nlohmann::json finish_event(const std::string& run) const {
+  Json finish_event(const std::string& run) const {
     const std::string events = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
-    return nlohmann::json::parse(events.substr(events.rfind('\n', events.size() - 2) + 1));
+    return Json::parse(events.substr(events.rfind('\n', events.size() - 2) + 1));
   }
 
  private:
@@ -344,8 +343,7 @@ TEST_F(NcclTraining, ARankThatFailsInAnExchangeEndsAll) {
   EXPECT_THAT(ends[0].message, HasSubstr("rank 0 lost rank"));
   EXPECT_THAT(ends[2].message, HasSubstr("rank 2 lost rank"));
   EXPECT_LT((posix_env().monotonic_ns() - begin_ns) / 1'000'000, 240'000);
-  const nlohmann::json status =
-      nlohmann::json::parse(posix_env().read_text(run_directory("failed") + "/status.json").value());
+  const Json status = Json::parse(posix_env().read_text(run_directory("failed") + "/status.json").value());
   EXPECT_EQ(status["state"], "failed");
   EXPECT_EQ(status["exit_code"], 76);
 }

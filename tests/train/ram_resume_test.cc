@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/json.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "tests/train/training_fixture.h"
 
@@ -47,7 +48,7 @@ class RamResumeTest : public TrainingTest {
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(launch.run)}.events());
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json event = nlohmann::json::parse(line);
+      const Json event = Json::parse(line);
       if (event["event"] == "start" && event.contains("resumed_from"))
         resumed = fmt::format("{} {}", event["resumed_from"].get<std::string>(),
                               event["resumed_from_step"].get<int>());

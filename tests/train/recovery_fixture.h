@@ -13,6 +13,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "parallel/local/local_world.h"
+#include "runtime/core/json.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/train/training_fixture.h"
 
@@ -160,12 +161,12 @@ class RecoveryTest : public TrainingTest {
     return deaths;
   }
 
-  std::vector<nlohmann::json> events(const std::string& run, const std::string& name) const {
+  std::vector<Json> events(const std::string& run, const std::string& name) const {
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
-    std::vector<nlohmann::json> found;
+    std::vector<Json> found;
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      nlohmann::json event = nlohmann::json::parse(line);
+      Json event = Json::parse(line);
       if (event["event"] == name) found.push_back(std::move(event));
     }
     return found;

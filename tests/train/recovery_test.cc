@@ -1,4 +1,5 @@
 // Whole runs some of whose ranks die.
+#include "runtime/core/json.h"
 #include "tests/train/recovery_fixture.h"
 
 #include <fmt/core.h>
@@ -60,7 +61,7 @@ TEST_F(RecoveryTest, TheBitsAreThoseOfTheUndisturbedRun) {
     EXPECT_EQ(digest(run), end);
     EXPECT_EQ(events(run, "start").size(), 1U) << "nobody was started again";
     std::set<int> steps;
-    for (const nlohmann::json& event : events(run, "step")) steps.insert(event["step"].get<int>());
+    for (const Json& event : events(run, "step")) steps.insert(event["step"].get<int>());
     EXPECT_EQ(steps.size(), 20U);
   }
 }
@@ -71,7 +72,7 @@ TEST_F(RecoveryTest, TellsWhatHappened) {
                      .overrides = {"checkpoint.ram_every_steps=1", "elastic.spares=1"},
                      .faults = "step.before_vote@8:1=kill,step.before_vote@5:2=kill"}),
             2);
-  const std::vector<nlohmann::json> faults = events("told", "fault"), healed = events("told", "recovery");
+  const std::vector<Json> faults = events("told", "fault"), healed = events("told", "recovery");
   ASSERT_EQ(faults.size(), 2U);
   ASSERT_EQ(healed.size(), 2U);
   EXPECT_THAT(faults[0]["lost"], HasSubstr("rank 2 (host "));
@@ -118,7 +119,7 @@ TEST_F(RecoveryTest, WhereNobodyIsLostTheStepIsRedone) {
     overrides.insert(overrides.end(), each.layout.begin(), each.layout.end());
     EXPECT_EQ(survive({.run = run, .ranks = each.ranks, .overrides = overrides, .faults = each.faults}), 0);
     EXPECT_EQ(digest(run), end);
-    const std::vector<nlohmann::json> healed = events(run, "recovery");
+    const std::vector<Json> healed = events(run, "recovery");
     ASSERT_EQ(healed.size(), 1U);
     EXPECT_EQ(healed[0]["level"], 1);
     EXPECT_EQ(healed[0]["ranks_after"], healed[0]["ranks_before"]);
@@ -127,7 +128,7 @@ TEST_F(RecoveryTest, WhereNobodyIsLostTheStepIsRedone) {
     EXPECT_EQ(healed[0]["resumed_from"], "ram");
     EXPECT_EQ(healed[0]["resumed_from_step"], each.from_step);
     std::set<int> steps;
-    for (const nlohmann::json& event : events(run, "step")) steps.insert(event["step"].get<int>());
+    for (const Json& event : events(run, "step")) steps.insert(event["step"].get<int>());
     EXPECT_EQ(steps.size(), 20U);
   }
 }
@@ -141,7 +142,7 @@ TEST_F(RecoveryTest, ADamagedSnapshotIsPassedOver) {
                      .faults = "step.before_vote@4:1=kill"},
                     {.damages_snapshots = true}),
             1);
-  const std::vector<nlohmann::json> healed = events("damaged", "recovery");
+  const std::vector<Json> healed = events("damaged", "recovery");
   ASSERT_EQ(healed.size(), 1U);
   EXPECT_EQ(healed[0]["resumed_from"], "disk");
   EXPECT_EQ(healed[0]["resumed_from_step"], 5);
@@ -166,7 +167,7 @@ TEST_F(RecoveryTest, ASnapshotCountsThatIsOlderThanADamagedCheckpoint) {
                      .overrides = {"checkpoint.ram_every_steps=1"},
                      .faults = "step.before_vote@4:1=kill"}),
             1);
-  const std::vector<nlohmann::json> healed = events(run, "recovery");
+  const std::vector<Json> healed = events(run, "recovery");
   ASSERT_EQ(healed.size(), 1U);
   EXPECT_EQ(healed[0]["resumed_from"], "ram");
   EXPECT_GE(healed[0]["resumed_from_step"], 6);
@@ -193,9 +194,9 @@ TEST_F(RecoveryTest, WhatWaitsForRoomOnTheDiskOutlivesARecovery) {
   EXPECT_EQ(machine.failure_count(), 20U);
   EXPECT_EQ(digest("waiting"), end);
   std::vector<int> steps, in_ledger, expected;
-  for (const nlohmann::json& event : events("waiting", "step")) steps.push_back(event["step"].get<int>());
+  for (const Json& event : events("waiting", "step")) steps.push_back(event["step"].get<int>());
   std::istringstream lines(posix_env().read_text(RunPaths{run_directory("waiting")}.ledger(0)).value());
-  for (std::string line; std::getline(lines, line);) in_ledger.push_back(nlohmann::json::parse(line)["step"]);
+  for (std::string line; std::getline(lines, line);) in_ledger.push_back(Json::parse(line)["step"]);
   for (int step = 1; step <= 20; ++step) expected.push_back(step);
   EXPECT_EQ(steps, expected) << told;
   EXPECT_EQ(in_ledger, expected) << told;

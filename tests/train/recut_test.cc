@@ -7,6 +7,7 @@
 
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/json.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/exchange/checkpoint_diff.h"
 #include "runtime/train/inference.h"
@@ -71,14 +72,14 @@ class RecutTest : public RecoveryTest {
       if (!entry.path().filename().string().starts_with("ledger-")) continue;
       std::istringstream lines(posix_env().read_text(entry.path()).value());
       for (std::string line; std::getline(lines, line);) {
-        const nlohmann::json json = nlohmann::json::parse(line);
+        const Json json = Json::parse(line);
         of_step[json["step"]][entry.path()] = json["samples"].dump();
       }
     }
     std::multiset<std::string> all;
     for (const auto& [step, files] : of_step) {
       for (const auto& [file, text] : files) {
-        for (const nlohmann::json& sample : nlohmann::json::parse(text)) all.insert(sample.dump());
+        for (const Json& sample : Json::parse(text)) all.insert(sample.dump());
       }
     }
     return all;
@@ -191,7 +192,7 @@ TEST_F(RecutTest, EachSampleIsUsedOnce) {
   const std::multiset<std::string> used = samples("growing");
   EXPECT_EQ(used.size(), (6U * 2 + 14 * 4) * 2);
   EXPECT_EQ(std::set<std::string>(used.begin(), used.end()).size(), used.size()) << "in the first epoch";
-  const std::vector<nlohmann::json> steps = events("growing", "step");
+  const std::vector<Json> steps = events("growing", "step");
   EXPECT_EQ(steps.back()["tokens"], used.size() * 24);
   // On one rank with four lanes, the other way round.
   train_to("alone", 6, {.lanes = 2, .slices = 1});

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/json.h"
 #include "tests/support/faulty_network.h"
 #include "tests/train/training_fixture.h"
 
@@ -69,7 +70,7 @@ class ReplicaTest : public TrainingTest {
     const RunEnd end = train(launch, machine);
     static_cast<void>(testing::internal::GetCapturedStderr());
     ASSERT_EQ(end.code, ExitCode::data);
-    const std::vector<nlohmann::json> confirmed = events(launch.run, "snapshot");
+    const std::vector<Json> confirmed = events(launch.run, "snapshot");
     confirmed_step_ = confirmed.empty() ? 0 : confirmed.back()["step"].get<int>();
   }
   // To its end; how it says that it has resumed.
@@ -79,7 +80,7 @@ class ReplicaTest : public TrainingTest {
     told_ = testing::internal::GetCapturedStderr();
     EXPECT_EQ(end.code, ExitCode::done) << end.message;
     std::string resumed = "not";
-    for (const nlohmann::json& event : events(launch.run, "start")) {
+    for (const Json& event : events(launch.run, "start")) {
       if (event.contains("resumed_from")) {
         resumed = fmt::format("{} {}", event["resumed_from"].get<std::string>(),
                               event["resumed_from_step"].get<int>());
@@ -94,13 +95,12 @@ class ReplicaTest : public TrainingTest {
     ASSERT_THAT(resumed, testing::StartsWith("ram "));
     EXPECT_GE(std::stoi(resumed.substr(4)), confirmed_step_);
   }
-  std::vector<nlohmann::json> events(const std::string& run, const std::string& name) const {
-    std::vector<nlohmann::json> found;
+  std::vector<Json> events(const std::string& run, const std::string& name) const {
+    std::vector<Json> found;
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      if (nlohmann::json event = nlohmann::json::parse(line); event["event"] == name)
-        found.push_back(std::move(event));
+      if (Json event = Json::parse(line); event["event"] == name) found.push_back(std::move(event));
     }
     return found;
   }
@@ -255,8 +255,7 @@ TEST_F(ReplicaTest, TheirCostCountsForTheInterval) {
   run.faults = slow_steps() + ",replica.before_send=sleep:300";
   runs_.push_back(run.run);
   ASSERT_EQ(train(run).code, ExitCode::done);
-  const std::vector<nlohmann::json> confirmed = events("measured", "snapshot"),
-                                    chosen = events("measured", "interval");
+  const std::vector<Json> confirmed = events("measured", "snapshot"), chosen = events("measured", "interval");
   ASSERT_FALSE(confirmed.empty());
   ASSERT_FALSE(chosen.empty());
   EXPECT_GE(chosen[0]["time_us"], confirmed[0]["time_us"]);
@@ -274,7 +273,7 @@ TEST_F(ReplicaTest, ABadNetworkIsToldAndHoldsNothingUp) {
   const std::string told = testing::internal::GetCapturedStderr();
   EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
   EXPECT_EQ(digest("unreachable"), end);
-  const std::vector<nlohmann::json> faults = events("unreachable", "fault");
+  const std::vector<Json> faults = events("unreachable", "fault");
   ASSERT_EQ(faults.size(), 1u) << told;
   EXPECT_EQ(faults[0]["what"].get<std::string>(), "replica");
   EXPECT_THAT(

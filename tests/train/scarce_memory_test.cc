@@ -7,6 +7,7 @@
 #include <set>
 
 #include "checkpoint/ram_tier.h"
+#include "runtime/core/json.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/join.h"
 #include "runtime/train/planned_rank.h"
@@ -270,7 +271,7 @@ TEST_F(ScarceMemoryTest, ExactlyThePlanIsEnoughForThreeDeathsAndARestart) {
   expect_end(train_scarcely(launch), ExitCode::done, 1);
   EXPECT_THAT(told_, Not(HasSubstr("no RAM snapshots")));
   EXPECT_THAT(told_, Not(HasSubstr("waits up to")));
-  const std::vector<nlohmann::json> starts = events("exact", "start");
+  const std::vector<Json> starts = events("exact", "start");
   ASSERT_EQ(starts.size(), 2U);
   EXPECT_EQ(starts.back()["resumed_from"], "ram");
   EXPECT_EQ(machine_.most_shared_bytes, four.shared);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "runtime/core/json.h"
 #include "tests/train/recovery_fixture.h"
 
 namespace holdfast {
@@ -50,7 +51,7 @@ class StalledLogTest : public RecoveryTest {
     std::vector<int> steps;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json event = nlohmann::json::parse(line);
+      const Json event = Json::parse(line);
       if (!event.contains("event") || event["event"] == "step") steps.push_back(event["step"].get<int>());
     }
     return steps;

@@ -12,10 +12,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/store.h"
 #include "parallel/local/local_communicator.h"
+#include "runtime/core/json.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/state_digest.h"
 #include "runtime/train/train_run.h"
@@ -175,7 +174,7 @@ class SameBitsTest : public TrainingTest {
     const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
-      const nlohmann::json event = nlohmann::json::parse(line);
+      const Json event = Json::parse(line);
       if (event["event"] == "evaluation") losses[event["step"]] = event["loss"];
     }
     return losses;

@@ -1,0 +1,77 @@
+#include "runtime/core/json.h"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace holdfast {
+namespace {
+
+TEST(Json, WritesWhatIsSaidInItsOrder) {
+  Json json = {{"z", 1}, {"a", {1, -2, 0.5}}, {"pair", {"x", "y"}}};
+  json["none"] = nullptr;
+  json["deep"]["er"] = true;
+  json["list"].push_back({{"n", std::numeric_limits<std::uint64_t>::max()}});
+  json["empty"] = {Json::array(), Json::object()};
+  EXPECT_EQ(
+      json.dump(),
+      R"({"z":1,"a":[1,-2,0.5],"pair":["x","y"],"none":null,"deep":{"er":true},"list":[{"n":18446744073709551615}],"empty":[[],{}]})");
+  EXPECT_EQ(Json({{"a", {1}}, {"b", Json::object()}}).dump(1), "{\n \"a\": [\n  1\n ],\n \"b\": {}\n}");
+}
+
+TEST(Json, WritesNumbersThatReadTheSame) {
+  const Json numbers = {1.0, 0.1, -0.0, 1e300, 3e-5, 0.1F, std::numeric_limits<double>::infinity()};
+  EXPECT_EQ(numbers.dump(), "[1.0,0.1,-0.0,1e+300,3e-05,0.10000000149011612,null]");
+  EXPECT_EQ(Json::parse("[1,-1,1.0]").dump(), "[1,-1,1.0]");
+  EXPECT_TRUE(Json::parse("18446744073709551615").is_number_unsigned());
+  EXPECT_TRUE(Json::parse("18446744073709551616").is_number_float());
+}
+
+TEST(Json, ReadsItsContainers) {
+  const std::map<std::string, int> map = {{"a", 1}, {"b", 2}};
+  const Json json = {{"list", std::vector<int>{1, 2}}, {"array", std::array<int, 2>{3, 4}}, {"map", map}};
+  EXPECT_EQ(json.dump(), R"({"list":[1,2],"array":[3,4],"map":{"a":1,"b":2}})");
+  const std::vector<int> list = json["list"];
+  const std::array<int, 2> array = json["array"];
+  EXPECT_THAT(list, testing::ElementsAre(1, 2));
+  EXPECT_THAT(array, testing::ElementsAre(3, 4));
+  std::string keys;
+  for (const auto& [key, value] : json["map"].items()) keys += key + value.dump();
+  EXPECT_EQ(keys, "a1b2");
+  EXPECT_EQ(json.value("absent", 7), 7);
+  EXPECT_EQ(json.value("absent", "text"), "text");
+  EXPECT_FALSE(json["list"].contains("a"));
+}
+
+TEST(Json, ComparesWhatItHolds) {
+  EXPECT_EQ(Json::parse(R"({"a":1,"b":[2]})"), Json::parse(R"({"b":[2],"a":1})"));
+  EXPECT_EQ(Json(1), 1.0);
+  EXPECT_EQ(Json("a"), std::string("a"));
+  EXPECT_NE(Json("1"), 1);
+  EXPECT_NE(Json(false), nullptr);
+  EXPECT_LT(Json(1), Json(2U));
+  EXPECT_GE(Json(7), 6);
+}
+
+TEST(Json, TakesAnyText) {
+  for (const char* text : {"", "{", "{\"a\":1}}", "[1,]", "nul", "\"\xff\"", "1e999", "// 1"})
+    EXPECT_TRUE(Json::parse_any(text).is_null()) << text;
+  EXPECT_EQ(Json::parse_any(R"({"a":1,"a":2})").dump(), R"({"a":2})");
+  const std::string deep(1'000'000, '[');
+  EXPECT_TRUE(Json::parse_any(deep).is_null());
+  EXPECT_TRUE(Json::parse_any(deep + std::string(deep.size(), ']')).is_array());
+}
+
+TEST(Json, ReplacesWhatIsNotUtf8) {
+  EXPECT_EQ(Json("a\xff").dump_any(), "\"a\xef\xbf\xbd\"");
+  EXPECT_DEATH(static_cast<void>(Json("a\xff").dump()), "bug: the check");
+  EXPECT_DEATH(static_cast<void>(Json::parse("{")), "bug: the check");
+}
+
+}  // namespace
+}  // namespace holdfast
