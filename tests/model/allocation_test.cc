@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cmath>
 
 #include "tests/support/model_rig.h"
 #include "tests/support/replaced_new.h"
