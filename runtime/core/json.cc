@@ -189,7 +189,12 @@ Json Json::parse_any(std::string_view text) {
 }
 
 std::string Json::dump(int indent) const {
-  return JsonWriter::tree_of(*this).dump(indent);
+  try {
+    return JsonWriter::tree_of(*this).dump(indent);
+  } catch (const Tree::exception& error) {
+    HF_CHECK(false, "{}", error.what());
+  }
+  return {};
 }
 
 std::string Json::dump_any(int indent) const {
