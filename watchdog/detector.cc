@@ -160,8 +160,9 @@ class Graph {
     return culprits;
   }
 
-  // Those that wait for as long again as they may; empty while somebody is left who may be what they wait
-  // for.
+  // Returns those that wait for as long again as they may; none while somebody may be what they wait for: who
+  // does not wait, or waits within a limit of its own, as the leader does for new ranks in a recovery while
+  // the others are in their next step.
   std::vector<std::size_t> hopeless() const {
     std::vector<std::size_t> over;
     std::uint32_t members = 0;
@@ -171,7 +172,9 @@ class Graph {
       members = std::max(members, slot.members);
       if (!one.watched || slot.phase == Phase::spare) continue;
       if (!one.waits) return {};
-      if (one.over_ns > slot.deadline_ns && slot.deadline_ns > 0) over.push_back(each);
+      if (slot.deadline_ns <= 0) continue;
+      if (one.over_ns <= 0) return {};
+      if (one.over_ns > slot.deadline_ns) over.push_back(each);
     }
     return ranks_.size() < members ? std::vector<std::size_t>() : over;
   }

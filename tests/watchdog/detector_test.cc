@@ -160,6 +160,13 @@ TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
   EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "two of another host";
   ranks[0].slot.members = 2;
   EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink);
+  WatchedRank leader = waits(0, 12'000);
+  leader.slot.phase = Phase::recovery;
+  leader.slot.wait_operation = "new ranks";
+  leader.slot.deadline_ns = 30'000 * ms;
+  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, Kind::none) << "it waits within its own limit";
+  leader.slot.deadline_ns = 11'000 * ms;
+  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, Kind::no_sink);
 }
 
 TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
