@@ -193,8 +193,9 @@ class ChaosTest(unittest.TestCase):
             self.assertEqual(fault["nothing to mend"], fault["injected"], (name, output))
         for seed in range(3, 7):
             run = harness.Run(self.scene, f"campaign/seed-{seed}", [])
-            self.assertEqual([event["step"] for event in run.events("step")], list(range(1, 41)), "the log has all of them, once")
-            self.assertEqual(run.events("fault"), [])
+            self.assertEqual(run.events("fault") + run.events("recovery"), [], (seed, output))
+            steps = [event["step"] for event in run.events("step")]
+            self.assertEqual(steps, list(range(1, 41)), (seed, "the log has all of them, once", run.events("gap"), output))
 
     def test_what_a_failure_costs_at_most(self):
         """The campaign compares what each death cost with what the run had said before."""
