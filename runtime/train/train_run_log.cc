@@ -61,11 +61,14 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   return best;
 }
 
-// The run goes on with the larger rate, also after a recovery. Removing the record is one step: a start that
-// reads it meanwhile has the whole old one.
+// The run goes on with the larger rate, also after a recovery. The log's thread removes the record: a disk
+// that stands still holds even the removal of a file that is not there. It is one step: a start that reads
+// the record meanwhile has the whole old one.
 void TrainRun::forget_peak(double reached) {
   standing_.gemm_peak = std::max(standing_.gemm_peak, reached);
-  static_cast<void>(launched_.env.remove(RunPaths{config_.run.directory}.gemm_peak()).ok());
+  log_->post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
+    static_cast<void>(env.remove(path).ok());
+  });
 }
 
 // Known once: a rank does not get faster.

@@ -189,6 +189,7 @@ class ChaosTest(unittest.TestCase):
         self.assertIn("4 of 4 runs ended with the right bits", output)
         faults = self.result()["faults"]
         self.assertEqual(set(faults), {"stalled_disk", "stalled_output"}, output)
+        self.assertEqual(self.result()["hangs"]["baseless_verdicts"], 0, output)
         for name, fault in faults.items():
             self.assertEqual(fault["nothing to mend"], fault["injected"], (name, output))
         for seed in range(3, 7):
