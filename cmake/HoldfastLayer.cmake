@@ -1,3 +1,25 @@
+# holdfast_precompile(NAME LINK target... HEADERS header...): NAME, whose precompiled headers holdfast_use_precompiled gives to
+# targets that are compiled with the flags of the LINK targets. Only headers that no work on the tree changes belong here.
+function(holdfast_precompile name)
+  cmake_parse_arguments(ARG "" "" "LINK;HEADERS" ${ARGN})
+  set(unit ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  file(CONFIGURE OUTPUT ${unit} CONTENT "// Written by cmake/HoldfastLayer.cmake.\n")
+  add_library(${name} OBJECT ${unit})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# Gives the target the precompiled headers of NAME. The compiler takes them only for code of the same kind, so that programs
+# are compiled as libraries are (-fPIC, not -fPIE).
+function(holdfast_use_precompiled target name)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
 # holdfast_layer(NAME SOURCES folder... LINK target...): library hf_NAME from the .cc files of the folders.
 function(holdfast_layer name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
@@ -9,6 +31,7 @@ function(holdfast_layer name)
   if(files)
     add_library(hf_${name} STATIC ${files})
     target_link_libraries(hf_${name} PUBLIC hf_flags ${ARG_LINK})
+    holdfast_use_precompiled(hf_${name} hf_headers)
   else()
     add_library(hf_${name} INTERFACE)
     target_link_libraries(hf_${name} INTERFACE hf_flags ${ARG_LINK})
@@ -107,6 +130,7 @@ function(holdfast_program name)
   if(files)
     add_executable(${name} ${files})
     target_link_libraries(${name} PRIVATE hf_flags ${ARG_LINK})
+    holdfast_use_precompiled(${name} hf_headers)
   endif()
 endfunction()
 
