@@ -108,6 +108,15 @@ bool AsyncSaver::is_saving() const {
          std::ranges::any_of(saves_, [](const std::unique_ptr<Save>& save) { return save->to_disk; });
 }
 
+std::vector<std::uint64_t> AsyncSaver::saves_under_way() const {
+  std::vector<std::uint64_t> steps;
+  if (publishing_ != nullptr) steps.push_back(publishing_->report.step);
+  for (const std::unique_ptr<Save>& save : saves_) {
+    if (save->to_disk) steps.push_back(save->report.step);
+  }
+  return steps;
+}
+
 Result<bool> AsyncSaver::begin(bool to_disk) {
   if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();

@@ -92,6 +92,8 @@ class AsyncSaver {
   // visible nor given up yet. Equal on all ranks.
   bool is_snapshotting() const { return is_copying() || sent_ != nullptr; }
   bool is_saving() const;
+  // Returns the steps of those saves, the oldest first. Equal on all ranks.
+  std::vector<std::uint64_t> saves_under_way() const;
   // Returns, once, how long the newest copy that is whole had the processors that train; none: no copy became
   // whole since, or it takes no processors that train.
   std::optional<std::int64_t> take_copy_ns() { return std::exchange(copy_ns_, std::nullopt); }

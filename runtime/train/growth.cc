@@ -12,7 +12,17 @@
 
 namespace holdfast {
 
-bool Growth::due(std::int64_t now_ns, bool is_settled) {
+bool Growth::due(std::int64_t now_ns, const Saves& saves) {
+  if (!may_stand_still(now_ns, saves.is_settled)) {
+    awaited_save_.reset();
+    return false;
+  }
+  if (saves.under_way.empty()) return true;
+  if (!awaited_save_.has_value()) awaited_save_ = saves.under_way.back();
+  return saves.under_way.front() > *awaited_save_;
+}
+
+bool Growth::may_stand_still(std::int64_t now_ns, bool is_settled) {
   if (!terms_.start) return now_ns >= terms_.at_ns;
   NewRankState state = terms_.state();
   if (state == NewRankState::none) {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/slot_pool.h"
 #include "parallel/membership.h"
@@ -28,19 +30,26 @@ class Growth {
     std::function<NewRankState()> state = {};
     std::function<void()> dismiss = {};
   };
+  // State of the saves of the ranks that there are.
+  struct Saves {
+    bool is_settled = true;  // they take no more memory, so that what new ranks find free is free
+    // Steps of the saves to disk that are under way, the oldest first: those that stand still wait for them.
+    std::vector<std::uint64_t> under_way = {};
+  };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
   // Returns whether to stand still after the next step, and starts new ranks when it is time. Called between
-  // steps. It returns true, too, where none could be started: then Membership::grow() says why. `is_settled`:
-  // the ranks that there are take no more memory (AsyncSaver::is_settled()), so that what new ones find free
-  // is free.
-  bool due(std::int64_t now_ns, bool is_settled);
+  // steps. It returns true, too, where none could be started: then Membership::grow() says why. Steps go on
+  // while the saves are made that were under way when the new ranks were ready, however slow the disk is.
+  bool due(std::int64_t now_ns, const Saves& saves);
 
  private:
+  bool may_stand_still(std::int64_t now_ns, bool is_settled);
   bool give_up(std::int64_t now_ns, const std::string& why);
 
   Terms terms_;
   std::int64_t started_ns_ = 0;  // 0: not by this object
+  std::optional<std::uint64_t> awaited_save_;
 };
 
 // Tells a new rank what to do before it is taken in.

@@ -210,8 +210,7 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
-  const bool is_settled = !saver_ || saver_->is_settled();
-  const bool grow = parts_.growth != nullptr && parts_.growth->due(env.monotonic_ns(), is_settled);
+  const bool grow = grows();
   enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
@@ -241,6 +240,14 @@ Result<StepOutcome> Trainer::step() {
                                  .beside_snapshot = is_snapshotting,
                                  .beside_save = is_saving});
   return outcome;
+}
+
+// Returns whether the run stands still for new ranks after this step.
+bool Trainer::grows() {
+  if (parts_.growth == nullptr) return false;
+  Growth::Saves saves;
+  if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
+  return parts_.growth->due(parts_.worker.env().monotonic_ns(), saves);
 }
 
 // A save that is asked for waits for the one before: the next steps do not wait for the disk.

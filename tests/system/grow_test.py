@@ -122,6 +122,18 @@ class GrowTest(unittest.TestCase):
         between = [event for event in self.run_.events("step") if healed_us < event["time_us"] < growth["time_us"]]
         self.assertGreater(len(between), 3)
 
+    def test_steps_go_on_while_a_save_is_slow(self):
+        """The new rank is ready long before the disk has the save that follows the recovery."""
+        slow = harness.slow_steps(6, count=25, milliseconds=200)
+        start = self.start("saves", 3, RAM, faults=f"step.begin@8:2=kill,save.before_rename@2:0=sleep:5000,{slow}")
+        growth = self.wait_for_growth(start)
+        self.check_end(start)
+        healed_us = self.run_.events("recovery")[0]["time_us"]
+        slow_save = max(self.run_.events("checkpoint"), key=lambda event: event["duration_ms"])
+        self.assertLess(slow_save["time_us"], growth["time_us"])
+        during = [event for event in self.run_.events("step") if healed_us < event["time_us"] < slow_save["time_us"]]
+        self.assertGreater(len(during), 8)
+
     def prepares(self, start):
         """Returns the processes of this start that are new ranks and prepare themselves."""
         told = [json.loads(line) for line in self.points.read_text().splitlines()] if self.points.exists() else []

@@ -16,7 +16,9 @@ class Leader {
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  bool due(std::int64_t now_ns, bool is_settled = true) { return growth_.due(now_ns, is_settled); }
+  bool due(std::int64_t now_ns, const Growth::Saves& saves = Growth::Saves()) {
+    return growth_.due(now_ns, saves);
+  }
 
   NewRankState state = NewRankState::none;
   NewRankState once_started = NewRankState::preparing;
@@ -43,6 +45,8 @@ class Leader {
   Growth growth_;
 };
 
+const Growth::Saves unsettled = {.is_settled = false}, saving = {.under_way = {7}};
+
 TEST(GrowthScheduleTest, StandsStillWhenTheNewRanksAreReady) {
   Leader leader(50);
   EXPECT_FALSE(leader.due(49));
@@ -56,7 +60,7 @@ TEST(GrowthScheduleTest, StandsStillWhenTheNewRanksAreReady) {
 
 TEST(GrowthScheduleTest, StartsThemWhenTheOthersTakeNoMoreMemory) {
   Leader leader(50);
-  EXPECT_FALSE(leader.due(60, false));
+  EXPECT_FALSE(leader.due(60, unsettled));
   EXPECT_EQ(leader.started, 0);
   EXPECT_FALSE(leader.due(70));
   EXPECT_EQ(leader.started, 1);
@@ -64,10 +68,30 @@ TEST(GrowthScheduleTest, StartsThemWhenTheOthersTakeNoMoreMemory) {
 
 TEST(GrowthScheduleTest, StartsThemAfterAWhileWhereTheOthersNeverSettle) {
   Leader leader(50);
-  EXPECT_FALSE(leader.due(349, false));
+  EXPECT_FALSE(leader.due(349, unsettled));
   EXPECT_EQ(leader.started, 0);
-  EXPECT_FALSE(leader.due(350, false));
+  EXPECT_FALSE(leader.due(350, unsettled));
   EXPECT_EQ(leader.started, 1);
+}
+
+TEST(GrowthScheduleTest, LetsStepsGoOnUntilTheSaveUnderWayIsMade) {
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(50, saving));
+  EXPECT_EQ(leader.started, 1);
+  leader.state = NewRankState::ready;
+  EXPECT_FALSE(leader.due(60, saving));
+  EXPECT_FALSE(leader.due(100'000, saving));
+  EXPECT_TRUE(leader.due(100'001));
+  EXPECT_EQ(leader.dismissed, 0);
+}
+
+TEST(GrowthScheduleTest, WaitsForNoFurtherSave) {
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(50, saving));
+  leader.state = NewRankState::ready;
+  EXPECT_FALSE(leader.due(60, {.under_way = {5, 7}}));
+  EXPECT_FALSE(leader.due(70, {.under_way = {7, 9}}));
+  EXPECT_TRUE(leader.due(80, {.under_way = {9, 11}}));
 }
 
 TEST(GrowthScheduleTest, StartsOthersForThoseThatAreLost) {
@@ -108,8 +132,8 @@ TEST(GrowthScheduleTest, LeavesItToTheGrowthWhereNoneCanBeStartedAhead) {
   local.once_started = NewRankState::none;
   EXPECT_TRUE(local.due(50));
   Growth alone({.at_ns = 50});
-  EXPECT_FALSE(alone.due(49, true));
-  EXPECT_TRUE(alone.due(50, true));
+  EXPECT_FALSE(alone.due(49, {}));
+  EXPECT_TRUE(alone.due(50, {}));
 }
 
 // Gives a task to a new rank.
