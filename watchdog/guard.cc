@@ -2,13 +2,10 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <deque>
-#include <iterator>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,26 +13,21 @@
 #include "runtime/core/processes.h"
 #include "runtime/core/signals.h"
 #include "watchdog/board.h"
-#include "watchdog/detector.h"
 #include "watchdog/flight_record.h"
+#include "watchdog/guard_mind.h"
 #include "watchdog/guard_network.h"
 #include "watchdog/signs_of_life.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t silent_ns = 2'000'000'000;  // a rank that waits looks every some milliseconds
 constexpr std::size_t most_pending = 256;
-constexpr std::int64_t tell_for_ns = 500'000'000, distant_look_ns = 500'000'000;
 
+// The process of a slot.
 struct Watched {
   std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched
   std::int64_t id = 0, started_ticks = 0;
   bool ended = false;
-  std::int64_t anew_ns = 0;  // evidence from before counts no more
-  SignsOfLife life = {};
-  std::int64_t killed_ns = 0;
-  std::uint64_t killed_bytes = 0;  // what it had in memory then
 };
 
 class Guard {
@@ -46,17 +38,17 @@ class Guard {
         board_(std::move(board)),
         signals_(&signals),
         host_(env.host_name()),
-        watched_(board_->slots()) {}
+        watched_(board_->slots()),
+        mind_(settings.mind, host_, board_->slots()) {}
 
   void run() {
     if (!claim()) return;
-    last_ns_ = env_->monotonic_ns();
-    last_wall_us_ = env_->wall_time_us();
+    mind_.begin_tick(env_->monotonic_ns(), env_->wall_time_us());
     Result<std::unique_ptr<GuardNetwork>> network = GuardNetwork::begin(*env_, *board_, settings_.board);
     if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
     while (true) {
-      if (may_leave()) {
+      if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty()) {
         if (board_->closed()) return;  // by another one
         if (board_->close(*env_, settings_.board)) {
           HostTable::remove(*env_, settings_.board);
@@ -64,7 +56,7 @@ class Guard {
           return;
         }
       }
-      if (!nobody_left() || pending_.empty()) wait();
+      if (!mind_.nobody_left() || pending_.empty()) wait();
       if (!tick()) return;  // another guard has taken over
     }
   }
@@ -85,12 +77,6 @@ class Guard {
     }
     header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
     return true;
-  }
-
-  // At once: it holds the output streams of the rank that started it, and mpirun waits for their end. But a
-  // death is told to other hosts some times, as their ranks wait for the proof.
-  bool may_leave() const {
-    return nobody_left() && pending_.empty() && env_->monotonic_ns() - told_since_ns_ > tell_for_ns;
   }
 
   void end_daemons_that_are_cut_off() {
@@ -123,9 +109,9 @@ class Guard {
       if (each.process != nullptr && !each.ended) living.push_back(each.process.get());
     }
     if (living.empty()) {
-      env_->sleep_us(1'000 * settings_.tick_ms);
+      env_->sleep_us(1'000 * settings_.mind.tick_ms);
     } else {
-      env_->processes().wait_any_ended(living, settings_.tick_ms);
+      env_->processes().wait_any_ended(living, settings_.mind.tick_ms);
     }
   }
 
@@ -133,94 +119,98 @@ class Guard {
     BoardHeader& header = board_->header();
     if (header.guard_process != env_->process_id() && !claim()) return false;
     const std::int64_t now_ns = env_->monotonic_ns();
-    const bool late = was_late(now_ns);
-    if (late) begin_anew(now_ns, true);
+    const bool late = mind_.begin_tick(now_ns, env_->wall_time_us());
     header.guard_tick_ns = now_ns;
     look_at_processes();
     if (network_ != nullptr) {
       network_->tick(now_ns, late);
-      tell_lost_spares(network_->take_lost_spares());
+      act(GuardMind::tell_lost_spares(network_->take_lost_spares()));
     }
     while (const int signal = signals_->poll()) {
       if (signal == SIGUSR1) take_flight("asked for by SIGUSR1");
     }
-    look_at_killed(now_ns);
-    tell_of_storage(now_ns);
-    if (anybody_may_hang(now_ns)) {
-      judge(now_ns);
-    } else {
-      suspected_ = {};
-    }
+    judge(now_ns);
     write_one();
     return true;
   }
 
-  // The machine slept, this process was stopped, or had no processor: then the ranks may have had none,
-  // either. The clocks of a suspended machine differ in what they count.
-  bool was_late(std::int64_t now_ns) {
-    const std::int64_t wall_us = env_->wall_time_us();
-    const std::int64_t passed_ms = (now_ns - last_ns_) / 1'000'000;
-    const std::int64_t wall_passed_ms = (wall_us - last_wall_us_) / 1'000;
-    last_ns_ = now_ns;
-    last_wall_us_ = wall_us;
-    const std::int64_t limit_ms = settings_.tick_ms + settings_.late_ms;
-    return passed_ms > limit_ms || wall_passed_ms > limit_ms;
-  }
-
-  // Whoever is stopped has done nothing that would excuse it.
-  void begin_anew(std::int64_t now_ns, bool stopped_ones_too) {
-    anew_ns_ = now_ns;
-    for (Watched& each : watched_) {
-      if (stopped_ones_too || state_of(each) != 'T') each.anew_ns = now_ns;
-    }
-    suspected_ = {};
-  }
-
-  char state_of(const Watched& watched) const {
-    if (watched.process == nullptr || watched.ended) return 'X';
-    const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
-    return facts.has_value() ? facts->state : 'X';
-  }
-
   void look_at_processes() {
-    std::string dead;
-    std::vector<WatchedRank> lost_spares;
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      const SlotView slot = read_slot(board_->slot(index));
+      SlotLook look = {.slot = read_slot(board_->slot(index))};
       Watched& watched = watched_[index];
-      if (slot.process != watched.id || slot.started_ticks != watched.started_ticks) meet(watched, slot);
-      if (watched.id == 0 || watched.ended) continue;
-      look_for_life(watched, slot, board_->slot(index));
-      if (watched.process != nullptr && !watched.process->wait_ended(0)) continue;
-      watched.ended = true;
-      if (network_ != nullptr) network_->ended(slot);
-      if (slot.left) continue;
-      if (slot.phase == Phase::spare) lost_spares.push_back({.slot = slot, .host = host_});
-      if (network_ != nullptr && network_->has_peers()) told_since_ns_ = env_->monotonic_ns();
-      if (watched.killed_ns != 0) continue;
-      dead += fmt::format("{}rank {}", dead.empty() ? "" : ", ", slot.launched_rank);
+      if (look.slot.process != watched.id || look.slot.started_ticks != watched.started_ticks)
+        meet(watched, look.slot);
+      const bool lived = watched.id != 0 && !watched.ended;
+      if (lived) {
+        if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.id);
+        watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
+      }
+      look.ended = watched.ended;
+      mind_.look_at(index, look);
+      if (lived) board_->slot(index).life_ns = mind_.life_ns(index);
+      if (lived && watched.ended && network_ != nullptr) network_->ended(look.slot);
     }
-    tell_lost_spares(lost_spares);
-    if (!dead.empty()) take_flight(fmt::format("{} (host {}) died", dead, host_));
-    if (count_ended() != ended_) {  // those that are left have something to do that nobody foresaw
-      ended_ = count_ended();
-      begin_anew(env_->monotonic_ns(), false);
-    }
+    const std::vector<SlotProcess> processes =
+        mind_.wants_processes() ? all_processes() : std::vector<SlotProcess>();
+    act(mind_.end_look(processes, network_ != nullptr && network_->has_peers()));
   }
 
-  void look_for_life(Watched& watched, const SlotView& slot, BoardSlot& told) {
-    watched.life.look_at_board(slot, last_ns_);
-    if (watched.life.wants_process_look(slot, last_ns_)) {
-      const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
-      if (facts.has_value()) {
-        watched.life.look_at_process({.minor_faults = facts->minor_faults,
-                                      .major_faults = facts->major_faults,
-                                      .resident_bytes = facts->resident_bytes,
-                                      .io_bytes = io_bytes_of(watched.id)},
-                                     last_ns_);
+  void judge(std::int64_t now_ns) {
+    HostEvidence evidence;
+    for (std::uint32_t index = 0; index < board_->slots(); ++index)
+      evidence.slots.push_back(read_slot(board_->slot(index)));
+    if (network_ != nullptr && mind_.wants_distant(evidence))
+      evidence.distant = network_->distant_ranks(now_ns);
+    if (mind_.wants_processes(evidence)) evidence.processes = all_processes();
+    act(mind_.judge(evidence));
+  }
+
+  void act(const GuardActions& actions) {
+    for (const GuardAction& action : actions) {
+      switch (action.kind) {
+        case GuardAction::Kind::take_flight:
+          take_flight(action.text);
+          break;
+        case GuardAction::Kind::tell_verdict:
+          write_notice(board_->header().verdicts, action.rank, action.text);
+          break;
+        case GuardAction::Kind::tell_lost_spares:
+          write_notice(board_->header().lost_spares, action.rank, action.text);
+          break;
+        case GuardAction::Kind::kill:
+          if (Process* const process = watched_[action.slot].process.get(); process != nullptr)
+            static_cast<void>(process->signal(SIGKILL).ok());
+          break;
+        case GuardAction::Kind::say:
+          say(action.text);
+          break;
+        case GuardAction::Kind::report:
+          if (settings_.on_verdict != nullptr) settings_.on_verdict(action.rank, action.text);
+          break;
       }
     }
-    told.life_ns = watched.life.last_ns();
+  }
+
+  std::vector<SlotProcess> all_processes() const {
+    std::vector<SlotProcess> processes;
+    for (const Watched& each : watched_) processes.push_back(process_of(each));
+    return processes;
+  }
+
+  SlotProcess process_of(const Watched& watched) const {
+    if (watched.process == nullptr || watched.ended) return {};
+    const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
+    if (!facts.has_value()) return {};
+    return {.state = facts->state, .resident_bytes = facts->resident_bytes};
+  }
+
+  std::optional<ProcessWork> work_of(std::int64_t process) const {
+    const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+    if (!facts.has_value()) return {};
+    return ProcessWork{.minor_faults = facts->minor_faults,
+                       .major_faults = facts->major_faults,
+                       .resident_bytes = facts->resident_bytes,
+                       .io_bytes = io_bytes_of(process)};
   }
 
   // What is read from and written to anything, and what disks gave for pages of files. 0 where the kernel
@@ -239,168 +229,13 @@ class Guard {
     return sum;
   }
 
-  // The others exchange nothing with a spare, so they would miss it when they need it.
-  void tell_lost_spares(std::span<const WatchedRank> spares) {
-    if (spares.empty()) return;
-    std::string names;
-    for (const WatchedRank& spare : spares) {
-      names +=
-          fmt::format("{}rank {} (host {})", names.empty() ? "" : ", ", spare.slot.launched_rank, spare.host);
-    }
-    write_notice(board_->header().lost_spares, spares.front().slot.launched_rank, names);
-  }
-
   // The handle first: if the facts are still those of the slot, the handle is that process's.
   void meet(Watched& watched, const SlotView& slot) {
-    watched = {.process = nullptr,
-               .id = slot.process,
-               .started_ticks = slot.started_ticks,
-               .ended = false,
-               .anew_ns = 0,
-               .life = {},
-               .killed_ns = 0,
-               .killed_bytes = 0};
+    watched = {.process = nullptr, .id = slot.process, .started_ticks = slot.started_ticks};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
     if (process.ok() && *process != nullptr && lives(*env_, slot)) {
       watched.process = std::move(process).value();
-    }
-  }
-
-  std::size_t count_ended() const {
-    return static_cast<std::size_t>(
-        std::ranges::count_if(watched_, [](const Watched& each) { return each.ended; }));
-  }
-  bool nobody_left() const {
-    return std::ranges::all_of(watched_, [](const Watched& each) { return each.id == 0 || each.ended; });
-  }
-
-  WatchedRank evidence(std::uint32_t index) {
-    return {.slot = read_slot(board_->slot(index)),
-            .host = host_,
-            .own_host = true,
-            .ended = watched_[index].ended,
-            .anew_ns = watched_[index].anew_ns};
-  }
-
-  // Of other hosts, as far as their guards are heard.
-  std::vector<WatchedRank> distant_ranks(std::int64_t now_ns) const {
-    if (network_ == nullptr) return {};
-    std::vector<WatchedRank> ranks = network_->distant_ranks(now_ns);
-    for (WatchedRank& rank : ranks) rank.anew_ns = anew_ns_;
-    return ranks;
-  }
-
-  // Cheap, for the ticks in which there is nothing to see.
-  bool anybody_may_hang(std::int64_t now_ns) {
-    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      if (watched_[index].id == 0 || watched_[index].ended) continue;
-      if (may_hang(evidence(index), now_ns)) return true;
-    }
-    if (now_ns - distant_look_ns_ > distant_look_ns) {
-      distant_look_ns_ = now_ns;
-      distant_may_hang_ = std::ranges::any_of(
-          distant_ranks(now_ns), [&](const WatchedRank& rank) { return may_hang(rank, now_ns); });
-    }
-    return distant_may_hang_;
-  }
-
-  // Once, until nobody waits so any more.
-  void tell_of_storage(std::int64_t now_ns) {
-    std::vector<WatchedRank> ranks;
-    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      if (watched_[index].id != 0 && board_->slot(index).storage_begun_ns != 0)
-        ranks.push_back(evidence(index));
-    }
-    const std::string sentence =
-        ranks.empty() ? "" : storage_sentence(ranks, now_ns, settings_.storage_quiet_ms * 1'000'000);
-    if (!sentence.empty() && !told_of_storage_) say(sentence);
-    told_of_storage_ = !ranks.empty() && (told_of_storage_ || !sentence.empty());
-  }
-
-  void judge(std::int64_t now_ns) {
-    std::vector<WatchedRank> ranks;
-    std::vector<std::uint32_t> slots;
-    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      const Watched& watched = watched_[index];
-      if (watched.id == 0) continue;
-      if (watched.killed_ns != 0 && !watched.ended) return;  // one after the other
-      ranks.push_back(evidence(index));
-      ranks.back().stopped = state_of(watched) == 'T';
-      slots.push_back(index);
-    }
-    std::ranges::move(distant_ranks(now_ns), std::back_inserter(ranks));
-    const HangVerdict verdict = find_culprit(ranks, now_ns, silent_ns);
-    std::vector<HangVerdict::Another> culprits = verdict.others;
-    culprits.insert(culprits.begin(), {.index = verdict.index, .sentence = verdict.sentence});
-    Suspicion suspicion = {.kind = verdict.kind, .indices = {}};
-    for (const HangVerdict::Another& each : culprits) suspicion.indices.push_back(each.index);
-    const bool again = suspicion == suspected_;  // a single look may have caught a slot between two moments
-    suspected_ = std::move(suspicion);
-    if (verdict.kind == HangVerdict::Kind::none || !again) return;
-    if (verdict.kind == HangVerdict::Kind::no_sink) return end_all(verdict.sentence, now_ns);
-    std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
-    for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
-    end(culprits, now_ns);
-  }
-
-  // What all were at is one record, and told before any of them has gone. `index`: of the slot.
-  void end(std::span<const HangVerdict::Another> culprits, std::int64_t now_ns) {
-    std::string sentences;
-    for (const HangVerdict::Another& each : culprits)
-      sentences += fmt::format("{}{}", sentences.empty() ? "" : "; ", each.sentence);
-    if (!culprits.empty()) take_flight(sentences);
-    for (const HangVerdict::Another& each : culprits) {
-      const auto index = static_cast<std::uint32_t>(each.index);
-      write_notice(board_->header().verdicts, read_slot(board_->slot(index)).launched_rank, each.sentence);
-    }
-    for (const HangVerdict::Another& each : culprits) {
-      kill(watched_[each.index], now_ns);
-      say(each.sentence + "; it is ended");
-      if (settings_.on_verdict == nullptr) continue;
-      const auto index = static_cast<std::uint32_t>(each.index);
-      settings_.on_verdict(read_slot(board_->slot(index)).launched_rank, each.sentence);
-    }
-  }
-
-  // Level 2: nobody of this host goes on; the launcher starts the run again.
-  void end_all(const std::string& sentence, std::int64_t now_ns) {
-    take_flight(sentence);
-    write_notice(board_->header().verdicts, -1, sentence);
-    for (Watched& each : watched_) {
-      if (each.id != 0 && !each.ended) kill(each, now_ns);
-    }
-    say(sentence + "; all ranks of this host are ended");
-    if (settings_.on_verdict != nullptr) settings_.on_verdict(-1, sentence);
-  }
-
-  void kill(Watched& watched, std::int64_t now_ns) {
-    if (watched.killed_ns == 0) {
-      watched.killed_ns = now_ns;
-      watched.killed_bytes = resident_bytes_of(watched.id);
-    }
-    if (watched.process != nullptr) static_cast<void>(watched.process->signal(SIGKILL).ok());
-  }
-
-  std::uint64_t resident_bytes_of(std::int64_t process) const {
-    const std::optional<ProcessFacts> facts = env_->processes().facts(process);
-    return facts.has_value() ? facts->resident_bytes : 0;
-  }
-
-  // A process that the system holds, for a device or a dead file system, keeps its peers waiting.
-  void look_at_killed(std::int64_t now_ns) {
-    for (Watched& each : watched_) {
-      if (each.killed_ns == 0 || each.ended || said_that_one_stays_) continue;
-      const std::int64_t least_ns = settings_.kill_patience_ms * 1'000'000;
-      if (now_ns - each.killed_ns < least_ns) continue;
-      if (now_ns - each.killed_ns <
-          death_patience_ns(least_ns, each.killed_bytes, resident_bytes_of(each.id)))
-        continue;
-      said_that_one_stays_ = true;
-      end_all(
-          fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it", each.id, host_),
-          now_ns);
-      return;
     }
   }
 
@@ -414,7 +249,8 @@ class Guard {
     const std::int64_t wall_us = env_->wall_time_us();
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       if (watched_[index].id == 0 || pending_.size() >= most_pending) continue;
-      pending_.push_back(take_flight_record(*env_, *board_, index, state_of(watched_[index]), reason));
+      pending_.push_back(
+          take_flight_record(*env_, *board_, index, process_of(watched_[index]).state, reason));
       pending_.back().wall_time_us = wall_us;
     }
   }
@@ -432,12 +268,6 @@ class Guard {
     pending_.pop_front();
   }
 
-  struct Suspicion {
-    HangVerdict::Kind kind = HangVerdict::Kind::none;
-    std::vector<std::size_t> indices = {};  // of the culprits
-    bool operator==(const Suspicion&) const = default;
-  };
-
   Env* env_;
   GuardSettings settings_;
   std::unique_ptr<Board> board_;
@@ -445,15 +275,9 @@ class Guard {
   std::unique_ptr<GuardNetwork> network_;  // null: this host has none
   std::string host_;
   std::vector<Watched> watched_;  // by slot
-  std::size_t ended_ = 0;
+  GuardMind mind_;
   std::deque<FlightRecord> pending_;
-  Suspicion suspected_;
-  std::int64_t last_ns_ = 0, last_wall_us_ = 0;
-  std::int64_t distant_look_ns_ = 0;
-  bool distant_may_hang_ = false;
-  std::int64_t anew_ns_ = 0;  // newest Watched::anew_ns of all
-  std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
-  bool told_of_storage_ = false, said_that_one_stays_ = false, said_that_it_cannot_write_ = false;
+  bool said_that_it_cannot_write_ = false;
 };
 
 }  // namespace

@@ -7,8 +7,7 @@
 // On a host that is cut off the daemon of MPI never hears that mpirun has gone, and would stay. The guard
 // ends it behind the last rank: the parent that the ranks had, and nobody else.
 //
-// A guard whose own tick came late (the machine was suspended, or it was stopped) throws its evidence away
-// and begins to count anew.
+// What it decides is the business of GuardMind; here are the board, the processes, the network and the loop.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,13 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "watchdog/guard_mind.h"
 
 namespace holdfast {
 
 struct GuardSettings {
   std::string board;
-  std::int64_t tick_ms = 25;
-  std::int64_t late_ms = 1'000;            // a tick that took so long was no tick
-  std::int64_t kill_patience_ms = 10'000;  // one that does not die of SIGKILL: level 2 (death_patience_ns)
-  std::int64_t storage_quiet_ms = 10'000;  // ranks that wait for storage for so long are told of
+  GuardMindSettings mind = {};
   // A variable that the ranks of a launcher's start have, and the mpirun that it has started, but not MPI's
   // daemons on other hosts. Empty: those are left alone.
   std::string start_variable = {};

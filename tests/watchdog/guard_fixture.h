@@ -31,7 +31,7 @@ class GuardTest : public testing::Test {
 
   GuardTest() : board(Board::open_or_create(env, name, {.slots = 6, .ring_spans = 4}).value()) {
     write_run_directory(board->header(), directory.path());
-    settings = {.board = name, .tick_ms = 5, .late_ms = 2'000, .kill_patience_ms = for_ever_ms};
+    settings = {.board = name, .mind = {.tick_ms = 5, .late_ms = 2'000, .kill_patience_ms = for_ever_ms}};
     settings.on_verdict = [this](int rank, const std::string& sentence) {
       static_cast<void>(env.append_line(directory / "told", fmt::format("{} {}", rank, sentence)).ok());
     };
@@ -116,7 +116,11 @@ class GuardTest : public testing::Test {
   }
   bool soon(const std::function<bool()>& what) { return within(soon_ms, what); }
   bool alive(int number) { return !rank(number).wait_ended(0); }
-  std::string told() { return env.read_text(directory / "told").value(); }  // on_verdict
+  // By on_verdict.
+  std::string told() {
+    const Result<std::string> text = env.read_text(directory / "told");
+    return text.ok() ? *text : "";
+  }
   std::string said() { return env.read_text(directory.path() + "/stderr").value(); }
   std::vector<FlightRecord> flights() {
     const Result<std::vector<FlightRecord>> records = read_flight_records(env, directory.path() + "/flight");

@@ -1,0 +1,267 @@
+#include "watchdog/guard_mind.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/check.h"
+
+namespace holdfast {
+namespace {
+
+using Kind = GuardAction::Kind;
+
+constexpr std::int64_t ms = 1'000'000;
+constexpr std::int64_t silent_ns = 2'000 * ms;  // a rank that waits looks every some milliseconds
+constexpr std::int64_t tell_for_ns = 500 * ms, distant_look_ns = 500 * ms;
+constexpr char stopped = 'T';
+
+}  // namespace
+
+GuardMind::GuardMind(const GuardMindSettings& settings, std::string host, std::size_t slots)
+    : settings_(settings), host_(std::move(host)), watched_(slots) {}
+
+bool GuardMind::begin_tick(std::int64_t now_ns, std::int64_t wall_us) {
+  const std::int64_t passed_ms = (now_ns - now_ns_) / ms;
+  const std::int64_t wall_passed_ms = (wall_us - wall_us_) / 1'000;
+  const std::int64_t limit_ms = settings_.tick_ms + settings_.late_ms;
+  const bool late = std::exchange(ticks_, true) && (passed_ms > limit_ms || wall_passed_ms > limit_ms);
+  now_ns_ = now_ns;
+  wall_us_ = wall_us;
+  // This process had no processor, so the ranks may have had none, either.
+  if (late) begin_anew({});
+  return late;
+}
+
+// Whoever is stopped has done nothing that would excuse it. Without `processes` all begin anew.
+void GuardMind::begin_anew(std::span<const SlotProcess> processes) {
+  anew_ns_ = now_ns_;
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    if (processes.empty() || processes[index].state != stopped) watched_[index].anew_ns = now_ns_;
+  }
+  suspected_ = {};
+}
+
+bool GuardMind::wants_work(std::size_t index, const SlotView& slot) const {
+  const Watched& watched = watched_[index];
+  if (slot.process == 0 || (watched.is_of(slot) && watched.ended)) return false;
+  SignsOfLife life = watched.is_of(slot) ? watched.life : SignsOfLife();
+  life.look_at_board(slot, now_ns_);
+  return life.wants_process_look(slot, now_ns_);
+}
+
+void GuardMind::look_at(std::size_t index, const SlotLook& look) {
+  const SlotView& slot = look.slot;
+  Watched& watched = watched_[index];
+  if (!watched.is_of(slot)) watched = {.id = slot.process, .started_ticks = slot.started_ticks};
+  if (!watched.lives()) return;
+  watched.life.look_at_board(slot, now_ns_);
+  if (look.work.has_value()) watched.life.look_at_process(*look.work, now_ns_);
+  if (!look.ended) return;
+  watched.ended = true;
+  if (slot.left) return;
+  saw_death_ = true;
+  if (slot.phase == Phase::spare) lost_spares_.push_back({.slot = slot, .host = host_});
+  if (watched.killed_ns == 0)
+    dead_ += fmt::format("{}rank {}", dead_.empty() ? "" : ", ", slot.launched_rank);
+}
+
+GuardActions GuardMind::end_look(std::span<const SlotProcess> processes, bool has_peers) {
+  const std::string dead = std::exchange(dead_, {});
+  GuardActions actions = tell_lost_spares(std::exchange(lost_spares_, {}));
+  if (std::exchange(saw_death_, false) && has_peers) told_since_ns_ = now_ns_;
+  if (!dead.empty())
+    actions.push_back({.kind = Kind::take_flight, .text = fmt::format("{} (host {}) died", dead, host_)});
+  if (wants_processes()) {
+    HF_CHECK(processes.size() == watched_.size());
+    ended_ = count_ended();
+    begin_anew(processes);
+  }
+  return actions;
+}
+
+GuardActions GuardMind::tell_lost_spares(std::span<const WatchedRank> spares) {
+  if (spares.empty()) return {};
+  std::string names;
+  for (const WatchedRank& spare : spares) {
+    names +=
+        fmt::format("{}rank {} (host {})", names.empty() ? "" : ", ", spare.slot.launched_rank, spare.host);
+  }
+  return {{.kind = Kind::tell_lost_spares, .rank = spares.front().slot.launched_rank, .text = names}};
+}
+
+std::size_t GuardMind::count_ended() const {
+  return static_cast<std::size_t>(std::ranges::count(watched_, true, &Watched::ended));
+}
+
+bool GuardMind::nobody_left() const {
+  return std::ranges::none_of(watched_, &Watched::lives);
+}
+
+bool GuardMind::may_leave(std::int64_t now_ns) const {
+  return nobody_left() && now_ns - told_since_ns_ > tell_for_ns;
+}
+
+WatchedRank GuardMind::evidence_of(std::size_t index, const SlotView& slot) const {
+  return {.slot = slot,
+          .host = host_,
+          .own_host = true,
+          .ended = watched_[index].ended,
+          .anew_ns = watched_[index].anew_ns};
+}
+
+// Cheap, for the ticks in which there is nothing to see.
+bool GuardMind::own_may_hang(const HostEvidence& evidence) const {
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    if (watched_[index].lives() && may_hang(evidence_of(index, evidence.slots[index]), now_ns_)) return true;
+  }
+  return false;
+}
+
+bool GuardMind::distant_may_hang(const HostEvidence& evidence) const {
+  return std::ranges::any_of(evidence.distant, [&](WatchedRank rank) {
+    rank.anew_ns = anew_ns_;
+    return may_hang(rank, now_ns_);
+  });
+}
+
+bool GuardMind::is_distant_look_due() const {
+  return now_ns_ - distant_look_ns_ > distant_look_ns;
+}
+
+bool GuardMind::wants_distant(const HostEvidence& evidence) const {
+  return distant_may_hang_ || is_distant_look_due() || own_may_hang(evidence);
+}
+
+bool GuardMind::wants_processes(const HostEvidence& evidence) const {
+  if (std::ranges::any_of(watched_, [&](const Watched& each) { return resists(each); })) return true;
+  if (std::ranges::any_of(watched_, &Watched::is_dying)) return false;
+  return own_may_hang(evidence) || (is_distant_look_due() ? distant_may_hang(evidence) : distant_may_hang_);
+}
+
+bool GuardMind::somebody_may_hang(const HostEvidence& evidence) {
+  if (own_may_hang(evidence)) return true;
+  if (is_distant_look_due()) {
+    distant_look_ns_ = now_ns_;
+    distant_may_hang_ = distant_may_hang(evidence);
+  }
+  return distant_may_hang_;
+}
+
+GuardActions GuardMind::judge(const HostEvidence& evidence) {
+  HF_CHECK(evidence.slots.size() == watched_.size());
+  GuardActions actions;
+  look_at_killed(evidence, actions);
+  tell_of_storage(evidence, actions);
+  if (somebody_may_hang(evidence)) {
+    find_hang(evidence, actions);
+  } else {
+    suspected_ = {};
+  }
+  return actions;
+}
+
+// Whether it has been dying for so long that it matters what it still has in memory.
+bool GuardMind::resists(const Watched& watched) const {
+  return !said_that_one_stays_ && watched.killed_ns != 0 && !watched.ended &&
+         now_ns_ - watched.killed_ns >= settings_.kill_patience_ms * ms;
+}
+
+// A process that the system holds, for a device or a dead file system, keeps its peers waiting.
+void GuardMind::look_at_killed(const HostEvidence& evidence, GuardActions& actions) {
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    const Watched& each = watched_[index];
+    if (!resists(each)) continue;
+    HF_CHECK(evidence.processes.size() == watched_.size());
+    if (now_ns_ - each.killed_ns < death_patience_ns(settings_.kill_patience_ms * ms, each.killed_bytes,
+                                                     evidence.processes[index].resident_bytes))
+      continue;
+    said_that_one_stays_ = true;
+    return end_all(
+        fmt::format("process {} (host {}) does not die of SIGKILL: the system holds it", each.id, host_),
+        evidence, actions);
+  }
+}
+
+// Once, until nobody waits so any more.
+void GuardMind::tell_of_storage(const HostEvidence& evidence, GuardActions& actions) {
+  std::vector<WatchedRank> ranks;
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    const SlotView& slot = evidence.slots[index];
+    if (watched_[index].id != 0 && slot.storage_begun_ns != 0) ranks.push_back(evidence_of(index, slot));
+  }
+  const std::string sentence =
+      ranks.empty() ? "" : storage_sentence(ranks, now_ns_, settings_.storage_quiet_ms * ms);
+  if (!sentence.empty() && !told_of_storage_) actions.push_back({.kind = Kind::say, .text = sentence});
+  told_of_storage_ = !ranks.empty() && (told_of_storage_ || !sentence.empty());
+}
+
+void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
+  if (std::ranges::any_of(watched_, &Watched::is_dying)) return;  // one after the other
+  HF_CHECK(evidence.processes.size() == watched_.size());
+  std::vector<WatchedRank> ranks;
+  std::vector<std::size_t> slots;
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    if (watched_[index].id == 0) continue;
+    ranks.push_back(evidence_of(index, evidence.slots[index]));
+    ranks.back().stopped = evidence.processes[index].state == stopped;
+    slots.push_back(index);
+  }
+  for (const WatchedRank& rank : evidence.distant) {
+    ranks.push_back(rank);
+    ranks.back().anew_ns = anew_ns_;
+  }
+  const HangVerdict verdict = find_culprit(ranks, now_ns_, silent_ns);
+  std::vector<HangVerdict::Another> culprits = verdict.others;
+  culprits.insert(culprits.begin(), {.index = verdict.index, .sentence = verdict.sentence});
+  Suspicion suspicion = {.kind = verdict.kind, .indices = {}};
+  for (const HangVerdict::Another& each : culprits) suspicion.indices.push_back(each.index);
+  const bool again = suspicion == suspected_;
+  suspected_ = std::move(suspicion);
+  if (verdict.kind == HangVerdict::Kind::none || !again) return;
+  if (verdict.kind == HangVerdict::Kind::no_sink) return end_all(verdict.sentence, evidence, actions);
+  std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
+  for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
+  end(culprits, evidence, actions);
+}
+
+// What all were at is one record, and told before any of them has gone. `index`: of the slot.
+void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
+                    GuardActions& actions) {
+  std::string sentences;
+  for (const HangVerdict::Another& each : culprits)
+    sentences += fmt::format("{}{}", sentences.empty() ? "" : "; ", each.sentence);
+  if (!culprits.empty()) actions.push_back({.kind = Kind::take_flight, .text = sentences});
+  const auto rank_of = [&](const HangVerdict::Another& each) {
+    return evidence.slots[each.index].launched_rank;
+  };
+  for (const HangVerdict::Another& each : culprits)
+    actions.push_back({.kind = Kind::tell_verdict, .rank = rank_of(each), .text = each.sentence});
+  for (const HangVerdict::Another& each : culprits) {
+    kill(each.index, evidence, actions);
+    actions.push_back({.kind = Kind::say, .text = each.sentence + "; it is ended"});
+    actions.push_back({.kind = Kind::report, .rank = rank_of(each), .text = each.sentence});
+  }
+}
+
+void GuardMind::end_all(const std::string& sentence, const HostEvidence& evidence, GuardActions& actions) {
+  actions.push_back({.kind = Kind::take_flight, .text = sentence});
+  actions.push_back({.kind = Kind::tell_verdict, .rank = -1, .text = sentence});
+  for (std::size_t index = 0; index < watched_.size(); ++index) {
+    if (watched_[index].lives()) kill(index, evidence, actions);
+  }
+  actions.push_back({.kind = Kind::say, .text = sentence + "; all ranks of this host are ended"});
+  actions.push_back({.kind = Kind::report, .rank = -1, .text = sentence});
+}
+
+void GuardMind::kill(std::size_t index, const HostEvidence& evidence, GuardActions& actions) {
+  Watched& watched = watched_[index];
+  if (watched.killed_ns == 0) {
+    watched.killed_ns = now_ns_;
+    watched.killed_bytes = evidence.processes[index].resident_bytes;
+  }
+  actions.push_back({.kind = Kind::kill, .slot = static_cast<std::uint32_t>(index)});
+}
+
+}  // namespace holdfast
