@@ -1,5 +1,5 @@
 // Guards of several hosts, here in one process: what they tell each other comes into the tables that ranks
-// read.
+// read. Over a network in memory, on a clock that the test moves; once over sockets.
 #include "watchdog/guard_network.h"
 
 #include <fmt/core.h>
@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "tests/support/forwarding_env.h"
+#include "tests/support/memory_network.h"
 #include "watchdog/guard_message.h"
 
 namespace holdfast {
@@ -71,10 +73,24 @@ TEST(GuardMessage, EveryDamagedByteIsSeen) {
   EXPECT_FALSE(frame_bytes(std::as_bytes(std::span(strange))).ok());
 }
 
+// A network in memory, and a clock that stands still but for sleeps.
+class QuietEnv final : public ForwardingEnv {
+ public:
+  QuietEnv() : ForwardingEnv(posix_env()) {}
+  Network& network() override { return network_; }
+  std::int64_t monotonic_ns() override { return now_ns_; }
+  void sleep_us(std::int64_t microseconds) override { now_ns_ += 1'000 * microseconds; }
+
+ private:
+  MemoryNetwork network_;
+  std::int64_t now_ns_ = 1'000'000'000'000;
+};
+
 // One host: a board with one rank, and its guard.
 struct TestHost {
-  TestHost(int index, const std::string& mark) : name(fmt::format("holdfast-test-{}-{}", mark, index)) {
-    board = std::move(Board::open_or_create(posix_env(), name, {.slots = 4, .ring_spans = 1})).value();
+  TestHost(Env& own, int index, const std::string& mark)
+      : env(&own), name(fmt::format("holdfast-test-{}-{}", mark, index)) {
+    board = std::move(Board::open_or_create(*env, name, {.slots = 4, .ring_spans = 1})).value();
     board->header().guard_generation = 1;
     BoardSlot& slot = board->slot(0);
     slot.launched_rank = index;
@@ -83,11 +99,12 @@ struct TestHost {
     restart();
   }
   ~TestHost() {
-    HostTable::remove(posix_env(), name);
-    static_cast<void>(posix_env().remove_shared_memory(name).ok());
+    HostTable::remove(*env, name);
+    static_cast<void>(env->remove_shared_memory(name).ok());
   }
-  void restart() { network = std::move(GuardNetwork::begin(posix_env(), *board, name)).value(); }
+  void restart() { network = std::move(GuardNetwork::begin(*env, *board, name)).value(); }
 
+  Env* env;
   std::string name;
   std::unique_ptr<Board> board;
   std::unique_ptr<GuardNetwork> network;
@@ -98,7 +115,7 @@ class GuardNetworkTest : public testing::Test {
  protected:
   void make(int count, std::int64_t silence_ms) {
     const std::string mark = fmt::format("{}-{:016x}", getpid(), posix_env().random_u64());
-    for (int i = 0; i < count; ++i) hosts_.push_back(std::make_unique<TestHost>(i, mark));
+    for (int i = 0; i < count; ++i) hosts_.push_back(std::make_unique<TestHost>(*env_, i, mark));
     HostTableSetup setup{.start = 9, .own_host = 0, .silence_ms = silence_ms, .hosts = {}};
     for (int i = 0; i < count; ++i) {
       const auto port =
@@ -107,41 +124,52 @@ class GuardNetworkTest : public testing::Test {
     }
     for (int i = 0; i < count; ++i) {
       setup.own_host = i;
-      host(i).table = std::move(HostTable::open_or_create(posix_env(), host(i).name, setup)).value();
+      host(i).table = std::move(HostTable::open_or_create(*env_, host(i).name, setup)).value();
     }
   }
   TestHost& host(int index) { return *hosts_[static_cast<std::size_t>(index)]; }
 
+  std::int64_t now_ns() { return env_->monotonic_ns(); }
+
   // Until it is so, or for ten seconds. `asleep`: this guard gets no ticks.
   template <typename Condition>
   bool comes_true(const Condition& condition, int asleep = -1) {
-    const std::int64_t begin_ns = posix_env().monotonic_ns();
-    while (posix_env().monotonic_ns() - begin_ns < 10'000'000'000) {
+    const std::int64_t begin_ns = now_ns();
+    while (now_ns() - begin_ns < 10'000'000'000) {
       for (int i = 0; i < static_cast<int>(hosts_.size()); ++i) {
-        if (i != asleep && host(i).network != nullptr)
-          host(i).network->tick(posix_env().monotonic_ns(), false);
+        if (i != asleep && host(i).network != nullptr) host(i).network->tick(now_ns(), false);
       }
       if (condition()) return true;
-      posix_env().sleep_us(2'000);
+      env_->sleep_us(2'000);
     }
     return false;
   }
   bool all_hear_all() {
     const std::size_t others = hosts_.size() - 1;
-    return std::ranges::all_of(hosts_, [&](const auto& each) {
-      return each->network->distant_ranks(posix_env().monotonic_ns()).size() == others;
-    });
+    return std::ranges::all_of(
+        hosts_, [&](const auto& each) { return each->network->distant_ranks(now_ns()).size() == others; });
   }
 
+  QuietEnv quiet_;
+  Env* env_ = &quiet_;
   std::vector<std::unique_ptr<TestHost>> hosts_;
 };
 
 TEST_F(GuardNetworkTest, EachKnowsTheRanksOfTheOthers) {
   make(3, 5'000);
   EXPECT_TRUE(comes_true([&] { return all_hear_all(); }));
-  const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(posix_env().monotonic_ns());
+  const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(now_ns());
   EXPECT_THAT(ranks, SizeIs(2));
   for (const WatchedRank& rank : ranks) EXPECT_EQ(rank.host, fmt::format("n{}", rank.slot.launched_rank));
+}
+
+TEST_F(GuardNetworkTest, TheyReachEachOtherOverSockets) {
+  env_ = &posix_env();
+  make(3, 600'000);
+  ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
+  host(1).network->ended(read_slot(host(1).board->slot(0)));
+  EXPECT_TRUE(comes_true(
+      [&] { return host(0).table->has_ended(1, 1'001, 5) && host(2).table->has_ended(1, 1'001, 5); }));
 }
 
 TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
@@ -155,7 +183,7 @@ TEST_F(GuardNetworkTest, AnEndIsProofForTheOthers) {
   EXPECT_FALSE(host(0).table->has_ended(2, 1'001, 5)) << "one of another host";
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
   EXPECT_TRUE(comes_true([&] {
-    const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(posix_env().monotonic_ns());
+    const std::vector<WatchedRank> ranks = host(0).network->distant_ranks(now_ns());
     return std::ranges::count(ranks, true, &WatchedRank::ended) == 1 && ranks.size() == 2;
   }));
 }
@@ -187,11 +215,12 @@ TEST_F(GuardNetworkTest, OnlyAHostThatHearsTheFirstIsNotCutOff) {
 TEST_F(GuardNetworkTest, AHostThatFallsSilentAndComesBack) {
   make(3, 700);
   ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
-  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  const std::int64_t begin_ns = now_ns();
   EXPECT_TRUE(comes_true(
       [&] { return host(0).table->silent_since_ns(2) != 0 && host(1).table->silent_since_ns(2) != 0; },
       /*asleep=*/2));
-  EXPECT_GE(posix_env().monotonic_ns() - begin_ns, 500'000'000);
+  EXPECT_GE(now_ns() - begin_ns, 600'000'000) << "it said something at most 0.1 s before";
+  EXPECT_LE(now_ns() - begin_ns, 710'000'000);
   EXPECT_LE(host(0).table->silent_since_ns(2), begin_ns);
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0);
   EXPECT_FALSE(host(0).table->has_ended(2, 1'002, 5)) << "silence is no proof";
@@ -203,8 +232,8 @@ TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
   make(3, 1'500);
   ASSERT_TRUE(comes_true([&] { return all_hear_all(); }));
   host(1).network.reset();
-  const std::int64_t until_ns = posix_env().monotonic_ns() + 2'500'000'000;
-  EXPECT_TRUE(comes_true([&] { return posix_env().monotonic_ns() > until_ns; }));
+  const std::int64_t until_ns = now_ns() + 2'500'000'000;
+  EXPECT_TRUE(comes_true([&] { return now_ns() > until_ns; }));
   EXPECT_EQ(host(0).table->silent_since_ns(1), 0)
       << "it closed its connections: it ended, and is not out of reach";
   host(1).board->header().guard_generation = 2;
@@ -217,10 +246,10 @@ TEST_F(GuardNetworkTest, AGuardThatFollowsIsFoundWhereverItListens) {
 
 TEST_F(GuardNetworkTest, WithoutATableNothingHappens) {
   const std::string mark = fmt::format("{}-{:016x}", getpid(), posix_env().random_u64());
-  TestHost alone(0, mark);
-  alone.network->tick(posix_env().monotonic_ns(), false);
+  TestHost alone(*env_, 0, mark);
+  alone.network->tick(now_ns(), false);
   alone.network->ended(read_slot(alone.board->slot(0)));
-  EXPECT_TRUE(alone.network->distant_ranks(posix_env().monotonic_ns()).empty());
+  EXPECT_TRUE(alone.network->distant_ranks(now_ns()).empty());
 }
 
 }  // namespace
