@@ -154,6 +154,7 @@ Result<std::vector<ShardCopy>> plan_copies(const std::vector<ShardSpec>& existin
   for (std::size_t i = 0; i < existing.size(); ++i) {
     const ShardSpec& spec = existing[i];
     HF_TRY_VOID(check_range(spec));
+    if (spec.element_count() == 0) continue;  // nothing is to be had of it
     pieces[key_of(spec)].push_back(
         {.first = spec.first_element(), .end = spec.first_element() + spec.element_count(), .index = i});
   }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "runtime/core/random.h"
 
 namespace holdfast {
@@ -164,6 +166,98 @@ TEST(PlanCopies, EveryWantedElementComesOnceFromItself) {
     }
     ASSERT_TRUE(std::ranges::all_of(written, [](int times) { return times == 1; }));
   }
+}
+
+// An inventory: two tensors, whole or in slices, of which pieces exist and are wanted; empty ones, too.
+class RandomPieces {
+ public:
+  explicit RandomPieces(unsigned seed) : random_(seed) {}
+  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
+  void begin_inventory() {
+    for (Tensor& tensor : tensors_) {
+      tensor.slices = 1 + static_cast<std::uint32_t>(below(2));
+      tensor.slice_elements = below(4) == 0 ? 0 : below(3 * block_elements) + 1;
+    }
+  }
+  std::vector<ShardSpec> pieces(std::uint64_t most) {
+    std::vector<ShardSpec> pieces(below(most + 1));
+    std::ranges::generate(pieces, [this] { return one(); });
+    return pieces;
+  }
+
+ private:
+  struct Tensor {
+    std::uint32_t slices = 1;
+    std::uint64_t slice_elements = 0;
+  };
+  ShardSpec one() {
+    const std::size_t which = below(tensors_.size());
+    const Tensor& tensor = tensors_[which];
+    ShardSpec spec = piece(which == 0 ? "t" : "u", tensor.slice_elements * tensor.slices, 0, 0);
+    spec.kind = below(4) == 0 ? "moment1" : "weight";
+    spec.slices = tensor.slices;
+    spec.slice = static_cast<std::uint32_t>(below(tensor.slices));
+    spec.first_block = below(spec.slice_blocks() + 1);
+    spec.block_count = below(spec.slice_blocks() - spec.first_block + 1);
+    return spec;
+  }
+  std::mt19937 random_;
+  std::array<Tensor, 2> tensors_;
+};
+
+bool exists(const std::vector<ShardSpec>& existing, const ShardSpec& wanted, std::uint64_t block) {
+  return std::ranges::any_of(existing, [&](const ShardSpec& piece) {
+    return piece.tensor == wanted.tensor && piece.kind == wanted.kind && piece.slice == wanted.slice &&
+           piece.first_block <= block && block < piece.first_block + piece.block_count;
+  });
+}
+
+bool all_exists(const std::vector<ShardSpec>& existing, const std::vector<ShardSpec>& wanted) {
+  return std::ranges::all_of(wanted, [&](const ShardSpec& spec) {
+    for (std::uint64_t block = spec.first_block; block < spec.first_block + spec.block_count; ++block)
+      if (!exists(existing, spec, block)) return false;
+    return true;
+  });
+}
+
+// Checks that the copies of each wanted piece follow each other from its begin to its end, each from where
+// the same elements of the same tensor are.
+void expect_each_once(const std::vector<ShardCopy>& copies, const std::vector<ShardSpec>& existing,
+                      const std::vector<ShardSpec>& wanted) {
+  std::vector<std::uint64_t> written(wanted.size());
+  for (const ShardCopy& copy : copies) {
+    const ShardSpec& source = existing[copy.existing_index];
+    const ShardSpec& target = wanted[copy.wanted_index];
+    ASSERT_EQ(source.tensor + source.kind, target.tensor + target.kind);
+    ASSERT_EQ(source.slice, target.slice);
+    ASSERT_GT(copy.element_count, 0u);
+    ASSERT_EQ(copy.wanted_offset, written[copy.wanted_index]);
+    ASSERT_EQ(source.first_element() + copy.existing_offset, target.first_element() + copy.wanted_offset);
+    ASSERT_LE(copy.existing_offset + copy.element_count, source.element_count());
+    written[copy.wanted_index] += copy.element_count;
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) ASSERT_EQ(written[i], wanted[i].element_count());
+}
+
+TEST(PlanCopies, SucceedsExactlyWhereEverythingWantedExists) {
+  constexpr int inventories = 100'000;
+  RandomPieces random(20261124);
+  int planned = 0;
+  for (int i = 0; i < inventories; ++i) {
+    random.begin_inventory();
+    const std::vector<ShardSpec> existing = random.pieces(8), wanted = random.pieces(3);
+    const auto plan = plan_copies(existing, wanted);
+    ASSERT_EQ(plan.ok(), all_exists(existing, wanted)) << "inventory " << i;
+    if (!plan.ok()) {
+      ASSERT_EQ(plan.error().code, ExitCode::checkpoint);
+      continue;
+    }
+    ++planned;
+    expect_each_once(*plan, existing, wanted);
+    if (testing::Test::HasFatalFailure()) FAIL() << "inventory " << i;
+  }
+  EXPECT_GT(planned, inventories / 5);
+  EXPECT_LT(planned, inventories - inventories / 5);
 }
 
 }  // namespace
