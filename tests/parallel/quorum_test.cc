@@ -49,5 +49,40 @@ TEST(Quorum, NeverGoesOnTwice) {
   }
 }
 
+// What each launched rank is in one enumeration: on one of two sides that do not hear each other, out of
+// reach of both, or dead. Of the dead each side knows any part.
+enum class Fate : std::uint8_t { one, other, elsewhere, dead, dead_for_one, dead_for_other, dead_for_both };
+constexpr unsigned fates = 7;
+
+// Whatever is out of reach and whoever has died, never do two sides both go on, however little of the dead
+// the one knows that the other knows.
+TEST(Quorum, NeverGoesOnTwiceWithUnequalKnowledgeOfTheDead) {
+  std::uint64_t pairs = 0, one_goes_on = 0;
+  for (unsigned ranks = 2; ranks <= 6; ++ranks) {
+    unsigned combinations = 1;
+    for (unsigned rank = 0; rank < ranks; ++rank) combinations *= fates;
+    for (unsigned number = 0; number < combinations; ++number) {
+      QuorumFacts one, other;
+      unsigned rest = number;
+      for (int rank = 0; rank < static_cast<int>(ranks); ++rank, rest /= fates) {
+        const Fate fate{static_cast<std::uint8_t>(rest % fates)};
+        one.before.push_back(rank);
+        other.before.push_back(rank);
+        if (fate == Fate::one) one.left.push_back(rank);
+        if (fate == Fate::other) other.left.push_back(rank);
+        if (fate == Fate::dead_for_one || fate == Fate::dead_for_both) one.dead.push_back(rank);
+        if (fate == Fate::dead_for_other || fate == Fate::dead_for_both) other.dead.push_back(rank);
+      }
+      if (one.left.empty() || other.left.empty()) continue;
+      const bool first = has_quorum(one), second = has_quorum(other);
+      ASSERT_FALSE(first && second) << ranks << " ranks, number " << number;
+      ++pairs;
+      one_goes_on += first || second ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(pairs, 44'814U);
+  EXPECT_GT(one_goes_on, pairs / 8);
+}
+
 }  // namespace
 }  // namespace holdfast
