@@ -26,6 +26,7 @@ Reading read_with_python(const std::string& checkpoint) {
                   HF_SOURCE_DIR, checkpoint);
   std::FILE* const pipe = popen(command.c_str(), "r");
   Reading reading;
+  if (pipe == nullptr) return {.exit_status = -1, .text = "no process could be started"};
   std::array<char, 4096> buffer{};
   for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
     reading.text.append(buffer.data(), got);
