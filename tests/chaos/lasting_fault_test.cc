@@ -10,6 +10,7 @@
 #include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/fifo.h"
 #include "runtime/core/mounts.h"
+#include "tests/support/skip.h"
 
 namespace holdfast {
 namespace {
@@ -94,8 +95,8 @@ TEST_F(LastingFaultTest, OutputThatNobodyReadsIsAFullPipeUntilItIsReadAgain) {
 }
 
 TEST_F(LastingFaultTest, AStalledDiskTakesNoWriteUntilItResumes) {
-  if (const std::string reason = StallingDisk::why_not(env_); !reason.empty()) GTEST_SKIP() << reason;
-  if (const Result<void> own = posix_mounts().begin_own(); !own.ok()) GTEST_SKIP() << own.error().message;
+  if (const std::string reason = StallingDisk::why_not(env_); !reason.empty()) HF_SKIP_OUTSIDE_CI(reason);
+  if (const Result<void> own = posix_mounts().begin_own(); !own.ok()) HF_SKIP_OUTSIDE_CI(own.error().message);
   const std::string directory = folder_ + "/run";
   {
     Result<std::unique_ptr<StallingDisk>> disk =

@@ -157,7 +157,7 @@ class BitsTest(unittest.TestCase):
         start = run.start(2, faults=harness.slow_steps(14, count=30))
         self.assertTrue(start.wait_for_step(12) and start.wait_for_checkpoint(10), start.tail())
         start.signal(signal.SIGTERM)
-        self.assertNotEqual(start.wait(20), 0)
+        start.expect_failure(20)
         harness.expect_no_processes(run)
         self.assertGreaterEqual(harness.expect_whole_checkpoints(run, 10), 10)
         run.start(3).expect_exit(0)

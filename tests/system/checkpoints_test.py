@@ -3,6 +3,7 @@ and computed by foreign_model.py, which shares nothing with holdfast."""
 import json
 import re
 import shutil
+import signal
 import struct
 import unittest
 
@@ -164,7 +165,7 @@ class CheckpointsTest(unittest.TestCase):
         early, late = run.checkpoints()
         old = harness.program_output("digest", early)
         back = [f"--run.resume={early}", "--optimizer.learning_rate=1e-4"]
-        run.start(overrides=back, faults="step.before_vote@2=kill").wait()
+        run.start(overrides=back, faults="step.before_vote@2=kill").expect_exit(-signal.SIGKILL)
         found = json_of("inspect", run.directory)
         self.assertEqual((found["step"], found["generation"]), (3, 0))
         self.assertEqual([(entry["step"], entry["discarded"]) for entry in found["checkpoints"]], [(3, False), (6, True)])

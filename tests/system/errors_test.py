@@ -382,7 +382,7 @@ class Errors(unittest.TestCase):
         self.expect(subprocess.CompletedProcess(start.args, start.returncode, output))
 
     @harness.full
-    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
+    @harness.needs(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_launch_undying(self):
         """The first process of a namespace, which nobody in there can kill, is one of an earlier start."""
         token = "0123456789abcdef"
@@ -727,11 +727,11 @@ class Errors(unittest.TestCase):
     def in_namespace(self, mounting, script, as_root=True):
         """Runs it with mounts of its own, which go with the namespace."""
         if shutil.which("unshare") is None:
-            self.skipTest("there is no unshare to mount anything with")
+            harness.skip("there is no unshare to mount anything with")
         outcome = self.start(["unshare", "--mount", *(["--map-root-user"] if as_root else []), "sh", "-c",
                               f"{{ {mounting}; }} || exit 99\n{script}"], self.folder)
         if outcome.returncode == 99 or outcome.stdout.startswith("unshare:"):
-            self.skipTest(f"nothing can be mounted here: {outcome.stdout.strip()}")
+            harness.skip(f"nothing can be mounted here: {outcome.stdout.strip()}")
         return outcome
 
     def on_small_disk(self, script):
@@ -1147,7 +1147,7 @@ class Errors(unittest.TestCase):
     def test_tensor_group_across_hosts(self):
         """Each rank as if on a machine of its own, by a namespace for the host's name."""
         if self.start(["sh", "-c", "unshare --uts true"], self.folder).returncode != 0:
-            self.skipTest("the system gives no namespace for another host name")
+            harness.skip("the system gives no namespace for another host name")
         command = 'hostname node-$OMPI_COMM_WORLD_RANK && exec "$0" train run.toml --parallel.tensor=2'
         self.expect(self.start([MPIRUN, "-np", "2", "unshare", "--uts", "sh", "-c", command, PROGRAM], self.folder))
 

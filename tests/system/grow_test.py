@@ -3,7 +3,6 @@ again, and the bits are those of the run that nothing disturbed. Copies of the m
 two that share layers; a death right after, of the new rank too; a death while they grow; beside spares. The run stands still only
 when the new ranks are ready.
 """
-import json
 import shutil
 import signal
 import unittest
@@ -21,8 +20,6 @@ class GrowTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scene = harness.Scene(steps=STEPS)
         cls.addClassCleanup(cls.scene.close)
-        cls.points = cls.scene.directory / "points.jsonl"
-        cls.scene.environment["HOLDFAST_FAULTS_LOG"] = str(cls.points)
         cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
 
     def start(self, name, ranks, *options, faults="", after="0s"):
@@ -41,10 +38,12 @@ class GrowTest(unittest.TestCase):
                                            "the run did not grow", start.tail), start.tail())
         return self.growths()[-1]
 
-    def check_end(self, start):
-        start.wait(SETTLE_S)
+    def check_end(self, start, codes=(0,)):
+        code = start.wait(SETTLE_S)
         run = self.run_
         self.assertEqual(run.status()["state"], "finished", start.tail())
+        self.assertIn(code, (*codes, harness.STAYED_BEHIND), start.tail())
+        start.expect_faults()
         self.assertEqual(run.digest(), self.reference, start.tail())
         self.assertEqual({event["step"] for event in run.events("step")}, set(range(1, STEPS + 1)))
         self.assertEqual(len(run.events("start")), 1, "nobody was started again")
@@ -102,15 +101,21 @@ class GrowTest(unittest.TestCase):
     @harness.full
     def test_a_death_while_they_grow(self):
         """The run recovers in place or, where MPI is at the moment that it cannot leave, ends for the next start; it never hangs."""
+        ended = 0
         for point, victim in (("grow.begin", 1), ("grow.begin", 0), ("grow.after_spawn", 0), ("grow.after_spawn", 1),
                               ("grow.before_load", 3)):
             with self.subTest(point=point, victim=victim):
                 faults = f"step.begin@5:2=kill,{point}:{victim}=kill"
                 start = self.start(f"{point}-{victim}", 3, RAM, "--elastic.recovery_timeout=8s", faults=faults)
                 start.wait(SETTLE_S)
-                if not self.run_.finished():
-                    self.run_.start(3, "ft", [RAM]).wait(SETTLE_S)
-                self.check_end(start)
+                if self.run_.finished():
+                    self.check_end(start)
+                    continue
+                ended += 1
+                start.expect_faults()
+                self.run_.start(3, "ft", [RAM]).expect_exit(0, SETTLE_S)
+                self.assertEqual(self.run_.digest(), self.reference, start.tail())
+        self.assertLessEqual(ended, 1, "a moment of some milliseconds is met seldom")
 
     def test_steps_go_on_while_a_new_rank_prepares(self):
         slow = harness.slow_steps(6, count=6)
@@ -136,8 +141,7 @@ class GrowTest(unittest.TestCase):
 
     def prepares(self, start):
         """Returns the processes of this start that are new ranks and prepare themselves."""
-        told = [json.loads(line) for line in self.points.read_text().splitlines()] if self.points.exists() else []
-        return {each["process"] for each in told if each["point"] == "grow.prepare"} & set(start.ranks())
+        return {each["process"] for each in start.passed_points() if each["point"] == "grow.prepare"} & set(start.ranks())
 
     def test_a_death_while_a_new_rank_prepares(self):
         """A rank dies that goes on, then the one that started the new rank, then the new rank itself."""
@@ -174,7 +178,7 @@ class GrowTest(unittest.TestCase):
         start.wait(SETTLE_S)
         self.assertIn("no new ranks", start.output())
         self.assertFalse(self.growths())
-        self.check_end(start)
+        self.check_end(start, codes=(0, 183))  # mpirun counts a start that failed as its own failure
 
 
 if __name__ == "__main__":

@@ -137,7 +137,9 @@ def torment(scene, seed, points, story):
         if run.finished():  # before its time came, or in spite of it
             kills += 1 if killed or run.events("recovery") else 0
             break
-        if not killed and not kill.fault:
+        if kill.fault:
+            start.expect_faults()
+        elif not killed:
             raise AssertionError(f"nobody was killed, but the exit code is {code}\n{start.tail()}")
         kills += 1
         newest = check_after_kill(run, newest)

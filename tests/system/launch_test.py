@@ -151,8 +151,13 @@ class LaunchTest(unittest.TestCase):
             for pid in ranks:
                 harness.kill(pid, number)
         # mpirun may stay behind when all die at once.
-        self.assertRegex(self.expect_finished(start, restarts=1),
-                         rf"all {RANKS} ranks died(; mpirun went on for 5 s behind the end of its ranks)?; starting again")
+        self.expect_end_of_start(start.run, self.expect_finished(start, restarts=1), rf"all {RANKS} ranks died(; mpirun [^)]*?)?; starting again")
+
+    def expect_end_of_start(self, run, output, expression):
+        """The launcher said how a start ended, and in the first group that mpirun stayed behind, which is counted."""
+        self.assertRegex(output, expression)
+        for said in filter(None, re.findall(expression, output)):
+            harness.note_behind(run, said)
 
     @harness.full
     def test_mpirun_stopped(self):
@@ -237,7 +242,8 @@ class LaunchTest(unittest.TestCase):
         start = self.launch("--checkpoint.ram_every_steps=0", "--checkpoint.every_steps=1000", ranks=1,
                             faults="step.begin@12=segv")
         output = self.expect_end(start, 76)
-        self.assertRegex(output, r"3 starts in a row ended behind step 1[01] in the same way \(rank 0 \(host \S+\) died(; mpirun [^)]*)?\)")
+        self.expect_end_of_start(start.run, output,
+                                 r"3 starts in a row ended behind step 1[01] in the same way \(rank 0 \(host \S+\) died(; mpirun [^)]*)?\)")
         self.assertEqual(output.count("starting again"), 2, output)
 
     # Stops
@@ -312,7 +318,7 @@ class LaunchTest(unittest.TestCase):
             harness.kill(pid, signal.SIGKILL)
         return down
 
-    @unittest.skipUnless(can_unshare_host_names(), "the system gives no namespace for another host name")
+    @harness.needs(can_unshare_host_names(), "the system gives no namespace for another host name")
     def test_lost_host(self):
         """The run shrinks to the hosts that are left."""
         start = self.launch(options=[HOSTS], faults=harness.slow_steps(14))
@@ -327,7 +333,7 @@ class LaunchTest(unittest.TestCase):
         left = before[-1]["ranks_after"] if before else 4
         self.assertEqual((event["level"], event["ranks_before"], event["ranks_after"]), (2, left, 2))
 
-    @unittest.skipUnless(can_unshare_host_names(), "the system gives no namespace for another host name")
+    @harness.needs(can_unshare_host_names(), "the system gives no namespace for another host name")
     def test_lost_host_comes_back(self):
         """The run may not shrink, so it waits. A stop reaches ranks that this host cannot signal."""
         start = self.launch("--elastic.min_data_parallel=4", "--parallel.data=4", options=[HOSTS], faults=harness.slow_steps(10, count=30))
@@ -343,7 +349,7 @@ class LaunchTest(unittest.TestCase):
         again.expect_exit(0)
         self.assertEqual(start.run.digest(), self.reference)
 
-    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
+    @harness.needs(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_process_1(self):
         run = self.scene.run("process-1", OPTIONS)
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *launch_words(run)]

@@ -66,8 +66,8 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.status()["state"], "finished")
 
     def test_nobody_hears_what_it_says(self):
-        """The run goes on, alone and under mpirun, which then has an exit code of its own, and which ends the ranks when what
-        it writes to was a pipe: that is for holdfast launch to mend."""
+        """The run goes on, alone and under mpirun. Where what mpirun writes to was a pipe it ends the ranks: that is for holdfast
+        launch to mend."""
         reference = harness.reference_digest(self.scene)
         for launcher, ranks in (("alone", 1), ("ft", 2)):
             for number, what in enumerate(harness.to_nobody([])):
@@ -77,7 +77,7 @@ class MpirunTest(unittest.TestCase):
                     run = self.scene.run(f"nobody-{launcher}-{number}", ["--log.every_steps=1"])
                     words = harness.command(launcher, ranks) + run.train_arguments()
                     start = run.start_command(harness.to_nobody(words)[what])
-                    self.assertTrue(start.wait() == 0 or launcher == "ft", start.tail())
+                    start.expect_exit(0)
                     harness.expect_no_processes(run)
                     self.assertEqual(run.status()["state"], "finished", start.tail())
                     self.assertEqual(run.digest(), reference)
@@ -102,7 +102,7 @@ class MpirunTest(unittest.TestCase):
         self.assertEqual(run.status()["state"], "finished")
 
     @harness.full
-    @unittest.skipUnless(can_pretend_hosts(), "the system gives no namespace for another host name")
+    @harness.needs(can_pretend_hosts(), "the system gives no namespace for another host name")
     def test_scattered_hosts(self):
         """Pipelines stay together on a host, wherever mpirun put their ranks; the bits know nothing of it."""
         alone = self.scene.run("one-rank")
@@ -114,7 +114,7 @@ class MpirunTest(unittest.TestCase):
         readers = sorted(path.name for path in run.directory.glob("ledger-*.jsonl"))
         self.assertEqual(readers, ["ledger-00000.jsonl", "ledger-00001.jsonl"], "who reads samples is a first stage")
 
-    @unittest.skipUnless(can_pretend_hosts(), "the system gives no namespace for another host name")
+    @harness.needs(can_pretend_hosts(), "the system gives no namespace for another host name")
     def test_a_rate_is_measured_once_on_a_machine(self):
         """Another start there goes by what the run has recorded; one elsewhere, or of other ranks, measures. Slow steps
         never beat a rate that was measured while the machine was busy, which would take back its record."""
@@ -243,7 +243,7 @@ class MpirunTest(unittest.TestCase):
                     self.assertRegex(start.output(), r"recovery: lost rank 1 \(host .*\)")
                     harness.expect_no_processes(run)
                     continue
-                self.assertNotEqual(start.wait(AT_ONCE_S), 0)
+                start.expect_failure(AT_ONCE_S)
                 self.assertRegex(start.output(), r"(?i)rank 1\b")
                 harness.expect_no_processes(run)
                 self.expect_goes_on(run)
@@ -273,7 +273,7 @@ class MpirunTest(unittest.TestCase):
                 others = set(start.ranks()) - {start.rank_pid(victim)}
                 harness.kill(start.rank_pid(victim), signal.SIGKILL)
                 if launcher == "plain":
-                    self.assertNotEqual(start.wait(AT_ONCE_S), 0)
+                    start.expect_failure(AT_ONCE_S)
                 else:
                     self.assertTrue(start.wait_for_step(run.last_step() + 7), start.tail())
                     self.assertEqual(set(start.ranks()), others, "the same processes go on")

@@ -220,7 +220,7 @@ class WatchdogTest(unittest.TestCase):
         self.expect_healed(start, [2])
 
     @harness.full
-    @unittest.skipUnless(harness.can_unshare_pids(), "the system gives no process namespace")
+    @harness.needs(harness.can_unshare_pids(), "the system gives no process namespace")
     def test_a_container_with_the_same_shared_memory(self):
         """In there the run's processes cannot be seen, and their board is in use all the same."""
         other = self.scene.run("in-a-container")
