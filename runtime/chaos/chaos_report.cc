@@ -54,6 +54,7 @@ Json json_of(const ChaosRun& run) {
           {"tensor", run.plan.layout.tensor},
           {"spares", run.plan.layout.spares},
           {"launches", run.launches.size()},
+          {"ended_truthfully", run.ended_truthfully},
           {"lost_steps", run.ledger.lost_steps},
           {"effective_training_time", run.ledger.effective_ratio()},
           {"duration_ms", run.duration_ms},
@@ -79,6 +80,8 @@ std::string facts_section(const ChaosHeader& header, const ChaosSummary& summary
   text += fact("Runs", std::to_string(summary.runs), fmt::format("{} with the right bits", summary.right));
   text += fact("Faults", std::to_string(summary.faults), fmt::format("{} of them kills", summary.kills));
   text += fact("During recovery", std::to_string(summary.in_recovery), "of the faults");
+  text += fact("Ended truthfully", std::to_string(summary.ended_truthfully),
+               fmt::format("of {} launches; {} more were killed", summary.launches, summary.launched_again));
   if (summary.hangs > 0)
     text += fact("Right culprit",
                  fmt::format("{} of {}", summary.count_of(NamedRank::right), summary.judged_hangs()),
@@ -162,6 +165,9 @@ std::string chaos_json(const ChaosHeader& header, std::span<const ChaosRun> runs
                {"undisturbed", header.digest}};
   json["runs"] = summary.runs;
   json["right"] = summary.right;
+  json["launches"] = {{"all", summary.launches},
+                      {"launched_again", summary.launched_again},
+                      {"ended_truthfully", summary.ended_truthfully}};
   json["injected"] = summary.faults;
   json["kills"] = summary.kills;
   json["in_recovery"] = summary.in_recovery;

@@ -162,12 +162,12 @@ class Executor {
     const ChaosLaunch& launch = run_.launches.back();
     if (!run_.wrong.empty()) return false;
     if (job_ended_) return true;
-    if (!launch.killed && launch.exit_code == static_cast<int>(ExitCode::done)) return false;
-    const bool full = disk_was_full_ && launch.exit_code == static_cast<int>(ExitCode::checkpoint) &&
-                      launch.last_words.find("the disk is full") != std::string::npos;
-    const bool told =
-        full || (launch.exit_code == static_cast<int>(ExitCode::communication) && !launch.last_words.empty());
-    if (!launch.killed && told && ++ended_truthfully_ <= launches_after_end) return true;
+    const LaunchEnd end = end_of(launch, disk_was_full_);
+    if (end == LaunchEnd::done) return false;
+    if (end == LaunchEnd::ended_truthfully && run_.ended_truthfully < launches_after_end) {
+      ++run_.ended_truthfully;
+      return true;
+    }
     run_.wrong = fmt::format("it ended with {} {}: {}", launch.killed ? "signal" : "exit code",
                              launch.exit_code, launch.last_words);
     return false;
@@ -390,7 +390,6 @@ class Executor {
   std::optional<LastingFault> lasting_;          // while there is one, nothing else is done to the run
   bool disk_was_full_ = false;                   // in this launch
   Result<void> trouble_;                         // that keeps the campaign from going on
-  std::int64_t ended_truthfully_ = 0;
   bool job_ended_ = false;
   std::set<std::ptrdiff_t> slow_noted_;  // injections
 };
@@ -426,6 +425,22 @@ std::vector<std::string> launch_words(const ChaosSetup& setup, const ChaosPlan& 
   words.push_back(fmt::format("--elastic.spares={}", layout.spares));
   if (!plan.saving.empty()) words.push_back(plan.saving);
   return words;
+}
+
+LaunchEnd end_of(const ChaosLaunch& launch, bool disk_was_full) {
+  if (launch.killed) return LaunchEnd::wrong;
+  switch (static_cast<ExitCode>(launch.exit_code)) {
+    case ExitCode::done:
+      return LaunchEnd::done;
+    case ExitCode::communication:
+      return launch.last_words.empty() ? LaunchEnd::wrong : LaunchEnd::ended_truthfully;
+    case ExitCode::checkpoint: {
+      const bool says_so = launch.last_words.find("the disk is full") != std::string::npos;
+      return disk_was_full && says_so ? LaunchEnd::ended_truthfully : LaunchEnd::wrong;
+    }
+    default:
+      return LaunchEnd::wrong;
+  }
 }
 
 Result<ChaosRun> run_chaos(Env& env, const ChaosSetup& setup, const ChaosPlan& plan,

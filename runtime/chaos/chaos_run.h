@@ -59,11 +59,23 @@ struct ChaosLaunch {
   std::string last_words = {};  // the end of what it printed
 };
 
+// Says what a launch that has ended means for its run.
+enum class LaunchEnd : std::uint8_t {
+  done,
+  ended_truthfully,  // it gave up and says why, and another launch goes on
+  wrong,             // no fault of the campaign explains it
+};
+// `disk_was_full`: for a while in this launch. Exit code 76 explains itself by words, and 5 by those of a
+// disk that was full. Any other end is wrong whatever was done to the run: so is code 3, because what fitted
+// before a fault must fit after it.
+LaunchEnd end_of(const ChaosLaunch& launch, bool disk_was_full);
+
 struct ChaosRun {
   ChaosPlan plan;
   std::string directory = {};
   std::vector<ChaosInjected> injected = {};  // in the order of time
   std::vector<ChaosLaunch> launches = {};
+  std::int64_t ended_truthfully = 0;       // of the launches, and another one followed
   std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
   FaultLedger ledger = {};
   std::vector<WorkLoss> losses = {};  // in the order of time

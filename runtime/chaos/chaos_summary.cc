@@ -110,6 +110,13 @@ void add_fault(ChaosSummary& summary, const JudgedFault& judged) {
     add_time(summary, "fault to next step, launch", judged.mend_ms);
 }
 
+std::string sentence_of_launches(const ChaosSummary& summary) {
+  return fmt::format(
+      "{} launch{} of {} run{}: {} after the launcher was killed, {} after a run that ended truthfully",
+      summary.launches, summary.launches == 1 ? "" : "es", summary.runs, summary.runs == 1 ? "" : "s",
+      summary.launched_again, summary.ended_truthfully);
+}
+
 std::string sentence_of_hangs(const ChaosSummary& summary) {
   const std::int64_t right = summary.count_of(NamedRank::right);
   std::string text =
@@ -160,6 +167,10 @@ ChaosSummary summarize(std::span<const ChaosRun> runs) {
   for (const ChaosRun& run : runs) {
     ++summary.runs;
     summary.right += run.wrong.empty() ? 1 : 0;
+    const std::int64_t launches = std::ssize(run.launches);
+    summary.launches += launches;
+    summary.ended_truthfully += run.ended_truthfully;
+    if (launches > 0) summary.launched_again += launches - 1 - run.ended_truthfully;
     summary.lost_steps += run.ledger.lost_steps;
     summary.costs.add(run);
     for (const JudgedFault& judged : judge(run)) add_fault(summary, judged);
@@ -190,6 +201,7 @@ std::string to_text(const ChaosSummary& summary) {
                         times.values_ms.size(), times.percentile(0.5), times.percentile(0.9),
                         times.percentile(0.99), times.percentile(1.0));
   }
+  text += "\n\n" + sentence_of_launches(summary);
   if (summary.hangs > 0) text += "\n\n" + sentence_of_hangs(summary);
   if (summary.costs.losses > 0) text += "\n\n" + to_text(summary.costs);
   return text + "\n";

@@ -54,6 +54,9 @@ struct ChaosDistribution {
 
 struct ChaosSummary {
   std::int64_t runs = 0, right = 0;
+  // By the campaign: all launches, those after it had killed the launcher, and those after a run had ended
+  // truthfully.
+  std::int64_t launches = 0, launched_again = 0, ended_truthfully = 0;
   std::int64_t faults = 0;                           // injected
   std::int64_t in_recovery = 0;                      // of them
   std::int64_t kills = 0;                            // by signal 9, of ranks, mpirun and launchers

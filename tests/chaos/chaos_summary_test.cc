@@ -75,6 +75,43 @@ TEST(ChaosSummary, Outcomes) {
   EXPECT_EQ(judge(wrong).front().outcome, ChaosOutcome::wrong);
 }
 
+// A run that ends by itself explains itself, or it is wrong, whatever was done to it.
+TEST(ChaosLaunches, EndTruthfullyOrWrongly) {
+  const auto end = [](ExitCode code, const char* words, bool disk_was_full = false) {
+    return end_of({.exit_code = static_cast<int>(code), .last_words = words}, disk_was_full);
+  };
+  const char* const full = "step 9 could not be saved: the disk is full";
+  EXPECT_EQ(end(ExitCode::done, ""), LaunchEnd::done);
+  EXPECT_EQ(end(ExitCode::communication, "1 rank is left"), LaunchEnd::ended_truthfully);
+  EXPECT_EQ(end(ExitCode::communication, ""), LaunchEnd::wrong) << "it says nothing";
+  EXPECT_EQ(end(ExitCode::checkpoint, full, true), LaunchEnd::ended_truthfully);
+  EXPECT_EQ(end(ExitCode::checkpoint, full, false), LaunchEnd::wrong) << "it was not";
+  EXPECT_EQ(end(ExitCode::checkpoint, "the manifest is damaged", true), LaunchEnd::wrong);
+  for (const bool disk_was_full : {false, true}) {
+    for (const ExitCode code : {ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::numerics,
+                                ExitCode::saved, ExitCode{134}})
+      EXPECT_EQ(end(code, full, disk_was_full), LaunchEnd::wrong) << static_cast<int>(code);
+  }
+  EXPECT_EQ(end_of({.killed = true, .exit_code = 9, .last_words = "words"}, false), LaunchEnd::wrong);
+}
+
+TEST(ChaosLaunches, AreCountedByWhyAnotherOneFollowed) {
+  std::vector<ChaosRun> runs(3, run_with(ChaosFault::kill, 10 * second, {}));
+  runs[1].launches.resize(4);  // two launchers were killed, and it ended truthfully once
+  runs[1].ended_truthfully = 1;
+  runs[2].launches.clear();  // it could not be started
+  const ChaosSummary summary = summarize(runs);
+  EXPECT_EQ(summary.launches, 5);
+  EXPECT_EQ(summary.launched_again, 2);
+  EXPECT_EQ(summary.ended_truthfully, 1);
+  EXPECT_THAT(to_text(summary), HasSubstr("5 launches of 3 runs: 2 after the launcher was killed, 1 after a "
+                                          "run that ended truthfully\n"));
+  const Json json = Json::parse(chaos_json({}, runs, summary));
+  EXPECT_EQ(json["launches"], (Json{{"all", 5}, {"launched_again", 2}, {"ended_truthfully", 1}}));
+  EXPECT_EQ(json["each"][1]["ended_truthfully"], 1);
+  EXPECT_THAT(chaos_html({}, runs, summary), HasSubstr("of 5 launches; 2 more were killed"));
+}
+
 TEST(ChaosSummary, HangsAreCountedByWhomTheVerdictNamed) {
   const auto hung = [](int named) {
     ChaosRun run = run_with(ChaosFault::livelock, 10 * second,

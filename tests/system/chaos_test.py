@@ -28,6 +28,7 @@ PRESET_RECORD = os.environ.get("HOLDFAST_CHAOS_PRESET_RECORD", "")
 # By config: its layouts. The first is that of the undisturbed run.
 PRESET_LAYOUTS = {"llama-15m": "3x1x1,2x1x1+1,2x2x1", "gpt2-124m": "3x1x1,2x1x1+1", "gpt2-355m": "2x1x1"}
 PRESET_FAULTS = "kill,two_kills,kill_in_recovery,all_killed,job_killed,ram_lost,hang"
+JOB_ENDS = ("job_killed", "ram_lost", "damaged_checkpoint")  # faults after which the campaign launches a run again
 LAYOUTS = ["2x1x1+5", "3x1x1+4", "4x1x1+4", "2x2x1+4", "3x2x1+2", "4x2x1", "2x1x2+4", "3x1x2+2", "4x1x2", "2x2x2"]
 # A start heals up to seven deaths in place. The steps are short: what counts is where a run dies, and how often.
 KILLS_OPTIONS = ["--training.steps=140", "--training.sequence_length=32", "--training.microbatch_size=1",
@@ -52,6 +53,15 @@ class ChaosTest(unittest.TestCase):
     def result(self):
         return json.loads((self.directory / "chaos.json").read_text())
 
+    def expect_launches(self, *results, truthfully=0):
+        """A launch by the campaign follows a launcher that it had killed. That it follows a run that gave up by itself, which would
+        have taken a person, is bounded."""
+        launches = {key: sum(result["launches"][key] for result in results) for key in ("all", "launched_again", "ended_truthfully")}
+        job_ends = sum(fault["injected"] for result in results for name, fault in result["faults"].items() if name in JOB_ENDS)
+        self.assertEqual(launches["launched_again"], job_ends, launches)
+        self.assertLessEqual(launches["ended_truthfully"], truthfully, launches)
+        self.assertEqual(launches["all"], sum(result["runs"] for result in results) + job_ends + launches["ended_truthfully"])
+
     def test_a_small_campaign_and_a_planted_difference(self):
         words = ["--seeds=1..4", "--parallel.tensor_lanes=2", "--checkpoint.ram_every_steps=2",
                  "--faults=kill,two_kills,kill_at_point,crash,mpirun_killed,damaged_checkpoint"]
@@ -60,6 +70,7 @@ class ChaosTest(unittest.TestCase):
         result = self.result()
         self.assertEqual((result["runs"], result["right"]), (4, 4))
         self.assertGreater(result["injected"], 2, output)
+        self.expect_launches(result)
         self.assertEqual(sum(fault["wrong"] for fault in result["faults"].values()), 0)
         self.assertEqual([run["seed"] for run in result["each"]], [1, 2, 3, 4])
         page = (self.directory / "chaos.html").read_text()
@@ -129,6 +140,7 @@ class ChaosTest(unittest.TestCase):
         named = [int(rank) for reason in reasons for rank in re.findall(r"rank (\d) \(host \S+\) hangs: ", reason)]
         self.assertEqual(sorted(named), sorted(fault["rank"] for fault in injected), (reasons, output))
         self.assertEqual({fault["named"] for fault in injected}, {"right"}, output)
+        self.expect_launches(self.result())
         self.assertLess(1000, min(fault["notice_ms"] for fault in injected))
         self.assertEqual(self.result()["hangs"], {"injected": len(injected), "right": len(injected), "other": 0, "nobody": 0,
                                                   "baseless_verdicts": 0})
@@ -157,6 +169,7 @@ class ChaosTest(unittest.TestCase):
         kills, in_recovery = (sum(result[key] for result in results) for key in ("kills", "in_recovery"))
         self.assertGreaterEqual(kills, KILLS, output)
         self.assertGreater(in_recovery, kills / 3, output)
+        self.expect_launches(*results, truthfully=max(1, kills // 300))
         runs = [run for result in results for run in result["each"]]
         with_kills = {(run["data"], run["pipeline"], run["tensor"]) for run in runs if run["faults"]}
         self.assertEqual(with_kills, {tuple(map(int, re.findall(r"\d", layout)[:3])) for layout in LAYOUTS}, output)
@@ -171,6 +184,7 @@ class ChaosTest(unittest.TestCase):
             harness.skip(output)
         self.assertIn("1 of 1 runs ended with the right bits", output)
         self.assertEqual(self.result()["faults"]["full_disk"]["nothing to mend"], 1, output)
+        self.expect_launches(self.result())
         run = harness.Run(self.scene, "campaign/seed-9", [])
         told = [event for event in run.events("fault") if event.get("what") == "save"]
         self.assertTrue(told, output)
@@ -190,6 +204,7 @@ class ChaosTest(unittest.TestCase):
         faults = self.result()["faults"]
         self.assertEqual(set(faults), {"stalled_disk", "stalled_output"}, output)
         self.assertEqual(self.result()["hangs"]["baseless_verdicts"], 0, output)
+        self.expect_launches(self.result())
         for name, fault in faults.items():
             self.assertEqual(fault["nothing to mend"], fault["injected"], (name, output))
         for seed in range(3, 7):
@@ -205,6 +220,7 @@ class ChaosTest(unittest.TestCase):
         told = self.result()["cost_promise"]
         self.assertIn(f"the cost promise held in {told['held']} of {told['promised']} death", output)
         self.assertGreater(told["promised"], 0, output)
+        self.expect_launches(self.result())
         self.assertEqual(told["held"], told["promised"], output)
         for each in self.result()["each"]:
             self.assertEqual(sum(loss["steps"] for loss in each["losses"]), each["lost_steps"], (each, output))
@@ -217,6 +233,7 @@ class ChaosTest(unittest.TestCase):
                           f'data.sources = [{{ path = "{self.scene.text}", format = "text" }}]\ntraining.sequence_length = 64\n')
         output = self.chaos("--as-configured", "--faults=kill", "--faults-max=2", "--seeds=1..2", "--layouts=3x1x1", "--keep", config=config)
         self.assertIn("2 of 2 runs ended with the right bits", output)
+        self.expect_launches(self.result())
         recoveries = [event for seed in (1, 2) for event in harness.Run(self.scene, f"campaign/seed-{seed}", []).events("recovery")]
         self.assertTrue(recoveries, output)
         for event in recoveries:
@@ -244,6 +261,7 @@ class ChaosTest(unittest.TestCase):
                                 config=CONFIGS / "llama-15m.toml")
             self.assertIn("1 of 1 runs ended with the right bits", output)
             self.assertGreaterEqual(self.result()["kills"], 2, output)
+            self.expect_launches(self.result())
             return
         record = Path(PRESET_RECORD or self.scene.directory / "record.jsonl")
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +271,7 @@ class ChaosTest(unittest.TestCase):
             output = self.chaos("--as-configured", *kind, f"--layouts={PRESET_LAYOUTS[PRESET]}", f"--seeds={first}..{first + PRESET_RUNS // 2 - 1}",
                                 self.on_text(), config=CONFIGS / f"{PRESET}.toml", timeout_s=None, code=None)
             print(f"\n{output}", flush=True)
+            self.expect_launches(self.result(), truthfully=1)
             for run in self.result()["each"]:
                 done.append({"preset": PRESET, "seed": run["seed"], "right": run["right"], "faults": len(run["faults"]), "losses": run["losses"]})
             record.write_text("".join(json.dumps(each) + "\n" for each in done))
@@ -289,6 +308,7 @@ class ChaosHostsTest(unittest.TestCase):
         result = json.loads((campaign.directory / "chaos.json").read_text())
         restarted = {name: fault["restarted"] for name, fault in result["faults"].items()}
         self.assertEqual(restarted, {"lost_host": 1, "cut_link": 1}, output)
+        self.assertEqual(result["launches"], {"all": 2, "launched_again": 0, "ended_truthfully": 0}, output)
         self.assertEqual(sorted(cluster.hosts), ["n0", "n1", "n2"], "all are back")
         for name, host in cluster.hosts.items():
             harness.wait_until(lambda: not host.processes(), 15, lambda: False,
