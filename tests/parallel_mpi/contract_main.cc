@@ -8,6 +8,8 @@
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //   contract_main recover      one after another dies while large messages are under way, the others go on in
 //                              the next epoch; the last one leaves MPI
+//   contract_main recover_wrong  the same, and the first that dies has found something wrong before: only
+//                              its output says so (tests/system/harness_test.py)
 //   contract_main memory N BYTES...   on one rank: what MPI keeps of a growth and a death (growth_memory.h)
 //
 // Exit code 0: as expected on this rank.
@@ -106,7 +108,7 @@ Result<void> watch_until_a_death(Communicator& world) {
 
 // 1 MiB from everyone to everyone, again and again, until somebody is missed. What arrives is what was sent
 // in this epoch.
-Result<void> talk_until_a_death(Membership& membership, int victim, int rounds) {
+Result<void> talk_until_a_death(Membership& membership, int victim, int rounds, bool finds_wrong) {
   constexpr std::size_t words = (1 << 20) / sizeof(std::uint64_t);
   Communicator& group = membership.communicator();
   const auto peers = static_cast<std::size_t>(group.size());
@@ -133,19 +135,21 @@ Result<void> talk_until_a_death(Membership& membership, int victim, int rounds) 
     HF_TRY_VOID(waiter().wait(group, requests, "a large message", of));
     for (const int peer : of) {
       const std::vector<std::uint64_t>& target = received[static_cast<std::size_t>(peer)];
-      EXPECT_EQ(target, std::vector<std::uint64_t>(words, value(round, peer))) << "from " << peer;
+      const std::uint64_t expected = value(round, peer) + (finds_wrong ? 1 : 0);
+      EXPECT_TRUE(target == std::vector<std::uint64_t>(words, expected)) << "from " << peer;
     }
   }
 }
 
 // Ranks die until one is left; every epoch works as the first did.
-Result<void> recover_until_alone(MpiSession& session) {
+Result<void> recover_until_alone(MpiSession& session, bool finds_wrong) {
   HF_TRY(const std::unique_ptr<Membership> membership,
          Membership::begin(posix_env(), *session.shrinking_world(), timeout_ms));
   const int launched = session.world().size();
   for (int victim = launched - 1; victim > 0; --victim) {
     const int rounds = 2 + victim;
-    EXPECT_FALSE(talk_until_a_death(*membership, victim, rounds).ok());
+    const bool first_to_die = launched - 1 == session.world().rank();
+    EXPECT_FALSE(talk_until_a_death(*membership, victim, rounds, finds_wrong && first_to_die).ok());
     HF_TRY_VOID(membership->recover(timeout_ms, "somebody is gone"));
     EXPECT_EQ(membership->view().members.size(), static_cast<std::size_t>(victim));
     EXPECT_EQ(membership->communicator().size(), victim);
@@ -187,8 +191,8 @@ int run(std::string_view mode) {
     (*session)->leave_after_error(ExitCode::communication);
   }
   Result<void> outcome;
-  if (mode == "recover") {
-    outcome = recover_until_alone(**session);
+  if (mode == "recover" || mode == "recover_wrong") {
+    outcome = recover_until_alone(**session, mode == "recover_wrong");
   } else {
     outcome = check_contract(**session);
     if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
