@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "runtime/core/processes.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -110,17 +111,24 @@ TEST(FaultPoints, ErrorsNamePositionAndReason) {
   EXPECT_THAT(error_of("step.begin=kill:1"), HasSubstr("takes no number"));
 }
 
+// Notes how long it was asked to sleep, and does not.
+class SleeplessEnv final : public ForwardingEnv {
+ public:
+  SleeplessEnv() : ForwardingEnv(posix_env()) {}
+  void sleep_us(std::int64_t microseconds) override { slept_us += microseconds; }
+  std::int64_t slept_us = 0;
+};
+
 TEST(FaultPoints, SleepHappensOnlyAtItsHit) {
-  const auto faults = faults_of("step.end@2=sleep:500");
-  const auto elapsed_ms = [&] {
-    const std::int64_t begin = posix_env().monotonic_ns();
-    HF_FAULT_POINT(*faults, "step.end");
-    return (posix_env().monotonic_ns() - begin) / 1'000'000;
-  };
-  EXPECT_LT(elapsed_ms(), 500);
+  SleeplessEnv env;
+  const auto faults = FaultPoints::parse("step.end@2=sleep:500", 0, env).value();
+  HF_FAULT_POINT(*faults, "step.end");
   HF_FAULT_POINT(*faults, "step.begin");  // another name does not count
-  EXPECT_GE(elapsed_ms(), 500);
-  EXPECT_LT(elapsed_ms(), 500);
+  EXPECT_EQ(env.slept_us, 0);
+  HF_FAULT_POINT(*faults, "step.end");
+  EXPECT_EQ(env.slept_us, 500'000);
+  HF_FAULT_POINT(*faults, "step.end");
+  EXPECT_EQ(env.slept_us, 500'000);
 }
 
 TEST(FaultPointsDeathTest, ALivelockDoesNotEnd) {

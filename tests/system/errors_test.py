@@ -755,7 +755,7 @@ class Errors(unittest.TestCase):
     def test_log_waits(self):
         # Not a byte is free while some twenty steps are made, with saves among them: the log fills its last page, in the middle of a
         # line, and stands still. A second time nobody can hear of it.
-        slow_steps = ",".join(f"step.begin@{hit}=sleep:60" for hit in range(1, 39))
+        slow_steps = ",".join(f"step.begin@{hit}=sleep:120" for hit in range(1, 39))
         outcome = self.on_small_disk(f"""
             run() {{
                 log=disk/$1/events.jsonl

@@ -18,6 +18,13 @@ SETTLE_S = 60
 FLOOR_S = 2
 CEILING_S = 12
 GUARD_LATE_S = 1.2  # it looks every 25 ms, and whatever comes later than by a second makes it begin anew
+
+
+def latest_s(limit_s):
+    """Until then whoever hangs is noticed, though the guard began anew once because the machine was busy."""
+    return 2 * limit_s + GUARD_LATE_S
+
+
 # Who was ended stays away: who is back at the end would be a matter of how fast the machine is.
 NO_GROWTH = "--elastic.grow=off"
 LIMITS = [f"--watchdog.floor={FLOOR_S}s", f"--watchdog.ceiling={CEILING_S}s", "--elastic.recovery_timeout=16s", NO_GROWTH]
@@ -272,7 +279,7 @@ class WatchdogTest(unittest.TestCase):
         self.assertEqual(sorted(int(rank) for rank, _ in found), culprits, output)
         for _, noticed_s in found:
             self.assertGreaterEqual(float(noticed_s), limit_s - almost_s, output)
-            self.assertLess(float(noticed_s), limit_s + 2 * GUARD_LATE_S, output)
+            self.assertLess(float(noticed_s), latest_s(limit_s), output)
 
     @harness.full
     def test_the_only_one_of_a_stage_in_the_first_steps(self):
@@ -314,7 +321,7 @@ class WatchdogTest(unittest.TestCase):
                 noticed_s, limit_s = float(found[1]), float(found[2])
                 self.assertTrue(4 <= limit_s <= 12, output)
                 self.assertGreaterEqual(noticed_s, limit_s - 0.1, output)
-                self.assertLess(noticed_s, limit_s + 2 * GUARD_LATE_S, output)
+                self.assertLess(noticed_s, latest_s(limit_s), output)
 
     def test_a_livelock_that_faults_pages(self):
         """It shows signs of life for ever: found at the ceiling."""
@@ -323,7 +330,7 @@ class WatchdogTest(unittest.TestCase):
         found = re.search(r"rank 1 \(host \S+\) hangs: step \d+ for (\S+) s, .*; there are signs of life, but 9\.0 s are the most", output)
         self.assertTrue(found, output)
         self.assertGreaterEqual(float(found[1]), ceiling_s - 0.1)
-        self.assertLess(float(found[1]), ceiling_s + 2 * GUARD_LATE_S)
+        self.assertLess(float(found[1]), latest_s(ceiling_s))
 
     @harness.full
     def test_runs_ten_times_apart_in_speed(self):
@@ -345,7 +352,7 @@ class WatchdogTest(unittest.TestCase):
                 times = [event["time_us"] for event in run.events("step") if event["step"] < hung]
                 took_s = [(after - before) / 1e6 for before, after in zip(times, times[1:])]
                 self.assertGreaterEqual(noticed_s, max(factor * min(took_s), floor_s) - 0.1, took_s)
-                self.assertLess(noticed_s, max(factor * max(took_s), floor_s) + GUARD_LATE_S, took_s)
+                self.assertLess(noticed_s, latest_s(max(factor * max(took_s), floor_s)), took_s)
                 self.expect_nothing_left(start)
 
     # Who does not

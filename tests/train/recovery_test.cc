@@ -8,7 +8,11 @@
 namespace holdfast {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::Ge;
 using testing::HasSubstr;
+using testing::Le;
 
 struct Disturbed {
   const char* what;
@@ -87,7 +91,15 @@ TEST_F(RecoveryTest, TellsWhatHappened) {
   EXPECT_EQ(healed[0]["resumed_from"], "ram");
   EXPECT_EQ(healed[1]["seats_after"], 2);
   EXPECT_EQ(healed[1]["ranks_before"], 3);
-  for (const char* part : {"shrink_ms", "plan_ms", "load_ms", "replay_ms"}) EXPECT_GE(healed[1][part], 0);
+  for (const Json& each : healed) {
+    double parts_ms = 0;
+    for (const char* part : {"shrink_ms", "plan_ms", "load_ms", "replay_ms"}) {
+      EXPECT_GT(each[part], 0) << part;
+      parts_ms += each[part].get<double>();
+    }
+    constexpr double rounding_ms = 0.01;
+    EXPECT_LE(parts_ms, each["duration_ms"].get<double>() + rounding_ms) << "one after the other";
+  }
 }
 
 // A rank that is late for longer than the others wait takes nothing with it, whatever it was about to do: the
@@ -120,13 +132,18 @@ TEST_F(RecoveryTest, WhereNobodyIsLostTheStepIsRedone) {
     EXPECT_EQ(survive({.run = run, .ranks = each.ranks, .overrides = overrides, .faults = each.faults}), 0);
     EXPECT_EQ(digest(run), end);
     const std::vector<Json> healed = events(run, "recovery");
-    ASSERT_EQ(healed.size(), 1U);
-    EXPECT_EQ(healed[0]["level"], 1);
-    EXPECT_EQ(healed[0]["ranks_after"], healed[0]["ranks_before"]);
-    EXPECT_EQ(healed[0]["seats_after"], healed[0]["seats_before"]);
-    EXPECT_EQ(healed[0]["lost_steps"], 0) << healed[0];
-    EXPECT_EQ(healed[0]["resumed_from"], "ram");
-    EXPECT_EQ(healed[0]["resumed_from_step"], each.from_step);
+    // On a busy machine another rank may be late, too; that costs as little.
+    EXPECT_THAT(healed.size(), AllOf(Ge(1U), Le(2U)));
+    std::set<int> from_steps;
+    for (const Json& one : healed) {
+      EXPECT_EQ(one["level"], 1);
+      EXPECT_EQ(one["ranks_after"], one["ranks_before"]);
+      EXPECT_EQ(one["seats_after"], one["seats_before"]);
+      EXPECT_EQ(one["lost_steps"], 0) << one;
+      EXPECT_EQ(one["resumed_from"], "ram");
+      from_steps.insert(one["resumed_from_step"].get<int>());
+    }
+    EXPECT_THAT(from_steps, Contains(each.from_step));
     std::set<int> steps;
     for (const Json& event : events(run, "step")) steps.insert(event["step"].get<int>());
     EXPECT_EQ(steps.size(), 20U);
