@@ -5,6 +5,7 @@ when the new ranks are ready.
 """
 import shutil
 import signal
+import time
 import unittest
 
 import harness
@@ -158,6 +159,24 @@ class GrowTest(unittest.TestCase):
                 self.assertEqual(len(self.growths()) > 0, growths > 0)
                 if victim == "new":
                     self.assertIn("new ranks died while they prepared themselves", start.output())
+
+    @harness.full
+    def test_a_start_of_new_ranks_that_takes_long(self):
+        """The leader waits for mpirun, which is stopped, and within the limit of that; the rank that shares its layers waits for the
+        leader for longer than a step may take. Nobody hangs, so nobody is ended."""
+        start = self.start("long", 4, RAM, "--parallel.tensor=2", "--watchdog.floor=1s", "--elastic.recovery_timeout=40s", after="1s")
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        for rank in (2, 3):
+            harness.kill(self.launched.pop(rank), signal.SIGKILL)
+        harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered", start.tail)
+        harness.kill(start.pid, signal.SIGSTOP)
+        self.addCleanup(harness.kill, start.pid, signal.SIGCONT)
+        time.sleep(9)  # longer than twice the four floors of the first step of an epoch
+        self.assertFalse(self.growths())
+        harness.kill(start.pid, signal.SIGCONT)
+        self.wait_for_growth(start)
+        self.check_end(start)
+        self.assertNotIn("holdfast guard", start.output())
 
     def test_the_end_while_a_new_rank_prepares(self):
         start = self.start("ends", 2, RAM, faults=f"step.begin@{STEPS - 4}:1=kill,grow.prepare=sleep:3000")

@@ -2,6 +2,7 @@
 a stop saves within the notice at every moment; and nothing stays behind."""
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
