@@ -221,10 +221,12 @@ class Run:
 class Start:
     """One start of a run: mpirun, or the program itself."""
 
+    stayed_behind = False  # mpirun, when its ranks had ended
+
     def __init__(self, run, arguments, log, environment_, cwd):
         self.run, self.log = run, log
         self.points, self.faults = Path(environment_["HOLDFAST_FAULTS_LOG"]), environment_.get("HOLDFAST_FAULTS", "")
-        self.begun, self.stayed_behind = time.monotonic(), False
+        self.begun = time.monotonic()
         with open(log, "wb") as file:
             self.process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                             env=environment_, cwd=cwd, start_new_session=True)
@@ -361,8 +363,9 @@ def processes_of(directory):
 
 def guards_of(directory):
     """Pids of the guards that starts of the run in this directory, or of runs below it, have brought about. A guard's command
-    line has only the name of its board, but its environment is that of the rank that started it."""
-    mark = re.compile(rb"(?:^|\0)" + re.escape(f"{RUN_MARK}={directory}".encode()) + rb"(?:/[^\0]*)?(?:\0|$)")
+    line has only the name of its board, but its environment is that of the rank that started it; holdfast launch has the run
+    directory there, too."""
+    mark = re.compile(rb"(?:^|\0)(?:" + RUN_MARK.encode() + rb"|HOLDFAST_LAUNCH)=" + re.escape(str(directory).encode()) + rb"(?:/|\0|$)")
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -36,7 +36,8 @@ class Piped(harness.Start):
     def __init__(self, run, arguments, descriptor):
         self.run, self.log = run, None
         self.begun = time.monotonic()
-        self.process = harness.subprocess.Popen(arguments, stdout=descriptor, stderr=descriptor, env=run.scene.environment,
+        environment = {**run.scene.environment, harness.RUN_MARK: str(run.directory)}
+        self.process = harness.subprocess.Popen(arguments, stdout=descriptor, stderr=descriptor, env=environment,
                                                 stdin=harness.subprocess.DEVNULL, start_new_session=True)
         os.close(descriptor)
 
