@@ -255,9 +255,9 @@ class Executor {
     const int number = injection.fault == ChaosFault::hang    ? SIGSTOP
                        : injection.fault == ChaosFault::crash ? injection.signal
                                                               : SIGKILL;
-    std::vector<WatchedRank*> living = watcher_.living();
+    std::vector<RankProcess*> living = watcher_.living();
     if (injection.fault == ChaosFault::all_killed) {
-      for (WatchedRank* rank : living) send(injection.fault, *rank, number);
+      for (RankProcess* rank : living) send(injection.fault, *rank, number);
       return;
     }
     int at = injection.victim;
@@ -285,7 +285,7 @@ class Executor {
     return false;
   }
 
-  void send(ChaosFault fault, WatchedRank& rank, int number) {
+  void send(ChaosFault fault, RankProcess& rank, int number) {
     const char* what = number == SIGSTOP ? "stop" : number == SIGKILL ? "kill -9" : "crash";
     note(fault, fmt::format("{} of rank {}", what, rank.rank));
     run_.injected.back().rank = rank.rank;
@@ -351,7 +351,7 @@ class Executor {
   // "rank 0 S, rank 1 T": as in ps.
   std::string states() {
     std::string text;
-    for (const WatchedRank* rank : watcher_.living()) {
+    for (const RankProcess* rank : watcher_.living()) {
       const std::optional<ProcessFacts> facts = env_->processes().facts(rank->process->id());
       text += fmt::format("{}rank {} {}", text.empty() ? "" : ", ", rank->rank,
                           facts.has_value() ? facts->state : 'Z');

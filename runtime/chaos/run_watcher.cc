@@ -54,7 +54,7 @@ void RunWatcher::look(std::int64_t launcher) {
   launcher_ = launcher;
   for (const std::string& line : log_.take_lines()) read_line(line);
   find_ranks();
-  for (WatchedRank& rank : ranks_) rank.ended = rank.ended || rank.process->wait_ended(0);
+  for (RankProcess& rank : ranks_) rank.ended = rank.ended || rank.process->wait_ended(0);
 }
 
 void RunWatcher::read_line(const std::string& line) {
@@ -85,7 +85,7 @@ void RunWatcher::find_ranks() {
   }
   if (name.empty()) return;
   for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
-    if (std::ranges::find(ranks_, told.rank, &WatchedRank::rank) != ranks_.end()) continue;
+    if (std::ranges::find(ranks_, told.rank, &RankProcess::rank) != ranks_.end()) continue;
     rank_of_process_[{told.host, told.process}] = told.rank;
     if (told.host != host_) continue;  // out of reach of signals
     Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
@@ -118,7 +118,7 @@ void RunWatcher::find_board() {
     for (std::uint32_t i = 0; i < (*board)->slots(); ++i) {
       const std::int64_t process = read_slot((*board)->slot(i)).process;
       const bool ours =
-          std::ranges::any_of(ranks_, [&](const WatchedRank& rank) { return rank.process->id() == process; });
+          std::ranges::any_of(ranks_, [&](const RankProcess& rank) { return rank.process->id() == process; });
       if (!ours) continue;
       board_ = std::move(board).value();
       return;
@@ -128,11 +128,11 @@ void RunWatcher::find_board() {
 
 std::vector<SlotView> RunWatcher::living_slots() {
   std::vector<SlotView> slots;
-  const std::vector<WatchedRank*> ranks = living();
+  const std::vector<RankProcess*> ranks = living();
   for (std::uint32_t i = 0; board_ != nullptr && i < board_->slots(); ++i) {
     SlotView slot = read_slot(board_->slot(i));
     const bool lives = std::ranges::any_of(
-        ranks, [&](const WatchedRank* rank) { return rank->process->id() == slot.process; });
+        ranks, [&](const RankProcess* rank) { return rank->process->id() == slot.process; });
     if (lives) slots.push_back(std::move(slot));
   }
   return slots;
@@ -158,12 +158,12 @@ std::uint64_t RunWatcher::step_on_board() {
   return newest;
 }
 
-std::vector<WatchedRank*> RunWatcher::living() {
-  std::vector<WatchedRank*> found;
-  for (WatchedRank& rank : ranks_) {
+std::vector<RankProcess*> RunWatcher::living() {
+  std::vector<RankProcess*> found;
+  for (RankProcess& rank : ranks_) {
     if (!rank.ended && !rank.process->wait_ended(0)) found.push_back(&rank);
   }
-  std::ranges::sort(found, {}, [](const WatchedRank* rank) { return rank->rank; });
+  std::ranges::sort(found, {}, [](const RankProcess* rank) { return rank->rank; });
   return found;
 }
 

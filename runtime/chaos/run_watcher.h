@@ -18,7 +18,7 @@
 
 namespace holdfast {
 
-struct WatchedRank {
+struct RankProcess {
   int rank = 0;
   std::unique_ptr<Process> process;
   bool ended = false;
@@ -72,7 +72,7 @@ class RunWatcher {
   bool trains() const { return steps_seen_ > steps_before_; }  // the start that goes on has made a step
   bool finished() const { return finished_; }                  // the last event says how it ended
   // Ranks on this host of the start that goes on, by number; good until the next look.
-  std::vector<WatchedRank*> living();
+  std::vector<RankProcess*> living();
   // Since the last call.
   std::vector<StruckPoint> take_points();
   // Whom the guards have named, in all starts.
@@ -112,7 +112,7 @@ class RunWatcher {
   bool finished_ = false;
   std::string start_;  // name of the start whose ranks these are
   std::vector<std::string> starts_;
-  std::vector<WatchedRank> ranks_;
+  std::vector<RankProcess> ranks_;
   std::unique_ptr<Board> board_;  // of that start
   // By host and process, of all starts.
   std::map<std::pair<std::string, std::int64_t>, int> rank_of_process_;
