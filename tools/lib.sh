@@ -58,9 +58,9 @@ tell_progress() {
   done
 }
 
-# Builds the program, and the CUDA device where there is a driver for it.
+# Builds the program and the targets that are named, and the CUDA device where there is a driver for it.
 build_program() {
-  local targets=(holdfast)
+  local targets=(holdfast "$@")
   if [[ -e /dev/nvidiactl ]]; then
     quietly "configuring the build" cmake --preset release
     cmake --build --preset release --target help | grep -q '^holdfast_cuda:' && targets+=(holdfast_cuda)

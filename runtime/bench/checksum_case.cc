@@ -6,12 +6,12 @@
 #include <array>
 #include <vector>
 
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
-#include "runtime/bench/table.h"
 #include "runtime/core/crc32c.h"
 #include "runtime/core/random.h"
+#include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {

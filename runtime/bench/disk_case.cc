@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
 #include "runtime/bench/synthetic_run.h"
-#include "runtime/bench/table.h"
 #include "runtime/core/io_queue.h"
 #include "runtime/core/random.h"
+#include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
-#include "runtime/bench/table.h"
 #include "runtime/bench/timed_steps.h"
 #include "runtime/bench/token_files.h"
+#include "runtime/core/text_table.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {
@@ -42,7 +42,7 @@ Result<double> step_rate(Env& env, const LoaderCaseOptions& options) {
                          {"training.precision", "bf16"},
                          {"training.sequence_length", std::to_string(options.sequence_length)},
                          {"training.microbatch_size", std::to_string(options.microbatch_size)}}));
-  HF_TRY(const BenchDevice bench, BenchDevice::find(env, {.threads = threads_of(env, run.config)}));
+  HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, {.threads = threads_of(env, run.config)}));
   TimedSteps steps(env, std::move(run), bench);
   HF_TRY_VOID(steps.prepare());
   constexpr std::int64_t warmup_steps = 3;

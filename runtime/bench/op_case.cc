@@ -7,12 +7,12 @@
 #include <span>
 
 #include "kernels/registry.h"
-#include "runtime/bench/op_text.h"
-#include "runtime/bench/op_timer.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
-#include "runtime/bench/table.h"
 #include "runtime/core/suggest.h"
+#include "runtime/core/text_table.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/measure/op_timer.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {
@@ -33,8 +33,8 @@ struct Contender {
 
 // Every name that this processor or GPU runs, or the one that is asked for; none when the op has no such
 // name. The scalar reference takes minutes on a model's shapes, so it wants to be asked for.
-Result<std::vector<Contender>> contenders_of(Env& env, const BenchDevice& bench, const OpCaseOptions& options,
-                                             OpId id) {
+Result<std::vector<Contender>> contenders_of(Env& env, const MeasuredDevice& bench,
+                                             const OpCaseOptions& options, OpId id) {
   std::vector<Contender> contenders;
   std::set<std::string_view> seen;
   const std::string_view wanted = options.implementation;
@@ -51,7 +51,7 @@ Result<std::vector<Contender>> contenders_of(Env& env, const BenchDevice& bench,
   return contenders;
 }
 
-Error no_such_implementation(const BenchDevice& bench, const OpCaseOptions& options,
+Error no_such_implementation(const MeasuredDevice& bench, const OpCaseOptions& options,
                              std::span<const OpId> ops) {
   const KernelTarget target = bench.target();
   std::set<std::string_view> names;
@@ -123,7 +123,7 @@ std::string shape_of(const OpSample& sample, const OpCall& call) {
 
 class OpBench {
  public:
-  OpBench(Env& env, const OpCaseOptions& options, const BenchDevice& bench)
+  OpBench(Env& env, const OpCaseOptions& options, const MeasuredDevice& bench)
       : env_(env),
         options_(options),
         bench_(bench),
@@ -140,7 +140,7 @@ class OpBench {
 
   Env& env_;
   const OpCaseOptions& options_;
-  const BenchDevice& bench_;
+  const MeasuredDevice& bench_;
   SampleSizes sizes_;
   std::unique_ptr<Limits> limits_;
 };
@@ -261,7 +261,7 @@ Result<std::vector<OpId>> ops_of(const std::string& name) {
 
 Result<Json> run_op_case(Env& env, const OpCaseOptions& options) {
   HF_TRY(const std::vector<OpId> ops, ops_of(options.name));
-  HF_TRY(const BenchDevice device, BenchDevice::find(env, options.device));
+  HF_TRY(const MeasuredDevice device, MeasuredDevice::find(env, options.device));
   const bool found = std::ranges::any_of(ops, [&](OpId id) {
     const std::string& name = options.implementation;
     return name.empty() || device.registry().find(id, name, device.target()) != nullptr;

@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
-#include "runtime/bench/bench_device.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
+#include "runtime/measure/measured_device.h"
 
 namespace holdfast {
 
@@ -17,7 +17,7 @@ struct OpCaseOptions {
   std::string name;                 // of the op, or "all"
   std::string implementation = {};  // empty = all that this processor runs
   DType dtype = DType::fp32;
-  BenchDeviceOptions device = {};
+  MeasuredDeviceOptions device = {};
   std::optional<SampleSizes> sizes = {};  // empty = those of the device
   std::string shape = {};                 // only samples whose shape or use contains it
   std::int64_t milliseconds = 40;         // for one implementation on one shape

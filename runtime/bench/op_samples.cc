@@ -7,9 +7,9 @@
 
 #include "kernels/visit_op.h"
 #include "runtime/bench/op_samples_internal.h"
-#include "runtime/bench/op_text.h"
 #include "runtime/config/loader.h"
 #include "runtime/config/presets.h"
+#include "runtime/measure/op_text.h"
 #include "runtime/model/activations.h"
 
 namespace holdfast {

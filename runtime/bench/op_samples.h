@@ -10,7 +10,7 @@
 
 #include "kernels/device.h"
 #include "kernels/op.h"
-#include "runtime/bench/op_memory.h"
+#include "runtime/measure/op_memory.h"
 #include "runtime/model/block.h"
 #include "runtime/model/spec.h"
 

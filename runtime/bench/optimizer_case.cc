@@ -8,14 +8,14 @@
 
 #include "kernels/host_access.h"
 #include "kernels/optimizer.h"
-#include "runtime/bench/op_memory.h"
 #include "runtime/bench/op_samples.h"
-#include "runtime/bench/op_timer.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
-#include "runtime/bench/table.h"
 #include "runtime/config/presets.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/core/text_table.h"
+#include "runtime/measure/op_memory.h"
+#include "runtime/measure/op_timer.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 #include "runtime/optim/sharded_optimizer.h"
 
 namespace holdfast {
@@ -35,7 +35,7 @@ class Updates {
         square_sums_slot_(plan_.reserve("square_sums", MemoryClass::workspace, sum_count() * sizeof(double))),
         optimizer_(buckets_, 0, spec.dtype, OptimizerConfig{}, plan_) {}
 
-  Result<void> allocate(const BenchDevice& bench) {
+  Result<void> allocate(const MeasuredDevice& bench) {
     HF_TRY(device_, bench.make({}, &timer_));
     host_access_.emplace(*device_, plan_);
     HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env_), 1, device_->host_sees_memory()));
@@ -124,7 +124,7 @@ struct Pass {
 
 Result<Json> run_optimizer_case(Env& env, const OptimizerCaseOptions& options) {
   HF_TRY(const ModelSpec spec, preset_spec(options.preset, options.dtype, 64));
-  HF_TRY(const BenchDevice bench, BenchDevice::find(env, options.device));
+  HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, options.device));
   Updates updates(env, spec);
   HF_TRY_VOID(updates.allocate(bench));
   const std::unique_ptr<Limits> limits = bench.limits(options.limit_ms);

@@ -4,17 +4,17 @@
 
 #include <string>
 
-#include "runtime/bench/bench_device.h"
 #include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
+#include "runtime/measure/measured_device.h"
 
 namespace holdfast {
 
 struct OptimizerCaseOptions {
   std::string preset = "gpt2-124m";
   DType dtype = DType::fp32;  // bf16: the update also writes the working weights
-  BenchDeviceOptions device = {};
+  MeasuredDeviceOptions device = {};
   std::int64_t updates = 20;
   std::int64_t limit_ms = 400;
 };

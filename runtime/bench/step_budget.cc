@@ -8,9 +8,9 @@
 
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
-#include "runtime/bench/table.h"
+#include "runtime/core/text_table.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {

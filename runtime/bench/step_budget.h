@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "kernels/cost.h"
-#include "runtime/bench/limits.h"
-#include "runtime/bench/op_text.h"
-#include "runtime/bench/op_timer.h"
 #include "runtime/core/json.h"
+#include "runtime/measure/limits.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast {
 

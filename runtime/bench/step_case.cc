@@ -2,17 +2,17 @@
 
 #include <fmt/core.h>
 
-#include "runtime/bench/bench_device.h"
-#include "runtime/bench/report.h"
 #include "runtime/bench/step_budget.h"
 #include "runtime/bench/timed_steps.h"
+#include "runtime/measure/measured_device.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast {
 
 Result<Json> run_step_case(Env& env, const StepCaseOptions& options) {
   HF_TRY(BenchRun run, load_bench_run(env, options.config_path, options.overrides));
-  HF_TRY(const BenchDevice bench, BenchDevice::find(env, {.gpu = run.config.device == "cuda",
-                                                          .threads = threads_of(env, run.config)}));
+  HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, {.gpu = run.config.device == "cuda",
+                                                                .threads = threads_of(env, run.config)}));
   TimedSteps steps(env, std::move(run), bench);
   HF_TRY_VOID(steps.prepare());
   // Half of the steps, limits, the other half, limits: all see the same machine, and a moment that another

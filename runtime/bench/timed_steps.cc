@@ -8,7 +8,7 @@
 
 namespace holdfast {
 
-TimedSteps::TimedSteps(Env& env, BenchRun run, const BenchDevice& bench)
+TimedSteps::TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench)
     : env_(env),
       run_(std::move(run)),
       bench_(bench),

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/bench/bench_device.h"
-#include "runtime/bench/op_timer.h"
 #include "runtime/bench/synthetic_run.h"
+#include "runtime/measure/measured_device.h"
+#include "runtime/measure/op_timer.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -14,7 +14,7 @@ namespace holdfast {
 class TimedSteps {
  public:
   // `bench` outlives this object.
-  TimedSteps(Env& env, BenchRun run, const BenchDevice& bench);
+  TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench);
 
   // Before all others: memory, kernels, initial weights.
   Result<void> prepare();
@@ -31,7 +31,7 @@ class TimedSteps {
  private:
   Env& env_;
   BenchRun run_;
-  const BenchDevice& bench_;
+  const MeasuredDevice& bench_;
   OpTimer timer_;
   FaultPoints faults_;
   std::vector<std::unique_ptr<Communicator>> communicators_;

@@ -42,7 +42,7 @@ class Campaign {
         config_(std::move(config)),
         choice_(std::move(choice)),
         begun_ns_(env.monotonic_ns()) {
-    setup_ = {.program = program_path(),
+    setup_ = {.program = program_directory() + "/holdfast",
               .config = options.config,
               .overrides = options.overrides,
               .steps = static_cast<std::uint64_t>(config_.training.steps),

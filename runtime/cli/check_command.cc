@@ -5,8 +5,8 @@
 
 #include "kernels/device.h"
 #include "parallel/mpi_loader.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/machine_facts.h"

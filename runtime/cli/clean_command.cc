@@ -2,8 +2,8 @@
 
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_identity.h"

@@ -2,8 +2,8 @@
 
 #include <array>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/suggest.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/cli/arguments.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/core/env.h"
 
 namespace holdfast {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/bench/table.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
 #include "runtime/core/json.h"
+#include "runtime/core/text_table.h"
 #include "runtime/exchange/checkpoint_diff.h"
 #include "runtime/train/inference.h"
 

@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "watchdog/flight_merge.h"
 
 namespace holdfast {

@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/exchange/model_import.h"

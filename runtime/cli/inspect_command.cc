@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <map>
 
-#include "runtime/bench/table.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
+#include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
 #include "runtime/exchange/checkpoint_contents.h"
 #include "runtime/exchange/model_import.h"

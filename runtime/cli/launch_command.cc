@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/core/posix_output.h"
 #include "runtime/core/signals.h"
 #include "runtime/launch/host_duty.h"

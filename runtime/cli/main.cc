@@ -6,12 +6,11 @@
 #include <cstdio>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
-#include "runtime/core/posix_streams.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/core/suggest.h"
 
 namespace {
@@ -65,19 +64,11 @@ void print_help() {
       "from.\n");
 }
 
-// The code of a command whose result is what it printed: an error when that is lost.
-int with_output(int code) {
-  const holdfast::Result<void> written = holdfast::finish_output();
-  if (written.ok()) return code;
-  const int lost = holdfast::complain(written.error());
-  return std::max(code, lost);  // an error of its own says more, and is said above
-}
-
 int run_command(const std::string& name, const std::vector<std::string>& words) {
   const auto* found = std::ranges::find(commands, name, &Command::name);
   if (found != commands.end()) {
     const int code = found->run(words);
-    return found->tells_news && !holdfast::wants_help(words) ? code : with_output(code);
+    return found->tells_news && !holdfast::wants_help(words) ? code : holdfast::with_output(code);
   }
   std::vector<std::string_view> names;
   for (const Command& command : commands) names.push_back(command.name);
@@ -91,12 +82,12 @@ int run(const std::vector<std::string>& words) {
   const std::string first = words.empty() ? "" : words.front();
   if (first == "--version" || first == "version") {
     holdfast::print_version();
-    return with_output(0);
+    return holdfast::with_output(0);
   }
   if (first == "help" && words.size() > 1) return run_command(words[1], {"--help"});
   if (first.empty() || first == "--help" || first == "-h" || first == "help") {
     print_help();
-    return with_output(first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0);
+    return holdfast::with_output(first.empty() ? static_cast<int>(holdfast::ExitCode::config) : 0);
   }
   return run_command(first, {words.begin() + 1, words.end()});
 }
@@ -104,10 +95,5 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  holdfast::replace_closed_streams();
-  try {
-    return run({argv + 1, argv + std::max(argc, 1)});
-  } catch (const std::system_error& error) {  // fmt::print, when nobody takes what is printed
-    return holdfast::complain(holdfast::output_is_lost(error.code().message()));
-  }
+  return holdfast::run_program(argc, argv, run);
 }

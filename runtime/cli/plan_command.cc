@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "kernels/counting_device.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
-#include "runtime/cli/resolved_config.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/core/shared_memory_facts.h"

@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/train/sampler.h"

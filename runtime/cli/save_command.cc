@@ -6,8 +6,8 @@
 #include <string>
 
 #include "checkpoint/store.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"

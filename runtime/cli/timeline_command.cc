@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/timeline/chrome_trace.h"
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"

@@ -1,8 +1,8 @@
 #include <fmt/core.h>
 
 #include "checkpoint/candidates.h"
-#include "runtime/cli/arguments.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 
 namespace holdfast {

@@ -2,8 +2,8 @@
 
 #include "kernels/device.h"
 #include "parallel/mpi_loader.h"
-#include "runtime/cli/build_facts.h"
 #include "runtime/cli/commands.h"
+#include "runtime/cli/common/build_facts.h"
 #include "runtime/train/device_choice.h"
 
 namespace holdfast {

@@ -315,6 +315,13 @@ class PosixProcesses final : public Processes {
 
 }  // namespace
 
+Result<void> become_program(const std::string& path, const std::vector<std::string>& words) {
+  std::vector<std::string> arguments = {path};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  ::execv(path.c_str(), pointers_to(arguments).data());
+  return cannot("start " + path, errno);
+}
+
 Processes& posix_processes() {
   static PosixProcesses processes;  // stateless
   return processes;

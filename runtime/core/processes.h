@@ -86,6 +86,10 @@ inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t starte
          facts->state == ending;
 }
 
+// Turns this process into the program: same id, streams, signals and environment. It gets `words` behind its
+// own name. Returns only where that fails.
+Result<void> become_program(const std::string& path, const std::vector<std::string>& words);
+
 // Behind Env::processes().
 Processes& posix_processes();
 

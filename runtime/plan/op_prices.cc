@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "kernels/cost.h"
-#include "runtime/bench/op_text.h"
-#include "runtime/bench/samples.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 

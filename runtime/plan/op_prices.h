@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "kernels/op.h"
-#include "runtime/bench/op_timer.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast {
 

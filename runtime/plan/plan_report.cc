@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/bench/report.h"
-#include "runtime/bench/table.h"
+#include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast {
 namespace {

@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "kernels/visit_op.h"
-#include "runtime/bench/op_text.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/table.h"
+#include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/measure/report.h"
 #include "runtime/train/planned_rank.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/worker.h"

@@ -23,7 +23,7 @@ namespace holdfast {
 // All launches of an op with the same shape, types and options.
 struct StepOp {
   OpId id = OpId::count;
-  std::string shape;       // shape_text() of runtime/bench/op_text.h
+  std::string shape;       // shape_text() of runtime/measure/op_text.h
   Json arguments;          // every shape, type and option of the op by the name of its field
   OpCost cost;             // of one call
   std::int64_t calls = 0;  // in a step

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
-#include "runtime/bench/bench_device.h"
-#include "runtime/bench/host_limits.h"
-#include "runtime/bench/report.h"
-#include "runtime/bench/samples.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/measure/host_limits.h"
+#include "runtime/measure/measured_device.h"
+#include "runtime/measure/report.h"
+#include "runtime/measure/samples.h"
 #include "runtime/train/device_choice.h"
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/kernel_choice.h"
@@ -39,7 +39,7 @@ Config few_layers(Config config) {
 struct Bench {
   Env& env;
   const Config& config;  // of few_layers()
-  const BenchDevice& device;
+  const MeasuredDevice& device;
   int ranks;
 };
 
@@ -166,7 +166,7 @@ Result<std::unique_ptr<OpPrices>> price_ops_here(Env& env, const Config& config,
   const Config few = few_layers(config);
   const int threads = threads_of_rank(env, config, ranks);
   const int at_once = std::clamp(env.processor_count() / threads, 1, ranks);
-  HF_TRY(const BenchDevice device, BenchDevice::find(env, {.threads = threads}));
+  HF_TRY(const MeasuredDevice device, MeasuredDevice::find(env, {.threads = threads}));
   const Bench bench{.env = env, .config = few, .device = device, .ranks = at_once};
   HF_TRY(const double flops_per_second, product_rate(bench));
   const ModelSpec spec = make_model_spec(few);

@@ -9,8 +9,8 @@
 
 #include "kernels/cost.h"
 #include "kernels/visit_op.h"
-#include "runtime/bench/op_text.h"
 #include "runtime/config/loader.h"
+#include "runtime/measure/op_text.h"
 
 namespace holdfast {
 namespace {

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/visit_op.h"
-#include "runtime/bench/gpu_limits.h"
-#include "runtime/bench/host_limits.h"
 #include "runtime/bench/op_samples.h"
+#include "runtime/measure/host_limits.h"
 
 namespace holdfast {
 namespace {
@@ -67,21 +66,6 @@ TEST(StepBudget, KindsAndPartsAreSumsOfRows) {
   EXPECT_EQ(kinds.size(), 3U);
   EXPECT_EQ(kinds["matmul"]["calls"], 3);
   EXPECT_NEAR(kinds["matmul"]["ms"].get<double>(), 30.0, 1e-9);
-}
-
-// An op is held against the larger of its bytes and its products, a matrix product of either type too.
-TEST(GpuLimits, FollowFromTheRatesOfCopyAndProduct) {
-  GpuLimits limits(
-      {.copied_bytes_per_second = 1e9, .fp32_flops_per_second = 1e9, .bf16_flops_per_second = 1e12}, 1000);
-  EXPECT_DOUBLE_EQ(limits.stream_seconds({.bytes_read = 300, .bytes_written = 200}).value(), 500e-9);
-  const Matmul fp32{.m = 100, .n = 100, .k = 100, .lda = 100, .ldb = 100, .ldc = 100};
-  EXPECT_DOUBLE_EQ(limits.product_seconds(fp32), 2e-3);
-  Matmul bf16 = fp32;
-  bf16.dtype = bf16.dtype_c = DType::bf16;
-  EXPECT_DOUBLE_EQ(limits.product_seconds(bf16), 60e-6) << "3 x 20,000 bytes";
-  EXPECT_DOUBLE_EQ(op_seconds(limits, {.flops = 1e6, .bytes_read = 300}, DType::fp32).value(), 1e-3);
-  EXPECT_EQ(limits.level_of(1000), "L2");
-  EXPECT_EQ(limits.level_of(1001), "DRAM");
 }
 
 TEST(StepBudget, LimitsAreMeasuredForEveryRow) {

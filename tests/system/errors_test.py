@@ -268,6 +268,15 @@ class Errors(unittest.TestCase):
     def test_unknown_config_document(self):
         self.expect(self.holdfast("config", "dum"))
 
+    def test_command_program_missing(self):
+        program = str(self.folder / "holdfast")
+        shutil.copy(PROGRAM, program)
+        for words in (["bench", "op", "add"], ["bench", "--help"], ["help", "bench"]):
+            self.expect(self.start([program, *words], self.folder))
+        chaos = self.start([program, "chaos", "run.toml"], self.folder)
+        self.assertEqual(chaos.returncode, 2)
+        self.assertIn("--target holdfast-chaos", chaos.stdout)
+
     def test_unknown_bench_case(self):
         self.expect(self.holdfast("bench", "stp"))
 

@@ -8,7 +8,7 @@ from .machine import PACKAGES, ROOT
 from .results import Failure
 
 BUNDLE = ROOT / ".deps/bundle.tar.zst"
-FIRST_TARGETS = ["holdfast_cuda", "test_kernels_gpu", "holdfast"]  # nvcc takes longest for one file, so it begins
+FIRST_TARGETS = ["holdfast_cuda", "test_kernels_gpu", "holdfast", "holdfast-bench"]  # nvcc takes longest for one file, so it begins
 PREDICTED_FOR_PROCESSORS, PREDICTED_S = 16, 90
 LATER_TARGETS = ["test_train_gpu", "test_nccl_gpu"]  # nothing that is measured waits for them
 
@@ -73,7 +73,7 @@ def build(session, record):
     record["spilling_kernels"] = spilling(output)
     if record["spilling_kernels"]:
         record.setdefault("found", []).append(f"registers are spilled by {', '.join(record['spilling_kernels'])}")
-    for name in ("holdfast", session.sizes.smoke_program):
+    for name in ("holdfast", "holdfast-bench", session.sizes.smoke_program):
         if not session.program(name).exists():
             raise Failure(f"{session.program(name)} was not built")
 

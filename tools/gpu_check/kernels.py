@@ -119,7 +119,7 @@ def profile(session, record):
         output = session.runner.run(f"ncu {name}", [
             ncu, "--clock-control", "none", "--csv", "--page", "details", "--launch-count", str(NCU_LAUNCHES), *sections,
             "--kernel-name-base", "function", "--kernel-name", f"regex:{kernels}",
-            session.program(), "bench", "op", op, "--device=cuda", "--dtype=bf16", f"--sizes={session.sizes.bench}",
+            session.program("holdfast-bench"), "op", op, "--device=cuda", "--dtype=bf16", f"--sizes={session.sizes.bench}",
             "--milliseconds=1", *words])
         launches = record[name] = parse_ncu(output)
         for launch in unlike(launches):

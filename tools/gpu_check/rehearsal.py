@@ -36,7 +36,7 @@ if "--build" in sys.argv:
 # Runs the program behind the options, as ncu does, and then prints a table of two launches.
 NCU = r"""
 import subprocess, sys
-begin = next(i for i, word in enumerate(sys.argv) if word.endswith("/holdfast"))
+begin = next(i for i, word in enumerate(sys.argv) if word.endswith("/holdfast-bench"))
 assert "--clock-control" in sys.argv[:begin], sys.argv
 code = subprocess.run(sys.argv[begin:], stdout=subprocess.DEVNULL).returncode
 print("==PROF== Connected to process 1")

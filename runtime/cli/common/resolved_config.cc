@@ -1,4 +1,4 @@
-#include "runtime/cli/resolved_config.h"
+#include "runtime/cli/common/resolved_config.h"
 
 #include "runtime/data/loader.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/bench/op_timer.h"
+#include "runtime/measure/op_timer.h"
 
 #include <algorithm>
 #include <cstring>

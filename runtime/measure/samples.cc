@@ -1,4 +1,4 @@
-#include "runtime/bench/samples.h"
+#include "runtime/measure/samples.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/bench/gpu_limits.h"
+#include "runtime/measure/gpu_limits.h"
 
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// holdfast-bench: what `holdfast bench` runs. Finds the case in a constant table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,13 +9,13 @@
 #include "runtime/bench/loader_case.h"
 #include "runtime/bench/op_case.h"
 #include "runtime/bench/optimizer_case.h"
-#include "runtime/bench/report.h"
 #include "runtime/bench/step_case.h"
-#include "runtime/cli/arguments.h"
-#include "runtime/cli/build_facts.h"
-#include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/common/program.h"
 #include "runtime/core/io_queue.h"
 #include "runtime/core/suggest.h"
+#include "runtime/measure/report.h"
 
 namespace holdfast {
 namespace {
@@ -89,9 +90,9 @@ Result<std::optional<SampleSizes>> sizes_of(const Arguments& arguments) {
                                        : SampleSizes::toy);
 }
 
-Result<BenchDeviceOptions> device_of(Env& env, const Arguments& arguments) {
+Result<MeasuredDeviceOptions> device_of(Env& env, const Arguments& arguments) {
   constexpr std::int64_t most = 4096;
-  BenchDeviceOptions device;
+  MeasuredDeviceOptions device;
   const std::string kind = arguments.text("device", "cpu");
   if (kind != "cpu" && kind != "cuda")
     return fail(ExitCode::config, "--device must be cpu or cuda, got \"{}\"", kind);
@@ -235,15 +236,18 @@ Result<void> bench(const std::vector<std::string>& words) {
   return Error{ExitCode::config, fmt::format("--json: {}", written.error().message)};
 }
 
-}  // namespace
-
-int run_bench_command(const std::vector<std::string>& arguments) {
-  if (wants_help(arguments)) {
+int run(const std::vector<std::string>& words) {
+  if (wants_help(words)) {
     fmt::print("{}", usage);
-    return 0;
+    return with_output(0);
   }
-  const Result<void> outcome = bench(arguments);
-  return outcome.ok() ? 0 : complain(outcome.error());
+  const Result<void> outcome = bench(words);
+  return with_output(outcome.ok() ? 0 : complain(outcome.error()));
 }
 
+}  // namespace
 }  // namespace holdfast
+
+int main(int argc, char** argv) {
+  return holdfast::run_program(argc, argv, holdfast::run);
+}

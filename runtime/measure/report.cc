@@ -1,9 +1,9 @@
-#include "runtime/bench/report.h"
+#include "runtime/measure/report.h"
 
 #include <fmt/core.h>
 
-#include "runtime/bench/host_limits.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/host_limits.h"
 
 namespace holdfast {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/bench/op_memory.h"
+#include "runtime/measure/op_memory.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "runtime/bench/host_limits.h"
+#include "runtime/measure/host_limits.h"
 
 #include <fmt/core.h>
 
@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/bench/op_memory.h"
-#include "runtime/bench/op_text.h"
-#include "runtime/bench/samples.h"
+#include "runtime/measure/op_memory.h"
+#include "runtime/measure/op_text.h"
+#include "runtime/measure/samples.h"
 
 namespace holdfast {
 namespace {

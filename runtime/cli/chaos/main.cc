@@ -1,3 +1,4 @@
+// holdfast-chaos: what `holdfast chaos` runs. Turns the command line into the options of a campaign.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,10 +6,10 @@
 #include <sstream>
 
 #include "runtime/chaos/campaign.h"
-#include "runtime/cli/arguments.h"
-#include "runtime/cli/build_facts.h"
-#include "runtime/cli/commands.h"
-#include "runtime/cli/resolved_config.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/cli/common/build_facts.h"
+#include "runtime/cli/common/program.h"
+#include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/suggest.h"
 
@@ -178,16 +179,20 @@ Result<bool> chaos(const std::vector<std::string>& words) {
   return run_campaign(env, posix_mounts(), options, std::move(loaded.config));
 }
 
-}  // namespace
-
-int run_chaos_command(const std::vector<std::string>& arguments) {
-  if (wants_help(arguments)) {
+int run(const std::vector<std::string>& words) {
+  if (wants_help(words)) {
     fmt::print("{}", usage);
-    return 0;
+    return with_output(0);
   }
-  const Result<bool> right = chaos(arguments);
+  // What it prints is news of a campaign, whose result is in its report.
+  const Result<bool> right = chaos(words);
   if (!right.ok()) return complain(right.error());
   return *right ? 0 : 1;
 }
 
+}  // namespace
 }  // namespace holdfast
+
+int main(int argc, char** argv) {
+  return holdfast::run_program(argc, argv, holdfast::run);
+}

@@ -1,8 +1,6 @@
-#include "runtime/bench/table.h"
+#include "runtime/core/text_table.h"
 
 #include <gtest/gtest.h>
-
-#include "runtime/bench/samples.h"
 
 namespace holdfast {
 namespace {
@@ -18,12 +16,6 @@ TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
             "a       10.5\n"
             "------------\n"
             "longer     1\n");
-}
-
-TEST(Median, IsTheMiddleOrTheMeanOfTheTwo) {
-  EXPECT_DOUBLE_EQ(median({}), 0.0);
-  EXPECT_DOUBLE_EQ(median({3.0, 1.0, 2.0}), 2.0);
-  EXPECT_DOUBLE_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
 }
 
 }  // namespace

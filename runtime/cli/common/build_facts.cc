@@ -1,4 +1,4 @@
-#include "runtime/cli/build_facts.h"
+#include "runtime/cli/common/build_facts.h"
 
 #include <fmt/core.h>
 

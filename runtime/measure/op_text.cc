@@ -1,4 +1,4 @@
-#include "runtime/bench/op_text.h"
+#include "runtime/measure/op_text.h"
 
 #include <fmt/core.h>
 

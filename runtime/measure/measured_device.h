@@ -1,6 +1,6 @@
-// The device that a case measures, and what it is held against.
+// The device that ops are measured on, and what they are held against.
 //
-//   HF_TRY(const BenchDevice bench, BenchDevice::find(env, {.gpu = true}));
+//   HF_TRY(const MeasuredDevice bench, MeasuredDevice::find(env, {.gpu = true}));
 //   OpTimer timer(env);                                  // outlives the device
 //   HF_TRY(const std::unique_ptr<Device> device, bench.make({}, &timer));
 //   const std::unique_ptr<Limits> limits = bench.limits(60);
@@ -13,24 +13,24 @@
 
 #include "kernels/cuda_loader.h"
 #include "kernels/device.h"
-#include "runtime/bench/gpu_limits.h"
-#include "runtime/bench/limits.h"
-#include "runtime/bench/op_timer.h"
 #include "runtime/core/env.h"
 #include "runtime/core/json.h"
+#include "runtime/measure/gpu_limits.h"
+#include "runtime/measure/limits.h"
+#include "runtime/measure/op_timer.h"
 
 namespace holdfast {
 
-struct BenchDeviceOptions {
+struct MeasuredDeviceOptions {
   bool gpu = false;  // the first one that this process sees, instead of the CPU
   int threads = 1;   // of the CPU
 };
 
-class BenchDevice {
+class MeasuredDevice {
  public:
   // Of a GPU the limits are measured here, while its memory is free. ExitCode::config with a sentence without
   // one.
-  static Result<BenchDevice> find(Env& env, const BenchDeviceOptions& options);
+  static Result<MeasuredDevice> find(Env& env, const MeasuredDeviceOptions& options);
 
   bool is_gpu() const { return gpu_.has_value(); }
   const KernelRegistry& registry() const;
@@ -53,7 +53,7 @@ class BenchDevice {
     CudaFacts facts;
     GpuRates rates;
   };
-  BenchDevice(Env& env, int threads) : env_(&env), threads_(threads) {}
+  MeasuredDevice(Env& env, int threads) : env_(&env), threads_(threads) {}
 
   Env* env_;
   int threads_;

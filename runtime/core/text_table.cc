@@ -1,4 +1,4 @@
-#include "runtime/bench/table.h"
+#include "runtime/core/text_table.h"
 
 #include <fmt/core.h>
 

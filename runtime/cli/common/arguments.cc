@@ -1,4 +1,4 @@
-#include "runtime/cli/arguments.h"
+#include "runtime/cli/common/arguments.h"
 
 #include <fmt/ranges.h>
 

@@ -1,16 +1,16 @@
-#include "runtime/bench/bench_device.h"
+#include "runtime/measure/measured_device.h"
 
 #include <fmt/core.h>
 
-#include "runtime/bench/host_limits.h"
-#include "runtime/bench/report.h"
 #include "runtime/core/units.h"
+#include "runtime/measure/host_limits.h"
+#include "runtime/measure/report.h"
 #include "runtime/train/device_choice.h"
 
 namespace holdfast {
 
-Result<BenchDevice> BenchDevice::find(Env& env, const BenchDeviceOptions& options) {
-  BenchDevice bench(env, options.threads);
+Result<MeasuredDevice> MeasuredDevice::find(Env& env, const MeasuredDeviceOptions& options) {
+  MeasuredDevice bench(env, options.threads);
   if (!options.gpu) return bench;
   HF_TRY(CudaPresence cuda, needed_cuda(env));
   bench.gpu_ = Gpu{.module = cuda.module, .facts = std::move(cuda.devices.front()), .rates = {}};
@@ -19,16 +19,16 @@ Result<BenchDevice> BenchDevice::find(Env& env, const BenchDeviceOptions& option
   return bench;
 }
 
-const KernelRegistry& BenchDevice::registry() const {
+const KernelRegistry& MeasuredDevice::registry() const {
   return is_gpu() ? gpu_->module->registry() : kernel_registry();
 }
 
-KernelTarget BenchDevice::target() const {
+KernelTarget MeasuredDevice::target() const {
   return is_gpu() ? target_of(gpu_->facts) : KernelTarget{.isa = best_cpu_isa()};
 }
 
-Result<std::unique_ptr<Device>> BenchDevice::make(std::vector<KernelWish> wishes, OpTimer* timer,
-                                                  CpuIsa isa) const {
+Result<std::unique_ptr<Device>> MeasuredDevice::make(std::vector<KernelWish> wishes, OpTimer* timer,
+                                                     CpuIsa isa) const {
   if (is_gpu()) {
     CudaDeviceOptions options{.ordinal = gpu_->facts.ordinal, .kernels = std::move(wishes)};
     if (timer != nullptr) timer->attach(options);
@@ -39,12 +39,12 @@ Result<std::unique_ptr<Device>> BenchDevice::make(std::vector<KernelWish> wishes
   return make_cpu_device(options);
 }
 
-std::unique_ptr<Limits> BenchDevice::limits(std::int64_t duration_ms) const {
+std::unique_ptr<Limits> MeasuredDevice::limits(std::int64_t duration_ms) const {
   if (is_gpu()) return std::make_unique<GpuLimits>(gpu_->rates, gpu_->facts.l2_bytes);
   return std::make_unique<HostLimits>(*env_, threads_, duration_ms);
 }
 
-std::string BenchDevice::line() const {
+std::string MeasuredDevice::line() const {
   if (!is_gpu()) return machine_line(*env_);
   const CudaFacts& facts = gpu_->facts;
   return fmt::format(
@@ -56,7 +56,7 @@ std::string BenchDevice::line() const {
       gpu_->rates.bf16_flops_per_second * 1e-12);
 }
 
-void BenchDevice::describe(Json& result) const {
+void MeasuredDevice::describe(Json& result) const {
   if (is_gpu()) {
     result["gpu"] = {{"name", gpu_->facts.name}};
     result["gpu"].update(rates_json(gpu_->rates));
@@ -65,7 +65,7 @@ void BenchDevice::describe(Json& result) const {
   }
 }
 
-std::string BenchDevice::threads_text() const {
+std::string MeasuredDevice::threads_text() const {
   return is_gpu() ? "" : fmt::format(", {} threads", threads_);
 }
 

@@ -1,4 +1,4 @@
-// The JSON document of a benchmark, and how its figures are written for people.
+// The machine that figures were measured on, and how figures are written for people.
 #pragma once
 
 #include <string>

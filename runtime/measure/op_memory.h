@@ -1,5 +1,6 @@
-// Memory for the operands of ops in benchmarks: filled with small values of both signs, in huge pages where
-// the system has them, as the trainer's memory is. An op that is run again and again on it stays finite.
+// Memory for the operands of ops that are measured alone: filled with small values of both signs, in huge
+// pages where the system has them, as the trainer's memory is. An op that is run again and again on it stays
+// finite.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,27 @@
+#include "runtime/cli/common/program.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "runtime/cli/common/arguments.h"
+#include "runtime/core/posix_streams.h"
+
+namespace holdfast {
+
+int run_program(int argc, char** argv, int (*run)(const std::vector<std::string>& words)) {
+  replace_closed_streams();
+  try {
+    return run({argv + 1, argv + std::max(argc, 1)});
+  } catch (const std::system_error& error) {  // fmt::print, when nobody takes what is printed
+    return complain(output_is_lost(error.code().message()));
+  }
+}
+
+int with_output(int code) {
+  const Result<void> written = finish_output();
+  if (written.ok()) return code;
+  const int lost = complain(written.error());
+  return std::max(code, lost);  // an error of its own says more, and is said above
+}
+
+}  // namespace holdfast

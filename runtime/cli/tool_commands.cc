@@ -1,0 +1,33 @@
+// The commands of developers and operators. They are programs of their own beside this one, so that who
+// trains links none of it.
+#include <string_view>
+
+#include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/core/processes.h"
+#include "runtime/core/program_directory.h"
+
+namespace holdfast {
+namespace {
+
+// Becomes the program of the command; returns only when that is not to be had.
+int become_command(std::string_view command, const std::vector<std::string>& arguments) {
+  const std::string name = fmt::format("holdfast-{}", command);
+  const Result<void> refused = become_program(program_directory() + "/" + name, arguments);
+  return complain(fail(ExitCode::config,
+                       "{} is a program of its own, {}: {}; put it beside holdfast, or build it with cmake "
+                       "--build --preset release --target {}",
+                       command, name, refused.error().message, name));
+}
+
+}  // namespace
+
+int run_bench_command(const std::vector<std::string>& arguments) {
+  return become_command("bench", arguments);
+}
+
+int run_chaos_command(const std::vector<std::string>& arguments) {
+  return become_command("chaos", arguments);
+}
+
+}  // namespace holdfast
