@@ -47,6 +47,17 @@ void release_pinned(void* memory) {
   cudaFreeHost(memory);
 }
 
+// The tests of all implementations, those of kernels/cuda/custom among them; what the files of tests/kernels
+// have beside them is about the CPU device.
+std::string filter() {
+  std::string patterns = "OwnInstructions.*:";
+  for (std::size_t op = 0; op < op_count; ++op) {
+    for (const Implementation* each : cuda::registry().of(static_cast<OpId>(op)))
+      patterns += fmt::format("{0}.{1}:{0}.Long_{1}:", op_names[op], each->name);
+  }
+  return patterns;
+}
+
 // sm_90a: instructions of one kind of GPU, for which the build has kernels of their own.
 TEST(OwnInstructions, GiveTheRightProduct) {
   const Result<std::string> outcome = cuda::try_own_instructions(0);
@@ -57,7 +68,7 @@ TEST(OwnInstructions, GiveTheRightProduct) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  GTEST_FLAG_SET(filter, "OwnInstructions.*:*.cuda*:*.Long_cuda*:*.cublaslt*:*.Long_cublaslt*");
+  GTEST_FLAG_SET(filter, filter());  // unless the command line has one
   testing::InitGoogleTest(&argc, argv);
   test::register_kernel_tests(cuda::registry(), {}, device_for, /*long_too=*/true);
   if (!GTEST_FLAG_GET(list_tests)) {
