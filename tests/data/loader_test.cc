@@ -103,6 +103,18 @@ TEST_F(LoaderTest, StepDigestsAreTheSameForAnyNumberOfRanks) {
   EXPECT_NE(digests(1, 1, 1)[0], expected[0]);
 }
 
+TEST_F(LoaderTest, TheDigestTellsWhereInItsStepASampleStood) {
+  constexpr BatchShape two = {
+      .sequence_length = 8, .microbatch_size = 1, .microbatches_per_lane = 1, .lanes = 2};
+  DataLoader second(data, seed, two, {1}, /*cursor=*/0, 256, 1),
+      first(data, seed, two, {0}, /*cursor=*/1, 256, 1);
+  const Result<MicroBatch> as_second = second.next(), as_first = first.next();
+  HF_ASSERT_OK(as_second);
+  HF_ASSERT_OK(as_first);
+  ASSERT_EQ(as_second->samples[0], as_first->samples[0]);
+  EXPECT_NE(as_second->digest, as_first->digest);
+}
+
 // A ledger over two epochs while the number of ranks changes with every step: each sample exactly once per
 // epoch.
 TEST_F(LoaderTest, EachSampleOncePerEpochThroughAnyChangeOfRanks) {
