@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
+#include <optional>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -48,16 +50,34 @@ Json to_json(const ShardSpec& spec) {
                       spec.slices, spec.first_block, spec.block_count});
 }
 
-// Of an index whose checksum is right: this program wrote it.
-ShardSpec spec_of(const Json& json) {
-  return {.tensor = json[0],
-          .kind = json[1],
-          .dtype = static_cast<DType>(json[2].get<int>()),
-          .global_shape = json[3],
-          .slice = json[4],
-          .slices = json[5],
-          .first_block = json[6],
-          .block_count = json[7]};
+template <typename Count>
+bool read_count(const Json& json, Count& count) {
+  if (!json.is_number_unsigned() || json.get<std::uint64_t>() > std::numeric_limits<Count>::max())
+    return false;
+  count = json.get<Count>();
+  return true;
+}
+
+// Returns nothing when the numbers contradict each other, or are no numbers.
+std::optional<ShardSpec> spec_of(const Json& json) {
+  constexpr std::size_t members = 8;
+  if (!json.is_array() || json.size() != members || !json[0].is_string() || !json[1].is_string() ||
+      !json[3].is_array())
+    return std::nullopt;
+  ShardSpec spec{.tensor = json[0].text(), .kind = json[1].text(), .global_shape = {}};
+  std::uint32_t dtype = 0;
+  if (!read_count(json[2], dtype) || dtype > static_cast<std::uint32_t>(DType::fp64)) return std::nullopt;
+  spec.dtype = static_cast<DType>(dtype);
+  for (const Json& extent : json[3]) {
+    if (!read_count(extent, spec.global_shape.emplace_back())) return std::nullopt;
+  }
+  if (!read_count(json[4], spec.slice) || !read_count(json[5], spec.slices) ||
+      !read_count(json[6], spec.first_block) || !read_count(json[7], spec.block_count))
+    return std::nullopt;
+  if (spec.slice >= spec.slices || spec.tensor_elements() % spec.slices != 0) return std::nullopt;
+  const std::uint64_t blocks = spec.slice_blocks();
+  if (spec.first_block > blocks || spec.block_count > blocks - spec.first_block) return std::nullopt;
+  return spec;
 }
 
 std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
@@ -152,7 +172,11 @@ std::string to_text(std::span<const ShardSpec> specs) {
 
 std::vector<ShardSpec> specs_from_text(const std::string& text) {
   std::vector<ShardSpec> specs;
-  for (const Json& spec : Json::parse(text)) specs.push_back(spec_of(spec));
+  for (const Json& each : Json::parse(text)) {
+    std::optional<ShardSpec> spec = spec_of(each);
+    HF_CHECK(spec.has_value());
+    specs.push_back(std::move(*spec));
+  }
   return specs;
 }
 
@@ -273,16 +297,28 @@ Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> first_pag
 }
 
 Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
-  const Json json = Json::parse(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
+  const Json json =
+      Json::parse_any(std::string_view(reinterpret_cast<const char*>(index.data()), index.size()));
+  const auto no_index = [&] { return damaged(place_, "its index is none of this program's"); };
+  if (!json.is_array() || json.size() != 3 || !json[0].is_string() || !json[1].is_array() ||
+      !json[2].is_array() || json[1].size() != json[2].size())
+    return no_index();
   HF_TRY(manifest_, decode_manifest(json[0].text(), place_));
-  for (const Json& spec : json[1]) specs_.push_back(spec_of(spec));
-  crc32c_ = json[2].get<std::vector<std::uint32_t>>();
-  verified_.resize(specs_.size());
-  std::uint64_t offset = page_bytes;
-  for (const ShardSpec& spec : specs_) {
-    offsets_.push_back(offset);
-    offset += padded(spec.byte_count());
+  for (const Json& each : json[2]) {
+    if (!read_count(each, crc32c_.emplace_back())) return no_index();
   }
+  std::uint64_t offset = page_bytes;
+  for (const Json& each : json[1]) {
+    std::optional<ShardSpec> spec = spec_of(each);
+    // The elements are compared first, because absurd ones have more bytes than a number holds.
+    if (!spec.has_value() || spec->element_count() > memory_.size() ||
+        padded(spec->byte_count()) > memory_.size() - offset)
+      return no_index();
+    offsets_.push_back(offset);
+    offset += padded(spec->byte_count());
+    specs_.push_back(std::move(*spec));
+  }
+  verified_.resize(specs_.size());
   if (offset != memory_.size()) return damaged(place_, "its pieces do not fill it");
   return {};
 }
