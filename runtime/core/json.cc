@@ -54,6 +54,10 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
     return true;
   }
   bool begin(Json value) {
+    if (open_.size() == deepest) {
+      problem_ = "it is nested too deep";
+      return false;
+    }
     open_.push_back(put(std::move(value)));
     return true;
   }
@@ -61,6 +65,9 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
     open_.pop_back();
     return true;
   }
+
+  // What copies, compares or writes a value goes down into it on the stack.
+  static constexpr std::size_t deepest = 512;
 
   Json root_;
   std::vector<Json*> open_;  // what has begun and not ended, the innermost last
@@ -138,7 +145,7 @@ Json& Json::operator=(Json other) noexcept {
   return *this;
 }
 
-// Without recursion: a damaged file may nest deeper than the stack.
+// Without recursion: a value that was put together may nest deeper than the stack.
 Json::~Json() {
   std::vector<Json> rest;
   const auto open = [&rest](Json& json) {

@@ -64,7 +64,11 @@ TEST(Json, TakesAnyText) {
   EXPECT_EQ(Json::parse_any(R"({"a":1,"a":2})").dump(), R"({"a":2})");
   const std::string deep(1'000'000, '[');
   EXPECT_TRUE(Json::parse_any(deep).is_null());
-  EXPECT_TRUE(Json::parse_any(deep + std::string(deep.size(), ']')).is_array());
+  EXPECT_TRUE(Json::parse_any(deep + std::string(deep.size(), ']')).is_null());
+  EXPECT_TRUE(Json::parse_any(deep.substr(0, 513) + std::string(513, ']')).is_null());
+  const Json deepest = Json::parse_any(deep.substr(0, 512) + std::string(512, ']'));
+  EXPECT_TRUE(deepest.is_array());
+  EXPECT_EQ(deepest.dump().size(), 1024u);
 }
 
 TEST(Json, ReplacesWhatIsNotUtf8) {
