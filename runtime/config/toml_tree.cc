@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 namespace holdfast {
@@ -52,9 +53,52 @@ TomlValue convert(const toml::node& node) {
   return value;
 }
 
+// The library bounds how deep values nest, but each part of a key makes a table inside of another one, too.
+constexpr std::size_t key_dots_max = 15;
+
+// Returns the index behind the string that begins at `begin`, or that of the end of its line or of the text.
+std::size_t end_of_string(std::string_view text, std::size_t begin) {
+  const char quote = text[begin];
+  const std::string three(3, quote);
+  const bool has_lines = text.substr(begin).starts_with(three);
+  for (std::size_t i = begin + (has_lines ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\\' && quote == '"') {
+      ++i;
+    } else if (has_lines ? text.substr(i).starts_with(three) : text[i] == quote) {
+      return i + (has_lines ? 3 : 1);
+    } else if (!has_lines && text[i] == '\n') {
+      return i;
+    }
+  }
+  return text.size();
+}
+
+// Returns where a key has more dots than that, if one does. A dot in a string or a comment is none.
+std::optional<TomlPosition> find_deep_key(std::string_view text) {
+  std::size_t dots = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const char each = text[i];
+    if (each == '"' || each == '\'') {
+      i = end_of_string(text, i);
+    } else if (each == '#') {
+      i = std::min(text.find('\n', i), text.size());
+    } else {
+      if (std::string_view(",=[]{}\n").find(each) != std::string_view::npos) dots = 0;
+      if (each == '.' && ++dots > key_dots_max) {
+        const auto line = std::ranges::count(text.substr(0, i), '\n') + 1;
+        return TomlPosition{.line = static_cast<std::uint32_t>(line), .column = 1};
+      }
+      ++i;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
+  if (const std::optional<TomlPosition> place = find_deep_key(text); place.has_value())
+    return TomlError{*place, fmt::format("a key has more than {} parts", key_dots_max + 1)};
   // The library may be a shared object that was built with exceptions; they end here.
   try {
     const toml::table table = toml::parse(text);
