@@ -72,6 +72,7 @@ Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& 
   const Header& header = table->header();
   if (header.magic != magic_whole) return no_table(board, "is not made yet, or is something else");
   if (header.layout != layout_version || header.hosts == 0 || header.hosts > most_hosts ||
+      header.own_host < 0 || static_cast<std::uint32_t>(header.own_host) >= header.hosts ||
       header.ended_most > most_hosts * ended_per_host || bytes < bytes_of(header.hosts, header.ended_most)) {
     return no_table(board, "is of another version, or damaged");
   }
@@ -118,8 +119,11 @@ void HostTable::remove(Env& env, const std::string& board) {
 }
 
 HostTableSetup HostTable::setup() const {
-  HostTableSetup setup{
-      .start = header().start, .own_host = header().own_host, .silence_ms = header().silence_ms, .hosts = {}};
+  constexpr std::int64_t longest_ms = std::int64_t{1} << 40;  // of which some make a number of nanoseconds
+  HostTableSetup setup{.start = header().start,
+                       .own_host = header().own_host,
+                       .silence_ms = std::clamp<std::int64_t>(header().silence_ms, 0, longest_ms),
+                       .hosts = {}};
   for (int index = 0; index < hosts(); ++index) {
     HostFacts facts{.name = load(host(index).name), .addresses = {}, .port = port_of(index)};
     std::istringstream addresses(load(host(index).addresses));
