@@ -82,24 +82,24 @@ SlotView read_once(const BoardSlot& slot) {
   const std::uint32_t kind = slot.kind.load(order);
   view.kind =
       kind < static_cast<std::uint32_t>(WorkKind::count) ? static_cast<WorkKind>(kind) : WorkKind::usual;
-  view.begun_ns = slot.begun_ns.load(order);
-  view.deadline_ns = slot.deadline_ns.load(order);
-  view.ceiling_ns = slot.ceiling_ns.load(order);
-  view.usual_ns = slot.usual_ns.load(order);
-  view.beat_ns = slot.beat_ns.load(order);
-  view.wait_begun_ns = slot.wait_begun_ns.load(order);
+  view.begun_ns = plausible_time(slot.begun_ns.load(order));
+  view.deadline_ns = plausible_time(slot.deadline_ns.load(order));
+  view.ceiling_ns = plausible_time(slot.ceiling_ns.load(order));
+  view.usual_ns = plausible_time(slot.usual_ns.load(order));
+  view.beat_ns = plausible_time(slot.beat_ns.load(order));
+  view.wait_begun_ns = plausible_time(slot.wait_begun_ns.load(order));
   view.wait_peer = slot.wait_peer.load(order);
   view.wait_number = slot.wait_number.load(order);
   view.wait_operation = load_text(slot.wait_operation);
-  view.storage_begun_ns = slot.storage_begun_ns.load(order);
+  view.storage_begun_ns = plausible_time(slot.storage_begun_ns.load(order));
   view.storage_what = load_text(slot.storage_what);
-  view.drain_begun_ns = slot.drain_begun_ns.load(order);
+  view.drain_begun_ns = plausible_time(slot.drain_begun_ns.load(order));
   view.drain_step = slot.drain_step.load(order);
   view.drain_bytes = slot.drain_bytes.load(order);
   view.moved_bytes = slot.moved_bytes.load(order);
   view.device_ops = slot.device_ops.load(order);
   view.spans_opened = slot.spans_opened.load(order);
-  view.life_ns = slot.life_ns.load(order);
+  view.life_ns = plausible_time(slot.life_ns.load(order));
   return view;
 }
 
@@ -319,7 +319,8 @@ std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t afte
   std::vector<Notice> found;
   const std::uint64_t count = notices.count;
   const std::uint64_t forgotten = count - std::min(count, BoardNotices::kept);
-  for (std::uint64_t number = std::max(after, forgotten) + 1; number <= count; ++number) {
+  for (std::uint64_t number = std::max(after, forgotten); number < count;) {
+    ++number;  // not beyond the largest, which a damaged board may say
     const BoardNotices::Entry& entry = notices.newest[number % BoardNotices::kept];
     Notice notice = {.number = number, .rank = entry.rank, .sentence = load_text(entry.sentence)};
     // A newer one may just take its place.

@@ -18,6 +18,7 @@
 // Threads: a slot's words are for the training thread of its rank, those marked (any) for every thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -179,6 +180,12 @@ struct SlotView {
   std::int64_t life_ns = 0;
 };
 SlotView read_slot(const BoardSlot& slot);
+// A time or duration within 36 years of 0: of what a damaged board or a foreign message says the nearest one,
+// so that differences and sums of a few of them are numbers, too.
+inline std::int64_t plausible_time(std::int64_t time) {
+  constexpr std::int64_t largest = std::int64_t{1} << 60;
+  return std::clamp(time, -largest, largest);
+}
 // Whether the process of the slot lives, and is the one that took it.
 bool lives(Env& env, const SlotView& slot);
 

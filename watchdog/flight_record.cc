@@ -22,8 +22,8 @@ FlightSpan copy_of(const Span& span) {
   return {.kind = span.kind < SpanKind::count ? name_of(span.kind) : "unknown",
           .step = span.step,
           .bytes = span.bytes,
-          .begin_ns = span.begin.time_ns,
-          .end_ns = span.end.time_ns,
+          .begin_ns = plausible_time(span.begin.time_ns),
+          .end_ns = plausible_time(span.end.time_ns),
           .chunk = span.chunk,
           .microbatch = span.microbatch,
           .bucket = span.bucket,
@@ -68,6 +68,9 @@ class Fields {
     ok = false;
     return {};
   }
+  std::int64_t time(const char* name, std::optional<std::int64_t> otherwise = {}) {
+    return plausible_time(integer<std::int64_t>(name, otherwise));
+  }
   std::string text(const char* name) {
     const Json* found = find(name);
     if (found != nullptr && found->is_string()) return found->get<std::string>();
@@ -97,8 +100,8 @@ std::optional<FlightSpan> span_of(const Json& line) {
   const FlightSpan span = {.kind = fields.text("kind"),
                            .step = fields.integer<std::uint64_t>("step"),
                            .bytes = fields.integer<std::uint64_t>("bytes", 0),
-                           .begin_ns = fields.integer<std::int64_t>("begin_ns"),
-                           .end_ns = fields.integer<std::int64_t>("end_ns", 0),
+                           .begin_ns = fields.time("begin_ns"),
+                           .end_ns = fields.time("end_ns", 0),
                            .chunk = fields.integer<std::int32_t>("chunk", -1),
                            .microbatch = fields.integer<std::int32_t>("microbatch", -1),
                            .bucket = fields.integer<std::int32_t>("bucket", -1),
@@ -124,13 +127,13 @@ SlotView slot_of(Fields& fields) {
   slot.step = fields.integer<std::uint64_t>("step");
   slot.epoch = fields.integer<std::uint64_t>("epoch");
   slot.members = fields.integer<std::uint32_t>("members");
-  slot.begun_ns = fields.integer<std::int64_t>("begun_ns");
-  slot.deadline_ns = fields.integer<std::int64_t>("deadline_ns");
-  slot.usual_ns = fields.integer<std::int64_t>("usual_ns");
-  slot.beat_ns = fields.integer<std::int64_t>("beat_ns");
+  slot.begun_ns = fields.time("begun_ns");
+  slot.deadline_ns = fields.time("deadline_ns");
+  slot.usual_ns = fields.time("usual_ns");
+  slot.beat_ns = fields.time("beat_ns");
   if (const Json* wait = fields.find("wait"); wait != nullptr) {
     Fields of_wait(*wait);
-    slot.wait_begun_ns = of_wait.integer<std::int64_t>("begun_ns");
+    slot.wait_begun_ns = of_wait.time("begun_ns");
     slot.wait_operation = of_wait.text("operation");
     slot.wait_peer = of_wait.integer<int>("peer");
     slot.wait_number = of_wait.integer<std::uint32_t>("number");
@@ -138,7 +141,7 @@ SlotView slot_of(Fields& fields) {
   }
   if (const Json* drain = fields.find("drain"); drain != nullptr) {
     Fields of_drain(*drain);
-    slot.drain_begun_ns = of_drain.integer<std::int64_t>("begun_ns");
+    slot.drain_begun_ns = of_drain.time("begun_ns");
     slot.drain_step = of_drain.integer<std::uint64_t>("step");
     slot.drain_bytes = of_drain.integer<std::uint64_t>("bytes");
     fields.ok = fields.ok && of_drain.ok;
@@ -245,8 +248,8 @@ Result<FlightRecord> parse_flight(const std::string& text, const std::string& pa
   record.reason = fields.text("reason");
   const std::string state = fields.text("state");
   record.state = state.size() == 1 ? state.front() : '?';
-  record.wall_time_us = fields.integer<std::int64_t>("wall_time_us");
-  record.now_ns = fields.integer<std::int64_t>("now_ns");
+  record.wall_time_us = fields.time("wall_time_us");
+  record.now_ns = fields.time("now_ns");
   record.lost_spans = fields.integer<std::uint64_t>("lost_spans");
   const Json* spans = fields.find("spans");
   if (spans == nullptr || !spans->is_array()) fields.ok = false;

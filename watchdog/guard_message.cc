@@ -92,14 +92,14 @@ SlotView unpacked(const Rank& rank) {
                                                                       : WorkKind::usual;
   slot.step = rank.step;
   slot.epoch = rank.epoch;
-  slot.begun_ns = rank.begun_ns;
-  slot.deadline_ns = rank.deadline_ns;
-  slot.ceiling_ns = rank.ceiling_ns;
-  slot.usual_ns = rank.usual_ns;
-  slot.beat_ns = rank.beat_ns;
-  slot.life_ns = rank.life_ns;
-  slot.wait_begun_ns = rank.wait_begun_ns;
-  slot.storage_begun_ns = rank.storage_begun_ns;
+  slot.begun_ns = plausible_time(rank.begun_ns);
+  slot.deadline_ns = plausible_time(rank.deadline_ns);
+  slot.ceiling_ns = plausible_time(rank.ceiling_ns);
+  slot.usual_ns = plausible_time(rank.usual_ns);
+  slot.beat_ns = plausible_time(rank.beat_ns);
+  slot.life_ns = plausible_time(rank.life_ns);
+  slot.wait_begun_ns = plausible_time(rank.wait_begun_ns);
+  slot.storage_begun_ns = plausible_time(rank.storage_begun_ns);
   slot.wait_peer = rank.wait_peer;
   slot.wait_number = rank.wait_number;
   return slot;
@@ -160,7 +160,7 @@ Result<GuardMessage> message_of(std::span<const std::byte> frame) {
                        .host = head.host,
                        .generation = head.generation,
                        .number = head.number,
-                       .sent_ns = head.sent_ns,
+                       .sent_ns = plausible_time(head.sent_ns),
                        .port = static_cast<std::uint16_t>(head.port)};
   for (std::uint32_t i = 0; i < head.silent; ++i) message.silent.push_back(take<std::int32_t>(rest));
   for (std::uint32_t i = 0; i < head.ended; ++i) {
