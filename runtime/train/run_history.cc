@@ -98,7 +98,9 @@ class Reader {
   void count_time(const Json& event) {
     const auto time_us =
         static_cast<std::int64_t>(count_of(event, "time_us", 0) & std::numeric_limits<std::int64_t>::max());
-    if (last_time_us_ > 0 && time_us > last_time_us_) history_.running_us += time_us - last_time_us_;
+    if (last_time_us_ > 0 && time_us > last_time_us_ &&
+        __builtin_add_overflow(history_.running_us, time_us - last_time_us_, &history_.running_us))
+      history_.running_us = std::numeric_limits<std::int64_t>::max();
     last_time_us_ = std::max(last_time_us_, time_us);
   }
 
