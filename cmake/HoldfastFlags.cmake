@@ -30,7 +30,7 @@ target_include_directories(hf_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(HOLDFAST_SANITIZE)
   # Instrumented code confuses the compiler's flow analysis: maybe-uninitialized would name correct lines.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HOLDFAST_SANITIZE}> -fno-omit-frame-pointer
-    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   add_link_options(-fsanitize=${HOLDFAST_SANITIZE})
 endif()
 if(HOLDFAST_FUZZER)
