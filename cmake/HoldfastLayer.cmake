@@ -20,9 +20,28 @@ function(holdfast_use_precompiled target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 
-# holdfast_layer(NAME SOURCES folder... LINK target...): library hf_NAME from the .cc files of the folders.
+# Compiles the files of these names (ALL: every one) with -O1 in a release, but for those that are OFTEN. It is for what runs at
+# a start, at a fault, for a page or a command line: a third of the compiler's time, and nobody waits for its instructions.
+function(holdfast_optimise_little files)
+  cmake_parse_arguments(ARG "" "" "SELDOM;OFTEN" ${ARGN})
+  foreach(file ${files})
+    cmake_path(GET file STEM LAST_ONLY stem)
+    if(("ALL" IN_LIST ARG_SELDOM OR stem IN_LIST ARG_SELDOM) AND NOT stem IN_LIST ARG_OFTEN)
+      set_property(SOURCE ${file} APPEND PROPERTY COMPILE_OPTIONS $<$<CONFIG:Release>:-O1>)
+    endif()
+    list(REMOVE_ITEM ARG_SELDOM ${stem})
+    list(REMOVE_ITEM ARG_OFTEN ${stem})
+  endforeach()
+  list(REMOVE_ITEM ARG_SELDOM ALL)
+  if(ARG_SELDOM OR ARG_OFTEN)
+    message(FATAL_ERROR "these are to be optimised, but are not there: ${ARG_SELDOM} ${ARG_OFTEN}")
+  endif()
+endfunction()
+
+# holdfast_layer(NAME SOURCES folder... LINK target... [SELDOM ALL|name...] [OFTEN name...]): library hf_NAME from the .cc files of
+# the folders; which of them are optimised little, holdfast_optimise_little says.
 function(holdfast_layer name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;SELDOM;OFTEN" ${ARGN})
   set(files "")
   foreach(folder ${ARG_SOURCES})
     file(GLOB found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
@@ -32,6 +51,7 @@ function(holdfast_layer name)
     add_library(hf_${name} STATIC ${files})
     target_link_libraries(hf_${name} PUBLIC hf_flags ${ARG_LINK})
     holdfast_use_precompiled(hf_${name} hf_headers)
+    holdfast_optimise_little("${files}" SELDOM ${ARG_SELDOM} OFTEN ${ARG_OFTEN})
   else()
     add_library(hf_${name} INTERFACE)
     target_link_libraries(hf_${name} INTERFACE hf_flags ${ARG_LINK})
@@ -123,12 +143,13 @@ function(holdfast_kernels name)
   holdfast_cpu_kernels(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()
 
-# holdfast_program(NAME SOURCES folder LINK target...): bin/NAME.
+# holdfast_program(NAME SOURCES folder LINK target...): bin/NAME. Its own files are a command line.
 function(holdfast_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/*.cc)
   if(files)
     add_executable(${name} ${files})
+    holdfast_optimise_little("${files}" SELDOM ALL)
     target_link_libraries(${name} PRIVATE hf_flags ${ARG_LINK})
     holdfast_use_precompiled(${name} hf_headers)
   endif()
