@@ -304,6 +304,31 @@ TEST_F(ReplicaTest, ABuddyThatHangsHoldsNothingUp) {
   EXPECT_EQ(events("hanging", "checkpoint").size(), 3u) << "the disk has what it was asked for";
 }
 
+// A snapshot whose replica is still on its way is no reason to give up the one that the run resumed from.
+TEST_F(ReplicaTest, OldOnesStayWhileNoNewerOneIsConfirmed) {
+  train_and_die(launch("waits", {"a", "b"}, "auto"));
+  FaultyNetworkEnv network(posix_env());
+  network.network().inject({.kind = NetworkFault::Kind::swallow, .at = 5000});
+  FaultyEnv files(network);
+  DyingEnv machine(files, files, "\"step\":16,");
+  Launch run = launch("waits", {"a", "b"}, "auto");
+  run.faults = slow_steps();
+  run.overrides.emplace_back("data.prefetch_microbatches=1");
+  testing::internal::CaptureStderr();
+  const RunEnd end = train(run, machine);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(end.code, ExitCode::data) << told;
+  const std::vector<Json> starts = events("waits", "start");
+  ASSERT_EQ(starts.size(), 2u);
+  ASSERT_EQ(starts[1]["resumed_from"].get<std::string>(), "ram");
+  const auto resumed = starts[1]["resumed_from_step"].get<std::uint64_t>();
+  std::set<std::uint32_t> parts;
+  for (const Slot& slot : slots("waits")) {
+    if (slot.identity.step == resumed) parts.insert(slot.identity.rank);
+  }
+  EXPECT_THAT(parts, testing::ElementsAre(0u, 1u));
+}
+
 TEST_F(ReplicaTest, NoRoomForThemIsTold) {
   const std::string end = reference();
   FaultyEnv machine(posix_env());
