@@ -331,7 +331,8 @@ Json& Json::member(std::string_view key) {
   HF_CHECK(is_object(), "{} is no object with {}", type_name(), key);
   const auto found = std::ranges::find(*content_.object, key, &JsonMember::key);
   if (found != content_.object->end()) return found->value;
-  return content_.object->emplace_back(std::string(key), Json()).value;
+  content_.object->push_back({.key = std::string(key), .value = Json()});
+  return content_.object->back().value;
 }
 
 bool Json::truth() const {
