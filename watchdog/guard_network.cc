@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
 #include <utility>
 
 namespace holdfast {
@@ -210,7 +209,10 @@ bool GuardNetwork::is_cut_off() const {
     return host == table_->own_host() || table_->silent_since_ns(host) != 0;
   };
   if (table_->own_host() != 0) return away(0);
-  return std::ranges::all_of(std::views::iota(0, table_->hosts()), away);
+  for (int host = 0; host < table_->hosts(); ++host) {
+    if (!away(host)) return false;
+  }
+  return true;
 }
 
 std::vector<WatchedRank> GuardNetwork::distant_ranks(std::int64_t now_ns) const {

@@ -18,7 +18,8 @@ constexpr std::uint64_t one = std::uint64_t{1} << 32;  // the fraction 1
 SampleSubset::SampleSubset(Part part, const ValidationRule& rule, std::uint64_t source, std::uint64_t samples)
     : part_(part), samples_(samples), count_(samples), key_(mix64(rule.seed, source)) {
   HF_CHECK(rule.fraction > 0.0 && rule.fraction <= 0.5, "fraction {}", rule.fraction);
-  fraction_ = std::max<std::uint64_t>(1, std::llround(rule.fraction * static_cast<double>(one)));
+  const auto fraction = static_cast<std::uint64_t>(std::llround(rule.fraction * static_cast<double>(one)));
+  fraction_ = std::max<std::uint64_t>(1, fraction);
   if (part == Part::all) return;
   const std::uint64_t whole_groups = group_of(samples);
   const std::uint64_t held = whole_groups + (held_back(whole_groups) < samples ? 1 : 0);
