@@ -217,7 +217,7 @@ Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView
     for (int rank = 0; stream >> rank;) facts.dead.push_back(rank);
   }
   std::ranges::sort(facts.dead);
-  facts.dead.erase(std::ranges::unique(facts.dead).begin(), facts.dead.end());
+  facts.dead.erase(std::unique(facts.dead.begin(), facts.dead.end()), facts.dead.end());
   if (has_quorum(facts)) return {};
   return fail(ExitCode::communication,
               "{} of {} ranks are left, and nothing proves that {} died: they may be cut off and go on by "
