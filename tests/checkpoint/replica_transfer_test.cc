@@ -225,5 +225,18 @@ TEST_F(ReplicaTransferTest, AConnectionThatBreaksAnywhereLeavesTheConfirmedOne) 
   EXPECT_THAT(kept(), testing::ElementsAre(7, step));
 }
 
+TEST_F(ReplicaTransferTest, WhatIsBeingReplacedIsNoSnapshot) {
+  fill(7);
+  ASSERT_TRUE(transfer().source.ok());
+  const std::uint64_t whole = env_.network().sent_bytes();
+  fill(8);
+  ASSERT_TRUE(transfer(7).source.ok());
+  ASSERT_THAT(kept(), testing::ElementsAre(7, 8));
+  fill(9);
+  env_.network().inject({.kind = NetworkFault::Kind::cut, .at = whole / 2});
+  ASSERT_FALSE(transfer(7, brief).source.ok());
+  EXPECT_THAT(kept(), testing::ElementsAre(7, 0));
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -70,6 +70,16 @@ TEST_F(StoreTest, NothingIsVisibleBeforeItIsPublished) {
   EXPECT_FALSE(fs::exists(store.pending_directory(8)));
 }
 
+// As a writer leaves it that dies between moving one away and putting another of the same step there.
+TEST_F(StoreTest, OneThatWasMovedAwayComesBackWhenTheNextSaveBegins) {
+  save_step(3);
+  fs::create_directories(run() + "/.pending");
+  fs::rename(store.checkpoint_directory(3), run() + "/.pending/replaced-step-00000003");
+  HF_ASSERT_OK(store.begin_save(4));
+  EXPECT_TRUE(fs::exists(store.checkpoint_directory(3)));
+  EXPECT_EQ(found_step(run()), 3);
+}
+
 TEST_F(StoreTest, TheNewestStepIsFoundAmongOtherNames) {
   for (const std::uint64_t step : {20u, 100000000u, 5u}) save_step(step);
   fs::create_directories(run() + "/checkpoints/step-7");

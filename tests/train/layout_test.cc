@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <map>
 #include <set>
+#include <sstream>
 
+#include "runtime/core/json.h"
 #include "runtime/data/loader.h"
 #include "tests/train/training_fixture.h"
 
@@ -74,6 +76,39 @@ TEST_F(LayoutTest, AnotherSeedGivesOtherBits) {
   ASSERT_EQ(train({.run = "one"}).message, "all steps are done");
   ASSERT_EQ(train({.run = "two", .overrides = {"run.seed=2"}}).message, "all steps are done");
   EXPECT_NE(digest("one"), digest("two"));
+  const auto data_line = [](const std::string& text) {
+    const std::size_t begin = text.find("data ");
+    return begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+  };
+  EXPECT_NE(data_line(digest("one")), data_line(digest("two"))) << "as many samples, but others";
+}
+
+// All layouts agree on what microbatches of a lane add up to; this is what it must be, but for rounding.
+TEST_F(LayoutTest, MicrobatchesOfALaneAddUpAsLanesDo) {
+  const auto gradient_norm = [this](const std::string& run) {
+    const Result<std::string> text = posix_env().read_text(RunPaths{run_directory(run)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      if (const Json event = Json::parse(line); event["event"] == "step")
+        return event["grad_norm"].get<double>();
+    }
+    return 0.0;
+  };
+  ASSERT_EQ(train({.run = "lanes", .overrides = {"parallel.lanes=3"}}).message, "all steps are done");
+  ASSERT_EQ(
+      train({.run = "microbatches", .overrides = {"parallel.lanes=1", "training.microbatches_per_lane=3"}})
+          .message,
+      "all steps are done");
+  EXPECT_GT(gradient_norm("lanes"), 0.0);
+  EXPECT_NEAR(gradient_norm("microbatches"), gradient_norm("lanes"), 1e-4 * gradient_norm("lanes"));
+}
+
+TEST_F(LayoutTest, ClippingScalesTheGradients) {
+  for (const char* clip : {"0", "1e-3"}) {
+    const RunEnd end = train({.run = clip, .overrides = {"optimizer.gradient_clip=" + std::string(clip)}});
+    ASSERT_EQ(end.message, "all steps are done");
+  }
+  EXPECT_NE(digest("0"), digest("1e-3"));
 }
 
 // Promise 2, over a whole epoch and a bit of the next, with the number of ranks changing on the way.
