@@ -83,6 +83,10 @@ class ChangedTest(unittest.TestCase):
         self.assertEqual(chosen("docs/launch.md"), {"system.docs"})
         self.assertEqual(chosen("tests/mutants/bits.toml"), {"mutants"})
 
+    def test_ctest_reads_whole_numbers(self):
+        self.assertEqual(changed.list_for_ctest([7, 1875]), "0,0,0,7,1875\n")
+        self.assertEqual(changed.list_for_ctest([]), "")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -24,7 +24,7 @@ class MutantsTest(unittest.TestCase):
                            "kernels/op.h": "  X(matmul)\n"}.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text)
-        for name, value in {"ROOT": self.root, "FOLDER": self.root / "tests/mutants"}.items():
+        for name, value in {"ROOT": self.root, "FOLDER": self.root / "tests/mutants", "WORK": self.root / "build/mutants"}.items():
             patch = mock.patch.object(mutants, name, value)
             patch.start()
             self.addCleanup(patch.stop)
@@ -79,6 +79,11 @@ class MutantsTest(unittest.TestCase):
         with mock.patch.multiple(mutants, Build=build, Runner=runner), mock.patch("builtins.print") as said:
             noticed = mutants.plant_all(mock.Mock(table=None), [mutant()])
         return noticed, "\n".join(call.args[0] for call in said.call_args_list)
+
+    def test_two_at_once_would_run_each_others_programs(self):
+        with mutants.hold_folder(), self.assertRaisesRegex(mutants.Trouble, "another tools/mutants plants bugs in build/mutants"):
+            mutants.hold_folder()
+        mutants.hold_folder().close()
 
     def test_what_nobody_notices_is_a_failure(self):
         self.assertTrue(self.run_one(passes=False)[0])
