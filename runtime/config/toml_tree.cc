@@ -94,11 +94,15 @@ std::optional<TomlPosition> find_deep_key(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace
+// Returns the part of the text that stands before the line.
+std::string_view before_line(std::string_view text, std::uint32_t line) {
+  std::size_t end = 0;
+  for (std::uint32_t i = 1; i < line; ++i) end = text.find('\n', end) + 1;
+  return text.substr(0, end);
+}
 
-std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
-  if (const std::optional<TomlPosition> place = find_deep_key(text); place.has_value())
-    return TomlError{*place, fmt::format("a key has more than {} parts", key_dots_max + 1)};
+// Parses text without such keys.
+std::variant<TomlValue, TomlError> parse_shallow(std::string_view text) {
   // The library may be a shared object that was built with exceptions; they end here.
   try {
     const toml::table table = toml::parse(text);
@@ -106,6 +110,20 @@ std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
   } catch (const toml::parse_error& error) {
     return TomlError{position_of(error.source()), std::string(error.description())};
   }
+}
+
+}  // namespace
+
+std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
+  const std::optional<TomlPosition> deep = find_deep_key(text);
+  if (!deep.has_value()) return parse_shallow(text);
+  // What is wrong in an earlier line says more: this may be no TOML at all. What the cut makes wrong, it does
+  // in the line before it.
+  const std::variant<TomlValue, TomlError> before = parse_shallow(before_line(text, deep->line));
+  if (const auto* error = std::get_if<TomlError>(&before);
+      error != nullptr && error->position.line + 1 < deep->line)
+    return *error;
+  return TomlError{*deep, fmt::format("a key has more than {} parts", key_dots_max + 1)};
 }
 
 std::string toml_quote(std::string_view text) {

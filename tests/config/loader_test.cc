@@ -217,6 +217,16 @@ TEST(Loader, NotTomlIsOneProblemWithItsPlace) {
   EXPECT_THAT(failure(load("a = \"\xff\"\n", {})), testing::StartsWith("run.toml:1:"));
 }
 
+TEST(Loader, KeysOfManyPartsAreRefusedBeforeTheyAreParsed) {
+  std::string key = "a";
+  for (int part = 0; part < 20'000; ++part) key += ".a";
+  const std::string deep = "run.toml:2:1  error  not valid TOML: a key has more than 16 parts\n1 error";
+  EXPECT_EQ(failure(load("threads = 1\n" + key + " = 1\n", {})), deep);
+  EXPECT_EQ(failure(load("list = [\n{ " + key + " = 1 } ]\n", {})), deep);
+  // An earlier error says more: this is no TOML at all.
+  EXPECT_THAT(failure(load("\x7f\n\n" + key + "\n", {})), testing::StartsWith("run.toml:1:"));
+}
+
 TEST(Loader, AllProblemsComeTogetherInFileOrder) {
   const ScopedVariable variable("HOLDFAST_THREADS", "many");
   EXPECT_EQ(failure(load("[training]\nsequence_length = 0\nstpes = 5\n[model]\nlayers = \"two\"\n",
