@@ -156,8 +156,7 @@ class Run:
     def start_command(self, arguments, faults="", cwd=None, environment=None, kind=None):
         self.starts += 1
         log = self.scene.directory / f"{self.directory.name}.{self.starts}.log"
-        environment = {"HOLDFAST_FAULTS_LOG": str(log.with_suffix(".points")), **(environment or self.scene.environment),
-                       RUN_MARK: str(self.directory)}
+        environment = dict(environment or self.scene.environment)
         if faults:
             environment["HOLDFAST_FAULTS"] = faults
         return (kind or Start)(self, arguments, log, environment, cwd)
@@ -225,6 +224,7 @@ class Start:
 
     def __init__(self, run, arguments, log, environment_, cwd):
         self.run, self.log = run, log
+        environment_ = {"HOLDFAST_FAULTS_LOG": str(log.with_suffix(".points")), **environment_, RUN_MARK: str(run.directory)}
         self.points, self.faults = Path(environment_["HOLDFAST_FAULTS_LOG"]), environment_.get("HOLDFAST_FAULTS", "")
         self.begun = time.monotonic()
         with open(log, "wb") as file:
