@@ -7,7 +7,7 @@
 // On a host that is cut off the daemon of MPI never hears that mpirun has gone, and would stay. The guard
 // ends it behind the last rank: the parent that the ranks had, and nobody else.
 //
-// What it decides is the business of GuardMind; here are the board, the processes, the network and the loop.
+// GuardMind decides; here are the board, the processes, the network and the loop.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,8 @@ bool GuardMind::begin_tick(std::int64_t now_ns, std::int64_t wall_us) {
   return late;
 }
 
-// Whoever is stopped has done nothing that would excuse it. Without `processes` all begin anew.
+// Evidence begins anew, but for those that are stopped: nothing excuses them. Without `processes` it does for
+// all.
 void GuardMind::begin_anew(std::span<const SlotProcess> processes) {
   anew_ns_ = now_ns_;
   for (std::size_t index = 0; index < watched_.size(); ++index) {
@@ -226,7 +227,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   end(culprits, evidence, actions);
 }
 
-// What all were at is one record, and told before any of them has gone. `index`: of the slot.
+// Ends the culprits. One record says what all were at, before any of them has gone. `index`: of the slot.
 void GuardMind::end(std::span<const HangVerdict::Another> culprits, const HostEvidence& evidence,
                     GuardActions& actions) {
   std::string sentences;

@@ -7,8 +7,8 @@
 //   act(mind.end_look(...));
 //   act(mind.judge(evidence));                    // who hangs
 //
-// What costs a read of /proc or a copy of all ranks of the run is given only where the mind asks for it
-// (wants_...). Its rules:
+// Facts that cost a read of /proc or a copy of all ranks of the run are given only where the mind asks for
+// them (wants_...). Its rules:
 //
 //   - A tick that came late (the machine was suspended, the guard was stopped or had no processor) throws all
 //     evidence away: everybody has his time anew. A death gives it to all that are not stopped, for they have
@@ -66,7 +66,7 @@ struct SlotLook {
   std::optional<ProcessWork> work = {};  // wants_work()
 };
 
-// What /proc says of the process of a slot.
+// Facts of /proc about the process of a slot.
 struct SlotProcess {
   char state = 'X';  // as ProcessFacts::state; 'X': it has ended
   std::uint64_t resident_bytes = 0;
@@ -148,7 +148,7 @@ class GuardMind {
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   std::size_t ended_ = 0;         // of them, when evidence last began anew for that
-  // Of the look that goes on: "rank 1, rank 2", and spares that are lost.
+  // Found in the look that goes on: "rank 1, rank 2", and spares that are lost.
   std::string dead_ = {};
   std::vector<WatchedRank> lost_spares_ = {};
   bool saw_death_ = false;

@@ -117,8 +117,8 @@ std::variant<TomlValue, TomlError> parse_shallow(std::string_view text) {
 std::variant<TomlValue, TomlError> parse_toml(std::string_view text) {
   const std::optional<TomlPosition> deep = find_deep_key(text);
   if (!deep.has_value()) return parse_shallow(text);
-  // What is wrong in an earlier line says more: this may be no TOML at all. What the cut makes wrong, it does
-  // in the line before it.
+  // An error in an earlier line says more: this may be no TOML at all. One that the cut makes is in the line
+  // before it.
   const std::variant<TomlValue, TomlError> before = parse_shallow(before_line(text, deep->line));
   if (const auto* error = std::get_if<TomlError>(&before);
       error != nullptr && error->position.line + 1 < deep->line)

@@ -66,7 +66,7 @@ class JsonBuilder final : public nlohmann::json_sax<Tree> {
     return true;
   }
 
-  // What copies, compares or writes a value goes down into it on the stack.
+  // Functions that copy, compare or write a value go down into it on the stack.
   static constexpr std::size_t deepest = 512;
 
   Json root_;

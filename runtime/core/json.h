@@ -115,7 +115,7 @@ class Json {
   static Json object();
   // Of text that this program wrote a moment ago: it is a bug if it is not JSON.
   static Json parse(std::string_view text);
-  // Of text that may be anything: null if it is not JSON, or nests more than 512 deep.
+  // Parses text that may be anything; returns null if it is not JSON, or nests more than 512 deep.
   static Json parse_any(std::string_view text);
 
   // In one line, or with a line for each member or element. Every text in it is UTF-8, or it is a bug.

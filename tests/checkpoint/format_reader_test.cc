@@ -1,4 +1,4 @@
-// What the writer writes is what FORMAT.md says: tools/bench_peers/checkpoint.py, which shares nothing with
+// The writer writes what FORMAT.md says: tools/bench_peers/checkpoint.py, which shares nothing with
 // this program, reads it. Every element type raw and in planes, slices, pieces of several ranks, base files
 // of a delta, and version 1.
 #include <fmt/format.h>

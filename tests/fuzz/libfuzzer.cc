@@ -1,4 +1,4 @@
-// What libFuzzer calls (preset fuzz). Its own options follow `-target=NAME`.
+// Entry points that libFuzzer calls (preset fuzz). Its own options follow `-target=NAME`.
 #include <cstdint>
 #include <string_view>
 

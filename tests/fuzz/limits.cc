@@ -19,7 +19,7 @@
 #endif
 
 #ifdef HF_FUZZ_ADDRESS_SANITIZER
-// Of sanitizer/allocator_interface.h, which not every compiler brings.
+// They are declared in sanitizer/allocator_interface.h, which not every compiler brings.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*, std::size_t),
                                                          void (*on_free)(const volatile void*));
 extern "C" std::size_t __sanitizer_get_allocated_size(const volatile void* memory);

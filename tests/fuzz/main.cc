@@ -42,7 +42,7 @@ struct Options {
   std::vector<std::string> files;
 };
 
-// What a signal handler needs to keep the input that is being run.
+// Holds what a signal handler needs to keep the input that is being run.
 struct {
   Input input;
   std::string file, what;

@@ -49,12 +49,12 @@ TEST(Quorum, NeverGoesOnTwice) {
   }
 }
 
-// What each launched rank is in one enumeration: on one of two sides that do not hear each other, out of
+// Says what each launched rank is in one enumeration: on one of two sides that do not hear each other, out of
 // reach of both, or dead. Of the dead each side knows any part.
 enum class Fate : std::uint8_t { one, other, elsewhere, dead, dead_for_one, dead_for_other, dead_for_both };
 constexpr unsigned fates = 7;
 
-// Whatever is out of reach and whoever has died, never do two sides both go on, however little of the dead
+// Two sides never both go on, whatever is out of reach and whoever has died, however little of the dead
 // the one knows that the other knows.
 TEST(Quorum, NeverGoesOnTwiceWithUnequalKnowledgeOfTheDead) {
   std::uint64_t pairs = 0, one_goes_on = 0;

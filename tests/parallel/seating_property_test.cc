@@ -1,4 +1,4 @@
-// What plan_seating() promises, over random hosts, wishes and deaths.
+// Tests what plan_seating() promises, over random hosts, wishes and deaths.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What a search of layouts promises, over random models, machines and limits of memory: beside the plans of
-// all candidates, which are made one by one.
+// Tests what a search of layouts promises, over random models, machines and limits of memory: beside the
+// plans of all candidates, which are made one by one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

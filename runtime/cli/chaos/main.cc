@@ -184,7 +184,7 @@ int run(const std::vector<std::string>& words) {
     fmt::print("{}", usage);
     return with_output(0);
   }
-  // What it prints is news of a campaign, whose result is in its report.
+  // It prints news of a campaign, whose result is in its report.
   const Result<bool> right = chaos(words);
   if (!right.ok()) return complain(right.error());
   return *right ? 0 : 1;

@@ -1,4 +1,4 @@
-// What the main() of every program of runtime/cli/ does.
+// Does what the main() of every program of runtime/cli/ has to do.
 #pragma once
 
 #include <string>

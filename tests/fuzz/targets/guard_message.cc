@@ -1,5 +1,5 @@
-// What comes from other hosts on a guard's connection: frames one behind the other, as they are and with
-// lengths and checksums that fit; and what a guard concludes from them.
+// Target of what comes from other hosts on a guard's connection: frames one behind the other, as they are and
+// with lengths and checksums that fit; and what a guard concludes from them.
 #include <cstring>
 #include <limits>
 

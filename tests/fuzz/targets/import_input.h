@@ -1,4 +1,4 @@
-// What the targets of foreign models share.
+// Holds what the targets of foreign models share.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ using namespace shard_format;
 constexpr const char* run_id = "0123456789abcdef0123456789abcdef";
 constexpr const char* name = "shard-00000.hfs";
 
-// What an input's manifest would say of it: what its own trailer does.
+// Returns what an input's manifest would say of it: what its own trailer does.
 ShardFile expected_of(std::span<const std::byte> file) {
   ShardFile expected{.name = name, .bytes = file.size()};
   Trailer trailer{};

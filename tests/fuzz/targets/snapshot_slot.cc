@@ -48,7 +48,7 @@ bool read_slot(std::span<const std::byte> memory) {
   return true;
 }
 
-// What a rank that keeps a replica makes of the same bytes.
+// Does what a rank that keeps a replica does with the same bytes.
 void receive(std::span<const std::byte> memory) {
   const Result<std::uint64_t> bytes = SnapshotReader::sealed_bytes(memory, "slot");
   if (!bytes.ok() || *bytes <= page_bytes) return;

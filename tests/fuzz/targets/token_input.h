@@ -1,4 +1,4 @@
-// What the targets of token files share.
+// Holds what the targets of token files share.
 #pragma once
 
 #include <string>
