@@ -163,6 +163,8 @@ class HarnessTest(unittest.TestCase):
         with harness.Scene() as scene:
             run = scene.run("left")
             start = run.start_command([*MPIRUN_THAT_STAYS, str(run.directory)])
+            # A process that is just becoming another program has no command line.
+            harness.wait_until(lambda: harness.executable_of(start.pid) == "mpirun", harness.HANG_S, lambda: False, "no mpirun", start.tail)
             with self.assertRaisesRegex(AssertionError, rf"there still are \S+ {start.pid} "):
                 harness.expect_no_processes(run, timeout_s=0.2)
             start.kill_all()
