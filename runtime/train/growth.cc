@@ -13,7 +13,8 @@
 namespace holdfast {
 
 bool Growth::due(std::int64_t now_ns, const Saves& saves) {
-  if (!may_stand_still(now_ns, saves.is_settled)) {
+  is_ready_ = may_stand_still(now_ns, saves.is_settled);
+  if (!is_ready_) {
     awaited_save_.reset();
     return false;
   }

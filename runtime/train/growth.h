@@ -33,7 +33,8 @@ class Growth {
   // State of the saves of the ranks that there are.
   struct Saves {
     bool is_settled = true;  // they take no more memory, so that what new ranks find free is free
-    // Steps of the saves to disk that are under way, the oldest first: those that stand still wait for them.
+    // Steps of the saves to disk that are under way or due after the next step, the oldest first: those that
+    // stand still wait for them.
     std::vector<std::uint64_t> under_way = {};
   };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
@@ -43,6 +44,10 @@ class Growth {
   // while the saves are made that were under way when the new ranks were ready, however slow the disk is.
   bool due(std::int64_t now_ns, const Saves& saves);
 
+  // Returns whether the new ranks were ready at the last call of due(): a save to disk that may be made later
+  // is then not begun, because all would stand still for it.
+  bool ready() const { return is_ready_; }
+
  private:
   bool may_stand_still(std::int64_t now_ns, bool is_settled);
   bool give_up(std::int64_t now_ns, const std::string& why);
@@ -50,6 +55,7 @@ class Growth {
   Terms terms_;
   std::int64_t started_ns_ = 0;  // 0: not by this object
   std::optional<std::uint64_t> awaited_save_;
+  bool is_ready_ = false;
 };
 
 // Tells a new rank what to do before it is taken in.

@@ -92,22 +92,25 @@ bool SaveCadence::protects_first_step(const Tier& tier) const {
   return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
 }
 
-// Returns whether something else than its interval makes a save to disk due.
-bool SaveCadence::disk_due_besides(std::uint64_t step, std::int64_t now_ns) const {
-  const bool milestone =
-      disk_.is_auto() && keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
-  const bool by_clock = every_ns_ > 0 && saves_under_way_ == 0 && now_ns - last_save_ns_ >= every_ns_;
-  return milestone || by_clock;
+// Returns whether a save to disk is due after exactly this step, by the config.
+bool SaveCadence::disk_due_exactly(std::uint64_t step) const {
+  if (!disk_.is_auto()) return due(disk_, step);
+  return keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
 }
 
-// A save is tried after a snapshot was: it costs more.
-SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns) const {
+// Returns whether one is due after this step that a later step can make as well. A save is tried after a
+// snapshot was: it costs more.
+bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const {
+  if (saves_under_way_ > 0) return false;
+  if (every_ns_ > 0 && now_ns - last_save_ns_ >= every_ns_) return true;
+  const bool too_early = disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0;
+  return disk_.is_auto() && !too_early && due(disk_, step);
+}
+
+SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns, bool growth_waits) const {
   SaveDue due;
   due.to_ram = this->due(ram_, step);
-  const bool too_early =
-      disk_.is_auto() &&
-      (saves_under_way_ > 0 || (disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0));
-  due.to_disk = (!too_early && this->due(disk_, step)) || disk_due_besides(step, now_ns);
+  due.to_disk = disk_due_exactly(step) || (!growth_waits && disk_due_from_here(step, now_ns));
   return due;
 }
 

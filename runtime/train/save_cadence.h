@@ -77,8 +77,9 @@ class SaveCadence {
   // Gives up what was under way, which then counts for nothing.
   void begin_epoch(const Epoch& epoch);
 
-  // Returns what is saved after this step, which is yet to be made.
-  SaveDue due(std::uint64_t step, std::int64_t now_ns) const;
+  // Returns what is saved after this step, which is yet to be made. `growth_waits`: all would stand still for
+  // a save to disk, so that only those are due whose steps the config gives.
+  SaveDue due(std::uint64_t step, std::int64_t now_ns, bool growth_waits = false) const;
 
   struct Step {
     std::int64_t duration_ns = 0;
@@ -121,7 +122,8 @@ class SaveCadence {
   };
   bool due(const Tier& tier, std::uint64_t step) const;
   bool protects_first_step(const Tier& tier) const;
-  bool disk_due_besides(std::uint64_t step, std::int64_t now_ns) const;
+  bool disk_due_exactly(std::uint64_t step) const;
+  bool disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const;
   void close(Tier& tier);
   void choose(Tier& tier);
   SaveTimes times_of(const Tier& tier) const;

@@ -210,14 +210,14 @@ bool Trainer::time_is_up() const {
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
   const bool stop = parts_.stop.stop_requested() || time_is_up();
-  const bool grow = grows();
+  const SaveDue due = this->due();
+  const bool grow = grows(due);
   enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
   parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
-  const SaveDue due = this->due();
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
     return run_step(
@@ -242,22 +242,26 @@ Result<StepOutcome> Trainer::step() {
   return outcome;
 }
 
-// Returns whether the run stands still for new ranks after this step.
-bool Trainer::grows() {
+// Returns whether the run stands still for new ranks after the coming step, which is saved as `due` says.
+bool Trainer::grows(const SaveDue& due) {
   if (parts_.growth == nullptr) return false;
   Growth::Saves saves;
   if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
+  if (due.to_disk || due.asked_for) saves.under_way.push_back(parts_.worker.state().step + 1);
   return parts_.growth->due(parts_.worker.env().monotonic_ns(), saves);
 }
 
-// A save that is asked for waits for the one before: the next steps do not wait for the disk.
+// A save that is asked for waits for the one before, so that the next steps do not wait for the disk; and for
+// a growth, which would.
 SaveDue Trainer::due() {
   Worker& worker = parts_.worker;
+  const bool growth_waits = parts_.growth != nullptr && parts_.growth->ready();
   SaveDue due;
-  if (cadence_ != nullptr) due = cadence_->due(worker.state().step + 1, worker.env().monotonic_ns());
+  if (cadence_ != nullptr)
+    due = cadence_->due(worker.state().step + 1, worker.env().monotonic_ns(), growth_waits);
   const bool asked_for =
       parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
-  due.asked_for = asked_for && !(saver_ && saver_->is_saving());
+  due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->is_saving());
   return due;
 }
 

@@ -58,7 +58,7 @@ class Trainer {
   // The state after this step: now, or while the next steps are made.
   Result<void> save();
   Result<void> begin_save(bool to_disk);
-  bool grows();
+  bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
   Result<ExitCode> stand_still(bool to_disk);

@@ -19,6 +19,7 @@ class Leader {
   bool due(std::int64_t now_ns, const Growth::Saves& saves = Growth::Saves()) {
     return growth_.due(now_ns, saves);
   }
+  bool ready() const { return growth_.ready(); }
 
   NewRankState state = NewRankState::none;
   NewRankState once_started = NewRankState::preparing;
@@ -92,6 +93,18 @@ TEST(GrowthScheduleTest, WaitsForNoFurtherSave) {
   EXPECT_FALSE(leader.due(60, {.under_way = {5, 7}}));
   EXPECT_FALSE(leader.due(70, {.under_way = {7, 9}}));
   EXPECT_TRUE(leader.due(80, {.under_way = {9, 11}}));
+}
+
+TEST(GrowthScheduleTest, SaysWhetherASaveIsToBePutOff) {
+  Leader leader(50);
+  EXPECT_FALSE(leader.due(60));
+  EXPECT_FALSE(leader.ready());
+  leader.state = NewRankState::ready;
+  EXPECT_FALSE(leader.due(70, saving));
+  EXPECT_TRUE(leader.ready());
+  leader.state = NewRankState::lost;
+  EXPECT_FALSE(leader.due(80, saving));
+  EXPECT_FALSE(leader.ready());
 }
 
 TEST(GrowthScheduleTest, StartsOthersForThoseThatAreLost) {

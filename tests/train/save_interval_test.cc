@@ -126,6 +126,20 @@ TEST(SaveCadence, FixedIntervalsAreKept) {
   EXPECT_TRUE(SimulatedRun{.config = config_of(0, 0)}.run(25).saves.empty());
 }
 
+TEST(SaveCadence, OnlyGivenStepsAreSavedToDiskWhileAGrowthWaits) {
+  CheckpointConfig by_clock = config_of(0, 1), milestones = config_of(automatic, 1);
+  by_clock.every_ms = 1;
+  milestones.keep_every_steps = 100;
+  SaveCadence fixed(config_of(10, 1), 0), clock(by_clock, 0), kept(milestones, 0);
+  const std::int64_t later_ns = 1'000'000'000;
+  EXPECT_TRUE(fixed.due(10, 0, /*growth_waits=*/true).to_disk);
+  EXPECT_TRUE(clock.due(11, later_ns).to_disk);
+  EXPECT_FALSE(clock.due(11, later_ns, /*growth_waits=*/true).to_disk);
+  EXPECT_TRUE(clock.due(11, later_ns, /*growth_waits=*/true).to_ram);
+  EXPECT_TRUE(kept.due(100, 0, /*growth_waits=*/true).to_disk);
+  EXPECT_FALSE(kept.due(101, 0, /*growth_waits=*/true).to_disk);
+}
+
 // A process that dies before an interval is chosen would have nothing but what it began with, and a run whose
 // processes all die that early would never get further.
 TEST(SaveCadence, WhatTheFirstStepMadeIsSavedAtOnce) {
