@@ -121,10 +121,10 @@ KERNEL_CASES(AttentionMatchesReference, OpId::attention_forward, OpId::attention
 }
 
 // Documents shorter than a vector, around a panel, and longer than a tile.
-KERNEL_CASES(AttentionInsideDocumentsMatchesReference, OpId::attention_forward, OpId::attention_backward) {
+void expect_both_inside_documents(std::initializer_list<std::int64_t> lengths) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c);
-    for (const std::int64_t longest : {5, 70, 300}) {
+    for (const std::int64_t longest : lengths) {
       SCOPED_TRACE(longest);
       const FirstKeys first_key = documents_of(c, longest, 10);
       expect_both(c, random_values(c.qkv_count(), DType::fp32, 1, 2.0), usual_limits(), first_key);
@@ -135,6 +135,14 @@ KERNEL_CASES(AttentionInsideDocumentsMatchesReference, OpId::attention_forward, 
   }
 }
 
+KERNEL_CASES(AttentionInsideDocumentsMatchesReference, OpId::attention_forward, OpId::attention_backward) {
+  if (under_test()->on_processor()) return expect_both_inside_documents({5, 70, 300});
+  expect_both_inside_documents({70});
+}
+LONG_KERNEL_CASES(AttentionInsideOtherDocumentsOnADevice, OpId::attention_forward, OpId::attention_backward) {
+  if (!under_test()->on_processor()) expect_both_inside_documents({5, 300});
+}
+
 // bf16, for implementations with products of it: tiles are 32 and 128 wide, blocks 256 and 512; head sizes
 // that are whole steps of 32 and not; one task per key head and several (fewer than 16 key heads in forward,
 // 8 in backward); one and several query heads per key head.
@@ -143,12 +151,12 @@ constexpr Case bf16_cases[] = {{1, 1, 1, 1, 8},    {3, 17, 8, 2, 48}, {1, 65, 4,
                                {2, 150, 6, 3, 34}, {1, 20, 2, 1, 5},  {1, 401, 1, 1, 256}, {4, 96, 4, 2, 32},
                                {1, 200, 4, 2, 128}};
 
-void expect_both_in_bf16() {
+void expect_both_in_bf16(std::initializer_list<std::int64_t> lengths) {
   for (const Case& c : bf16_cases) {
     SCOPED_TRACE(c);
     const Values qkv = random_values(c.qkv_count(), DType::bf16, 1, 2.0);
     expect_both(c, qkv, usual_limits());
-    for (const std::int64_t longest : {5, 70, 300}) {
+    for (const std::int64_t longest : lengths) {
       expect_both(c, qkv, usual_limits(), documents_of(c, longest, 10));
     }
     if (testing::Test::HasFatalFailure()) return;
@@ -156,12 +164,18 @@ void expect_both_in_bf16() {
 }
 
 KERNEL_CASES(AttentionInBf16MatchesReference, OpId::attention_forward, OpId::attention_backward) {
-  if (has_bf16_products()) expect_both_in_bf16();
+  if (!has_bf16_products()) return;
+  if (under_test()->on_processor()) return expect_both_in_bf16({5, 70, 300});
+  expect_both_in_bf16({70});
+}
+LONG_KERNEL_CASES(AttentionInBf16InsideOtherDocumentsOnADevice, OpId::attention_forward,
+                  OpId::attention_backward) {
+  if (has_bf16_products() && !under_test()->on_processor()) expect_both_in_bf16({5, 300});
 }
 
 // The others widen bf16 and go on as in fp32, which smaller cases have shown.
 LONG_KERNEL_CASES(WidenedAttentionInBf16MatchesReference, OpId::attention_forward, OpId::attention_backward) {
-  if (!has_bf16_products()) expect_both_in_bf16();
+  if (!has_bf16_products()) expect_both_in_bf16({5, 70, 300});
 }
 
 void expect_both_of_growing_scores(const Case& c) {
