@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/core/units.h"
+
 namespace holdfast {
 namespace {
 
@@ -57,9 +59,9 @@ std::string_view text_of(NoPromise reason) {
 }
 
 std::string to_text(const CheckedLoss& checked) {
-  return fmt::format("a lost {} cost {:.3g} s of work ({} step{} again), and {:.3g} s were promised",
-                     name_of(checked.part), checked.loss.lost_ms() / 1e3, checked.loss.steps,
-                     checked.loss.steps == 1 ? "" : "s", checked.promised_ms / 1e3);
+  return fmt::format("a lost {} cost {} of work ({} step{} again), and {} were promised",
+                     name_of(checked.part), format_seconds(checked.loss.lost_ms() / 1e3), checked.loss.steps,
+                     checked.loss.steps == 1 ? "" : "s", format_seconds(checked.promised_ms / 1e3));
 }
 
 std::vector<CheckedLoss> check_losses(const ChaosRun& run) {
@@ -89,9 +91,9 @@ std::string to_text(const CostTally& tally) {
   std::string text = fmt::format("the cost promise held in {} of {} death{}", tally.held, tally.promised,
                                  tally.promised == 1 ? "" : "s");
   if (tally.worst.has_value()) {
-    text += fmt::format("; worst: {:.3g} s of {:.3g} s promised (a lost {}, seed {})",
-                        tally.worst->loss.lost_ms() / 1e3, tally.worst->promised_ms / 1e3,
-                        name_of(tally.worst->part), tally.worst_seed);
+    text += fmt::format(
+        "; worst: {} of {} promised (a lost {}, seed {})", format_seconds(tally.worst->loss.lost_ms() / 1e3),
+        format_seconds(tally.worst->promised_ms / 1e3), name_of(tally.worst->part), tally.worst_seed);
   }
   if (const std::int64_t without = tally.losses - tally.promised; without > 0)
     text += fmt::format("; {} more had no promise", without);

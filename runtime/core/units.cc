@@ -87,6 +87,10 @@ std::string format_duration(std::int64_t milliseconds) {
   return text;
 }
 
+std::string format_seconds(double seconds) {
+  return seconds < 999.5 ? fmt::format("{:.3g} s", seconds) : fmt::format("{:.0f} s", seconds);
+}
+
 Result<std::int64_t> parse_duration(std::string_view text) {
   std::string_view rest = trimmed(text);
   if (rest.empty()) return bad_duration(text);

@@ -14,6 +14,9 @@ std::string format_bytes(std::uint64_t bytes);  // "512 B", "1.50 GiB"
 // Exact and readable by parse_duration: "3h50m", "1m30s", "500ms", "0s"; negative values have a leading '-'.
 std::string format_duration(std::int64_t milliseconds);
 
+// Three digits, or all that stand before the point: "0.0165 s", "33.1 s", "1260 s".
+std::string format_seconds(double seconds);
+
 // "3h50m", "1.5h", "30s", "500ms", "2d" in milliseconds; a plain number is seconds. Units go from large to
 // small, each at most once. ExitCode::config with what is accepted.
 Result<std::int64_t> parse_duration(std::string_view text);

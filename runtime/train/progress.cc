@@ -132,8 +132,8 @@ void Progress::saved(const SaveReport& report, const std::string& directory) {
 void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) {
   if (!speaks_) return;
   const SaveTimes& times = choice.times;
-  std::string why =
-      fmt::format("one costs {:.3g} s, a step takes {:.3g} s", times.cost_seconds, times.step_seconds);
+  std::string why = fmt::format("one costs {}, a step takes {}", format_seconds(times.cost_seconds),
+                                format_seconds(times.step_seconds));
   if (choice.to_disk) {
     why += fmt::format(", a failure is expected every {} ({})",
                        format_duration(std::llround(choice.mtbf_seconds) * 1000),
@@ -154,7 +154,7 @@ void Progress::chose_interval(std::uint64_t step, const IntervalChoice& choice) 
 void Progress::told_failure_cost(std::uint64_t step, const FailureCost& cost) {
   if (!speaks_) return;
   const auto told = [](const std::optional<double>& seconds) {
-    return seconds.has_value() ? fmt::format("up to {:.3g} s of work", *seconds)
+    return seconds.has_value() ? fmt::format("up to {} of work", format_seconds(*seconds))
                                : std::string("all of its work");
   };
   say(fmt::format("a lost process costs {}, a lost host {}, a lost job {}", told(cost.process_seconds),

@@ -29,6 +29,14 @@ TEST(Units, ParseDurationRefuses) {
   }
 }
 
+TEST(Units, SecondsHaveThreeDigitsOrMore) {
+  EXPECT_EQ(format_seconds(0.016512), "0.0165 s");
+  EXPECT_EQ(format_seconds(33), "33 s");
+  EXPECT_EQ(format_seconds(999.4), "999 s");
+  EXPECT_EQ(format_seconds(999.6), "1000 s");
+  EXPECT_EQ(format_seconds(1260.4), "1260 s");
+}
+
 TEST(Units, DurationsReadBack) {
   EXPECT_EQ(format_duration(0), "0s");
   EXPECT_EQ(format_duration(13'800'000), "3h50m");
