@@ -14,6 +14,7 @@
 #include "runtime/exchange/checkpoint_contents.h"
 #include "runtime/exchange/model_import.h"
 #include "runtime/train/inference.h"
+#include "runtime/train/run_state.h"
 
 namespace holdfast {
 namespace {
@@ -146,7 +147,7 @@ void print_text(const Inspected& inspected, bool all) {
   }
   fmt::print("size       {}\n", sizes_text(inspected));
   for (const auto& [key, value] : manifest.values) {
-    if (key != imported_from_key)
+    if (key != imported_from_key && key != recent_steps_key)
       fmt::print("{}{}{}\n", key, key.size() < 10 ? std::string(11 - key.size(), ' ') : " ", value);
   }
   if (!inspected.history.empty()) print_history(inspected.history);

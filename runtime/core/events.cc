@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <memory>
+#include <utility>
 
 #include "runtime/core/event_parts.h"
 
@@ -128,10 +129,12 @@ std::string_view EventLine::end() {
   return text_;
 }
 
-EventLog::EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes)
+EventLog::EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes,
+                   std::function<void()> before_line)
     : env_(&env),
       path_(path),
       rotate_bytes_(rotate_bytes),
+      before_line_(std::move(before_line)),
       lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 void EventLog::others_have_written() {
@@ -140,6 +143,7 @@ void EventLog::others_have_written() {
 }
 
 Result<void> EventLog::append(std::string_view line) {
+  if (before_line_) before_line_();
   static_cast<void>(lines_.append(line).ok());  // there is always room for one more
   note_gap();
   if (bytes_.has_value()) *bytes_ += line.size() + 1;
@@ -183,8 +187,9 @@ void EventLog::note_gap() {
   if (dropped > 0) lost(dropped);
 }
 
-EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes)
-    : lines_(env, std::make_unique<EventLog>(env, path, rotate_bytes), path,
+EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes,
+                       std::function<void()> before_line)
+    : lines_(env, std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line)), path,
              {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 }  // namespace holdfast

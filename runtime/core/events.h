@@ -44,7 +44,9 @@ class EventLine {
 class EventLog final : public LineSink {
  public:
   // Where it has grown to `rotate_bytes`, the next line begins another part (event_parts.h); 0: never.
-  EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0);
+  // `before_line`: called before each append(), for tests.
+  EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
+           std::function<void()> before_line = {});
   EventLine& line() { return line_; }
   // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
   // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
@@ -65,6 +67,7 @@ class EventLog final : public LineSink {
   Env* env_;
   std::string path_;
   std::uint64_t rotate_bytes_;
+  std::function<void()> before_line_;
   std::optional<std::uint64_t> bytes_;  // of the newest part; none: not known
   LineLog lines_;
   EventLine line_;
@@ -73,12 +76,14 @@ class EventLog final : public LineSink {
 // The event log of a rank that trains: as EventLog, on a thread of its own (line_thread.h).
 class EventQueue {
  public:
-  EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0);
+  EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
+             std::function<void()> before_line = {});
   EventLine& line() { return line_; }
   void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
   Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
   void others_have_written() { lines_.others_have_written(); }
+  void insert(std::function<void(LineSink&)> work) { lines_.insert(std::move(work)); }
   // Other files of the run that nobody waits for.
   void post(std::function<void()> work) { lines_.post(std::move(work)); }
 

@@ -120,6 +120,7 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "grow.prepare",
                                                      "load.before_read",
                                                      "load.before_snapshot",
+                                                     "log.before_line",
                                                      "recover.after_shrink",
                                                      "recover.before_load",
                                                      "recover.before_resume",

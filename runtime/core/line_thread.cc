@@ -83,6 +83,15 @@ class LineThread::State {
     coming_.behind_others = true;
   }
 
+  void insert(std::function<void(LineSink&)> work) {
+    {
+      const std::lock_guard guard(mutex_);
+      coming_.inserts = std::move(work);
+      coming_.inserts_at = coming_.lines.size();
+    }
+    changed_.notify_all();
+  }
+
   void post(std::function<void()> work) {
     {
       const std::lock_guard guard(mutex_);
@@ -113,16 +122,19 @@ class LineThread::State {
     std::uint64_t lost = 0;  // lines before these
     std::string lines = {};  // each with its newline
     std::uint64_t count = 0;
+    std::function<void(LineSink&)> inserts = {};  // behind so many bytes of the lines:
+    std::size_t inserts_at = 0;
     std::vector<std::function<void()>> works = {};
     std::optional<std::string> insists = {};
     bool flushes = false;
     std::uint64_t ticket = 0;  // of who waits for the outcome
 
     bool is_empty() const {
-      return lines.empty() && lost == 0 && works.empty() && !insists.has_value() && !flushes;
+      return lines.empty() && lost == 0 && !inserts && works.empty() && !insists.has_value() && !flushes;
     }
     void clear() {  // and keep the memory for lines
       lines.clear();
+      inserts = nullptr;
       works.clear();
       insists.reset();
       behind_others = flushes = false;
@@ -142,6 +154,7 @@ class LineThread::State {
     const auto gone = static_cast<std::uint64_t>(
         std::count(lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(end), '\n'));
     lines.erase(0, end);
+    coming_.inserts_at -= std::min(end, coming_.inserts_at);
     coming_.count -= gone;
     coming_.lost += gone;
     return {};
@@ -204,7 +217,12 @@ class LineThread::State {
   void write_lines() {
     if (taken_.behind_others) sink_->others_have_written();
     if (taken_.lost > 0) sink_->lost(taken_.lost);
+    const auto insert = [this](std::size_t bytes_left) {
+      if (taken_.inserts && taken_.lines.size() - bytes_left >= taken_.inserts_at)
+        std::exchange(taken_.inserts, nullptr)(*sink_);
+    };
     for (std::string_view rest = taken_.lines; !rest.empty();) {
+      insert(rest.size());
       const std::size_t end = rest.find('\n');
       Result<void> written = sink_->append(rest.substr(0, end));
       rest.remove_prefix(end + 1);
@@ -213,6 +231,7 @@ class LineThread::State {
       moved_ns_ = env_->monotonic_ns();
       if (!written.ok() && trouble_.ok()) trouble_ = std::move(written);
     }
+    insert(0);
   }
 
   Env* env_;
@@ -254,6 +273,9 @@ Result<void> LineThread::flush(std::int64_t limit_ms) {
 }
 void LineThread::others_have_written() {
   state_->others_have_written();
+}
+void LineThread::insert(std::function<void(LineSink&)> work) {
+  state_->insert(std::move(work));
 }
 void LineThread::post(std::function<void()> work) {
   state_->post(std::move(work));

@@ -56,6 +56,8 @@ class LineThread {
   // Waits until all is written; the error (ExitCode::checkpoint) says why it is not.
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms);
   void others_have_written();
+  // Runs it on the thread between the lines before it and those after it; of two that wait, the newer alone.
+  void insert(std::function<void(LineSink&)> work);
   // Runs it on the thread, behind the lines before it.
   void post(std::function<void()> work);
 

@@ -74,27 +74,33 @@ std::string Progress::console_line(const StepOutcome& outcome, double duration_m
       format_duration(static_cast<std::int64_t>(remaining_ms / 1000.0) * 1000));
 }
 
-void Progress::stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns) {
-  if (!speaks_) return;
+CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_digest,
+                                std::int64_t duration_ns) {
   const double duration_ms = milliseconds(duration_ns);
   const double tokens_per_sec = static_cast<double>(setup_.tokens_per_step) / (duration_ms / 1e3);
+  const CompletedStep completed{
+      .step = outcome.step,
+      .time_us = env_->wall_time_us(),
+      .tokens = setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step,
+      .loss = outcome.loss,
+      .grad_norm = outcome.grad_norm,
+      .learning_rate = outcome.learning_rate,
+      .duration_ms = duration_ms,
+      .tokens_per_sec = tokens_per_sec,
+      .data_digest = data_digest};
+  if (!speaks_) return completed;
   constexpr double memory = 0.95;
   // The first two begin anew: the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
   smooth_step_ms_ = warm ? memory * smooth_step_ms_ + (1.0 - memory) * duration_ms : duration_ms;
-  EventLine& line = log_->line().begin("step", env_->wall_time_us());
-  line.field("step", outcome.step).field("loss", outcome.loss).field("grad_norm", outcome.grad_norm);
-  line.field("learning_rate", outcome.learning_rate)
-      .field("tokens", setup_.first_tokens + (outcome.step - setup_.first_step) * setup_.tokens_per_step);
-  line.field("step_duration_ms", duration_ms).field("tokens_per_sec", tokens_per_sec);
-  line.field("data_digest", hex_text(data_digest).view());
-  log_->write(line);
+  log_->write(put_step(completed, log_->line()));
   if (recovery_.has_value()) recovered();
   compare_with_peak(setup_.flops_per_token * tokens_per_sec);
   const auto step = static_cast<std::int64_t>(outcome.step);
   const bool shown =
       step == 1 || step == setup_.steps || (setup_.every_steps > 0 && step % setup_.every_steps == 0);
   if (shown) say(console_line(outcome, duration_ms, tokens_per_sec));
+  return completed;
 }
 
 void Progress::compare_with_peak(double flops_per_second) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/core/events.h"
+#include "runtime/train/recent_steps.h"
 #include "runtime/train/recover.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/save_cadence.h"
@@ -47,8 +48,9 @@ class Progress {
   Result<void> started(std::uint64_t parameters, int ranks, const RunState& state,
                        std::string_view resumed_from, const StartupTimes& times, const Device& device,
                        std::string_view exchange);
-  // A console line for the first step, every `every_steps` and the last; an event for every step.
-  void stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
+  // A console line for the first step, every `every_steps` and the last; an event for every step. Returns
+  // what the event says, on every rank.
+  CompletedStep stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);
   void evaluated(std::uint64_t step, double loss, std::int64_t duration_ns);
   void saved(const SaveReport& report, const std::string& directory);
   // How often is saved from this step on, and why.

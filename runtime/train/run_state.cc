@@ -29,6 +29,7 @@ void put_state(const RunState& state, Manifest& manifest) {
   manifest.values["data_digest"] = to_hex(state.data_digest);
   manifest.values["loss_digest"] = to_hex(state.loss_digest);
   manifest.values["data_fingerprint"] = to_hex(state.data_fingerprint);
+  manifest.values[recent_steps_key] = state.recent_steps.text();
 }
 
 Result<RunState> take_state(const Manifest& manifest, const std::string& place) {
@@ -42,6 +43,9 @@ Result<RunState> take_state(const Manifest& manifest, const std::string& place) 
   HF_TRY(state.data_digest, digest_value(manifest, "data_digest", place));
   HF_TRY(state.loss_digest, digest_value(manifest, "loss_digest", place));
   HF_TRY(state.data_fingerprint, digest_value(manifest, "data_fingerprint", place));
+  // Those that older programs wrote have none, and training does without.
+  const auto recent = manifest.values.find(recent_steps_key);
+  if (recent != manifest.values.end()) state.recent_steps = RecentSteps::from_text(recent->second);
   return state;
 }
 

@@ -1,5 +1,5 @@
-// RunState: where a run stands, apart from tensor bytes. Equal on all ranks after every step. Travels in the
-// manifest.
+// RunState: where a run stands, apart from tensor bytes. Equal on all ranks after every step, but for the
+// times in `recent_steps`. Travels in the manifest.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "checkpoint/manifest.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
+#include "runtime/train/recent_steps.h"
 
 namespace holdfast {
 
@@ -21,7 +22,11 @@ struct RunState {
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // of the files, to notice that they changed
   std::string memory_id = {};     // names what the run has in shared memory (run_identity.h); not saved
+  RecentSteps recent_steps = {};  // up to `step`
 };
+
+// Key of a manifest's values.
+inline constexpr const char* recent_steps_key = "recent_steps";
 
 // Fills the manifest's run_id, generation, step and values.
 void put_state(const RunState& state, Manifest& manifest);

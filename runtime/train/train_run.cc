@@ -152,6 +152,7 @@ void TrainRun::tell_watch_epoch() {
 
 // The leader has the run directory.
 Result<void> TrainRun::take_lock() {
+  if (!first_) leads_log_ = false;
   if (!first_ && lock_ != nullptr) {
     flush_log();  // the next leader's lines stand behind this one's
     lock_.reset();

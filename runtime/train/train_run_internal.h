@@ -76,6 +76,7 @@ class TrainRun {
   Result<void> begin_log();
   Result<void> continue_log();
   void count_failure();
+  void complete_log();
   Result<EpochEnd> train();
   Result<ExitCode> say_finished();
   // Writes what can be written soon, before this process ends or hands the log on.
@@ -160,6 +161,7 @@ class TrainRun {
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::unique_ptr<Progress> progress_;
+  bool leads_log_ = false;               // this rank, and it has completed the log
   bool saves_first_ = false;             // the state that a generation began from was in RAM alone
   std::optional<SaveCadence> cadence_;   // measures over all epochs
   bool survives_host_ = false;           // replicas of all snapshots are on other hosts

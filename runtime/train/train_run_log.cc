@@ -10,6 +10,7 @@
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/gemm_peak_record.h"
 #include "runtime/train/kernel_choice.h"
+#include "runtime/train/missing_steps.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/report.h"
 #include "runtime/train/run_identity.h"
@@ -81,9 +82,12 @@ Result<void> TrainRun::open_log() {
   }
   times_.gemm_peak_ns = phase_ns();
   if (log_ == nullptr)
-    log_ = std::make_unique<EventQueue>(launched_.env, RunPaths{config_.run.directory}.events(),
-                                        static_cast<std::uint64_t>(config_.log.rotate_bytes));
+    log_ = std::make_unique<EventQueue>(
+        launched_.env, RunPaths{config_.run.directory}.events(),
+        static_cast<std::uint64_t>(config_.log.rotate_bytes),
+        [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); });
   log_->others_have_written();
+  if (first_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
       Progress::Setup{.steps = config_.training.steps,
@@ -102,6 +106,16 @@ Result<void> TrainRun::open_log() {
   HF_TRY_VOID(agree(outcome));
   standing_.log_opened = true;
   return {};
+}
+
+// The leader before may have died with lines that it had not written yet. The log's thread looks: the disk
+// may stand still.
+void TrainRun::complete_log() {
+  const RunState& state = worker_->state();
+  if (state.step == 0) return;
+  log_->insert(
+      [&env = launched_.env, paths = RunPaths{config_.run.directory}, step = state.step,
+       recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
 }
 
 // Several deaths until a step is made are one failure.

@@ -115,6 +115,35 @@ TEST_F(LineThreadTest, OrderIsThatOfTheCalls) {
   EXPECT_THAT(std::vector(put.begin() + 5, put.end()), testing::UnorderedElementsAre("work", "", "flush"));
 }
 
+// Also where those before it go for want of memory.
+TEST_F(LineThreadTest, WhatIsInsertedStandsBetweenTheLines) {
+  const auto lines = thread({.bytes = 26, .drops_oldest = true});
+  const auto insert = [&](const std::string& text) {
+    lines->insert([text](LineSink& sink) { static_cast<void>(sink.append(text).ok()); });
+  };
+  insert("first");
+  ASSERT_TRUE(lines->flush().ok());
+  disk_->close();
+  ASSERT_TRUE(lines->append("a").ok());
+  disk_->wait_for_writer();
+  ASSERT_TRUE(lines->append("line before").ok());
+  insert("between");
+  ASSERT_TRUE(lines->append("line after").ok());
+  ASSERT_TRUE(lines->append("third").ok());
+  disk_->open();
+  ASSERT_TRUE(lines->flush().ok());
+  disk_->close();
+  ASSERT_TRUE(lines->append("b").ok());
+  disk_->wait_for_writer();
+  ASSERT_TRUE(lines->append("c").ok());
+  insert("between");
+  ASSERT_TRUE(lines->append("d").ok());
+  disk_->open();
+  ASSERT_TRUE(lines->flush().ok());
+  EXPECT_THAT(disk_->lines(), ElementsAre("first", "flush", "a", "lost 1", "between", "line after", "third",
+                                          "flush", "b", "c", "between", "d", "flush"));
+}
+
 // The count stands where the lines would.
 TEST_F(LineThreadTest, TheOldestGoWhereMemoryEnds) {
   constexpr int count = 1000;

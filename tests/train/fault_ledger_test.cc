@@ -141,6 +141,35 @@ TEST(FaultLedger, StartedAgain) {
   EXPECT_EQ(ledger.lost_steps, 2U);
 }
 
+// Lines that the leader before could not write stand behind the fault when another start wrote them: their
+// steps count, and end nothing.
+TEST(FaultLedger, LinesThatAnotherLeaderWrote) {
+  const auto restored = [](Log& log, int at_ms, int step) {
+    log.line(at_ms, "step", fmt::format("\"step\":{},\"step_duration_ms\":100.0,\"restored_us\":1", step));
+  };
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(500, "fault", "\"level\":2,\"step\":1,\"reason\":\"mpirun was killed by signal 9\"");
+  restored(log, 200, 2);
+  restored(log, 300, 3);
+  log.start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
+  EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 3 in RAM");
+  EXPECT_EQ(ledger.faults[0].resumed_us, Log::time_us(1700));
+  EXPECT_EQ(ledger.lost_steps, 0U);
+  // In place they stand where they would have stood.
+  Log healed_log;
+  healed_log.start(0).step(100, 1);
+  restored(healed_log, 200, 2);
+  restored(healed_log, 300, 3);
+  healed_log.line(410, "fault", death).step(530, 4);
+  expect_uses(
+      healed_log.line(530, "recovery", healed).ledger(),
+      {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 50}, {SpanUse::recovery, 80}});
+}
+
 TEST(FaultLedger, AnEndWithoutAWord) {
   Log log;
   log.start(0)
