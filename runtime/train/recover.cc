@@ -95,6 +95,17 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
   return all;
 }
 
+Result<void> count_redo(Standing& standing) {
+  constexpr int redone_most = 3;
+  if (standing.lost_some) return {};
+  standing.redone = standing.step == standing.redone_step ? standing.redone + 1 : 1;
+  standing.redone_step = standing.step;
+  if (standing.redone <= redone_most) return {};
+  return fail(ExitCode::communication,
+              "step {} was begun again {} times with nobody lost, and failed each time: {}",
+              standing.step + 1, redone_most, standing.noticed);
+}
+
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& memory_id) {
   Result<StartPoint> newest = StartPoint{};

@@ -63,6 +63,11 @@ struct Standing {
 };
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine);
 
+// Counts in `standing`, a merged one, that its step is redone, unless a rank was lost. What comes again and
+// again though nobody is lost does not go away by redoing the step: ExitCode::communication after the third
+// time. Pure; all ranks count alike.
+Result<void> count_redo(Standing& standing);
+
 // A snapshot that is not older than the newest checkpoint; else what a start would find on the disk, with
 // every byte verified. `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,

@@ -92,7 +92,6 @@ class TrainRun {
   Result<void> regroup();
   void keep_live_state(const MembershipView& of_epoch);
   Result<void> make_standing();
-  Result<void> count_redo();
 
   // Growing back (train_run_growth.cc).
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }

@@ -108,19 +108,6 @@ Result<void> TrainRun::make_standing() {
   return {};
 }
 
-// What comes again and again though nobody is lost does not go away by this. All count alike.
-Result<void> TrainRun::count_redo() {
-  constexpr int redone_most = 3;
-  if (standing_.lost_some) return {};
-  standing_.redone = standing_.step == standing_.redone_step ? standing_.redone + 1 : 1;
-  standing_.redone_step = standing_.step;
-  if (standing_.redone <= redone_most) return {};
-  ends_here_ = true;
-  return fail(ExitCode::communication,
-              "step {} was begun again {} times with nobody lost, and failed each time: {}",
-              standing_.step + 1, redone_most, standing_.noticed);
-}
-
 Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
@@ -138,7 +125,10 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   phase_ns();
   enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
   HF_TRY_VOID(make_standing());
-  HF_TRY_VOID(count_redo());
+  if (const Result<void> counted = count_redo(standing_); !counted.ok()) {
+    ends_here_ = true;
+    return counted.error();
+  }
   // What a start decides about generations is in no file before the log is open.
   if (standing_.log_opened != true) return start();
   if (!standing_.joined) return admit();

@@ -143,6 +143,24 @@ TEST(Membership, WhoCannotProveADeathMustBeTheMajority) {
   });
 }
 
+// Half of the ranks are left, without the lowest, and only one of them has been told what became of the
+// others.
+TEST(Membership, ADeathThatOneOfThemKnowsOfIsProvenForAll) {
+  run_ranks(4, {}, [](int rank, Membership& membership) {
+    if (rank < 2) return;
+    if (rank == 2)
+      membership.use(
+          {.has_ended = [](const Member& member) { return member.launched_rank < 2; }, .out_of_reach = {}});
+    while (membership.view().members.size() > 2) {
+      EXPECT_FALSE(exchange_until_a_death(membership).ok());
+      const Result<void> outcome = membership.recover(timeout_ms, "somebody is gone");
+      ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+    }
+    EXPECT_THAT(launched_ranks(membership.view()), ElementsAre(2, 3));
+    HF_EXPECT_OK(barrier(membership.communicator(), patient()));
+  });
+}
+
 TEST(Membership, WhoNeverComesIsADeadlineMissed) {
   std::atomic<bool> given_up{false};
   run_ranks(3, certainly_dead, [&given_up](int rank, Membership& membership) {

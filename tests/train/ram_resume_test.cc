@@ -159,6 +159,29 @@ TEST_F(RamResumeTest, RanksGetWhatTheyNeedFromTheHostThatHasIt) {
   EXPECT_EQ(digest("swapped"), end);
 }
 
+// Every rank needs the part that the other's host has, and does not look into its own.
+TEST_F(RamResumeTest, ADamagedPartIsNotSent) {
+  const std::string end = reference();
+  Launch launch{.run = "unsound",
+                .ranks = 2,
+                .overrides = {"checkpoint.every_steps=5", "checkpoint.replicas=off"},
+                .hosts = {"a", "b"}};
+  train_until(9, launch);
+  FaultyEnv host(posix_env());
+  host.move_to_host("b");
+  const std::vector<FoundSnapshot> found = snapshots("unsound", host);
+  ASSERT_FALSE(found.empty());
+  for (const FoundSnapshot& each : found) {
+    const Result<std::unique_ptr<SharedMemory>> memory = posix_env().open_shared_memory(each.name);
+    ASSERT_TRUE(memory.ok());
+    (*memory)->bytes()[5000] ^= std::byte{4};
+  }
+  launch.hosts = {"b", "a"};
+  EXPECT_EQ(resume(launch), "disk 5");
+  EXPECT_THAT(told_, testing::HasSubstr("RAM snapshot passed over"));
+  EXPECT_EQ(digest("unsound"), end);
+}
+
 // Slots that cannot be opened, from every call on and one alone, are slots that are not there.
 TEST_F(RamResumeTest, EveryFailingCallIsPassedOver) {
   const std::vector<std::string> brief = {"training.steps=10", "optimizer.warmup_steps=2",

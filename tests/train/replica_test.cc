@@ -329,6 +329,33 @@ TEST_F(ReplicaTest, OldOnesStayWhileNoNewerOneIsConfirmed) {
   EXPECT_THAT(parts, testing::ElementsAre(0u, 1u));
 }
 
+// While the replica of a newer snapshot is on its way, checkpoints go on needing slots: they take turns in
+// the one that is left.
+TEST_F(ReplicaTest, TheConfirmedOneIsNotWrittenOver) {
+  Launch run = launch("turns", {"a", "b"}, "auto");
+  run.faults = slow_steps() + ",replica.before_send@2=sleep:3000";
+  run.overrides.emplace_back("checkpoint.every_steps=2");
+  train_and_die(run, /*with_replicas=*/false);
+  ASSERT_GT(confirmed_step_, 0);
+  ASSERT_GE(events("turns", "checkpoint").size(), 4u);
+  std::set<std::uint32_t> parts;
+  for (const Slot& slot : slots("turns")) {
+    const bool confirmed = slot.identity.step == static_cast<std::uint64_t>(confirmed_step_);
+    if (confirmed && !slot.replica) parts.insert(slot.identity.rank);
+  }
+  EXPECT_THAT(parts, testing::ElementsAre(0u, 1u));
+}
+
+// Rank 1 is on the host of the damaged slot, and does not look into it, because it needs nothing of it.
+TEST_F(ReplicaTest, AnotherRankOfTheHostIsNotAskedForADamagedSlot) {
+  const std::string end = reference();
+  const Launch run = launch("beside", {"a", "a", "b"}, "auto");
+  train_and_die(run);
+  damage_if("beside", [](const Slot& slot) { return slot.identity.rank == 0 && !slot.replica; });
+  expect_no_loss(resume(run));
+  EXPECT_EQ(digest("beside"), end);
+}
+
 TEST_F(ReplicaTest, NoRoomForThemIsTold) {
   const std::string end = reference();
   FaultyEnv machine(posix_env());
