@@ -365,13 +365,18 @@ def guards_of(directory):
     """Pids of the guards that starts of the run in this directory, or of runs below it, have brought about. A guard's command
     line has only the name of its board, but its environment is that of the rank that started it; holdfast launch has the run
     directory there, too."""
+    return [pid for pid, is_guard in marked_by(directory) if is_guard]
+
+
+def marked_by(directory):
+    """(pid, whether it is a guard) of every process that has the run directory, or one below it, in its environment."""
     mark = re.compile(rb"(?:^|\0)(?:" + RUN_MARK.encode() + rb"|HOLDFAST_LAUNCH)=" + re.escape(str(directory).encode()) + rb"(?:/|\0|$)")
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-            if len(words) > 2 and words[1] == b"guard" and mark.search(Path(f"/proc/{entry}/environ").read_bytes()):
-                found.append(int(entry))
+            if mark.search(Path(f"/proc/{entry}/environ").read_bytes()):
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+                found.append((int(entry), len(words) > 2 and words[1] == b"guard"))
         except OSError:
             continue
     return sorted(found)
