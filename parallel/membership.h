@@ -54,12 +54,15 @@ class ShrinkingWorld {
   virtual void watch(std::function<std::string()> cut_off) { static_cast<void>(cut_off); }
   // Starts `count` more processes of the same program ahead of grow(): they get the text `task`, do what it
   // says (the world does not know what), say that they are ready, and wait. Rank 0 of current() alone calls
-  // it, and blocks until they run. One that waits dies when rank 0 does. A world that cannot do so leaves it
-  // to grow().
+  // it, and blocks until they run. At its deadline it ends the process, as shrink() does, but so that the
+  // others go on where there are any: the call cannot be given up. One that waits dies when rank 0 does. A
+  // world that cannot do so leaves it to grow().
   virtual Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     static_cast<void>(count), static_cast<void>(task), static_cast<void>(timeout_ms);
     return {};
   }
+  // Returns why start_new_ranks() would not come back now; empty: nothing is known. Of rank 0.
+  virtual std::string why_none_can_start() { return ""; }
   virtual NewRankState new_rank_state() { return NewRankState::none; }  // of rank 0; does not block
   virtual void dismiss_new_ranks() {}                                   // they end themselves
   // Makes a communicator of all ranks of current() and the processes that rank 0 has started, or now starts,
@@ -121,10 +124,11 @@ class Membership {
   // behind, too.
   Result<void> recover(std::int64_t timeout_ms, const std::string& why);
 
-  // Calls the function of ShrinkingWorld with this name, as do the next two.
+  // Calls the function of ShrinkingWorld with this name, as do the next three.
   Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
     return world_->start_new_ranks(count, task, timeout_ms);
   }
+  std::string why_none_can_start() { return world_->why_none_can_start(); }
   NewRankState new_rank_state() { return world_->new_rank_state(); }
   void dismiss_new_ranks() { world_->dismiss_new_ranks(); }
   // Calls ShrinkingWorld::grow(), and makes the first exchange of the epoch that it begins. An error that

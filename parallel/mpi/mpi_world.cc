@@ -183,11 +183,14 @@ Result<void> MpiWorld::start_processes(int count, MPI_Comm& with_leader) {
 
 // Tells the new ranks who the leader is and their task at once: they read both before anything else.
 Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) {
-  const Deadline deadline(*env_, timeout_ms, {listener_, "new ranks"},
-                          fmt::format("holdfast: rank {} waited {} ms for MPI to start new ranks: the run "
-                                      "ends, start it again",
-                                      current().global_rank(current().rank()), timeout_ms),
-                          [this] { return cut_off_ ? cut_off_() : ""; });
+  const bool others_go_on = current().size() > 1;
+  const Deadline deadline(
+      *env_, timeout_ms, {listener_, "new ranks"},
+      fmt::format(
+          "holdfast: rank {} waited {} ms for MPI to start new ranks, which it cannot give up: {}",
+          current().global_rank(current().rank()), timeout_ms,
+          others_go_on ? "it leaves the run, which goes on without it" : "the run ends, start it again"),
+      [this] { return cut_off_ ? cut_off_() : ""; }, others_go_on ? Deadline::End::die : Deadline::End::exit);
   Started started{.count = count};
   HF_TRY_VOID(start_processes(count, started.bridge));
   const std::string me = LeaderProcess::of_this(*env_).to_text();
@@ -200,6 +203,16 @@ Result<void> MpiWorld::start_new_ranks(int count, const std::string& task, std::
   }
   started_ = std::move(started);
   return {};
+}
+
+// The parent of a rank is mpirun, or what it has on this host: that starts new processes, here or by the one
+// on another host.
+std::string MpiWorld::why_none_can_start() {
+  const std::optional<ProcessFacts> mine = env_->processes().facts(env_->process_id());
+  if (!mine.has_value()) return "";
+  const std::optional<ProcessFacts> parent = env_->processes().facts(mine->parent);
+  const bool is_stopped = parent.has_value() && (parent->state == 'T' || parent->state == 't');
+  return is_stopped ? fmt::format("process {}, which would do it for MPI, is stopped", mine->parent) : "";
 }
 
 NewRankState MpiWorld::new_rank_state() {
@@ -404,6 +417,9 @@ void MpiWorld::join(std::int64_t timeout_ms, const Preparation& preparation) {
 #else
 Result<void> MpiWorld::start_new_ranks(int, const std::string&, std::int64_t) {
   return fail(ExitCode::communication, "this MPI has no fault tolerance (ULFM): start the run again");
+}
+std::string MpiWorld::why_none_can_start() {
+  return "";
 }
 NewRankState MpiWorld::new_rank_state() {
   return NewRankState::none;

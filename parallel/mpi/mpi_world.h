@@ -10,6 +10,9 @@
 // errors when somebody dies. Only MPI_Intercomm_merge, some milliseconds, hangs then, which is what the
 // deadline is for. Each rank of the new group sends a message to every other at once: MPI asks for the
 // addresses of a process when it first sends there, and hangs if that is dead by then, as in the next shrink.
+//
+// MPI_Comm_spawn returns when the new processes are in MPI_Init, and hangs as long as they are not, or mpirun
+// does not answer. It cannot be given up, and MPI_THREAD_SERIALIZED allows no other call beside it.
 #pragma once
 
 #include <memory>
@@ -35,6 +38,7 @@ class MpiWorld final : public ShrinkingWorld {
   MpiCommunicator& current() override { return *epochs_.back(); }
   Result<void> shrink(std::int64_t timeout_ms, const std::string& why) override;
   Result<void> start_new_ranks(int count, const std::string& task, std::int64_t timeout_ms) override;
+  std::string why_none_can_start() override;
   NewRankState new_rank_state() override;
   void dismiss_new_ranks() override;
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) override;

@@ -28,6 +28,13 @@ bool Growth::may_stand_still(std::int64_t now_ns, bool is_settled) {
   NewRankState state = terms_.state();
   if (state == NewRankState::none) {
     if (now_ns < terms_.at_ns || (!is_settled && now_ns < terms_.at_ns + terms_.settle_ns)) return false;
+    if (const std::string why = terms_.obstacle ? terms_.obstacle() : ""; !why.empty()) {
+      announces_ = false;
+      put_off(now_ns, fmt::format("are not started: {}", why));
+      return false;
+    }
+    announces_ = !announces_;
+    if (announces_) return false;
     if (!terms_.start().ok()) return true;
     started_ns_ = now_ns;
     state = terms_.state();
@@ -51,9 +58,13 @@ bool Growth::may_stand_still(std::int64_t now_ns, bool is_settled) {
 bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
   terms_.dismiss();
   started_ns_ = 0;
+  put_off(now_ns, why);
+  return false;
+}
+
+void Growth::put_off(std::int64_t now_ns, const std::string& why) {
   terms_.at_ns = now_ns + terms_.retry_ns;
   tell("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
-  return false;
 }
 
 std::string to_text(const NewRankTask& task) {

@@ -25,8 +25,9 @@ class Growth {
     std::int64_t retry_ns = 0;     // after new ranks that were lost
     std::int64_t patience_ns = 0;  // longest wait for their preparation
     std::int64_t settle_ns = 0;    // longest wait for ranks that still take memory
-    // Functions that call those of Membership; all three empty where the leader cannot start any ahead.
+    // Functions that call those of Membership; all empty where the leader cannot start any ahead.
     std::function<Result<void>()> start = {};
+    std::function<std::string()> obstacle = {};  // empty: none, as far as is known
     std::function<NewRankState()> state = {};
     std::function<void()> dismiss = {};
   };
@@ -39,10 +40,14 @@ class Growth {
   };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
-  // Returns whether to stand still after the next step, and starts new ranks when it is time. Called between
-  // steps. It returns true, too, where none could be started: then Membership::grow() says why. Steps go on
-  // while the saves are made that were under way when the new ranks were ready, however slow the disk is.
+  // Returns whether to stand still after the next step, and starts new ranks when it is time, one step after
+  // announces() has said so. Called between steps. It returns true, too, where none could be started: then
+  // Membership::grow() says why. Steps go on while the saves are made that were under way when the new ranks
+  // were ready, however slow the disk is.
   bool due(std::int64_t now_ns, const Saves& saves);
+  // Returns whether the next call starts new ranks. A start cannot be given up, and a rank that never comes
+  // back from it is lost; so the vote of the step between tells the others, who then start none any more.
+  bool announces() const { return announces_; }
 
   // Returns whether the new ranks were ready at the last call of due(): a save to disk that may be made later
   // is then not begun, because all would stand still for it.
@@ -51,9 +56,11 @@ class Growth {
  private:
   bool may_stand_still(std::int64_t now_ns, bool is_settled);
   bool give_up(std::int64_t now_ns, const std::string& why);
+  void put_off(std::int64_t now_ns, const std::string& why);
 
   Terms terms_;
   std::int64_t started_ns_ = 0;  // 0: not by this object
+  bool announces_ = false;
   std::optional<std::uint64_t> awaited_save_;
   bool is_ready_ = false;
 };

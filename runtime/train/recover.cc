@@ -53,11 +53,11 @@ Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
   enum Opened : int { no, yes, not_known };
   const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
-  const std::string text =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
-                  static_cast<int>(opened), mine.step, mine.gemm_peak,
-                  mine.memory_id.empty() ? "-" : mine.memory_id, mine.lost_some ? 1 : 0, mine.redone_step,
-                  mine.redone, mine.noticed_us, mine.told ? 1 : 0, mine.verdict, mine.noticed);
+  const std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
+      static_cast<int>(opened), mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id,
+      mine.lost_some ? 1 : 0, mine.lost_starter ? 1 : 0, mine.redone_step, mine.redone, mine.noticed_us,
+      mine.told ? 1 : 0, mine.verdict, mine.noticed);
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
   Standing all{.joined = true};
   bool some_did_not = false, some_did = false;
@@ -66,7 +66,7 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     Standing one;
     int said = not_known;
     stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id >>
-        one.lost_some >> one.redone_step >> one.redone >> one.noticed_us >> one.told;
+        one.lost_some >> one.lost_starter >> one.redone_step >> one.redone >> one.noticed_us >> one.told;
     stream.ignore();  // the end of the line
     std::getline(stream, one.verdict);
     one.noticed = text_left(stream);
@@ -79,6 +79,7 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
     if (all.memory_id.empty() && one.memory_id != "-") all.memory_id = one.memory_id;
     if (all.verdict.empty()) all.verdict = one.verdict;
     all.lost_some = all.lost_some || one.lost_some;
+    all.lost_starter = all.lost_starter || one.lost_starter;
     if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {
       all.redone_step = one.redone_step;
       all.redone = one.redone;

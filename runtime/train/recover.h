@@ -55,6 +55,7 @@ struct Standing {
   std::string memory_id = {};           // empty: not yet known to anybody
   std::string verdict = {};             // of the watchdog on any host, a line
   bool lost_some = false;               // of those that trained in the epoch before this one
+  bool lost_starter = false;            // a rank, while it started new ones: no more are started
   std::uint64_t redone_step = 0;        // behind which the ranks lost each other last though nobody was lost,
   int redone = 0;                       // and how often in succession
   std::int64_t noticed_us = 0;          // when the fault was noticed first, by the wall clocks, and how; of

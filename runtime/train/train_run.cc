@@ -388,6 +388,7 @@ Result<EpochEnd> TrainRun::train() {
   worker_->start_loader();
   store.keep_for_good(config_.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
+  starts_ranks_ns_ = 0;
   std::optional<SaveRequests> requests;
   if (first_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
   Trainer trainer({.worker = *worker_,
@@ -403,7 +404,8 @@ Result<EpochEnd> TrainRun::train() {
                    .resumed = start_.snapshot,
                    .failures = failures_.so_far(launched_.env.wall_time_us()),
                    .saves_first = std::exchange(saves_first_, false),
-                   .growth = growth.has_value() ? &*growth : nullptr});
+                   .growth = growth.has_value() ? &*growth : nullptr,
+                   .starts_ranks_ns = &starts_ranks_ns_});
   const Result<ExitCode> end = trainer.run();
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();

@@ -19,7 +19,7 @@ namespace holdfast {
 // Returns when the leader may ask for new ranks, in a run that has fewer than it was started with; 0: never.
 std::int64_t TrainRun::grow_at_ns() const {
   const bool wanted = launched_.membership != nullptr && config_.elastic.grow == "auto" &&
-                      world().communicator.size() < launched_ranks_;
+                      !standing_.lost_starter && world().communicator.size() < launched_ranks_;
   if (!wanted) return 0;
   const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
@@ -41,6 +41,7 @@ std::optional<Growth> TrainRun::plan_growth() {
     terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
     terms.settle_ns = elastic.memory_timeout_ms * 1'000'000;
     terms.start = [this] { return start_new_ranks(); };
+    terms.obstacle = [&membership] { return membership.why_none_can_start(); };
     terms.state = [&membership] { return membership.new_rank_state(); };
     terms.dismiss = [&membership] { membership.dismiss_new_ranks(); };
   }

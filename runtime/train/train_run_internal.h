@@ -175,7 +175,9 @@ class TrainRun {
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
   bool grows_ = false;                      // all stand still for it
-  bool shrinks_ = false;                    // fewer copies of the model are to go on
+  bool told_lost_starter_ = false;          // Standing::lost_starter
+  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
+  bool shrinks_ = false;              // fewer copies of the model are to go on
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker
   bool admits_ = false;            // new ranks are there, and have not joined yet
   std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far

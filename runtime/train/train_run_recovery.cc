@@ -71,7 +71,14 @@ Result<void> TrainRun::regroup() {
   const Result<void> regrouped =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
   if (regrouped.ok()) keep_live_state(of_epoch);
-  standing_.lost_some = !members_lost(of_epoch, launched_.membership->view()).empty();
+  const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
+  standing_.lost_some = !lost.empty();
+  const bool lost_rank_0 =
+      !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
+  // Sooner it has died of something else.
+  const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
+  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= regroup_deadline_ms(config_) * 1'000'000)
+    standing_.lost_starter = true;
   worker_.reset();
   progress_.reset();
   epoch_.reset();
@@ -103,6 +110,12 @@ Result<void> TrainRun::make_standing() {
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
   if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
+  if (standing_.lost_starter && !std::exchange(told_lost_starter_, true)) {
+    recovery_->verdict +=
+        (recovery_->verdict.empty() ? "" : "; ") +
+        std::string(
+            "a rank was lost while it started new ones, so no more are started before the next start");
+  }
   recovery_->noticed = standing_.noticed;
   recovery_->told = standing_.told;
   return {};

@@ -220,10 +220,15 @@ Result<StepOutcome> Trainer::step() {
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(
-        parts_.worker,
-        {.stop = stop, .grow = grow, .trouble = trouble_, .saver = saver_ ? &*saver_ : nullptr, .due = due});
+    return run_step(parts_.worker, {.stop = stop,
+                                    .grow = grow,
+                                    .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
+                                    .trouble = trouble_,
+                                    .saver = saver_ ? &*saver_ : nullptr,
+                                    .due = due});
   }());
+  if (parts_.starts_ranks_ns != nullptr)
+    *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   if (outcome.saves.asked_for > 0) step_asked_for_ = outcome.step;

@@ -36,6 +36,8 @@ class Trainer {
     FailureHistory failures = {};  // of the run so far, on the rank that chooses intervals
     bool saves_first = false;      // to the disk, before the first step
     Growth* growth = nullptr;      // null: no new ranks are wanted, or this rank does not decide it
+    // When a vote said that the rank which decides it starts new ranks now, until the next vote; 0: none did.
+    std::int64_t* starts_ranks_ns = nullptr;
   };
   explicit Trainer(const Parts& parts);
 

@@ -167,23 +167,70 @@ class GrowTest(unittest.TestCase):
                 if victim == "new":
                     self.assertIn("new ranks died while they prepared themselves", start.output())
 
+    def start_with_later(self, name, ranks, line, *options, faults=""):
+        """The new ranks run `line` of a shell, in which $later is the program: MPI looks for it where it was when the run started."""
+        directory = self.scene.directory / f"program-{name}"
+        directory.mkdir()
+        for library in harness.PROGRAM.parent.glob("lib*.so"):
+            (directory / library.name).symlink_to(library)
+        program, later, stand_in = (directory / name for name in ("holdfast", "holdfast-later", "holdfast (deleted)"))
+        for path in (program, later):
+            shutil.copy2(harness.PROGRAM, path)
+        self.run_ = self.scene.run(name, TENSOR_LANES)
+        words = harness.command("ft", ranks) + [str(program), *self.run_.train_arguments(RAM, *options)[1:]]
+        start = self.run_.start_command(words, faults)
+        self.assertTrue(start.wait_for_step(1), start.tail())
+        self.launched = {rank: start.rank_pid(rank) for rank in range(ranks)}
+        program.unlink()
+        stand_in.write_text(f"#!/bin/sh\nlater='{later}'\n{line}\n")
+        stand_in.chmod(0o755)
+        return start
+
     @harness.full
     def test_a_start_of_new_ranks_that_takes_long(self):
-        """The leader waits for mpirun, which is stopped, and within the limit of that; the rank that shares its layers waits for the
-        leader for longer than a step may take. Nobody hangs, so nobody is ended."""
-        start = self.start("long", 4, RAM, "--parallel.tensor=2", "--watchdog.floor=1s", "--elastic.recovery_timeout=40s", after="1s")
+        """The leader waits for them, within the limit of that; the rank that shares its layers waits for the leader for longer than a
+        step may take. Nobody hangs, so nobody is ended."""
+        line = 'sleep 9\nexec "$later" "$@"'  # longer than twice the four floors of the first step of an epoch
+        start = self.start_with_later("long", 4, line, "--parallel.tensor=2", "--watchdog.floor=1s", "--elastic.recovery_timeout=60s",
+                                      "--elastic.grow_after=1s", faults=harness.slow_steps(8, count=12))
         self.assertTrue(start.wait_for_step(5), start.tail())
         for rank in (2, 3):
             harness.kill(self.launched.pop(rank), signal.SIGKILL)
-        harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered", start.tail)
-        harness.kill(start.pid, signal.SIGSTOP)
-        self.addCleanup(harness.kill, start.pid, signal.SIGCONT)
-        time.sleep(9)  # longer than twice the four floors of the first step of an epoch
-        self.assertFalse(self.growths())
-        harness.kill(start.pid, signal.SIGCONT)
         self.wait_for_growth(start)
         self.check_end(start)
         self.assertNotIn("holdfast guard", start.output())
+
+    @harness.full
+    def test_mpirun_is_stopped(self):
+        """For longer than the limit of a start: the steps go on meanwhile, and the run grows when it can."""
+        start = self.start("stopped", 3, RAM, "--elastic.recovery_timeout=5s", after="1s",
+                           faults=harness.slow_steps(20, count=18, milliseconds=1000))
+        self.assertTrue(start.wait_for_step(5), start.tail())
+        harness.kill(self.launched.pop(2), signal.SIGKILL)
+        harness.wait_until(lambda: self.run_.events("recovery"), SETTLE_S, lambda: not start.alive(), "nobody recovered", start.tail)
+        harness.kill(start.pid, signal.SIGSTOP)
+        self.addCleanup(harness.kill, start.pid, signal.SIGCONT)
+        before = self.run_.last_step()
+        time.sleep(8)
+        self.assertFalse(self.growths())
+        self.assertGreater(self.run_.last_step(), before + 3, start.tail())
+        harness.kill(start.pid, signal.SIGCONT)
+        self.wait_for_growth(start)
+        self.check_end(start)
+        self.assertRegex(start.output(), r"new ranks are not started: process \d+, which would do it for MPI, is stopped; others are started in 1 s")
+
+    def test_a_start_that_never_ends(self):
+        """MPI cannot give it up. The rank that waits for it is lost, and nobody else: no other tries it again."""
+        start = self.start_with_later("never", 4, "exec sleep 300", "--elastic.recovery_timeout=4s", "--elastic.grow_after=100ms",
+                                      faults=f"step.begin@3:3=kill,{harness.slow_steps(8, count=20)}")
+        self.assertTrue(harness.wait_until(self.run_.finished, 2 * SETTLE_S, lambda: not start.alive(), "the run did not end", start.tail),
+                        start.tail())
+        start.kill_all()  # with the new rank, for which mpirun waits
+        self.assertIn("rank 0 waited 4000 ms for MPI to start new ranks", start.output())
+        self.assertIn("a rank was lost while it started new ones, so no more are started before the next start", start.output())
+        self.assertEqual(self.run_.digest(), self.reference, start.tail())
+        self.assertEqual({event["step"] for event in self.run_.events("step")}, set(range(1, STEPS + 1)))
+        self.assertEqual([(event["ranks_before"], event["ranks_after"]) for event in self.run_.events("recovery")], [(4, 3), (3, 2)])
 
     def test_the_end_while_a_new_rank_prepares(self):
         start = self.start("ends", 2, RAM, faults=f"step.begin@{STEPS - 4}:1=kill,grow.prepare=sleep:3000")

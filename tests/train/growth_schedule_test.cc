@@ -17,7 +17,14 @@ class Leader {
   Leader& operator=(const Leader&) = delete;
 
   bool due(std::int64_t now_ns, const Growth::Saves& saves = Growth::Saves()) {
-    return growth_.due(now_ns, saves);
+    // The vote of a step between tells the others.
+    const int before = started;
+    if (growth_.due(now_ns, saves)) return true;
+    if (!growth_.announces()) return false;
+    EXPECT_EQ(started, before);
+    const bool due = growth_.due(now_ns, saves);
+    EXPECT_FALSE(growth_.announces());
+    return due;
   }
   bool ready() const { return growth_.ready(); }
 
@@ -25,6 +32,7 @@ class Leader {
   NewRankState once_started = NewRankState::preparing;
   bool starts = true;
   int started = 0, dismissed = 0;
+  std::string obstacle;
 
  private:
   Growth::Terms make_terms(std::int64_t at_ns) {
@@ -35,6 +43,7 @@ class Leader {
       state = once_started;
       return {};
     };
+    terms.obstacle = [this] { return obstacle; };
     terms.state = [this] { return state; };
     terms.dismiss = [this] {
       ++dismissed;
@@ -57,6 +66,17 @@ TEST(GrowthScheduleTest, StandsStillWhenTheNewRanksAreReady) {
   EXPECT_EQ(leader.started, 1);
   leader.state = NewRankState::ready;
   EXPECT_TRUE(leader.due(70));
+}
+
+TEST(GrowthScheduleTest, StartsNoneWhileTheyCouldNotCome) {
+  Leader leader(50);
+  leader.obstacle = "mpirun is stopped";
+  EXPECT_FALSE(leader.due(60));
+  leader.obstacle = "";
+  EXPECT_FALSE(leader.due(159));
+  EXPECT_EQ(leader.started, 0) << "before another try is due";
+  EXPECT_FALSE(leader.due(160));
+  EXPECT_EQ(leader.started, 1);
 }
 
 TEST(GrowthScheduleTest, StartsThemWhenTheOthersTakeNoMoreMemory) {
