@@ -90,7 +90,8 @@ Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std
     const std::int64_t begin_ns = env.monotonic_ns();
     while (env.monotonic_ns() - begin_ns < patience_ns) {
       Result<std::unique_ptr<HostTable>> table = open(env, board);
-      if (table.ok() || memory.error().code == ExitCode::does_not_fit) return table;
+      if (table.ok()) return table;
+      if (memory.error().code == ExitCode::does_not_fit) break;
       env.sleep_us(look_us);
     }
     return memory.error();
