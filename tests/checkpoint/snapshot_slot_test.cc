@@ -278,5 +278,54 @@ TEST_F(RamTierTest, AReplicaStandsForADamagedSlot) {
   EXPECT_EQ(read(), std::pair(true, std::size_t{0})) << "the slot is not even listed";
 }
 
+TEST_F(RamTierTest, WhatAnotherHostHasSentStandsForWhatIsDamagedHere) {
+  const std::string own = snapshot_name(run_, 9, 0, 0);
+  make(own, true);
+  posix_env().open_shared_memory(own).value()->bytes()[5000] ^= std::byte{1};
+  const SnapshotStep step{.writer = 9, .generation = 0, .step = 7};
+  const std::vector<ShardSpec> specs = two_pieces();
+  SnapshotSet set = SnapshotSet::open(posix_env(), run_, step);
+  EXPECT_TRUE(set.holds(specs)) << "as far as its index says";
+  EXPECT_THAT(set.drop_damaged(specs), testing::ElementsAre(0));
+  EXPECT_TRUE(set.empty());
+  EXPECT_FALSE(set.holds(specs));
+  EXPECT_THAT(set.why_empty(posix_env(), step).message, HasSubstr("wrong checksum"));
+  std::vector<std::byte> first(specs[0].byte_count()), second(specs[1].byte_count());
+  const std::vector<Checkpoint::Wanted> wanted = {{specs[0], first}, {specs[1], second}};
+  const Result<void> missing = set.read(wanted);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_THAT(missing.error().message, HasSubstr("wrong checksum"));
+  for (const ShardSpec& spec : specs) set.add(spec, std::vector<std::byte>(spec.byte_count(), std::byte{3}));
+  EXPECT_TRUE(set.holds(specs));
+  ASSERT_TRUE(set.read(wanted).ok());
+  EXPECT_EQ(first, std::vector<std::byte>(first.size(), std::byte{3}));
+  EXPECT_EQ(second, std::vector<std::byte>(second.size(), std::byte{3}));
+}
+
+TEST_F(RamTierTest, SaysWhichStepAHostDoesNotHave) {
+  make(snapshot_name(run_, 9, 0, 0), true);
+  const SnapshotStep other{.writer = 9, .generation = 0, .step = 8};
+  SnapshotSet set = SnapshotSet::open(posix_env(), run_, other);
+  EXPECT_THAT(set.why_empty(posix_env(), other).message, HasSubstr("has no RAM snapshot of step 8"));
+  std::vector<std::byte> first(two_pieces()[0].byte_count());
+  EXPECT_FALSE(set.read(std::vector<Checkpoint::Wanted>{{two_pieces()[0], first}}).ok());
+}
+
+TEST_F(RamTierTest, OneCopyOfAPartOfTheResumedStepIsNeeded) {
+  make(snapshot_name(run_, 9, 0, 0), true);
+  make(snapshot_name(run_, 9, 0, 1), false);
+  make(replica_name(run_, 9, 0, 0), true);
+  const SnapshotStep step{.writer = 9, .generation = 0, .step = 7};
+  const OldSnapshots old = count_old_snapshots(posix_env(), run_, step);
+  EXPECT_EQ(old.resumed.count, 1U);
+  EXPECT_EQ(old.unneeded.count, 2U);
+  EXPECT_EQ(old.unneeded.bytes, 2 * old.resumed.bytes);
+  EXPECT_EQ(count_old_snapshots(posix_env(), run_, std::nullopt).unneeded.count, 3U);
+}
+
+TEST(SnapshotPieces, AreTheSameWhenTheyAreReadFromTheirText) {
+  EXPECT_EQ(specs_from_text(to_text(two_pieces())), two_pieces());
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -12,6 +12,7 @@
 
 #include "runtime/core/control_groups.h"
 #include "tests/support/forwarding_env.h"
+#include "tests/support/leave.h"
 
 namespace holdfast {
 namespace {
@@ -199,11 +200,11 @@ TEST(MemoryRoom, FollowsALimitOfThisSystem) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      if (!write_line(folder + "/cgroup.procs", fmt::format("{}", getpid()))) std::_Exit(2);
+      if (!write_line(folder + "/cgroup.procs", fmt::format("{}", getpid()))) test::leave(2);
       const std::optional<MemoryRoom> room = memory_room(posix_env());
       const bool right = room.has_value() && room->total_bytes == limit && room->limited_by == folder &&
                          room->available_bytes > limit / 2 && room->available_bytes <= limit;
-      std::_Exit(right ? 0 : 1);
+      test::leave(right ? 0 : 1);
     }
     ASSERT_EQ(waitpid(child, &state, 0), child);
   }

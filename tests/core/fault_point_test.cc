@@ -13,6 +13,7 @@
 
 #include "runtime/core/processes.h"
 #include "tests/support/forwarding_env.h"
+#include "tests/support/leave.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -55,7 +56,7 @@ TEST(FaultPoints, WhatHappensIsToldBefore) {
   if (child == 0) {
     const auto faults = faults_of("step.begin@2=kill,step.end@9=kill");
     for (int step = 0; step < 5; ++step) HF_FAULT_POINT(*faults, "step.begin");
-    std::_Exit(0);
+    test::leave(0);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -151,7 +152,7 @@ TEST(FaultPointsDeathTest, ActionsEndTheProcess) {
     const auto faults = faults_of(specification);
     HF_FAULT_POINT(*faults, "step.end");
     HF_FAULT_POINT(*faults, "step.end");
-    std::_Exit(0);
+    test::leave(0);
   };
   EXPECT_EXIT(passes_twice("step.end@2=kill"), testing::KilledBySignal(SIGKILL), "");
   EXPECT_EXIT(passes_twice("step.end@2=exit:37"), testing::ExitedWithCode(37), "");
@@ -177,7 +178,7 @@ TEST(FaultPoints, StopStopsTheProcess) {
   if (child == 0) {
     const auto faults = faults_of("step.begin=stop");
     HF_FAULT_POINT(*faults, "step.begin");
-    std::_Exit(5);
+    test::leave(5);
   }
   int state = 0;
   ASSERT_EQ(waitpid(child, &state, WUNTRACED), child);

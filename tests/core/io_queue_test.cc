@@ -18,6 +18,7 @@
 #include "runtime/core/machine_facts.h"
 #include "runtime/core/random.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/leave.h"
 #include "tests/support/memory_env.h"
 #include "tests/support/temporary_directory.h"
 
@@ -384,8 +385,8 @@ TEST(IoQueueForbidden, ThreadsDoItAndItIsSaidWhy) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0)
-      std::_Exit(try_without_io_uring(static_cast<unsigned>(reason),
-                                      fmt::format("{}/{}", directory.path(), reason), expected));
+      test::leave(try_without_io_uring(static_cast<unsigned>(reason),
+                                       fmt::format("{}/{}", directory.path(), reason), expected));
     int status = -1;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status));

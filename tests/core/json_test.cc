@@ -58,6 +58,52 @@ TEST(Json, ComparesWhatItHolds) {
   EXPECT_GE(Json(7), 6);
 }
 
+TEST(Json, HasTheTypeOfWhatItHolds) {
+  const std::vector<std::pair<Json, std::string>> values = {{nullptr, "null"},
+                                                            {true, "boolean"},
+                                                            {1, "number"},
+                                                            {-1, "number"},
+                                                            {0.5, "number"},
+                                                            {"a", "string"},
+                                                            {Json::array({1}), "array"},
+                                                            {Json::parse(R"({"a":1})"), "object"},
+                                                            {Json::array(), "array"},
+                                                            {Json::object(), "object"}};
+  for (const auto& [value, type] : values) {
+    EXPECT_EQ(value.type_name(), type) << value;
+    EXPECT_EQ(value, Json(value)) << "a copy";
+    for (const auto& [other, other_type] : values) {
+      EXPECT_EQ(value == other, &other == &value) << value << " and " << other << ", " << other_type;
+    }
+  }
+  EXPECT_EQ(Json().size(), 0U);
+  EXPECT_EQ(Json(7).size(), 1U);
+  EXPECT_EQ(Json(7).begin(), Json(7).end()) << "no container";
+}
+
+TEST(Json, IteratesOverElementsAndValues) {
+  const Json list = {1, 2, 3}, object = {{"a", 1}, {"b", 2}};
+  int sum = 0;
+  for (JsonIterator each = list.begin(); each != list.end(); each++) sum += each->get<int>();
+  for (const Json& each : object) sum += 10 * each.get<int>();
+  EXPECT_EQ(sum, 36);
+  EXPECT_EQ(list.back(), 3);
+  Json all = object;
+  all.update({{"b", 5}, {"c", 6}});
+  EXPECT_EQ(all.dump(), R"({"a":1,"b":5,"c":6})");
+}
+
+TEST(Json, ConvertsAndOrdersNumbers) {
+  EXPECT_EQ(Json(2.75).get<int>(), 2);
+  EXPECT_EQ(Json(2.75).get<std::uint32_t>(), 2U);
+  EXPECT_EQ(Json(-3).get<double>(), -3.0);
+  EXPECT_EQ(Json(3U).get<double>(), 3.0);
+  EXPECT_LT(Json(-1), Json(1));
+  EXPECT_LT(Json(1), Json(1.5));
+  EXPECT_LT(Json("a"), Json("b"));
+  EXPECT_FALSE(Json("a") < Json(1) || Json("a") > Json(1)) << "they have no order";
+}
+
 TEST(Json, TakesAnyText) {
   for (const char* text : {"", "{", "{\"a\":1}}", "[1,]", "nul", "\"\xff\"", "1e999", "// 1"})
     EXPECT_TRUE(Json::parse_any(text).is_null()) << text;

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "runtime/core/tell.h"
+#include "tests/support/leave.h"
 
 namespace holdfast {
 namespace {
@@ -52,7 +53,7 @@ pid_t process(int out, int err, const std::function<int()>& body) {
   if (child != 0) return child;
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
-  ::_exit(body());
+  test::leave(body());
 }
 
 int code_of(pid_t child) {

@@ -1,4 +1,5 @@
 #include "runtime/core/processor_count.h"
+#include "tests/support/leave.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -32,8 +33,8 @@ TEST(ProcessorCount, FollowsTheAffinityMask) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(static_cast<std::size_t>(sched_getcpu()), &set);
-    if (sched_setaffinity(0, sizeof(set), &set) != 0) std::_Exit(100);
-    std::_Exit(available_processors());
+    if (sched_setaffinity(0, sizeof(set), &set) != 0) test::leave(100);
+    test::leave(available_processors());
   }
   int state = 0;
   ASSERT_EQ(waitpid(child, &state, 0), child);

@@ -11,6 +11,7 @@
 #include "runtime/core/machine_facts.h"
 #include "runtime/core/resizable_memory.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/leave.h"
 
 namespace holdfast {
 namespace {
@@ -39,9 +40,9 @@ TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     const auto opened = posix_env().open_shared_memory(name);
-    if (!opened.ok() || (*opened)->bytes().back() != std::byte{7}) std::_Exit(1);
+    if (!opened.ok() || (*opened)->bytes().back() != std::byte{7}) test::leave(1);
     (*opened)->bytes().front() = std::byte{9};
-    std::_Exit(0);
+    test::leave(0);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -73,7 +74,7 @@ TEST_F(SharedMemoryTest, ADeadProcessHoldsNothing) {
     const auto opened = posix_env().open_shared_memory(name);
     const bool held = opened.ok() && (*opened)->hold(SharedMemory::Hold::shared);
     if (held && write(ready[1], "", 1) == 1) pause();
-    std::_Exit(1);
+    test::leave(1);
   }
   char word = 1;
   close(ready[1]);

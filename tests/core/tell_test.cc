@@ -10,6 +10,7 @@
 
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/signals.h"
+#include "tests/support/leave.h"
 
 namespace holdfast {
 namespace {
@@ -23,7 +24,7 @@ const std::string long_line(100'000, 'x');  // more than a stream keeps for late
     tell("{}", long_line);
     show("{}", long_line);
   }
-  std::_Exit(0);
+  test::leave(0);
 }
 
 TEST(TellDeathTest, ADiskThatIsFull) {
@@ -40,7 +41,7 @@ TEST(TellDeathTest, AReaderThatIsGone) {
   const auto speak_to_nobody = [] {
     ignore_closed_pipes();
     std::array<int, 2> pipe{};
-    if (::pipe(pipe.data()) != 0) std::_Exit(1);
+    if (::pipe(pipe.data()) != 0) test::leave(1);
     ::dup2(pipe[1], STDOUT_FILENO);
     ::dup2(pipe[1], STDERR_FILENO);
     ::close(pipe[0]);
@@ -53,15 +54,15 @@ TEST(TellDeathTest, WhatNobodyReadsIsThrownAway) {
   const auto replace = [] {
     ignore_closed_pipes();
     std::array<int, 2> read{}, unread{};
-    if (::pipe(read.data()) != 0 || ::pipe(unread.data()) != 0) std::_Exit(1);
+    if (::pipe(read.data()) != 0 || ::pipe(unread.data()) != 0) test::leave(1);
     ::dup2(read[1], STDOUT_FILENO);
     ::dup2(unread[1], STDERR_FILENO);
     ::close(unread[0]);
     replace_unread_streams();
-    if (::write(STDERR_FILENO, "x", 1) != 1) std::_Exit(2);
+    if (::write(STDERR_FILENO, "x", 1) != 1) test::leave(2);
     char byte = 0;
     const bool kept = ::write(STDOUT_FILENO, "y", 1) == 1 && ::read(read[0], &byte, 1) == 1 && byte == 'y';
-    std::_Exit(kept ? 0 : 3);
+    test::leave(kept ? 0 : 3);
   };
   EXPECT_EXIT(replace(), testing::ExitedWithCode(0), "");
 }
@@ -70,8 +71,8 @@ TEST(TellDeathTest, AStreamThatIsClosedIsNoFileOpenedLater) {
   const auto open_a_file = [] {
     for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(stream);
     replace_closed_streams();
-    if (::open("/dev/null", O_WRONLY) <= STDERR_FILENO) std::_Exit(1);
-    if (::write(STDOUT_FILENO, "x", 1) >= 0 || ::write(STDERR_FILENO, "x", 1) >= 0) std::_Exit(2);
+    if (::open("/dev/null", O_WRONLY) <= STDERR_FILENO) test::leave(1);
+    if (::write(STDOUT_FILENO, "x", 1) >= 0 || ::write(STDERR_FILENO, "x", 1) >= 0) test::leave(2);
     speak();
   };
   EXPECT_EXIT(open_a_file(), testing::ExitedWithCode(0), "");

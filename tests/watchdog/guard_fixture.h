@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/core/processes.h"
+#include "tests/support/leave.h"
 #include "tests/support/temporary_directory.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
@@ -79,9 +80,9 @@ class GuardTest : public testing::Test {
     std::fflush(nullptr);
     const pid_t guard = fork();
     if (guard == 0) {
-      if (std::freopen((directory.path() + "/stderr").c_str(), "a", stderr) == nullptr) std::_Exit(2);
+      if (std::freopen((directory.path() + "/stderr").c_str(), "a", stderr) == nullptr) test::leave(2);
       setvbuf(stderr, nullptr, _IONBF, 0);
-      std::_Exit(run_guard(own, settings).ok() ? 0 : 1);
+      test::leave(run_guard(own, settings).ok() ? 0 : 1);
     }
     guards.push_back(guard);
     return guard;
