@@ -1,5 +1,5 @@
-// What a leader takes along when it dies: lines of steps that were made, and that no rank computes again,
-// wait in its memory (line_thread.h), and the log ends before them. The next leader, in place or after a
+// Completes the log of a leader that died: lines of steps that were made, and that no rank computes again,
+// waited in its memory (line_thread.h), and the log ends before them. The next leader, in place or after a
 // restart, writes those that the state it goes on from still has (recent_steps.h), and a "gap" event for the
 // others.
 #pragma once

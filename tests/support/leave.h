@@ -3,7 +3,8 @@
 
 #include <unistd.h>
 
-// Of gcc's gcov library, where the build counts what is executed (tools/coverage); else null.
+// Writes the counters out: a function of gcc's gcov library, where the build counts what is executed
+// (tools/coverage); else null.
 extern "C" void __gcov_dump() __attribute__((weak));
 
 namespace holdfast::test {

@@ -1,4 +1,5 @@
-// What the ranks that are left tell each other of how far they had come, and how often they redo a step.
+// Tests what the ranks that are left tell each other of how far they had come, and how often they redo a
+// step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ class NoStop final : public StopSource {
   bool stop_requested() override { return false; }
 };
 
-// What join_standing() returns on every rank, of which each says one of `said`.
+// Returns what join_standing() returns on every rank, of which each says one of `said`.
 Standing merged(const std::vector<Standing>& said) {
   const Result<LoadedConfig> config = LoadedConfig();
   std::vector<Standing> merged(said.size());
@@ -65,7 +66,7 @@ TEST(JoinStanding, WhatOneRankKnowsHoldsForAll) {
   EXPECT_EQ(all.redone, 2);
 }
 
-// Whoever was told by another knows less than those that noticed it themselves, however early.
+// A rank that was told by another knows less than those that noticed it themselves, however early.
 TEST(JoinStanding, TheFirstThatNoticedItItselfSaysHow) {
   const Standing all = merged({{.noticed_us = 10, .told = true, .noticed = "rank 1 gave up"},
                                {.noticed_us = 30, .noticed = "late"},
