@@ -62,7 +62,7 @@ RankWatch::RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::u
       spares_taken_(board_->header().lost_spares.count),
       restart_gap_ns_(look_ns) {
   const std::int64_t now_ns = env_->monotonic_ns();
-  begin_phase(Phase::start_up, 0, 0, now_ns);
+  begin_phase(Phase::start_up, 0, {}, now_ns);
   keep_guard(now_ns);
 }
 
@@ -86,21 +86,23 @@ void RankWatch::begin_epoch(const Epoch& epoch) {
 void RankWatch::enter(Phase phase, std::uint64_t step) {
   const std::int64_t now_ns = env_->monotonic_ns();
   learn(now_ns);
-  begin_phase(phase, step, 0, now_ns);
+  begin_phase(phase, step, {}, now_ns);
   keep_guard(now_ns);
 }
 
-void RankWatch::enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms) {
+void RankWatch::enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms, std::int64_t ceiling_ms) {
   const std::int64_t now_ns = env_->monotonic_ns();
   learn(now_ns);
-  begin_phase(phase, step, std::max<std::int64_t>(deadline_ms, 1) * 1'000'000, now_ns);
+  deadline_ms = std::max<std::int64_t>(deadline_ms, 1);
+  ceiling_ms = std::max(deadline_ms, ceiling_ms);
+  begin_phase(phase, step, {deadline_ms * 1'000'000, ceiling_ms * 1'000'000}, now_ns);
   keep_guard(now_ns);
 }
 
 void RankWatch::mark() {
   const std::int64_t now_ns = env_->monotonic_ns();
   learn(now_ns);
-  begin_phase(phase_, slot().step.load(std::memory_order_relaxed), fixed_ns_, now_ns);
+  begin_phase(phase_, slot().step.load(std::memory_order_relaxed), fixed_, now_ns);
   keep_guard(now_ns);
 }
 
@@ -110,7 +112,7 @@ void RankWatch::learn(std::int64_t now_ns) {
 
 // A spare waits as long as the others compute. What it may not do is to be silent.
 std::int64_t RankWatch::deadline() const {
-  if (fixed_ns_ > 0) return fixed_ns_;
+  if (fixed_.deadline_ns > 0) return fixed_.deadline_ns;
   return phase_ == Phase::spare ? deadlines_.limits().floor_ns : deadlines_.of(phase_, kind_);
 }
 
@@ -120,11 +122,11 @@ WorkKind RankWatch::next_kind(Phase phase) {
   return has_kinds && !was_begun ? WorkKind::first : WorkKind::usual;
 }
 
-void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns) {
+void RankWatch::begin_phase(Phase phase, std::uint64_t step, const FixedLimits& fixed, std::int64_t now_ns) {
   phase_ = phase;
   kind_ = next_kind(phase);
   begun_ns_ = now_ns;
-  fixed_ns_ = fixed_ns;
+  fixed_ = fixed;
   wait_since_ns_ = 0;
   BoardSlot& slot = this->slot();
   const Together together(slot);
@@ -137,12 +139,11 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_
   put(slot.beat_ns, now_ns);
 }
 
-// A limit that was given holds whatever signs of life there are.
 void RankWatch::put_deadline() {
   BoardSlot& slot = this->slot();
   put(slot.kind, kind_);
   put(slot.deadline_ns, deadline());
-  put(slot.ceiling_ns, fixed_ns_ > 0 ? fixed_ns_ : deadlines_.limits().ceiling_ns);
+  put(slot.ceiling_ns, fixed_.ceiling_ns > 0 ? fixed_.ceiling_ns : deadlines_.limits().ceiling_ns);
   put(slot.usual_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
 }
 

@@ -48,8 +48,9 @@ class RankWatch final : public WaitListener {
 
   // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
   void enter(Phase phase, std::uint64_t step);
-  // A phase that may take no longer than this, whatever was learned: of what has a limit of its own.
-  void enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms);
+  // Begins a phase that has limits of its own, whatever was learned: it may take no longer than the first
+  // without a sign of life, and no longer than the second (the first, where that is longer) with them.
+  void enter(Phase phase, std::uint64_t step, std::int64_t deadline_ms, std::int64_t ceiling_ms = 0);
   // A save is under way or begins in the present phase: that makes it one of another kind.
   void beside_save();
   // Part of the phase is done (a batch of an evaluation): that took as long as it took, and the deadline
@@ -81,7 +82,10 @@ class RankWatch final : public WaitListener {
 
  private:
   RankWatch(Env& env, Setup setup, std::unique_ptr<Board> board, std::uint32_t slot);
-  void begin_phase(Phase phase, std::uint64_t step, std::int64_t fixed_ns, std::int64_t now_ns);
+  struct FixedLimits {
+    std::int64_t deadline_ns = 0, ceiling_ns = 0;  // 0: learned
+  };
+  void begin_phase(Phase phase, std::uint64_t step, const FixedLimits& fixed, std::int64_t now_ns);
   WorkKind next_kind(Phase phase);
   void put_deadline();
   static std::string take(const BoardNotices& notices, std::uint64_t& taken, std::string_view between);
@@ -99,7 +103,7 @@ class RankWatch final : public WaitListener {
   Deadlines deadlines_;
   Phase phase_ = Phase::start_up;
   std::int64_t begun_ns_ = 0;
-  std::int64_t fixed_ns_ = 0;  // deadline of this phase that was not learned; 0: none
+  FixedLimits fixed_;  // of this phase
   WorkKind kind_ = WorkKind::usual;
   std::array<bool, static_cast<std::size_t>(Phase::count)> begun_in_epoch_{};
   // Of the wait that is on the board; 0: none.

@@ -410,7 +410,7 @@ Result<EpochEnd> TrainRun::train() {
   if (!end.ok()) {  // the trainer's own end may take a while
     fault_ns_ = launched_.env.monotonic_ns();
     unused_slot_ = trainer.unused_slot();
-    enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
+    enter_recovery(launched_.watch, step(), config_);
     return end.error();
   }
   return EpochEnd{.code = *end, .grows = trainer.stands_still()};

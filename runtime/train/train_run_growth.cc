@@ -50,7 +50,7 @@ std::optional<Growth> TrainRun::plan_growth() {
 
 // Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
-  enter(launched_.watch, Phase::recovery, step(), regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step(), config_);
   const bool have_seats = epoch_->seating().shape.data < wish_.data_most;
   std::string task;
   if (have_seats) {
@@ -92,7 +92,7 @@ Result<ExitCode> TrainRun::grow() {
   recovery_->seats_before = epoch_->seating().shape.seats();
   recovery_->wanted = ranks_wanted();
   recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step_, config_);
   HF_FAULT_POINT(launched_.faults, "grow.begin");
   worker_.reset();
   progress_.reset();
@@ -118,7 +118,7 @@ Result<ExitCode> TrainRun::admit() {
     world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
   }
   phase_ns();
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step_, config_);
   HF_TRY_VOID(make_standing());
   if (!standing_.joined) {
     admits_ = true;

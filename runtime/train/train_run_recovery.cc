@@ -59,7 +59,7 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
   if (!no_seat_is_lost(epoch_->seating(), of_epoch, launched_.membership->view())) return;
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step_, config_);
   const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
   if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
 }
@@ -123,7 +123,7 @@ Result<void> TrainRun::make_standing() {
 
 Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step_, config_);
   HF_FAULT_POINT(launched_.faults, "recover.begin");
   if (Result<void> regrouped = regroup(); !regrouped.ok()) {
     record_for_the_dead();
@@ -136,7 +136,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
-  enter(launched_.watch, Phase::recovery, step_, regroup_deadline_ms(config_));
+  enter_recovery(launched_.watch, step_, config_);
   HF_TRY_VOID(make_standing());
   if (const Result<void> counted = count_redo(standing_); !counted.ok()) {
     ends_here_ = true;

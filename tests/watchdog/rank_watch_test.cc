@@ -124,6 +124,19 @@ TEST_F(RankWatchTest, AStepBesideASaveIsAnother) {
   EXPECT_EQ(view().deadline_ns, 210 * ms);
 }
 
+TEST_F(RankWatchTest, APhaseMayHaveLimitsOfItsOwn) {
+  const auto watch = begin();
+  watch->enter(Phase::recovery, 4, 250, 400);
+  EXPECT_EQ(view().deadline_ns, 250 * ms);
+  EXPECT_EQ(view().ceiling_ns, 400 * ms);
+  watch->mark();
+  EXPECT_EQ(view().ceiling_ns, 400 * ms);
+  watch->enter(Phase::recovery, 4, 250, 200);
+  EXPECT_EQ(view().ceiling_ns, 250 * ms) << "it is never sooner than the deadline";
+  watch->enter(Phase::step, 5);
+  EXPECT_EQ(view().ceiling_ns, 1'000 * ms);
+}
+
 TEST_F(RankWatchTest, SaysThatItWaitsForStorage) {
   const auto watch = begin();
   watch->enter(Phase::recovery, 4, 250);
