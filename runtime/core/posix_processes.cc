@@ -147,7 +147,11 @@ bool set_up(const Image& image) {
 
 // A child that starts the process and ends, so that the process has no parent.
 [[noreturn]] void become_between(const Image& image) {
+#ifdef __SANITIZE_ADDRESS__
+  const pid_t orphan = ::_Fork();  // a second vfork() overwrites where AddressSanitizer has the first return
+#else
   const pid_t orphan = ::vfork();
+#endif
   if (orphan == 0) become(image);
   send(image.report, {.failure = orphan < 0 ? errno : 0, .orphan = orphan});
   ::_exit(0);
