@@ -164,12 +164,11 @@ TEST_F(FailureTallyTest, ReadsNoMoreThanTheEndOfALongLog) {
 
 class RecoveryWorkTest : public RecoveryTest {};
 
-// A log of a million steps that earlier starts have left; counted is what is read until the last step, with
-// a start and a recovery of the leader before it.
+// A log of a million steps that earlier starts have left, beside one of 50,000, of which nobody reads all
+// either; counted is what is read until the last step, with a start and a recovery of the leader before it.
 TEST_F(RecoveryWorkTest, DoesNotGrowWithTheRun) {
-  constexpr int steps_before = 1'000'000;
   std::vector<std::uint64_t> read_bytes;
-  for (const int steps : {0, steps_before}) {
+  for (const int steps : {50'000, 1'000'000}) {
     const std::string run = fmt::format("run-{}", steps);
     const RunPaths paths{run_directory(run)};
     ASSERT_TRUE(posix_env().make_directories(paths.directory).ok());
