@@ -4,6 +4,7 @@
 #include <mpi-ext.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -22,20 +23,21 @@ bool is_revoked(int error_class) {
 void revoke(MPI_Comm communicator) {
   MPIX_Comm_revoke(communicator);
 }
-// The rank of a process of the group that is known to have failed; -1: none.
-int first_failed(MPI_Comm communicator) {
+// Returns which ranks of the group are known to have failed.
+std::vector<bool> failed_ranks(MPI_Comm communicator, int size) {
+  std::vector<bool> all_failed(static_cast<std::size_t>(size));
   MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
-  if (MPIX_Comm_get_failed(communicator, &failed) != MPI_SUCCESS) return -1;
-  int count = 0, rank = -1;
+  if (MPIX_Comm_get_failed(communicator, &failed) != MPI_SUCCESS) return all_failed;
+  int count = 0;
   MPI_Group_size(failed, &count);
-  if (count > 0) {
-    const int first = 0;
-    MPI_Comm_group(communicator, &all);
-    MPI_Group_translate_ranks(failed, 1, &first, all, &rank);
-    MPI_Group_free(&all);
-  }
+  std::vector<int> own(static_cast<std::size_t>(count)), ranks(own.size());
+  std::iota(own.begin(), own.end(), 0);
+  MPI_Comm_group(communicator, &all);
+  MPI_Group_translate_ranks(failed, count, own.data(), all, ranks.data());
+  MPI_Group_free(&all);
   MPI_Group_free(&failed);
-  return rank;
+  for (const int rank : ranks) all_failed[static_cast<std::size_t>(rank)] = true;
+  return all_failed;
 }
 #else
 bool is_failed_process(int) {
@@ -45,8 +47,8 @@ bool is_revoked(int) {
   return false;
 }
 void revoke(MPI_Comm) {}
-int first_failed(MPI_Comm) {
-  return -1;
+std::vector<bool> failed_ranks(MPI_Comm, int size) {
+  return std::vector<bool>(static_cast<std::size_t>(size));
 }
 #endif
 
@@ -113,12 +115,15 @@ Result<bool> MpiCommunicator::test(Request request) {
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     Slot& slot = slots_[static_cast<std::size_t>(index)];
     int complete = 0;
-    const int code = MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE);
+    const int code = test_part(slot, complete);
     if (code != MPI_SUCCESS) return error_of(code, slot);
-    if (complete == 0) {
-      if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
-      return false;
-    }
+    if (complete != 0) continue;
+    constexpr std::int64_t between_looks_ns = 1'000'000;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (now_ns - looked_at_peers_ns_ < between_looks_ns) return false;
+    looked_at_peers_ns_ = now_ns;
+    HF_TRY_VOID(look_at_peers());
+    return false;
   }
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     free_.push_back(index);
@@ -126,17 +131,33 @@ Result<bool> MpiCommunicator::test(Request request) {
   return true;
 }
 
-// A look for a message that nobody sends: it moves MPI on, which learns of deaths meanwhile, and with fault
-// tolerance it is an error while a process of the group has failed or the group is revoked. Without, mpirun
-// ends the job at the first death.
+// MPI_Test of a receive whose peer is known to have died frees the request, though what the peer had sent may
+// still be in its connection; Open MPI 5.0.11 then gives that to the freed request, and crashes. So only one
+// that is complete is tested, and look_at_peers() learns of deaths.
+int MpiCommunicator::test_part(Slot& slot, int& complete) {
+  if (slot.receiving && slot.request != MPI_REQUEST_NULL) {
+    const int code = MPI_Request_get_status(slot.request, &complete, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS || complete == 0) return code;
+  }
+  return MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE);
+}
+
 Result<void> MpiCommunicator::check_peers() {
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
+  return look_at_peers();
+}
+
+// A look for a message that nobody sends: it moves MPI on, which learns of deaths meanwhile, and with fault
+// tolerance it is an error while a process of the group has failed or the group is revoked. Without, mpirun
+// ends the job at the first death.
+Result<void> MpiCommunicator::look_at_peers() {
   if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
   int found = 0;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag_never_sent, communicator_, &found, MPI_STATUS_IGNORE);
   if (code == MPI_SUCCESS) return {};
-  const int lost = fault_tolerant_ ? first_failed(communicator_) : -1;
+  const auto failed = fault_tolerant_ ? failed_ranks(communicator_, size_) : std::vector<bool>();
+  const auto first = std::ranges::find(failed, true);
   give_up();
   int error_class = MPI_ERR_OTHER;
   MPI_Error_class(code, &error_class);
@@ -149,7 +170,10 @@ Result<void> MpiCommunicator::check_peers() {
   return fail(ExitCode::communication,
               "rank {} lost {}: its process or host died; its own output says why; where the run does not go "
               "on by itself, start it again",
-              global_rank(rank_), lost < 0 ? "a rank" : fmt::format("rank {}", global_rank(lost)));
+              global_rank(rank_),
+              first == failed.end()
+                  ? "a rank"
+                  : fmt::format("rank {}", global_rank(static_cast<int>(first - failed.begin()))));
 }
 
 // Whoever waits looks thousands of times a second.
@@ -201,19 +225,30 @@ void MpiCommunicator::revoke_only() {
   if (!std::exchange(abandoned_, true) && fault_tolerant_) revoke(communicator_);
 }
 
-// A few more rounds at the end: what a peer had sent before it died is taken out of the shared memory while
-// the requests that it was for are still known.
+// Receives that no message has come for are cancelled. One from a rank that died is given up without being
+// freed (test_part()), after rounds that take what it had sent out of shared memory and its connection, where
+// all of it is when a process of this host has ended.
 bool MpiCommunicator::drain() {
-  constexpr int further_rounds = 8;
+  constexpr int further_rounds = 8, rounds_for_the_dead = 400;
   Rest pause(*env_, drain_timeout_ms, listener_);
   const auto awaited = [] { return Awaited{.operation = "the end of messages that are under way"}; };
-  for (int round = 0; round < further_rounds;) {
+  std::vector<bool> failed = failed_ranks(communicator_, size_);
+  const auto is_from_the_dead = [&](const Slot& slot) {
+    return slot.request != MPI_REQUEST_NULL && slot.receiving && failed[static_cast<std::size_t>(slot.peer)];
+  };
+  for (Slot& slot : slots_) {
+    if (slot.receiving && slot.request != MPI_REQUEST_NULL && !is_from_the_dead(slot))
+      MPI_Cancel(&slot.request);
+  }
+  bool any_from_the_dead = false;
+  for (int round = 0; round < (any_from_the_dead ? rounds_for_the_dead : further_rounds);) {
     bool pending = false;
+    failed = failed_ranks(communicator_, size_);
+    any_from_the_dead = std::ranges::any_of(slots_, is_from_the_dead);
     for (Slot& slot : slots_) {
-      if (slot.request == MPI_REQUEST_NULL) continue;
+      if (slot.request == MPI_REQUEST_NULL || is_from_the_dead(slot)) continue;
       int complete = 0;
-      // How it ends does not matter.
-      static_cast<void>(MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE));
+      static_cast<void>(test_part(slot, complete));  // how it ends does not matter
       pending = pending || slot.request != MPI_REQUEST_NULL;
     }
     int found = 0;  // moves MPI on where nothing is pending
@@ -223,6 +258,9 @@ bool MpiCommunicator::drain() {
     } else if (!pause.rest(awaited) || !why_cut_off().empty()) {
       return false;
     }
+  }
+  for (Slot& slot : slots_) {
+    if (is_from_the_dead(slot)) slot.request = MPI_REQUEST_NULL;
   }
   return true;
 }

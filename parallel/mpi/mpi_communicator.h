@@ -3,7 +3,8 @@
 //
 // With fault tolerance MPI goes on after an error, in the communicator of the next epoch. So whoever gives up
 // sees all requests to their end first: revoked, one that no peer has answered ends at once, one that is
-// under way ends when the peer, who hears of the revocation, moves it on or dies.
+// under way ends when the peer, who hears of the revocation, moves it on or dies. A receive that a peer left
+// unfinished when it died stays in MPI for the life of the process (about 1 KB each).
 #pragma once
 
 #include <mpi.h>
@@ -67,6 +68,8 @@ class MpiCommunicator final : public Communicator {
   template <typename Post>
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
+  int test_part(Slot& slot, int& complete);  // returns an MPI error code
+  Result<void> look_at_peers();              // with the mutex held
   Error error_of(int code, const Slot& slot);
   void give_up();  // with the mutex held. No request of this communicator moves a byte after it.
   bool drain();
@@ -79,7 +82,7 @@ class MpiCommunicator final : public Communicator {
   bool fault_tolerant_;
   WaitListener* listener_;
   const std::function<std::string()>* cut_off_;
-  std::int64_t looked_around_ns_ = 0;
+  std::int64_t looked_around_ns_ = 0, looked_at_peers_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
   bool abandoned_ = false, drained_ = false, told_by_another_ = false;

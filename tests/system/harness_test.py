@@ -172,7 +172,7 @@ class HarnessTest(unittest.TestCase):
 
     def test_what_a_rank_finds_before_it_dies(self):
         """Its exit code is that of a kill; ctest goes by what it has printed."""
-        texts = re.findall(r'parallel_mpi\.recover\n +PROPERTIES .*FAIL_REGULAR_EXPRESSION "(.*)"\)',
+        texts = re.findall(r'parallel_mpi\.recover_tcp\n +PROPERTIES .*FAIL_REGULAR_EXPRESSION "(.*)"\)',
                            (harness.ROOT / "tests/CMakeLists.txt").read_text())
         self.assertEqual(len(texts), 1)
         program = harness.PROGRAM.with_name("test_parallel_mpi")
