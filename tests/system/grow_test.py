@@ -245,7 +245,9 @@ class GrowTest(unittest.TestCase):
             (self.scene.directory / library.name).symlink_to(library)
         self.run_ = self.scene.run("gone", TENSOR_LANES)
         arguments = harness.command("ft", 3) + [str(program), *self.run_.train_arguments(RAM, "--elastic.grow_after=100ms")[1:]]
-        start = self.run_.start_command(arguments, "step.begin@5:2=kill")
+        # The program is gone before the fault, and the run lasts until it wants to grow.
+        faults = f"{harness.slow_steps(2, count=3)},step.begin@5:2=kill,{harness.slow_steps(6, count=15)}"
+        start = self.run_.start_command(arguments, faults)
         self.assertTrue(start.wait_for_step(1), start.tail())
         program.unlink()
         start.wait(SETTLE_S)

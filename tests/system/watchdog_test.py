@@ -204,7 +204,7 @@ class WatchdogTest(unittest.TestCase):
 
     def test_a_spare_that_dies(self):
         """Nobody who trains misses it: that is told at once, and nothing else happens."""
-        start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=2000"])
+        start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=2000", "--watchdog.floor=30s"])
         harness.kill(start.rank_pid(2), signal.SIGKILL)
         run = start.run
         told = harness.wait_until(lambda: run.events("fault"), SETTLE_S, lambda: not start.alive(), "no fault is told", start.tail)
