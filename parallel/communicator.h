@@ -36,6 +36,11 @@ class Communicator {
   // Whether all peers are still there, as far as it can be told now without waiting; the error names one that
   // is not, or says that another rank gave up. For whoever waits for what no request of this group tells.
   virtual Result<void> check_peers() = 0;
+  // The same of these ranks alone, where this communicator can tell them apart: nobody misses the others.
+  virtual Result<void> check_peers_among(std::span<const int> ranks) {
+    static_cast<void>(ranks);
+    return check_peers();
+  }
 
   // Gives up every pending request, so that their buffers may go; whoever stops waiting before test() is true
   // calls it. From then on every call is an error.

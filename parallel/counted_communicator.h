@@ -29,6 +29,9 @@ class CountedCommunicator final : public Communicator {
   }
   Result<bool> test(Request request) override { return inner_->test(request); }
   Result<void> check_peers() override { return inner_->check_peers(); }
+  Result<void> check_peers_among(std::span<const int> ranks) override {
+    return inner_->check_peers_among(ranks);
+  }
   void abandon() override { inner_->abandon(); }
   bool abandoned() override { return inner_->abandoned(); }
 

@@ -41,7 +41,7 @@ class GroupCommunicator final : public Communicator {
     return parent_->receive(target, members_[index(peer)], tag_base_ + tag);
   }
   Result<bool> test(Request request) override { return parent_->test(request); }
-  Result<void> check_peers() override { return parent_->check_peers(); }
+  Result<void> check_peers() override { return parent_->check_peers_among(members_); }
   void abandon() override { parent_->abandon(); }
   bool abandoned() override { return parent_->abandoned(); }
 

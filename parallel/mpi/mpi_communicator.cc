@@ -67,6 +67,8 @@ MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tol
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
   HF_CHECK(launched_ranks_.size() == static_cast<std::size_t>(size_));
+  all_ranks_.resize(launched_ranks_.size());
+  std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
 }
 
@@ -122,7 +124,7 @@ Result<bool> MpiCommunicator::test(Request request) {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (now_ns - looked_at_peers_ns_ < between_looks_ns) return false;
     looked_at_peers_ns_ = now_ns;
-    HF_TRY_VOID(look_at_peers());
+    HF_TRY_VOID(look_at_peers({&slot.peer, 1}));
     return false;
   }
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
@@ -143,37 +145,41 @@ int MpiCommunicator::test_part(Slot& slot, int& complete) {
 }
 
 Result<void> MpiCommunicator::check_peers() {
-  const std::lock_guard guard(mutex_);
-  if (abandoned_) return left();
-  return look_at_peers();
+  return check_peers_among(all_ranks_);
 }
 
-// A look for a message that nobody sends: it moves MPI on, which learns of deaths meanwhile, and with fault
-// tolerance it is an error while a process of the group has failed or the group is revoked. Without, mpirun
-// ends the job at the first death.
-Result<void> MpiCommunicator::look_at_peers() {
+Result<void> MpiCommunicator::check_peers_among(std::span<const int> ranks) {
+  const std::lock_guard guard(mutex_);
+  if (abandoned_) return left();
+  return look_at_peers(ranks);
+}
+
+// A look for a message that nobody sends moves MPI on, which learns of deaths and of a revocation meanwhile.
+// Without fault tolerance mpirun ends the job at the first death.
+Result<void> MpiCommunicator::look_at_peers(std::span<const int> ranks) {
   if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
   int found = 0;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag_never_sent, communicator_, &found, MPI_STATUS_IGNORE);
   if (code == MPI_SUCCESS) return {};
-  const auto failed = fault_tolerant_ ? failed_ranks(communicator_, size_) : std::vector<bool>();
-  const auto first = std::ranges::find(failed, true);
-  give_up();
   int error_class = MPI_ERR_OTHER;
   MPI_Error_class(code, &error_class);
   if (is_revoked(error_class)) {
+    give_up();
     told_by_another_ = true;
     return fail(ExitCode::communication,
                 "rank {} ends because another rank ended the group: its own output says why",
                 global_rank(rank_));
   }
+  const auto failed = fault_tolerant_ ? failed_ranks(communicator_, size_) : std::vector<bool>();
+  const auto has_failed = [&](int rank) { return failed[static_cast<std::size_t>(rank)]; };
+  const auto lost = failed.empty() ? ranks.end() : std::ranges::find_if(ranks, has_failed);
+  if (lost == ranks.end() && is_failed_process(error_class)) return {};  // somebody whom nobody misses
+  give_up();
   return fail(ExitCode::communication,
               "rank {} lost {}: its process or host died; its own output says why; where the run does not go "
               "on by itself, start it again",
               global_rank(rank_),
-              first == failed.end()
-                  ? "a rank"
-                  : fmt::format("rank {}", global_rank(static_cast<int>(first - failed.begin()))));
+              lost == ranks.end() ? "a rank" : fmt::format("rank {}", global_rank(*lost)));
 }
 
 // Whoever waits looks thousands of times a second.

@@ -54,7 +54,7 @@ Result<EpochEnd> Epoch::wait_for_end(const Waiter& waiter) {
   while (true) {
     HF_TRY(const bool told, world.test(request));
     if (told) break;
-    HF_TRY_VOID(world.check_peers());
+    HF_TRY_VOID(world.check_peers_among(seating_.rank_of_seat));
     if (waiter.listener() != nullptr)
       waiter.listener()->waits(since_ns, waiter.env().monotonic_ns(), awaited);
     waiter.env().sleep_us(look_again_us);
