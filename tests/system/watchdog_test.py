@@ -203,20 +203,24 @@ class WatchdogTest(unittest.TestCase):
         self.expect_nothing_left(start)
 
     def test_a_spare_that_dies(self):
-        """Nobody who trains misses it: that is told at once, and nothing else happens."""
-        start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=2000", "--watchdog.floor=30s"])
-        harness.kill(start.rank_pid(2), signal.SIGKILL)
-        run = start.run
-        told = harness.wait_until(lambda: run.events("fault"), SETTLE_S, lambda: not start.alive(), "no fault is told", start.tail)
-        self.assertTrue(told and start.alive(), start.tail())
-        start.signal(signal.SIGUSR2)
-        output = start.expect_exit(75, SETTLE_S)
-        (fault,) = run.events("fault")
-        self.assertEqual(fault["what"], "spare")
-        self.assertRegex(fault["lost"], r"^rank 2 \(host \S+\)$")
-        self.assertRegex(output, r"lost rank 2 \(host \S+\), which had no seat, at step \d+: training goes on")
-        self.assertEqual(run.events("recovery"), [])
-        self.expect_nothing_left(start)
+        """Nobody who trains misses it, and no other spare: that is told at once, and nothing else happens."""
+        for spares in (1, 2):
+            with self.subTest(spares=spares):
+                run = self.scene.run(f"a-spare-of-{spares}-dies", LIMITS + RAM)
+                options = [f"--elastic.spares={spares}", "--training.steps=2000", "--watchdog.floor=30s"]
+                start = self.watched(run.start(2 + spares, "ft", options))
+                harness.kill(start.rank_pid(2), signal.SIGKILL)
+                told = harness.wait_until(lambda: run.events("fault"), SETTLE_S, lambda: not start.alive(), "no fault is told", start.tail)
+                self.assertTrue(told and start.alive(), start.tail())
+                self.assertTrue(start.wait_for_step(run.last_step() + 20, SETTLE_S), start.tail())
+                start.signal(signal.SIGUSR2)
+                output = start.expect_exit(75, SETTLE_S)
+                (fault,) = run.events("fault")
+                self.assertEqual(fault["what"], "spare")
+                self.assertRegex(fault["lost"], r"^rank 2 \(host \S+\)$")
+                self.assertRegex(output, r"lost rank 2 \(host \S+\), which had no seat, at step \d+: training goes on")
+                self.assertEqual(run.events("recovery"), [])
+                self.expect_nothing_left(start)
 
     # Who hangs
 
