@@ -23,10 +23,10 @@ class GrowTest(unittest.TestCase):
         cls.addClassCleanup(cls.scene.close)
         cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
 
-    def start(self, name, ranks, *options, faults="", after="0s"):
+    def start(self, name, ranks, *options, faults="", after="0s", slow=12):
         self.run_ = self.scene.run(name, TENSOR_LANES)
-        slow = harness.slow_steps(8, count=12)  # so that the run is not over before it grows
-        start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], ",".join(filter(None, (faults, slow))))
+        waits = harness.slow_steps(8, count=slow)  # so that the run is not over before it grows
+        start = self.run_.start(ranks, "ft", [f"--elastic.grow_after={after}", *options], ",".join(filter(None, (faults, waits))))
         self.assertTrue(start.wait_for_step(1), start.tail())
         self.launched = {rank: start.rank_pid(rank) for rank in range(ranks)}
         return start
@@ -156,7 +156,7 @@ class GrowTest(unittest.TestCase):
         for victim, growths in ((1, 1), (0, 1), ("new", 0)):
             with self.subTest(victim=victim):
                 prepare = "kill" if victim == "new" else "sleep:1500"
-                start = self.start(f"prepares-{victim}", 3, RAM, faults=f"step.begin@5:2=kill,grow.prepare={prepare}")
+                start = self.start(f"prepares-{victim}", 3, RAM, faults=f"step.begin@5:2=kill,grow.prepare={prepare}", slow=30)
                 if victim != "new":
                     self.assertTrue(harness.wait_until(lambda: self.prepares(start), SETTLE_S, lambda: not start.alive(), "nobody new",
                                                        start.tail), start.tail())
