@@ -67,8 +67,6 @@ MpiCommunicator::MpiCommunicator(Env& env, MPI_Comm communicator, bool fault_tol
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
   HF_CHECK(launched_ranks_.size() == static_cast<std::size_t>(size_));
-  all_ranks_.resize(launched_ranks_.size());
-  std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   for (std::size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<Request>(i));
 }
 
@@ -124,7 +122,7 @@ Result<bool> MpiCommunicator::test(Request request) {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (now_ns - looked_at_peers_ns_ < between_looks_ns) return false;
     looked_at_peers_ns_ = now_ns;
-    HF_TRY_VOID(look_at_peers({&slot.peer, 1}));
+    HF_TRY_VOID(look_at_peers([this](int rank) { return awaits(rank); }));
     return false;
   }
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
@@ -145,18 +143,25 @@ int MpiCommunicator::test_part(Slot& slot, int& complete) {
 }
 
 Result<void> MpiCommunicator::check_peers() {
-  return check_peers_among(all_ranks_);
+  const std::lock_guard guard(mutex_);
+  if (abandoned_) return left();
+  return look_at_peers([](int) { return true; });
 }
 
 Result<void> MpiCommunicator::check_peers_among(std::span<const int> ranks) {
   const std::lock_guard guard(mutex_);
   if (abandoned_) return left();
-  return look_at_peers(ranks);
+  return look_at_peers([ranks](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); });
+}
+
+bool MpiCommunicator::awaits(int rank) const {
+  return std::ranges::any_of(
+      slots_, [rank](const Slot& slot) { return slot.peer == rank && slot.request != MPI_REQUEST_NULL; });
 }
 
 // A look for a message that nobody sends moves MPI on, which learns of deaths and of a revocation meanwhile.
 // Without fault tolerance mpirun ends the job at the first death.
-Result<void> MpiCommunicator::look_at_peers(std::span<const int> ranks) {
+Result<void> MpiCommunicator::look_at_peers(const std::function<bool(int)>& is_missed) {
   if (const std::string why = why_cut_off(); !why.empty()) return leave_cut_off(why);
   int found = 0;
   const int code = MPI_Iprobe(MPI_ANY_SOURCE, tag_never_sent, communicator_, &found, MPI_STATUS_IGNORE);
@@ -171,15 +176,15 @@ Result<void> MpiCommunicator::look_at_peers(std::span<const int> ranks) {
                 global_rank(rank_));
   }
   const auto failed = fault_tolerant_ ? failed_ranks(communicator_, size_) : std::vector<bool>();
-  const auto has_failed = [&](int rank) { return failed[static_cast<std::size_t>(rank)]; };
-  const auto lost = failed.empty() ? ranks.end() : std::ranges::find_if(ranks, has_failed);
-  if (lost == ranks.end() && is_failed_process(error_class)) return {};  // somebody whom nobody misses
+  const int ranks = static_cast<int>(failed.size());
+  int lost = 0;
+  while (lost < ranks && !(failed[static_cast<std::size_t>(lost)] && is_missed(lost))) ++lost;
+  if (lost == ranks && is_failed_process(error_class)) return {};  // somebody whom nobody misses
   give_up();
   return fail(ExitCode::communication,
               "rank {} lost {}: its process or host died; its own output says why; where the run does not go "
               "on by itself, start it again",
-              global_rank(rank_),
-              lost == ranks.end() ? "a rank" : fmt::format("rank {}", global_rank(*lost)));
+              global_rank(rank_), lost == ranks ? "a rank" : fmt::format("rank {}", global_rank(lost)));
 }
 
 // Whoever waits looks thousands of times a second.

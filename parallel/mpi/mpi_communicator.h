@@ -70,8 +70,9 @@ class MpiCommunicator final : public Communicator {
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
   int test_part(Slot& slot, int& complete);  // returns an MPI error code
-  // Called with the mutex held. The death of a rank that is not among these is no error.
-  Result<void> look_at_peers(std::span<const int> ranks);
+  // Called with the mutex held. The death of a rank that is not missed is no error.
+  Result<void> look_at_peers(const std::function<bool(int)>& is_missed);
+  bool awaits(int rank) const;  // whether a request to or from it is under way
   Error error_of(int code, const Slot& slot);
   void give_up();  // with the mutex held. No request of this communicator moves a byte after it.
   bool drain();
@@ -87,7 +88,6 @@ class MpiCommunicator final : public Communicator {
   std::int64_t looked_around_ns_ = 0, looked_at_peers_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
-  std::vector<int> all_ranks_;  // of this communicator: 0, 1, ...
   bool abandoned_ = false, drained_ = false, told_by_another_ = false;
   std::vector<Slot> slots_;
   std::vector<Request> free_;

@@ -4,6 +4,7 @@
 //   contract_main kill         the last rank dies by SIGKILL in a lane reduction: all others get an error
 //                              that says so
 //   contract_main watch        the same while the others exchange nothing and only look
+//   contract_main silent       on three ranks: the same while rank 0 waits for it, and first for a silent one
 //   contract_main absent       rank 1 ends before it joins: all others end at the deadline, with a sentence
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //   contract_main recover      one after another dies while large messages are under way, the others go on in
@@ -107,6 +108,26 @@ Result<void> watch_until_a_death(Communicator& world) {
   return {};
 }
 
+// The last rank dies while rank 1 is silent: rank 0 waits for both, for rank 1 first, and learns of the death
+// before it has waited too long. Rank 1 misses only the one that died, not rank 0, which has left by then.
+Result<void> wait_behind_a_silent_rank(Communicator& world) {
+  constexpr std::int64_t patience_ms = 5'000;
+  const int victim = world.size() - 1;
+  HF_TRY_VOID(barrier(world, waiter()));
+  if (world.rank() == victim) posix_env().kill_self();
+  if (world.rank() == 1) {
+    posix_env().sleep_us((patience_ms + 1'000) * 1'000);
+    Rest pause(posix_env(), timeout_ms);
+    while (pause.rest()) HF_TRY_VOID(world.check_peers_among({&victim, 1}));
+    return {};
+  }
+  std::vector<std::byte> from_silent(8), from_dead(8);
+  HF_TRY(const auto first, world.receive(from_silent, 1, 5));
+  HF_TRY(const auto second, world.receive(from_dead, victim, 5));
+  return Waiter(posix_env(), patience_ms)
+      .wait(world, std::vector{first, second}, "a message", std::vector{1, victim});
+}
+
 // 1 MiB from everyone to everyone, again and again, until somebody is missed. What arrives is what was sent
 // in this epoch.
 Result<void> talk_until_a_death(Membership& membership, int victim, int rounds, bool finds_wrong) {
@@ -186,6 +207,7 @@ int run(std::string_view mode) {
   Communicator& world = (*session)->world();
   if (mode == "kill") _exit(survive(world));
   if (mode == "watch") _exit(survive(world, watch_until_a_death));
+  if (mode == "silent") _exit(survive(world, wait_behind_a_silent_rank));
   if (mode == "leave") {
     if (world.rank() == 0)
       env.sleep_us(300'000);  // slower than the others, and still the one whose words are heard
