@@ -197,7 +197,7 @@ class ChaosTest(unittest.TestCase):
     def test_a_disk_and_an_output_that_stall(self):
         """No call fails, and none returns: the run goes on beside it, and no rank is taken for one that hangs."""
         output = self.chaos("--faults=stalled_disk,stalled_output", "--faults-max=2", "--seeds=3..6", "--keep", "--parallel.tensor_lanes=2",
-                            "--watchdog.floor=2s", "--log.every_steps=1", code=None)
+                            "--watchdog.floor=1s", "--log.every_steps=1", code=None)
         if "left out: the disk stalls" in output:
             harness.skip(output)
         self.assertIn("4 of 4 runs ended with the right bits", output)

@@ -207,7 +207,7 @@ class WatchdogTest(unittest.TestCase):
         for spares in (1, 2):
             with self.subTest(spares=spares):
                 run = self.scene.run(f"a-spare-of-{spares}-dies", LIMITS + RAM)
-                options = [f"--elastic.spares={spares}", "--training.steps=2000", "--watchdog.floor=30s"]
+                options = [f"--elastic.spares={spares}", "--training.steps=2000"]
                 start = self.watched(run.start(2 + spares, "ft", options))
                 harness.kill(start.rank_pid(2), signal.SIGKILL)
                 told = harness.wait_until(lambda: run.events("fault"), SETTLE_S, lambda: not start.alive(), "no fault is told", start.tail)
