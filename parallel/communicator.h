@@ -36,7 +36,7 @@ class Communicator {
   // Whether all peers are still there, as far as it can be told now without waiting; the error names one that
   // is not, or says that another rank gave up. For whoever waits for what no request of this group tells.
   virtual Result<void> check_peers() = 0;
-  // The same of these ranks alone, where this communicator can tell them apart: nobody misses the others.
+  // Does the same for these ranks alone: the death of another is no error where this communicator can tell.
   virtual Result<void> check_peers_among(std::span<const int> ranks) {
     static_cast<void>(ranks);
     return check_peers();

@@ -44,9 +44,10 @@ class ShrinkingWorld {
   // Communicator::global_rank() is the launched rank. Every communicator lives as long as this object.
   virtual Communicator& current() = 0;
   // Abandons current() and makes one of the ranks that are left, all of which call it. When it returns nobody
-  // writes any more into memory that was given to the one before. A rank that dies meanwhile is either left
-  // out or in the new one, whose use then fails. Blocks; where it cannot return an error at its deadline it
-  // ends the process with ExitCode::communication, after the sentence `why` that tells what came before.
+  // writes any more into memory that was given to the one before, but what a dead rank of another host has
+  // under way still. A rank that dies meanwhile is either left out or in the new one, whose use then fails.
+  // Blocks; where it cannot return an error at its deadline it ends the process with
+  // ExitCode::communication, after the sentence `why` that tells what came before.
   virtual Result<void> shrink(std::int64_t timeout_ms, const std::string& why) = 0;
   // Takes the function that says why no wait for others will ever end, or nothing; it is called from another
   // thread, too, while this one is in shrink(). Where it says something, waits end with that as their error,

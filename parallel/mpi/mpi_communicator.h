@@ -4,7 +4,7 @@
 // With fault tolerance MPI goes on after an error, in the communicator of the next epoch. So whoever gives up
 // sees all requests to their end first: revoked, one that no peer has answered ends at once, one that is
 // under way ends when the peer, who hears of the revocation, moves it on or dies. A receive that a peer left
-// unfinished when it died stays in MPI for the life of the process (about 1 KB each).
+// unfinished when it died stays in MPI for the life of the process.
 #pragma once
 
 #include <mpi.h>
@@ -46,8 +46,8 @@ class MpiCommunicator final : public Communicator {
   Result<void> check_peers() override;
   Result<void> check_peers_among(std::span<const int> ranks) override;
   void abandon() override;
-  // Whether all requests of an abandoned one have ended. If not, MPI must not be called any more: a peer that
-  // hangs could write into memory that was given back.
+  // Returns whether all requests of an abandoned one have ended, but for receives from the dead. If not, MPI
+  // must not be called any more: a peer that hangs could write into memory that was given back.
   bool drained() const { return drained_; }
   // As abandon(), for a process that ends now: no request is seen to its end.
   void revoke_only();
@@ -74,7 +74,9 @@ class MpiCommunicator final : public Communicator {
   Result<void> look_at_peers(const std::function<bool(int)>& is_missed);
   bool awaits(int rank) const;  // whether a request to or from it is under way
   Error error_of(int code, const Slot& slot);
-  void give_up();  // with the mutex held. No request of this communicator moves a byte after it.
+  // Called with the mutex held. No request of this communicator moves a byte after it, but that what a dead
+  // rank of another host had sent may still arrive where its receive was, for as long as it is under way.
+  void give_up();
   bool drain();
   std::string why_cut_off();
   Error leave_cut_off(const std::string& why);
