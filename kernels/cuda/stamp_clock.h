@@ -1,5 +1,5 @@
 // When the stream of a GPU gets to a point, on the host's clock: an event there, and the time between events.
-// The first event is waited for, so that the two clocks are known to agree at one point (no longer than a
+// The first events are waited for, so that the two clocks are known to agree at one point (no longer than a
 // second: where the stream is busy for longer, they agree when somebody looks); each later one is placed by
 // the time since the one before, which is short, so that a float of milliseconds holds it exactly enough.
 #pragma once
@@ -29,6 +29,14 @@ class StampClock {
   void tell();
 
  private:
+  // An event, and when the stream got to it by the host's clock, give or take half of the doubt.
+  struct Origin {
+    cudaEvent_t event = nullptr;
+    bool known = false;
+    std::int64_t time_ns = 0;
+    std::int64_t doubt_ns = 0;
+  };
+  Origin look_at_event(Context& context, std::int64_t end_ns);
   bool find_origin();
 
   struct Pending {
@@ -37,9 +45,9 @@ class StampClock {
   };
 
   EventPool events_;
-  cudaEvent_t last_ = nullptr;   // told at last, or the first
-  double last_ns_ = 0.0;         // its time on the host's clock, counted from origin_ns_
-  std::int64_t origin_ns_ = 0;   // 0: not known yet
+  Origin origin_;                // its event may have been recorded again since
+  cudaEvent_t last_ = nullptr;   // told at last, or that of the origin
+  double last_ns_ = 0.0;         // its time on the host's clock, counted from the origin's
   std::deque<Pending> pending_;  // in order
 };
 

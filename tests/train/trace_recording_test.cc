@@ -83,7 +83,7 @@ TEST_F(TraceRecordingTest, StampsOfTheDeviceAreOnTheHostsClock) {
     ASSERT_EQ(train(traced(run, {"trace.first_step=2", "trace.steps=4"}, device)).code, ExitCode::done);
     const RankTrace trace = trace_of(run, 1);
     ASSERT_EQ(count(trace, SpanKind::step), 4);
-    constexpr std::int64_t tolerance_ns = 2'000'000;  // of what an event of an emulated GPU is off
+    constexpr std::int64_t tolerance_ns = 2'000'000;  // a thread that is not let run while it looks
     for (const Span& step : trace.spans) {
       if (step.kind != SpanKind::step) continue;
       for (const Span& span : trace.spans) {
