@@ -41,7 +41,7 @@ Result<void> AsyncSaver::prepare() {
   HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
                                first_ ? store_->remove_leftovers() : Result<void>(),
                                worker_->env().host_name()));
-  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_, resumed_.has_value()));
+  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
   for (const std::span<std::byte> slot : memory_->slots())
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
   if (!memory_->outlives_process()) return {};
@@ -58,8 +58,7 @@ std::vector<std::uint64_t> AsyncSaver::slot_lengths() const {
   const SnapshotTiers tiers = worker_->memory_decision().room.tiers;
   std::vector<std::uint64_t> lengths;
   if (tiers == SnapshotTiers::none) return lengths;
-  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once(resumed_.has_value())),
-                 worker_->snapshot_bytes());
+  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once), worker_->snapshot_bytes());
   if (tiers != SnapshotTiers::all) return lengths;
   for (const int rank : worker_->kept_ranks())
     lengths.insert(lengths.end(), ReplicaKeeper::places, worker_->snapshot_bytes_of(rank));
@@ -255,7 +254,7 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
   });
 }
 
-// Makes the slot that lacks: those of the step that was resumed are not needed any more, and one of them
+// Makes the slot that lacks: those of a step that was resumed are not needed any more, and one of them
 // becomes it.
 Result<void> AsyncSaver::replace_older() {
   Result<void> made;

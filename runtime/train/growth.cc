@@ -121,7 +121,7 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
   }
   static_cast<void>(prepared.memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
   static_cast<void>(prepared.memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
-  constexpr int slots = SnapshotMemory::slots_at_once(/*after_snapshot=*/true);
+  constexpr int slots = SnapshotMemory::slots_at_once;
   for (int slot = 0; slot < slots && told.slot_bytes > 0; ++slot) {
     const std::optional<MemoryRoom> room = memory_room(env);
     if (room.has_value() && room->available_bytes < told.slot_bytes + reserve_bytes) return;

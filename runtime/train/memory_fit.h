@@ -22,8 +22,8 @@ enum class SnapshotTiers : std::uint8_t {
 };
 inline constexpr std::size_t snapshot_tier_count = 3;
 
-// Memory for snapshots as it was decided. With `third_slot_later` a rank makes two slots at once and the
-// third when the snapshots that it resumed from are gone.
+// Memory for snapshots as it was decided. With `third_slot_later` there is room for a rank's third slot when
+// the snapshots that it resumed from are gone; it is made then in any case (snapshot_memory.h).
 struct SnapshotRoom {
   SnapshotTiers tiers = SnapshotTiers::all;
   bool third_slot_later = false;

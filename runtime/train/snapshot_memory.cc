@@ -10,19 +10,18 @@
 
 namespace holdfast {
 
-Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer, bool after_snapshot) {
-  HF_TRY(SnapshotMemory memory, reserve(worker, writer, slots_at_once(after_snapshot)));
+Result<SnapshotMemory> SnapshotMemory::create(Worker& worker, std::uint64_t writer) {
+  HF_TRY(SnapshotMemory memory, reserve(worker, writer));
   if (!memory.is_shared_) fault_in(memory.slots_.front(), worker.host_threads());
   return memory;
 }
 
-Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t writer, int slots) {
+Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t writer) {
   SnapshotMemory memory;
   const Communicator& communicator = worker.communicator();
   if (worker.config().checkpoint.ram_every_steps != 0) {
-    const Result<void> agreed =
-        agree_on_outcome(worker.communicator(), worker.waiter(), memory.make_shared(worker, writer, slots),
-                         worker.env().host_name());
+    const Result<void> agreed = agree_on_outcome(
+        worker.communicator(), worker.waiter(), memory.make_shared(worker, writer), worker.env().host_name());
     memory.is_shared_ = agreed.ok();
     if (agreed.ok()) return memory;
     if (agreed.error().code == ExitCode::communication) return agreed.error();
@@ -49,7 +48,7 @@ Result<SnapshotMemory> SnapshotMemory::reserve(Worker& worker, std::uint64_t wri
   return memory;
 }
 
-Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer, int slots) {
+Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer) {
   if (const std::string removal = shared_memory_removal(worker.env()); !removal.empty())
     return fail(ExitCode::does_not_fit, "{}", removal);
   const MemoryDecision& decision = worker.memory_decision();
@@ -58,7 +57,7 @@ Result<void> SnapshotMemory::make_shared(Worker& worker, std::uint64_t writer, i
                 "{}. A process that is lost costs the steps since the newest checkpoint on disk",
                 decision.complaint);
   }
-  for (int slot = 0; slot < slots; ++slot) {
+  for (int slot = 0; slot < slots_at_once; ++slot) {
     HF_TRY_VOID(make_one(worker, writer, slot));
     mark(worker.watch());
   }

@@ -1,8 +1,9 @@
 // Memory for the snapshots of a rank. With checkpoint.ram_every_steps it is three slots in shared memory,
-// which outlive the process: one is confirmed, one is filled, one is drained to disk. While the slots of the
-// step that was resumed must stay there are two of them, and the third is made of those when a newer step is
-// confirmed. Else, and where some host has no room for them or would remove them at logout
-// (runtime/core/shared_memory_facts.h), it is one slot of ordinary memory.
+// which outlive the process: one is confirmed, one is filled, one is drained to disk. Until a step of this
+// epoch is confirmed two of them do, so the third is made then: a start need not wait for its pages, and
+// after a RAM snapshot was resumed it is one of the slots that had to stay. Else, and where some host has no
+// room for them or would remove them at logout (runtime/core/shared_memory_facts.h), it is one slot of
+// ordinary memory.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,10 @@ namespace holdfast {
 class SnapshotMemory {
  public:
   static constexpr int shared_slots = 3;
-  static constexpr int slots_at_once(bool after_snapshot) {
-    return after_snapshot ? shared_slots - 1 : shared_slots;
-  }
-  // Makes the memory, all ranks together, after the state is there. `after_snapshot`: it came from a RAM
-  // snapshot, which stays. Errors: communication, or no memory at all.
-  static Result<SnapshotMemory> create(Worker& worker, std::uint64_t writer, bool after_snapshot);
+  static constexpr int slots_at_once = shared_slots - 1;
+  // Makes the memory, all ranks together, after the state is there. Errors: communication, or no memory at
+  // all.
+  static Result<SnapshotMemory> create(Worker& worker, std::uint64_t writer);
 
   const std::vector<std::span<std::byte>>& slots() const { return slots_; }
   bool outlives_process() const { return is_shared_; }
@@ -39,8 +38,8 @@ class SnapshotMemory {
   void keep_in(SlotPool& pool);
 
  private:
-  static Result<SnapshotMemory> reserve(Worker& worker, std::uint64_t writer, int slots);
-  Result<void> make_shared(Worker& worker, std::uint64_t writer, int slots);
+  static Result<SnapshotMemory> reserve(Worker& worker, std::uint64_t writer);
+  Result<void> make_shared(Worker& worker, std::uint64_t writer);
   Result<void> make_one(Worker& worker, std::uint64_t writer, int slot);
 
   bool is_shared_ = false;
