@@ -45,14 +45,16 @@ std::int64_t over_ceiling_ns(const WatchedRank& rank, std::int64_t now_ns) {
   return now_ns - begun_of(rank) - ceiling_of(rank.slot);
 }
 
-// Counts a spare by its beats, and all others by their signs of life.
+// Counts a spare by its beats, and all others by their signs of life. That a rank has just got what it waited
+// for is one: those that it waited for may have taken longer than its own deadline.
 std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
   const SlotView& slot = rank.slot;
   if (slot.deadline_ns <= 0) return 0;
   if (slot.phase == Phase::spare) return now_ns - beat_of(rank) - slot.deadline_ns;
   const std::int64_t past_ceiling_ns = over_ceiling_ns(rank, now_ns);
   if (waits_for_storage(rank)) return past_ceiling_ns;
-  const std::int64_t since_ns = std::max(begun_of(rank), slot.life_ns);
+  const std::int64_t since_ns =
+      std::max(slot.wait_begun_ns > 0 ? begun_of(rank) : beat_of(rank), slot.life_ns);
   return std::max(past_ceiling_ns, now_ns - since_ns - slot.deadline_ns);
 }
 

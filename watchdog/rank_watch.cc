@@ -168,6 +168,7 @@ void RankWatch::storage_answers() {
   BoardSlot& slot = this->slot();
   const Together together(slot);
   put(slot.storage_begun_ns, 0);
+  put(slot.beat_ns, env_->monotonic_ns());
   put_deadline();
 }
 

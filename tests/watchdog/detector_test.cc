@@ -303,6 +303,17 @@ TEST(Detector, OfAnUnknownKindTheMostAreNotEndedAtOnce) {
   EXPECT_EQ(verdict_on(ranks).others.size(), 0u) << "two and two";
 }
 
+// On a busy machine the guard looks before such a rank begins anything.
+TEST(Detector, OneThatHasJustGotWhatItWaitedForHasItsWholeDeadline) {
+  WatchedRank one = with_ceiling(computes(1, 9'100), 100'000);
+  EXPECT_EQ(verdict_on({one}).kind, Kind::culprit);
+  one.slot.beat_ns = now_ns - 40 * ms;
+  EXPECT_EQ(verdict_on({one}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({waits(0, 9'100), one}).kind, Kind::none);
+  one.slot.beat_ns = now_ns - 5'001 * ms;
+  EXPECT_EQ(verdict_on({waits(0, 9'100), one}).index, 1u);
+}
+
 TEST(Detector, OneThatWaitsForStorageHasTheCeiling) {
   WatchedRank one = with_ceiling(computes(1, 99'000), 100'000);
   one.slot.storage_begun_ns = now_ns - 98'000 * ms;

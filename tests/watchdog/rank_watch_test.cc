@@ -146,8 +146,10 @@ TEST_F(RankWatchTest, SaysThatItWaitsForStorage) {
   EXPECT_EQ(view().storage_begun_ns, env.now_ns);
   EXPECT_EQ(view().storage_what, "training data");
   EXPECT_EQ(view().ceiling_ns, 1'000 * ms) << "whatever limit the phase has";
+  env.now_ns += 90 * ms;
   watch->storage_answers();
   EXPECT_EQ(view().storage_begun_ns, 0);
+  EXPECT_EQ(view().beat_ns, env.now_ns) << "its time counts from here";
   EXPECT_EQ(view().ceiling_ns, 250 * ms);
   watch->waits_for_storage("training data");
   watch->enter(Phase::step, 4);
