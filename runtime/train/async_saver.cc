@@ -20,11 +20,14 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
       resumed_(resumed),
       first_(worker.communicator().rank() == 0) {}
 
-// Gives up what is still under way: nobody will vote for it any more.
-AsyncSaver::~AsyncSaver() {
+void AsyncSaver::cancel() {
   cancelled_ = true;
-  cleanup_.wait();    // it uses the pool, to which all slots go
   replicas_.reset();  // which waits for nobody, and reads slots
+}
+
+AsyncSaver::~AsyncSaver() {
+  cancel();
+  cleanup_.wait();  // it uses the pool, to which all slots go
   saves_.clear();
   publish_.wait();
   snapshots_.clear();

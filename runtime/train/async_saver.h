@@ -63,7 +63,10 @@ class AsyncSaver {
   // state came from, which stays until a newer step is confirmed; none: from elsewhere.
   AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
              const std::optional<SnapshotStep>& resumed = {});
-  // Gives up what is being drained, and waits for its threads. Snapshots in shared memory stay.
+  // Gives up what is under way: nobody will vote for it any more. Waits for nothing.
+  void cancel();
+  // Cancels, and waits for its threads, which a disk may hold in a write that is under way. Snapshots in
+  // shared memory stay.
   ~AsyncSaver();
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;

@@ -384,15 +384,15 @@ Result<bool> TrainRun::load_snapshot() {
 }
 
 Result<EpochEnd> TrainRun::train() {
-  CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   worker_->start_loader();
-  store.keep_for_good(config_.checkpoint.keep_every_steps);
+  store_->keep_for_good(config_.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
   starts_ranks_ns_ = 0;
   std::optional<SaveRequests> requests;
   if (first_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
   Trainer trainer({.worker = *worker_,
-                   .store = store,
+                   .store = *store_,
                    .progress = *progress_,
                    .stop = launched_.stop,
                    .held_out = held_out_,
@@ -411,6 +411,7 @@ Result<EpochEnd> TrainRun::train() {
     fault_ns_ = launched_.env.monotonic_ns();
     unused_slot_ = trainer.unused_slot();
     enter_recovery(launched_.watch, step(), config_);
+    given_up_saves_ = trainer.give_up_saves();
     return end.error();
   }
   return EpochEnd{.code = *end, .grows = trainer.stands_still()};

@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/store.h"
 #include "kernels/device.h"
 #include "parallel/agreement.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
+#include "runtime/train/async_saver.h"
 #include "runtime/train/device_loss.h"
 #include "runtime/train/epoch.h"
 #include "runtime/train/evaluation.h"
@@ -90,6 +92,7 @@ class TrainRun {
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);
   Result<void> regroup();
+  void wait_for_given_up_saves();
   void keep_live_state(const MembershipView& of_epoch);
   Result<void> make_standing();
 
@@ -159,6 +162,8 @@ class TrainRun {
   std::unique_ptr<EventQueue> log_;
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
+  std::optional<CheckpointStore> store_;        // of the newest trainer
+  std::unique_ptr<AsyncSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
   std::unique_ptr<Progress> progress_;
   bool leads_log_ = false;               // this rank, and it has completed the log
   bool saves_first_ = false;             // the state that a generation began from was in RAM alone

@@ -64,12 +64,23 @@ void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
 }
 
-// The threads of the trainer have ended; what is left of the epoch goes.
+// The others know by now who is left, so they wait for this rank, which waits for storage.
+void TrainRun::wait_for_given_up_saves() {
+  if (given_up_saves_ == nullptr) return;
+  {
+    const StorageWait storage(launched_.watch, "a save that is given up");
+    given_up_saves_.reset();
+  }
+  enter_recovery(launched_.watch, step_, config_);
+}
+
+// Comes together with the others, and gives up what is left of the epoch.
 Result<void> TrainRun::regroup() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
   const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be an older one
   const Result<void> regrouped =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  wait_for_given_up_saves();
   if (regrouped.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
   standing_.lost_some = !lost.empty();
@@ -102,7 +113,9 @@ Result<void> TrainRun::make_standing() {
   standing_.noticed = recovery_->noticed;
   standing_.noticed_us = recovery_->noticed_us;
   standing_.told = recovery_->told;
-  HF_TRY(standing_, join_standing(world(), waiter(), standing_));
+  // Not only for as long as coming together may take: one of them may wait for its given up saves.
+  HF_TRY(standing_, join_standing(world(), waiter().with_timeout(config_.parallel.timeout_ms), standing_));
+  enter_recovery(launched_.watch, step_, config_);  // how long another rank took is not this one's time
   launched_ranks_ = standing_.launched_ranks;
   recovery_->step_before = std::max(recovery_->step_before, standing_.step);
   const MembershipView& now = launched_.membership->view();

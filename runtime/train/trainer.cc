@@ -41,7 +41,7 @@ Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
   if (parts.worker.snapshot_bytes() > 0)
-    saver_.emplace(parts.worker, parts.store, parts.writer, parts.resumed);
+    saver_ = std::make_unique<AsyncSaver>(parts.worker, parts.store, parts.writer, parts.resumed);
   const CheckpointConfig& config = parts.worker.config().checkpoint;
   if (config.upload_command.empty() || parts.worker.communicator().rank() != 0) return;
   uploader_.emplace(parts.worker.env(), parts.store,
@@ -93,6 +93,11 @@ Result<ExitCode> Trainer::run_steps() {
     if (stopping) return end(ExitCode::saved);
   }
   return end(ExitCode::done);
+}
+
+std::unique_ptr<AsyncSaver> Trainer::give_up_saves() {
+  if (saver_) saver_->cancel();
+  return std::move(saver_);
 }
 
 // What is only in memory is saved before another step, which may take longer than there is.
@@ -224,7 +229,7 @@ Result<StepOutcome> Trainer::step() {
                                     .grow = grow,
                                     .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
                                     .trouble = trouble_,
-                                    .saver = saver_ ? &*saver_ : nullptr,
+                                    .saver = saver_.get(),
                                     .due = due});
   }());
   if (parts_.starts_ranks_ns != nullptr)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "checkpoint/store.h"
@@ -49,6 +50,8 @@ class Trainer {
   bool stands_still() const { return stands_still_; }
   // After an error: AsyncSaver::unused_slot().
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
+  // After an error: what may have to wait for the disk before it can go; cancelled. Null: there is nothing.
+  std::unique_ptr<AsyncSaver> give_up_saves();
 
  private:
   Result<ExitCode> run_steps();
@@ -80,8 +83,8 @@ class Trainer {
 
   Parts parts_;
   TraceRecording trace_;
-  std::optional<AsyncSaver> saver_;  // none: nothing is due before the end
-  SaveCadence* cadence_ = nullptr;   // there when the saver is prepared
+  std::unique_ptr<AsyncSaver> saver_;  // null: nothing is due before the end
+  SaveCadence* cadence_ = nullptr;     // there when the saver is prepared
   std::int64_t longest_step_ns_ = 0;
   std::int64_t longest_evaluation_ns_ = 0;
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved

@@ -253,6 +253,18 @@ class RecoveryTest(unittest.TestCase):
                     # Of the one that gave up, and not of one that heard of it.
                     self.assertIn("waited 1500 ms", fault["reason"])
 
+    def test_a_save_that_the_disk_holds(self):
+        """A rank whose thread stands in a write or a rename of a save goes on when that is over. Nobody takes it for hung, nor those
+        that wait for it, though that takes longer than coming together may."""
+        for point in ("save.before_shard@2:1", "save.before_rename@1:0"):
+            with self.subTest(point=point):
+                self.run_ = self.scene.run(point.partition("@")[0], TENSOR_LANES)
+                options = [*Layout(3).options(), *RAM["every step"], "--elastic.recovery_timeout=3s"]
+                start = self.run_.start(3, "ft", options, f"{point}=sleep:7000,step.begin@14:2=kill")
+                self.check_end(start, 1)
+                self.assertNotIn("holdfast guard", start.output())
+                self.assertGreater(self.run_.events("recovery")[0]["duration_ms"], 4000, "the save was over before the death")
+
     def test_too_few_left(self):
         """Half a copy of the model cannot go on: the run says so, ends as one, and the next start goes on."""
         start, _ = self.start("half", Layout(2, pipeline=2), "every step", harness.slow_steps(8, count=4))
