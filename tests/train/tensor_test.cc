@@ -103,19 +103,18 @@ INSTANTIATE_TEST_SUITE_P(Models, EveryLayoutTest,
                                          std::vector<std::string>{"model.style=gpt2", "model.head=untied"}));
 
 TEST_F(TensorTest, TiedLlamaInBf16WithGroupedQueries) {
-  const std::vector<std::string> what = {"model.heads=8",           "model.kv_heads=4",
-                                         "model.width=64",          "model.head=tied",
-                                         "model.layers=3",          "training.precision=bf16",
-                                         "parallel.tensor_lanes=4", "training.microbatches_per_lane=2"};
+  const std::vector<std::string> what = with(
+      few_steps, {"model.heads=8", "model.kv_heads=4", "model.width=64", "model.head=tied", "model.layers=3",
+                  "training.precision=bf16", "parallel.tensor_lanes=4", "training.microbatches_per_lane=2"});
   for (const int tensor : {2, 4}) expect_layout({.tensor = tensor}, what);
   expect_layout({.pipeline = 3, .tensor = 2}, what);
   expect_layout({.data = 3, .tensor = 2}, what);
 }
 
 TEST_F(TensorTest, UntiedGpt2WithPaddingSlices) {
-  const std::vector<std::string> what = {"model.style=gpt2",        "model.kv_heads=4",
-                                         "model.head=untied",       "model.vocabulary=260",
-                                         "parallel.tensor_lanes=4", "model.layers=2"};
+  const std::vector<std::string> what =
+      with(few_steps, {"model.style=gpt2", "model.kv_heads=4", "model.head=untied", "model.vocabulary=260",
+                       "parallel.tensor_lanes=4", "model.layers=2"});
   for (const int tensor : {2, 4}) expect_layout({.tensor = tensor}, what);
   expect_layout({.data = 1, .pipeline = 2, .tensor = 4}, what);
 }
