@@ -4,11 +4,11 @@
 #include <mpi-ext.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "parallel/collectives.h"
+#include "parallel/mpi/mpi_calls.h"
 
 namespace holdfast {
 namespace {
@@ -23,22 +23,6 @@ bool is_revoked(int error_class) {
 void revoke(MPI_Comm communicator) {
   MPIX_Comm_revoke(communicator);
 }
-// Returns which ranks of the group are known to have failed.
-std::vector<bool> failed_ranks(MPI_Comm communicator, int size) {
-  std::vector<bool> all_failed(static_cast<std::size_t>(size));
-  MPI_Group failed = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
-  if (MPIX_Comm_get_failed(communicator, &failed) != MPI_SUCCESS) return all_failed;
-  int count = 0;
-  MPI_Group_size(failed, &count);
-  std::vector<int> own(static_cast<std::size_t>(count)), ranks(own.size());
-  std::iota(own.begin(), own.end(), 0);
-  MPI_Comm_group(communicator, &all);
-  MPI_Group_translate_ranks(failed, count, own.data(), all, ranks.data());
-  MPI_Group_free(&all);
-  MPI_Group_free(&failed);
-  for (const int rank : ranks) all_failed[static_cast<std::size_t>(rank)] = true;
-  return all_failed;
-}
 #else
 bool is_failed_process(int) {
   return false;
@@ -47,9 +31,6 @@ bool is_revoked(int) {
   return false;
 }
 void revoke(MPI_Comm) {}
-std::vector<bool> failed_ranks(MPI_Comm, int size) {
-  return std::vector<bool>(static_cast<std::size_t>(size));
-}
 #endif
 
 }  // namespace
@@ -115,7 +96,7 @@ Result<bool> MpiCommunicator::test(Request request) {
   for (Request index = request; index >= 0; index = slots_[static_cast<std::size_t>(index)].next) {
     Slot& slot = slots_[static_cast<std::size_t>(index)];
     int complete = 0;
-    const int code = test_part(slot, complete);
+    const int code = test_when_complete(slot.request, complete);
     if (code != MPI_SUCCESS) return error_of(code, slot);
     if (complete != 0) continue;
     constexpr std::int64_t between_looks_ns = 1'000'000;
@@ -129,17 +110,6 @@ Result<bool> MpiCommunicator::test(Request request) {
     free_.push_back(index);
   }
   return true;
-}
-
-// MPI_Test of a receive whose peer is known to have died frees the request, though what the peer had sent may
-// still be in its connection; Open MPI 5.0.11 then gives that to the freed request, and crashes. So only one
-// that is complete is tested, and look_at_peers() learns of deaths.
-int MpiCommunicator::test_part(Slot& slot, int& complete) {
-  if (slot.receiving && slot.request != MPI_REQUEST_NULL) {
-    const int code = MPI_Request_get_status(slot.request, &complete, MPI_STATUS_IGNORE);
-    if (code != MPI_SUCCESS || complete == 0) return code;
-  }
-  return MPI_Test(&slot.request, &complete, MPI_STATUS_IGNORE);
 }
 
 Result<void> MpiCommunicator::check_peers() {
@@ -236,30 +206,30 @@ void MpiCommunicator::revoke_only() {
   if (!std::exchange(abandoned_, true) && fault_tolerant_) revoke(communicator_);
 }
 
-// Receives that no message has come for are cancelled. One from a rank that died is given up without being
-// freed (test_part()), after rounds that take what it had sent out of shared memory and its connection, where
-// all of it is when a process of this host has ended.
+// Receives that no message has come for are cancelled. A request whose peer died is given up without being
+// freed (test_when_complete()), after rounds that take what the peer had sent out of shared memory and its
+// connection, where all of it is when a process of this host has ended, and that see sends to it fail.
 bool MpiCommunicator::drain() {
   constexpr int further_rounds = 8, rounds_for_the_dead = 400;
   Rest pause(*env_, drain_timeout_ms, listener_);
   const auto awaited = [] { return Awaited{.operation = "the end of messages that are under way"}; };
   std::vector<bool> failed = failed_ranks(communicator_, size_);
-  const auto is_from_the_dead = [&](const Slot& slot) {
-    return slot.request != MPI_REQUEST_NULL && slot.receiving && failed[static_cast<std::size_t>(slot.peer)];
+  const auto is_with_the_dead = [&](const Slot& slot) {
+    return slot.request != MPI_REQUEST_NULL && failed[static_cast<std::size_t>(slot.peer)];
   };
   for (Slot& slot : slots_) {
-    if (slot.receiving && slot.request != MPI_REQUEST_NULL && !is_from_the_dead(slot))
+    if (slot.receiving && slot.request != MPI_REQUEST_NULL && !is_with_the_dead(slot))
       MPI_Cancel(&slot.request);
   }
-  bool any_from_the_dead = false;
-  for (int round = 0; round < (any_from_the_dead ? rounds_for_the_dead : further_rounds);) {
+  bool any_with_the_dead = false;
+  for (int round = 0; round < (any_with_the_dead ? rounds_for_the_dead : further_rounds);) {
     bool pending = false;
     failed = failed_ranks(communicator_, size_);
-    any_from_the_dead = std::ranges::any_of(slots_, is_from_the_dead);
+    any_with_the_dead = std::ranges::any_of(slots_, is_with_the_dead);
     for (Slot& slot : slots_) {
-      if (slot.request == MPI_REQUEST_NULL || is_from_the_dead(slot)) continue;
+      if (slot.request == MPI_REQUEST_NULL || is_with_the_dead(slot)) continue;
       int complete = 0;
-      static_cast<void>(test_part(slot, complete));  // how it ends does not matter
+      static_cast<void>(test_when_complete(slot.request, complete));  // how it ends does not matter
       pending = pending || slot.request != MPI_REQUEST_NULL;
     }
     int found = 0;  // moves MPI on where nothing is pending
@@ -271,7 +241,7 @@ bool MpiCommunicator::drain() {
     }
   }
   for (Slot& slot : slots_) {
-    if (is_from_the_dead(slot)) slot.request = MPI_REQUEST_NULL;
+    if (is_with_the_dead(slot)) slot.request = MPI_REQUEST_NULL;
   }
   return true;
 }

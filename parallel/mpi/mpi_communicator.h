@@ -69,7 +69,6 @@ class MpiCommunicator final : public Communicator {
   template <typename Post>
   Result<Request> post(std::size_t bytes, int peer, int tag, bool receiving, const Post& post_part);
   Error left() const;
-  int test_part(Slot& slot, int& complete);  // returns an MPI error code
   // Called with the mutex held. The death of a rank that is not missed is no error.
   Result<void> look_at_peers(const std::function<bool(int)>& is_missed);
   bool awaits(int rank) const;  // whether a request to or from it is under way

@@ -13,6 +13,7 @@
 
 #include "parallel/launcher.h"
 #include "parallel/mpi/deadline.h"
+#include "parallel/mpi/mpi_calls.h"
 #include "parallel/mpi/mpi_world.h"
 
 namespace holdfast {
@@ -30,13 +31,6 @@ std::string library_name() {
     name.erase(version + 1, 1);
   }
   return name;
-}
-
-std::string mpi_text(int code) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, static_cast<std::size_t>(length));
 }
 
 class Session final : public MpiSession {

@@ -13,6 +13,7 @@
 
 #include "parallel/collectives.h"
 #include "parallel/mpi/deadline.h"
+#include "parallel/mpi/mpi_calls.h"
 #include "runtime/core/processes.h"
 
 namespace holdfast {
@@ -22,13 +23,6 @@ namespace {
 constexpr int tag_invitation = 1, tag_connect = 2, tag_task = 3, tag_ready = 4;
 constexpr int tag_greeting = tag_never_sent;  // of a new epoch, before anything else is there
 constexpr std::int64_t look_again_us = 200, between_looks_ns = 100'000'000;
-
-std::string mpi_text(int code) {
-  char text[MPI_MAX_ERROR_STRING] = "";
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  return std::string(text, static_cast<std::size_t>(length));
-}
 
 // Ends this process in a way that the ranks that go on do not hear of, and that ends none of them.
 [[noreturn]] void leave_silently(Env& env, const std::string& why) {
@@ -271,19 +265,26 @@ void MpiWorld::greet(MPI_Comm next, std::int64_t timeout_ms) {
   int rank = 0, size = 0;
   MPI_Comm_rank(next, &rank);
   MPI_Comm_size(next, &size);
-  std::vector<MPI_Request> requests;
+  struct Greeting {
+    int peer;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+  std::vector<Greeting> greetings;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
-    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag_greeting, next, &requests.emplace_back(MPI_REQUEST_NULL));
-    MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag_greeting, next, &requests.emplace_back(MPI_REQUEST_NULL));
+    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag_greeting, next,
+              &greetings.emplace_back(Greeting{peer}).request);
+    MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag_greeting, next,
+              &greetings.emplace_back(Greeting{peer}).request);
   }
   const std::int64_t end_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
   bool pending = true;
   while (std::exchange(pending, false) && env_->monotonic_ns() < end_ns) {
-    for (MPI_Request& request : requests) {
+    const std::vector<bool> failed = failed_ranks(next, size);
+    for (Greeting& each : greetings) {
+      if (failed[static_cast<std::size_t>(each.peer)]) continue;
       int complete = 1;
-      if (request != MPI_REQUEST_NULL && MPI_Test(&request, &complete, MPI_STATUS_IGNORE) == MPI_SUCCESS)
-        pending = pending || complete == 0;
+      if (test_when_complete(each.request, complete) == MPI_SUCCESS) pending = pending || complete == 0;
     }
     if (pending) env_->sleep_us(look_again_us);
   }

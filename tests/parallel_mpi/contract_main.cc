@@ -9,7 +9,8 @@
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
 //   contract_main recover      one after another dies while large messages are under way, the others go on in
 //                              the next epoch; the last one leaves MPI
-//   contract_main recover_wrong  the same, and the first that dies has found something wrong before: only
+//   contract_main unread       the same; who dies has read nothing for a while, and its connections stay
+//   contract_main recover_wrong  as recover, and the first that dies has found something wrong before: only
 //                              its output says so (tests/system/harness_test.py)
 //   contract_main memory N BYTES...   on one rank: what MPI keeps of a growth and a death (growth_memory.h)
 //
@@ -163,19 +164,56 @@ Result<void> talk_until_a_death(Membership& membership, int victim, int rounds, 
   }
 }
 
+constexpr std::int64_t connections_outlive_us = 1'000'000;
+
+// Everyone sends to the victim, which reads nothing and dies. A copy of its process holds its connections for
+// a while longer, as a dying process does that the machine lets do nothing: so its death is known before what
+// is under way to it fails.
+Result<void> write_until_a_death(Membership& membership, int victim) {
+  constexpr std::size_t messages = 2048, bytes = 60'000;  // more than a connection takes; sent at once, each
+  Communicator& group = membership.communicator();
+  HF_TRY_VOID(barrier(group, waiter()));
+  if (group.global_rank(group.rank()) == victim) {
+    posix_env().sleep_us(300'000);
+    if (fork() == 0) {
+      posix_env().sleep_us(connections_outlive_us);
+      _exit(0);
+    }
+    posix_env().kill_self();
+  }
+  const std::vector<std::byte> message(bytes);
+  const std::vector<int> of(messages, victim);  // the last one of its group, so that this is its rank, too
+  std::vector<Communicator::Request> requests;
+  for (std::size_t each = 0; each < messages; ++each) {
+    HF_TRY(const auto sending, group.send(message, victim, 5));
+    requests.push_back(sending);
+  }
+  HF_TRY_VOID(waiter().wait(group, requests, "messages that nobody reads", of));
+  Rest pause(posix_env(), timeout_ms);
+  while (pause.rest()) HF_TRY_VOID(group.check_peers());
+  return {};
+}
+
 // Ranks die until one is left; every epoch works as the first did.
-Result<void> recover_until_alone(MpiSession& session, bool finds_wrong) {
+Result<void> recover_until_alone(MpiSession& session, std::string_view mode) {
   HF_TRY(const std::unique_ptr<Membership> membership,
          Membership::begin(posix_env(), *session.shrinking_world(), timeout_ms));
   const int launched = session.world().size();
   for (int victim = launched - 1; victim > 0; --victim) {
     const int rounds = 2 + victim;
-    const bool first_to_die = launched - 1 == session.world().rank();
-    EXPECT_FALSE(talk_until_a_death(*membership, victim, rounds, finds_wrong && first_to_die).ok());
+    const bool finds_wrong = mode == "recover_wrong" && launched - 1 == session.world().rank();
+    const Result<void> outcome = mode == "unread"
+                                     ? write_until_a_death(*membership, victim)
+                                     : talk_until_a_death(*membership, victim, rounds, finds_wrong);
+    EXPECT_FALSE(outcome.ok());
     HF_TRY_VOID(membership->recover(timeout_ms, "somebody is gone"));
     EXPECT_EQ(membership->view().members.size(), static_cast<std::size_t>(victim));
     EXPECT_EQ(membership->communicator().size(), victim);
     HF_TRY_VOID(test::check_collectives(membership->communicator(), waiter()));
+    if (mode == "unread") {  // till what was under way has failed
+      const std::int64_t end_ns = posix_env().monotonic_ns() + 2 * connections_outlive_us * 1000;
+      while (posix_env().monotonic_ns() < end_ns) HF_TRY_VOID(membership->communicator().check_peers());
+    }
   }
   std::printf("survived: alone in epoch %d\n", static_cast<int>(membership->view().epoch));
   return session.finish(timeout_ms);
@@ -215,8 +253,8 @@ int run(std::string_view mode) {
     (*session)->leave_after_error(ExitCode::communication);
   }
   Result<void> outcome;
-  if (mode == "recover" || mode == "recover_wrong") {
-    outcome = recover_until_alone(**session, mode == "recover_wrong");
+  if (mode == "recover" || mode == "recover_wrong" || mode == "unread") {
+    outcome = recover_until_alone(**session, mode);
   } else {
     outcome = check_contract(**session);
     if (outcome.ok()) outcome = (*session)->finish(timeout_ms);
