@@ -174,8 +174,9 @@ std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<Snap
   return std::nullopt;
 }
 
-SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& step) {
+SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& step, Pace pace) {
   SnapshotSet set;
+  set.pace_ = std::move(pace);
   for (const FoundSnapshot& found : list_snapshots(env, run)) {
     const SnapshotIdentity& identity = found.identity;
     if (SnapshotStep{identity.writer, identity.generation, identity.step} != step) continue;
@@ -219,7 +220,7 @@ Result<std::span<const std::byte>> SnapshotSet::piece(std::uint32_t rank, std::s
   std::optional<Error> damage;
   for (SnapshotReader& reader : readers_) {
     if (reader.identity().rank != rank) continue;
-    const Result<std::span<const std::byte>> bytes = reader.piece(index);
+    const Result<std::span<const std::byte>> bytes = reader.piece(index, pace_);
     if (bytes.ok()) return bytes;
     note(bytes.error());
     if (!damage.has_value()) damage = bytes.error();
@@ -297,8 +298,11 @@ Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
     }
     const Checkpoint::Wanted& target = wanted[copy.wanted_index];
     const std::uint64_t element_bytes = bytes_of(target.spec.dtype);
-    std::memcpy(target.target.data() + copy.wanted_offset * element_bytes,
-                source.data() + copy.existing_offset * element_bytes, copy.element_count * element_bytes);
+    std::byte* const target_begin = target.target.data() + copy.wanted_offset * element_bytes;
+    const std::byte* const source_begin = source.data() + copy.existing_offset * element_bytes;
+    in_paced_parts(copy.element_count * element_bytes, pace_, [&](std::uint64_t offset, std::uint64_t bytes) {
+      std::memcpy(target_begin + offset, source_begin + offset, bytes);
+    });
   }
   return {};
 }

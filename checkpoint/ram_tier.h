@@ -79,7 +79,9 @@ std::optional<SnapshotStep> newest_whole_step(const std::vector<std::vector<Snap
 // damaged, the replica counts.
 class SnapshotSet {
  public:
-  static SnapshotSet open(Env& env, const Digest& run, const SnapshotStep& step);
+  // `pace` is called with the bytes of every part that was verified or copied: who has little of a processor
+  // shows with it that it is slow, not stuck.
+  static SnapshotSet open(Env& env, const Digest& run, const SnapshotStep& step, Pace pace = {});
   // Whether there is none that is sound; why, for a sentence.
   bool empty() const { return readers_.empty(); }
   Error why_empty(Env& env, const SnapshotStep& step) const;
@@ -114,6 +116,7 @@ class SnapshotSet {
   std::vector<Place> places() const;
   void note(const Error& damage);
 
+  Pace pace_;
   std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::vector<SnapshotReader> readers_;  // those of a rank one after another
   std::vector<std::pair<ShardSpec, std::vector<std::byte>>> added_;

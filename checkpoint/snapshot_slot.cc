@@ -115,6 +115,14 @@ void copy_past_cache(std::byte* target, std::span<const std::byte> source) {
   std::memcpy(target + done, source.data() + done, source.size() - done);
 }
 
+std::uint32_t paced_crc32c(std::span<const std::byte> bytes, const Pace& pace) {
+  std::uint32_t crc = 0;
+  in_paced_parts(bytes.size(), pace, [&](std::uint64_t offset, std::uint64_t part) {
+    crc = crc32c(bytes.subspan(offset, part), crc);
+  });
+  return crc;
+}
+
 Error damaged(const std::string& place, std::string_view what) {
   return fail(ExitCode::checkpoint, "the RAM snapshot {} is damaged: {}; it is passed over", place, what);
 }
@@ -323,9 +331,9 @@ Result<void> SnapshotReader::parse_index(std::span<const std::byte> index) {
   return {};
 }
 
-Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index) {
+Result<std::span<const std::byte>> SnapshotReader::piece(std::size_t index, const Pace& pace) {
   const std::span<const std::byte> bytes = memory_.subspan(offsets_[index], specs_[index].byte_count());
-  if (!verified_[index] && crc32c(bytes) != crc32c_[index]) {
+  if (!verified_[index] && paced_crc32c(bytes, pace) != crc32c_[index]) {
     return damaged(place_, fmt::format("tensor '{}' ({}) has a wrong checksum", specs_[index].tensor,
                                        specs_[index].kind));
   }

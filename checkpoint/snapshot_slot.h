@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/paced.h"
 #include "checkpoint/shard_file.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/result.h"
@@ -102,8 +103,8 @@ class SnapshotReader {
   const SnapshotIdentity& identity() const { return identity_; }
   const Manifest& manifest() const { return manifest_; }
   const std::vector<ShardSpec>& pieces() const { return specs_; }
-  // After its checksum was found right.
-  Result<std::span<const std::byte>> piece(std::size_t index);
+  // After its checksum was found right. Verifies in parts and calls `pace` with the bytes of each.
+  Result<std::span<const std::byte>> piece(std::size_t index, const Pace& pace = {});
 
  private:
   friend class SnapshotReplica;

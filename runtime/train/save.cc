@@ -172,7 +172,10 @@ Result<void> read_set(Worker& worker, const Config& stored, const std::string& p
 // All ranks together, also where one has met an error: the RunState, once the owned state is read.
 Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
-  SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(memory_id), step);
+  const auto is_slow_not_stuck = [&](std::uint64_t bytes) {
+    if (worker.watch() != nullptr) worker.watch()->moved(bytes);
+  };
+  SnapshotSet set = SnapshotSet::open(worker.env(), digest_of(memory_id), step, is_slow_not_stuck);
   HF_TRY(const std::string manifest_text, share_manifest(worker, set));
   if (manifest_text.empty()) return set.why_empty(worker.env(), step);
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));

@@ -278,6 +278,34 @@ TEST_F(RamTierTest, AReplicaStandsForADamagedSlot) {
   EXPECT_EQ(read(), std::pair(true, std::size_t{0})) << "the slot is not even listed";
 }
 
+TEST_F(RamTierTest, ShowsThatItReads) {
+  make(snapshot_name(run_, 9, 0, 0), true);
+  const std::vector<ShardSpec> specs = two_pieces();
+  std::vector<std::byte> first(specs[0].byte_count()), second(specs[1].byte_count());
+  const std::uint64_t bytes = first.size() + second.size();
+  std::uint64_t shown = 0;
+  SnapshotSet set = SnapshotSet::open(posix_env(), run_, {.writer = 9, .generation = 0, .step = 7},
+                                      [&](std::uint64_t part) { shown += part; });
+  EXPECT_THAT(set.drop_damaged(specs), testing::IsEmpty());
+  EXPECT_EQ(shown, bytes) << "verified";
+  ASSERT_TRUE(set.read(std::vector<Checkpoint::Wanted>{{specs[0], first}, {specs[1], second}}).ok());
+  EXPECT_EQ(shown, 2 * bytes) << "and copied";
+}
+
+TEST(PacedParts, GoThroughAllOfItInOrder) {
+  constexpr std::uint64_t bytes = (40 << 20) + 5;
+  std::uint64_t done = 0;
+  std::vector<std::uint64_t> shown;
+  in_paced_parts(
+      bytes, [&](std::uint64_t part) { shown.push_back(part); },
+      [&](std::uint64_t offset, std::uint64_t part) {
+        EXPECT_EQ(offset, done);
+        done += part;
+      });
+  EXPECT_THAT(shown, testing::ElementsAre(16 << 20, 16 << 20, (8 << 20) + 5));
+  EXPECT_EQ(done, bytes);
+}
+
 TEST_F(RamTierTest, WhatAnotherHostHasSentStandsForWhatIsDamagedHere) {
   const std::string own = snapshot_name(run_, 9, 0, 0);
   make(own, true);
