@@ -6,8 +6,9 @@ HOLDFAST_FALSE_ALARM_STEPS: so many steps in all (10,000 when left out), in runs
 from this one on (0 when left out), which goes on with an earlier time: every run has other ranks late at other places.
 
 HOLDFAST_FALSE_ALARM_PRESET, _PRESET_RANKS, _PRESET_STEPS, _PRESET_KILLS: runs of that preset in the default config, with so many
-steps and kills in all, instead of one run of a tiny model; _PRESET_RUN_STEPS (100 when left out) in each run. HOLDFAST_FALSE_ALARM_DISK_MIBS: what the
-disk of those may write in a second (8 when left out); a rank that was killed is made up for when a save has got there.
+steps and kills in all, instead of one run of a tiny model; _PRESET_RUN_STEPS (100 when left out) in each run, _PRESET_SEQUENCE (64)
+tokens in a sequence. HOLDFAST_FALSE_ALARM_DISK_MIBS: what the disk of those may write in a second (8 when left out); a rank that was
+killed is made up for when a save has got there.
 """
 import contextlib
 import os
@@ -39,6 +40,7 @@ PRESET_RANKS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_RANKS", "3"))
 PRESET_STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_STEPS", "100"))
 PRESET_KILLS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_KILLS", "4"))
 PRESET_RUN_STEPS = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_RUN_STEPS", "100"))
+PRESET_SEQUENCE = int(os.environ.get("HOLDFAST_FALSE_ALARM_PRESET_SEQUENCE", "64"))
 # No key that has to do with safety.
 DEFAULT = """\
 [run]
@@ -48,7 +50,7 @@ directory = "unset"
 [data]
 sources = [{{ path = "{text}", format = "text" }}]
 [training]
-sequence_length = 64
+sequence_length = {sequence}
 microbatch_size = 1
 microbatches_per_lane = 1
 precision = "bf16"
@@ -132,7 +134,8 @@ class FalseAlarmTest(unittest.TestCase):
     def torment(self, ranks, steps, kills, seed, model):
         chance = random.Random(seed)
         run = self.scene.run(f"killed-{seed}", ["--threads=1", f"--training.steps={steps}", "--elastic.grow_after=1s"])
-        self.scene.config.with_name("default.toml").write_text(DEFAULT.format(text=self.scene.text, lanes=ranks, model="\n".join(model)))
+        self.scene.config.with_name("default.toml").write_text(
+            DEFAULT.format(text=self.scene.text, lanes=ranks, sequence=PRESET_SEQUENCE, model="\n".join(model)))
         words = harness.command("ft", ranks) + run.train_arguments(config=self.scene.config.with_name("default.toml"))
         with limited(self.scene.directory) as (members, said):
             members()
