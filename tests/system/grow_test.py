@@ -19,7 +19,7 @@ RAM = "--checkpoint.ram_every_steps=1"
 class GrowTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scene = harness.Scene(steps=STEPS)
+        cls.scene = harness.Scene(steps=STEPS, microbatch_size=4)
         cls.addClassCleanup(cls.scene.close)
         cls.reference = harness.reference_digest(cls.scene, overrides=TENSOR_LANES)
 

@@ -11,6 +11,7 @@ line, which is how the processes of a run are found and how leftovers are notice
 their environment (RUN_MARK).
 """
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -37,6 +38,9 @@ _behind = []     # one sentence for each time
 
 STEPS = 50
 LANES = 4
+WIDTH = 64
+SEQUENCE_LENGTH = 64
+MICROBATCH_SIZE = 2
 HANG_S = 60  # no start of such a run takes this long
 # About 130,000 parameters: small enough for hundreds of runs, large enough for several blocks in every tensor kind.
 CONFIG = """\
@@ -48,13 +52,13 @@ style = "llama"
 layers = 2
 heads = 4
 kv_heads = 2
-width = 64
+width = {width}
 [data]
 sources = [{{ path = "{text}", format = "text" }}]
 [training]
 steps = {steps}
-sequence_length = 64
-microbatch_size = 4
+sequence_length = {sequence_length}
+microbatch_size = {microbatch_size}
 microbatches_per_lane = 2
 precision = "fp32"
 [parallel]
@@ -106,9 +110,11 @@ def command(launcher, ranks):
 
 class Scene:
     """A directory for texts, configs and runs that goes when the scene ends, with every process in it. What killed
-    processes of MPI leave behind (files of theirs in the temporary directory and in /dev/shm) goes too."""
+    processes of MPI leave behind (files of theirs in the temporary directory and in /dev/shm) goes too.
 
-    def __init__(self, steps=STEPS, lanes=LANES):
+    What steps compute is much of what these tests cost, so steps are longer only where a test needs the time."""
+
+    def __init__(self, steps=STEPS, lanes=LANES, microbatch_size=MICROBATCH_SIZE):
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-system-"))
         self.shared_memory = Path(tempfile.mkdtemp(prefix="holdfast-system-", dir="/dev/shm"))
         self.environment = environment(TMPDIR=str(self.directory), OMPI_MCA_btl_sm_backing_directory=str(self.shared_memory))
@@ -116,7 +122,8 @@ class Scene:
         self.text = self.directory / "train.txt"
         self.text.write_text(text_of(400_000, seed=1))
         self.config = self.directory / "run.toml"
-        self.config.write_text(CONFIG.format(text=self.text, steps=steps, lanes=lanes))
+        self.config.write_text(CONFIG.format(text=self.text, steps=steps, lanes=lanes, width=WIDTH, sequence_length=SEQUENCE_LENGTH,
+                                             microbatch_size=microbatch_size))
 
     def __enter__(self):
         return self
@@ -165,16 +172,15 @@ class Run:
         return program_output("digest", self.directory)
 
     def events(self, name=None):
-        """Of all parts of the log. Whole lines only; a killed writer leaves a torn one."""
+        """Of all parts of the log. Whole lines only; a killed writer leaves a torn one. Parses lines of this name alone, as tests
+        ask again and again until there is one."""
         parts = [*sorted(self.directory.glob("events-*.jsonl")), self.directory / "events.jsonl"]
+        begin = f'{{"event":"{name}"' if name else "{"
         found = []
         for line in "".join(path.read_text(errors="replace") for path in parts if path.exists()).splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if name in (None, event["event"]):
-                found.append(event)
+            if line.startswith(begin):
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
         return found
 
     def last_step(self):

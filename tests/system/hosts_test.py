@@ -36,7 +36,7 @@ def setUpModule():
 class HostsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scene = harness.Scene(lanes=RANKS)
+        cls.scene = harness.Scene(lanes=RANKS, microbatch_size=4)
         cls.addClassCleanup(cls.scene.close)
         # On each host in its own shared memory, and the program's to clean up.
         del cls.scene.environment["OMPI_MCA_btl_sm_backing_directory"]

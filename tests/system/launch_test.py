@@ -55,7 +55,7 @@ def can_unshare_host_names():
 class LaunchTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scene = harness.Scene()
+        cls.scene = harness.Scene(microbatch_size=4)
         cls.addClassCleanup(cls.scene.close)
         # The launcher itself is to care for what Open MPI leaves.
         del cls.scene.environment["OMPI_MCA_btl_sm_backing_directory"]

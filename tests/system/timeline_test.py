@@ -102,7 +102,7 @@ class TimelineTest(unittest.TestCase):
                 self.assertLessEqual(first["ts"] + first["dur"], sent["ts"] + 0.002)
                 self.assertLessEqual(sent["ts"], arrived["ts"] + arrived["dur"])
                 self.assertLessEqual(arrived["ts"], second["ts"])
-                self.assertEqual(sent["args"]["bytes"], 4 * 64 * 64 * 4)
+                self.assertEqual(sent["args"]["bytes"], 4 * harness.MICROBATCH_SIZE * harness.SEQUENCE_LENGTH * harness.WIDTH)
                 self.assertLessEqual(stages[1, "backward", step, microbatch]["ts"], stages[0, "backward", step, microbatch]["ts"])
 
     def check_page(self, page, layout):

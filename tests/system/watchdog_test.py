@@ -65,7 +65,7 @@ def state_of(pid):
 class WatchdogTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.scene = harness.Scene(steps=STEPS)
+        cls.scene = harness.Scene(steps=STEPS, microbatch_size=4)
         cls.addClassCleanup(cls.scene.close)
         cls.reference = harness.reference_digest(cls.scene)
 
