@@ -132,13 +132,14 @@ class BitsTest(unittest.TestCase):
 
     def test_stop_after_is_in_time(self):
         run = self.scene.run("in-time", ["--training.steps=1000000"])
-        run.start(2, overrides=["--run.stop_after=3s"]).expect_exit(75, 3 + 20)
+        limit_s = 12 if harness.SANITIZED else 3  # more than two steps
+        run.start(2, overrides=[f"--run.stop_after={limit_s}s"]).expect_exit(75, limit_s + 20)
         # By its own clock, because mpirun takes its time to come and go: the step before the one that it stopped behind was begun
         # when there still was time for both.
         (begun,), steps = run.events("start"), run.events("step")
         begun_us = begun["time_us"] - 1e3 * sum(begun[part] for part in ("join_ms", "worker_ms", "state_ms", "gemm_peak_ms"))
         last_but_one = steps[-2]
-        self.assertLess(last_but_one["time_us"] + 1e3 * last_but_one["step_duration_ms"], begun_us + 3e6)
+        self.assertLess(last_but_one["time_us"] + 1e3 * last_but_one["step_duration_ms"], begun_us + 1e6 * limit_s)
         self.assertGreater(run.newest_step(), 1)
 
     def test_terminated_alone(self):

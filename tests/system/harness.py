@@ -36,12 +36,13 @@ STAYED_BEHIND = "mpirun stayed behind its ranks"  # what Start.wait() returns th
 BEHIND_MOST = 2  # times in one test program: now and then it is Open MPI's doing, more often that of a rank
 _behind = []     # one sentence for each time
 
+SANITIZED = bool(os.environ.get("HOLDFAST_TEST_SANITIZED"))  # the program computes slowly, so steps are given less to compute
 STEPS = 50
 LANES = 4
 WIDTH = 64
-SEQUENCE_LENGTH = 64
-MICROBATCH_SIZE = 2
-HANG_S = 60  # no start of such a run takes this long
+SEQUENCE_LENGTH = 16 if SANITIZED else 64
+MICROBATCH_SIZE = 1 if SANITIZED else 2
+HANG_S = 240 if SANITIZED else 60  # no start of such a run takes this long
 # About 130,000 parameters: small enough for hundreds of runs, large enough for several blocks in every tensor kind.
 CONFIG = """\
 [run]
@@ -123,7 +124,7 @@ class Scene:
         self.text.write_text(text_of(400_000, seed=1))
         self.config = self.directory / "run.toml"
         self.config.write_text(CONFIG.format(text=self.text, steps=steps, lanes=lanes, width=WIDTH, sequence_length=SEQUENCE_LENGTH,
-                                             microbatch_size=microbatch_size))
+                                             microbatch_size=MICROBATCH_SIZE if SANITIZED else microbatch_size))
 
     def __enter__(self):
         return self
