@@ -260,7 +260,7 @@ class ChaosTest(unittest.TestCase):
             output = self.chaos("--as-configured", "--kills-only", "--runs=1", "--layouts=3x1x1", "--training.steps=10", self.on_text(),
                                 config=CONFIGS / "llama-15m.toml")
             self.assertIn("1 of 1 runs ended with the right bits", output)
-            self.assertGreaterEqual(self.result()["kills"], 1, output)  # on a busy machine the second one may come too late
+            self.assertGreaterEqual(self.result()["kills"], 2, output)
             self.expect_launches(self.result())
             return
         record = Path(PRESET_RECORD or self.scene.directory / "record.jsonl")
