@@ -86,7 +86,7 @@ class MpiCommunicator final : public Communicator {
   bool fault_tolerant_;
   WaitListener* listener_;
   const std::function<std::string()>* cut_off_;
-  std::int64_t looked_around_ns_ = 0, looked_at_peers_ns_ = 0;
+  std::int64_t looked_around_ns_ = 0, looked_at_peers_ns_ = 0, asked_for_failed_ns_ = 0;
   int rank_ = 0, size_ = 0;
   std::vector<int> launched_ranks_;
   bool abandoned_ = false, drained_ = false, told_by_another_ = false;

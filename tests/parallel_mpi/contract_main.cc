@@ -4,6 +4,7 @@
 //   contract_main kill         the last rank dies by SIGKILL in a lane reduction: all others get an error
 //                              that says so
 //   contract_main watch        the same while the others exchange nothing and only look
+//   contract_main acknowledged the same while the others wait for it, and MPI looks for its messages no more
 //   contract_main silent       on three ranks: the same while rank 0 waits for it, and first for a silent one
 //   contract_main absent       rank 1 ends before it joins: all others end at the deadline, with a sentence
 //   contract_main leave        the last rank dies, the others end with exit code 76, rank 0 first
@@ -17,6 +18,10 @@
 // Exit code 0: as expected on this rank.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <mpi-ext.h>  // does not include mpi.h, which it needs
+
 #include <unistd.h>
 
 #include <csignal>
@@ -107,6 +112,25 @@ Result<void> watch_until_a_death(Communicator& world) {
   Rest pause(posix_env(), timeout_ms);
   while (pause.rest()) HF_TRY_VOID(world.check_peers());
   return {};
+}
+
+// The last rank dies, and MPI holds its death for acknowledged, as it does in a group that was being made
+// when the death became known: looks at any source find no fault.
+Result<void> wait_behind_an_acknowledged_death(Communicator& world) {
+  constexpr std::int64_t patience_ms = 5'000;
+  const int victim = world.size() - 1;
+  HF_TRY_VOID(barrier(world, waiter()));
+  if (world.rank() == victim) posix_env().kill_self();
+  Rest pause(posix_env(), timeout_ms);
+  int acknowledged = 0;
+  while (acknowledged == 0 && pause.rest()) {
+    int found = 0;  // moves MPI on
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
+    MPIX_Comm_ack_failed(MPI_COMM_WORLD, world.size(), &acknowledged);
+  }
+  std::vector<std::byte> from_dead(8);
+  HF_TRY(const auto receiving, world.receive(from_dead, victim, 5));
+  return Waiter(posix_env(), patience_ms).wait(world, receiving, "a message", victim);
 }
 
 // The last rank dies while rank 1 is silent: rank 0 waits for both, for rank 1 first, and learns of the death
@@ -245,6 +269,7 @@ int run(std::string_view mode) {
   Communicator& world = (*session)->world();
   if (mode == "kill") _exit(survive(world));
   if (mode == "watch") _exit(survive(world, watch_until_a_death));
+  if (mode == "acknowledged") _exit(survive(world, wait_behind_an_acknowledged_death));
   if (mode == "silent") _exit(survive(world, wait_behind_a_silent_rank));
   if (mode == "leave") {
     if (world.rank() == 0)
