@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::int64_t look_us = 3'000;
 constexpr std::int64_t recovery_look_us = 500;
-constexpr std::int64_t recovery_limit_ms = 1'000;  // a death is noticed in a tenth of it
+constexpr std::uint64_t steps_under_way_most = 3;  // begun after the death of a rank that has a seat
 constexpr std::int64_t job_death_limit_ms = 10'000;
 constexpr std::int64_t launches_after_end = 3;  // by the campaign, of a run that ended with exit code 76
 constexpr std::size_t last_words_bytes = 800;
@@ -273,12 +273,14 @@ class Executor {
     }
   }
 
-  // Of those that are left. One that was over before it was seen is waited for no longer: the next death is
-  // then the first of another one. False: it does not come, so the run ends, or needs none.
+  // Waits until those that are left recover. A recovery that was over before it was seen is waited for no
+  // longer: the next death is then the first of another one. Returns false where there is none: the run ends,
+  // or goes on as if nobody had died, because it was a spare.
   bool wait_for_recovery(const RunWatcher::RecoveryMark& mark) {
-    const std::int64_t until_ns = env_->monotonic_ns() + recovery_limit_ms * 1'000'000;
-    while (env_->monotonic_ns() < until_ns && watcher_.trains() && !watcher_.living().empty()) {
+    const std::uint64_t step_most = step_reached() + steps_under_way_most;
+    while (!time_is_over() && watcher_.trains() && !watcher_.finished() && !watcher_.living().empty()) {
       if (watcher_.recovery_since(mark) != RunWatcher::Recovery::not_seen) return true;
+      if (step_reached() > step_most) return false;
       env_->sleep_us(recovery_look_us);
       watcher_.look(launcher_->id());
     }
