@@ -261,13 +261,18 @@ class Executor {
       return;
     }
     int at = injection.victim;
+    bool during_recovery = false;
     for (int death = 0; death < injection.deaths && !living.empty(); ++death) {
       at %= static_cast<int>(living.size());
       const RunWatcher::RecoveryMark mark = watcher_.recovery_mark();
       send(injection.fault, *living[static_cast<std::size_t>(at)], number);
+      run_.injected.back().during_recovery = during_recovery;
       if (death + 1 == injection.deaths) return;
-      if (injection.fault == ChaosFault::kill_in_recovery && !wait_for_recovery(mark)) return;
+      const bool in_recovery = injection.fault == ChaosFault::kill_in_recovery;
+      if (in_recovery && !wait_for_recovery(mark)) return;
       env_->sleep_us(injection.pause_us);
+      watcher_.look(launcher_->id());
+      during_recovery = in_recovery && watcher_.recovery_since(mark) == RunWatcher::Recovery::under_way;
       living = watcher_.living();
       at += injection.other;
     }

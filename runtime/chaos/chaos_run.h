@@ -50,6 +50,9 @@ struct ChaosInjected {
   std::int64_t time_us = 0;  // wall clock
   std::string what = {};     // "kill -9 of rank 2"
   int rank = -1;             // whom it met; -1: not one rank
+  // Whether a rank was recovering from an earlier death then, as the watchdog's board said. The log knows
+  // less: which rank noticed a death first is forgotten when that one is killed, too.
+  bool during_recovery = false;
 };
 
 struct ChaosLaunch {

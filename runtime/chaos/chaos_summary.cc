@@ -28,7 +28,7 @@ JudgedFault judge_full_disk(const ChaosRun& run, const ChaosInjected& injected) 
 }
 
 JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const NamedHang& hang) {
-  JudgedFault judged{.fault = injected.fault, .named = hang.named};
+  JudgedFault judged{.fault = injected.fault, .in_recovery = injected.during_recovery, .named = hang.named};
   const bool beside = injected.fault == ChaosFault::slow_rank || injected.fault == ChaosFault::full_disk ||
                       is_stall(injected.fault);
   if (injected.fault == ChaosFault::full_disk) judged = judge_full_disk(run, injected);
@@ -37,7 +37,8 @@ JudgedFault judge_one(const ChaosRun& run, const ChaosInjected& injected, const 
   if (entry != nullptr) {
     // A launcher that is killed has nobody who writes when: that entry begins with the last word before.
     const bool told = entry->level != FaultLevel::launch;
-    judged.in_recovery = told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us;
+    judged.in_recovery = judged.in_recovery ||
+                         (told && entry->time_us < injected.time_us && entry->resumed_us > injected.time_us);
     if (told && entry->time_us + same_moment_us >= injected.time_us)
       judged.notice_ms =
           static_cast<double>(std::max<std::int64_t>(entry->time_us - injected.time_us, 0)) / 1e3;

@@ -49,6 +49,16 @@ TEST(ChaosSummary, WhileAnotherIsMended) {
   EXPECT_EQ(judged.notice_ms, -1.0) << "it was noticed together with the one before";
 }
 
+// The rank that noticed the first death is dead, too, and what the log has begins later.
+TEST(ChaosSummary, WhileTheBoardSaysThatAnotherIsMended) {
+  ChaosRun run =
+      run_with(ChaosFault::kill_in_recovery, 10 * second,
+               {{.level = FaultLevel::in_place, .time_us = 10 * second + 30'000, .resumed_us = 11 * second}});
+  EXPECT_FALSE(judge(run).front().in_recovery);
+  run.injected.front().during_recovery = true;
+  EXPECT_TRUE(judge(run).front().in_recovery);
+}
+
 TEST(ChaosSummary, Outcomes) {
   const auto outcome = [](ChaosFault fault, FaultLevel level) {
     return judge(run_with(fault, 10 * second,
