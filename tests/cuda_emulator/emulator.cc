@@ -5,6 +5,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -93,6 +94,10 @@ class Block {
   struct alignas(16) Line {
     unsigned char bytes[16];
   };
+  // Lanes of a warp that have come to do something together, by their mask.
+  struct Meeting {
+    std::uint32_t mask = 0, here = 0;
+  };
   void prepare(unsigned index);
   void enter(unsigned index);
   bool release_barrier();
@@ -102,6 +107,7 @@ class Block {
   std::vector<Fiber> fibers_;
   std::vector<Line> shared_;
   std::vector<unsigned> order_;
+  std::vector<std::vector<Meeting>> meetings_;  // by warp; in one there are several where it diverges
   std::byte* stacks_ = nullptr;
   std::size_t stacks_bytes_ = stack_bytes * block_threads_max;
   const Launch* launch_ = nullptr;
@@ -215,6 +221,7 @@ void Block::run(const Launch& launch, Index3 index, const std::function<void()>&
   shared_.resize((launch.shared_bytes + sizeof(Line) - 1) / sizeof(Line) + 1);
   std::memset(shared_.data(), 0xff, shared_.size() * sizeof(Line));  // NaNs
   order_ = order_of(threads_, index.x + 1);
+  meetings_.resize((threads_ + warp_lanes - 1) / warp_lanes);
   for (unsigned i = 0; i < threads_; ++i) prepare(i);
   for (;;) {
     bool ran = false;
@@ -232,26 +239,26 @@ void Block::run(const Launch& launch, Index3 index, const std::function<void()>&
 }
 
 void Block::together(std::uint32_t mask, void* mine, Combine combine) {
-  const unsigned first = current_ / warp_lanes * warp_lanes;
-  if ((mask >> (current_ - first) & 1U) == 0)
-    stop(fmt::format("{}: a lane outside of its own mask", launch_->what));
+  const unsigned warp = current_ / warp_lanes, first = warp * warp_lanes;
+  const std::uint32_t lane = std::uint32_t{1} << (current_ - first);
+  if ((mask & lane) == 0) stop(fmt::format("{}: a lane outside of its own mask", launch_->what));
+  if (const unsigned last = first + static_cast<unsigned>(std::bit_width(mask)) - 1; last >= threads_)
+    stop(fmt::format("{}: mask {:08x} of a warp without lane {}", launch_->what, mask, last - first));
+  std::vector<Meeting>& meetings = meetings_[warp];
+  auto meeting = std::ranges::find(meetings, mask, &Meeting::mask);
+  if (meeting == meetings.end()) meeting = meetings.insert(meeting, {.mask = mask});
+  meeting->here |= lane;
   current().part = mine;
   current().warp_mask = mask;
+  if (meeting->here != mask) return wait(State::at_warp);
+  meetings.erase(meeting);
   void* lanes[warp_lanes] = {};
-  for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-    if ((mask >> lane & 1U) == 0) continue;
-    const unsigned other = first + lane;
-    if (other >= threads_)
-      stop(fmt::format("{}: mask {:08x} of a warp without lane {}", launch_->what, mask, lane));
-    const bool here =
-        other == current_ || (fibers_[other].state == State::at_warp && fibers_[other].warp_mask == mask);
-    if (!here) return wait(State::at_warp);
-    lanes[lane] = fibers_[other].part;
+  for (unsigned each = 0; each < warp_lanes; ++each) {
+    if ((mask >> each & 1U) == 0) continue;
+    lanes[each] = fibers_[first + each].part;
+    fibers_[first + each].state = State::ready;
   }
   combine(lanes);
-  for (unsigned lane = 0; lane < warp_lanes; ++lane) {
-    if ((mask >> lane & 1U) != 0) fibers_[first + lane].state = State::ready;
-  }
 }
 
 void check_limits(const Launch& launch) {

@@ -11,6 +11,12 @@
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/cuda_emulator/shared_memory.h"
 
+// Kernels multiply and add as one operation, which is one instruction of most processors, and a function of
+// the C library without it. The bits are the same.
+#if defined(HF_EMULATOR_HAS_FMA)
+#pragma GCC target("fma")
+#endif
+
 #define HF_CUDA_EMULATED 1
 #define CUDART_VERSION 13000
 #define __global__
