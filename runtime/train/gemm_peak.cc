@@ -63,11 +63,13 @@ class GemmPeak::SquareProduct {
     return made;
   }
 
-  // Processors of a host are near their rate at this size. A GPU is as large as it takes until starting a
-  // product costs nothing beside it; an emulated one stays small.
+  // Returns the first product that takes long enough for starting it, and waiting for its threads, to cost
+  // nothing beside it: processors of a host are at their rate where one takes a millisecond, and every start
+  // waits for it. An emulated GPU stays small.
   static Result<std::unique_ptr<SquareProduct>> make_large(Env& env, Device& device, DType dtype) {
-    constexpr std::int64_t host_n = 768, smallest_n = 64, largest_n = 8192, long_ns = 400'000;
-    if (device.host_sees_memory()) return make(device, dtype, host_n);
+    constexpr std::int64_t largest_n = 8192;
+    const bool of_host = device.host_sees_memory();
+    const std::int64_t smallest_n = of_host ? 256 : 64, long_ns = of_host ? 1'000'000 : 400'000;
     for (std::int64_t n = smallest_n;; n *= 2) {
       HF_TRY(std::unique_ptr<SquareProduct> product, make(device, dtype, n));
       product->run_ns(env);  // makes what it needs

@@ -44,7 +44,7 @@ Result<double> TrainRun::peak_of_all_ranks() {
 // Of every rank, in the round in which they were fastest together.
 Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr int rounds = 4;
-  constexpr std::int64_t round_ns = 6'000'000;
+  constexpr std::int64_t round_ns = 3'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
   HF_TRY_VOID(agree(outcome_of(product)));
   std::vector<double> all(static_cast<std::size_t>(seats().communicator.size())), best = all;
