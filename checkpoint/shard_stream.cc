@@ -10,17 +10,22 @@ namespace {
 // A completion that was there already when it was asked for: the disk is faster than what feeds it.
 constexpr std::int64_t no_wait_ns = 20'000;
 
+// Pinning makes every page of the buffers, which a file must be long enough to write several times.
+constexpr std::uint64_t pinned_file_bytes = 4 * ShardStream::buffer_count * ShardStream::buffer_bytes;
+
 }  // namespace
 
 Result<std::unique_ptr<ShardStream>> ShardStream::make(Env& env, File& file, IoBackend backend,
-                                                       Measured measured) {
+                                                       std::uint64_t expected_bytes, Measured measured) {
   Result<std::unique_ptr<IoQueue>> queue = env.make_io_queue({.depth = depth, .backend = backend});
   if (!queue.ok()) return fail(queue.error().code, "cannot write {}: {}", file.path(), queue.error().message);
-  return std::unique_ptr<ShardStream>(
-      new ShardStream(env, file, std::move(measured), std::move(queue).value()));
+  return std::unique_ptr<ShardStream>(new ShardStream(env, file, std::move(measured),
+                                                      std::move(queue).value(),
+                                                      /*pins_buffers=*/expected_bytes >= pinned_file_bytes));
 }
 
-ShardStream::ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue)
+ShardStream::ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue,
+                         bool pins_buffers)
     : env_(&env),
       file_(&file),
       measured_(std::move(measured)),
@@ -33,7 +38,7 @@ ShardStream::ShardStream(Env& env, File& file, Measured measured, std::unique_pt
     free_buffers_.push_back(i);
   }
   // Where the system refuses, its pages are looked up for every write.
-  static_cast<void>(queue_->register_buffers(memory));
+  if (pins_buffers) static_cast<void>(queue_->register_buffers(memory));
   for (std::size_t i = 0; i < depth; ++i) free_writes_.push_back(i);
 }
 

@@ -25,8 +25,10 @@ class ShardStream {
   // The file took so many bytes in so long; no time when it was waiting for bytes.
   using Measured = std::function<void(std::uint64_t bytes, std::int64_t duration_ns)>;
 
+  // The file will have about `expected_bytes`; of a short one the buffers are not pinned, which takes longer
+  // than it saves.
   static Result<std::unique_ptr<ShardStream>> make(Env& env, File& file, IoBackend backend,
-                                                   Measured measured);
+                                                   std::uint64_t expected_bytes, Measured measured);
 
   std::uint64_t offset() const { return offset_; }  // where the next byte will be; a multiple of 4 KiB
   // Memory for the next `bytes` (at most a quarter of a buffer), valid until the next call of anything here.
@@ -50,7 +52,7 @@ class ShardStream {
     std::int64_t begin_ns = 0;
   };
 
-  ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue);
+  ShardStream(Env& env, File& file, Measured measured, std::unique_ptr<IoQueue> queue, bool pins_buffers);
   Result<void> flush();       // what the current buffer holds
   Result<void> flush_lent();  // and what was lent
   Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset, std::size_t buffer);

@@ -56,7 +56,7 @@ class ShardWriter {
         links_(env, directory, parent),
         choice_(options.compression) {}
 
-  Result<void> begin(File& file);
+  Result<void> begin(File& file, std::uint64_t expected_bytes);
   Result<void> write_header(std::uint64_t step, const std::string& run_id);
   Result<void> write_piece(const StatePiece& piece, const ReadState& read);
   // Index and trailer. The description of the file, without its name.
@@ -78,11 +78,11 @@ class ShardWriter {
   ShardIndex index_;
 };
 
-Result<void> ShardWriter::begin(File& file) {
-  HF_TRY(stream_,
-         ShardStream::make(*env_, file, options_->io, [this](std::uint64_t bytes, std::int64_t duration_ns) {
-           choice_.saw_write(bytes, duration_ns);
-         }));
+Result<void> ShardWriter::begin(File& file, std::uint64_t expected_bytes) {
+  HF_TRY(stream_, ShardStream::make(*env_, file, options_->io, expected_bytes,
+                                    [this](std::uint64_t bytes, std::int64_t duration_ns) {
+                                      choice_.saw_write(bytes, duration_ns);
+                                    }));
   return {};
 }
 
@@ -224,7 +224,7 @@ Result<ShardFile> write_content(Env& env, File& file, const std::string& directo
   const std::uint64_t reserved = largest_file_bytes(pieces, parent);
   HF_TRY_VOID(file.allocate(reserved));
   ShardWriter writer(env, directory, parent, options);
-  HF_TRY_VOID(writer.begin(file));
+  HF_TRY_VOID(writer.begin(file, reserved));
   HF_TRY_VOID(writer.write_header(step, run_id));
   for (const StatePiece& piece : pieces) HF_TRY_VOID(writer.write_piece(piece, read));
   HF_TRY(ShardFile written, writer.finish(step));
