@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,25 +23,59 @@ void add_text(DigestStream& stream, const std::string& text) {
   stream.add(std::string_view(text));
 }
 
-Result<void> add_tensor(Checkpoint& checkpoint, const ShardSpec& whole, DigestStream& stream,
-                        std::vector<std::byte>& buffer) {
+void add_description(const ShardSpec& whole, DigestStream& stream) {
   add_text(stream, whole.kind);
   add_text(stream, whole.tensor);
   stream.add(std::uint64_t{whole.global_shape.size()});
   for (const std::uint64_t extent : whole.global_shape) stream.add(extent);
   if (whole.slices > 1) stream.add((std::uint64_t{whole.slice} << 32) | whole.slices);
   add_text(stream, std::string(name_of(whole.dtype)));
-  ShardSpec part = whole;
-  for (std::uint64_t first = 0; first < whole.block_count; first += blocks_at_once) {
-    part.first_block = first;
-    part.block_count = std::min(blocks_at_once, whole.block_count - first);
-    buffer.resize(part.byte_count());
-    const Checkpoint::Wanted wanted{.spec = part, .target = buffer};
-    HF_TRY_VOID(checkpoint.read({&wanted, 1}));
-    stream.add(std::span<const std::byte>(buffer));
-  }
-  return {};
 }
+
+// Adds tensors to a digest in their order. Each read plans for all pieces of the checkpoint, so it takes as
+// many tensors as there is room for.
+class TensorStream {
+ public:
+  TensorStream(Checkpoint& checkpoint, DigestStream& stream) : checkpoint_(&checkpoint), stream_(&stream) {}
+
+  Result<void> add(const ShardSpec& whole) {
+    ShardSpec part = whole;
+    do {  // also of a tensor without elements, which has a description
+      if (blocks_ == blocks_at_once) HF_TRY_VOID(flush());
+      part.block_count = std::min(blocks_at_once - blocks_, whole.block_count - part.first_block);
+      parts_.push_back(part);
+      blocks_ += part.block_count;
+      part.first_block += part.block_count;
+    } while (part.first_block < whole.block_count);
+    return {};
+  }
+  Result<void> flush() {
+    std::uint64_t bytes = 0;
+    for (const ShardSpec& part : parts_) bytes += part.byte_count();
+    buffer_.resize(bytes);
+    std::vector<Checkpoint::Wanted> wanted;
+    std::span<std::byte> rest = buffer_;
+    for (const ShardSpec& part : parts_) {
+      wanted.push_back({.spec = part, .target = rest.first(part.byte_count())});
+      rest = rest.subspan(part.byte_count());
+    }
+    HF_TRY_VOID(checkpoint_->read(wanted));
+    for (const Checkpoint::Wanted& each : wanted) {
+      if (each.spec.first_block == 0) add_description(each.spec, *stream_);
+      stream_->add(std::span<const std::byte>(each.target));
+    }
+    parts_.clear();
+    blocks_ = 0;
+    return {};
+  }
+
+ private:
+  Checkpoint* checkpoint_;
+  DigestStream* stream_;
+  std::vector<ShardSpec> parts_;  // to be read
+  std::uint64_t blocks_ = 0;      // of them
+  std::vector<std::byte> buffer_;
+};
 
 // Whole tensors of one kind, or their slices, by name.
 std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors_of_kind(
@@ -55,11 +90,12 @@ std::map<std::pair<std::string, std::uint32_t>, ShardSpec> tensors_of_kind(
 Result<Digest> digest_kinds(Checkpoint& checkpoint, const std::vector<std::string>& kinds) {
   const std::vector<ShardSpec> pieces = checkpoint.pieces();
   DigestStream stream;
-  std::vector<std::byte> buffer;
+  TensorStream values(checkpoint, stream);
   for (const std::string& kind : kinds) {
     const auto tensors = tensors_of_kind(pieces, kind);
     stream.add(std::uint64_t{tensors.size()});
-    for (const auto& [name, whole] : tensors) HF_TRY_VOID(add_tensor(checkpoint, whole, stream, buffer));
+    for (const auto& [name, whole] : tensors) HF_TRY_VOID(values.add(whole));
+    HF_TRY_VOID(values.flush());
   }
   return stream.finish();
 }

@@ -87,6 +87,25 @@ TEST_F(StateDigestTest, DoesNotDependOnTheLayout) {
   }
 }
 
+// Tensors that are read in several parts, with short ones before and behind them: what programs before this
+// one said.
+TEST_F(StateDigestTest, LongTensorsHaveTheDigestThatTheyAlwaysHad) {
+  CheckpointContent content = this->content();
+  std::string text = model_text;
+  text.replace(text.find("256"), 3, "70000");
+  content.config = resolved_config(text);
+  content.fill = [](const ShardSpec& piece, std::span<float> values) {
+    const std::uint64_t start = piece.first_element() + piece.tensor.size() + piece.kind.back();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((start + i) % 1009);
+  };
+  for (const int ranks : {1, 2}) {
+    content.ranks = ranks;
+    const std::vector<std::string> lines = lines_of(fmt::format("ranks-{}", ranks), content);
+    EXPECT_EQ(lines[1], "weights 59794c2db337cc7e2efa8b6c2d30c384");
+    EXPECT_EQ(lines[2], "optimizer a4de74bbdf94fb0866b418197063803e");
+  }
+}
+
 TEST_F(StateDigestTest, OneBitOfAWeightChangesOneLine) {
   CheckpointContent flipped = content();
   flipped.ranks = 2;
