@@ -40,7 +40,7 @@ SANITIZED = bool(os.environ.get("HOLDFAST_TEST_SANITIZED"))  # the program compu
 STEPS = 50
 LANES = 4
 WIDTH = 64
-SEQUENCE_LENGTH = 16 if SANITIZED else 64
+SEQUENCE_LENGTH = 16 if SANITIZED else 32
 MICROBATCH_SIZE = 1 if SANITIZED else 2
 HANG_S = 240 if SANITIZED else 60  # no start of such a run takes this long
 # About 130,000 parameters: small enough for hundreds of runs, large enough for several blocks in every tensor kind.

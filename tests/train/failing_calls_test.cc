@@ -1,6 +1,7 @@
-// Every call that saves while training goes on (async_saver.h) is made for, one after another: checkpoints
-// and RAM snapshots of a run of four steps, published and retained. Whatever fails, the bits are those of the
-// run that nothing disturbs, what was told as saved is there and whole, and what could not be saved was told.
+// Makes each call fail that a save beside training (async_saver.h) consists of, one after another:
+// checkpoints and RAM snapshots of a run of four steps, published and retained. Whatever fails, the bits are
+// those of the run that nothing disturbs, what was told as saved is there and whole, and what could not be
+// saved was told.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 
@@ -114,10 +115,17 @@ Ended train(const Config& config, Env& env, const std::string& run_id) {
   return ended;
 }
 
-class FailingCalls : public testing::TestWithParam<const char*> {
+// Says how saves are written, and which of many calls are made to fail: every such one.
+struct Trials {
+  const char* name;
+  const char* io;
+  std::uint64_t every;
+};
+
+class FailingCalls : public testing::TestWithParam<Trials> {
  protected:
   void SetUp() override {
-    Config config = tiny_config(GetParam());
+    Config config = tiny_config(GetParam().io);
     if (const Result<std::string> io = check_checkpoint_io(posix_env(), config.checkpoint); !io.ok())
       GTEST_SKIP() << io.error().message;
     config.checkpoint.keep = steps;
@@ -156,13 +164,15 @@ class FailingCalls : public testing::TestWithParam<const char*> {
     EXPECT_TRUE(ended.leftovers.empty()) << ended.leftovers.front();
   }
 
-  // check(ended, env) with the first call that the faults are about failing, the second, and so on until
-  // there are no more, by one of `in_turn` after another; how many calls there were.
+  // Trains where call 1 of those that the faults are about fails, then where call 1 + every does, and so on
+  // until there are no more, by one of `in_turn` after another, and calls check(ended, env) each time.
+  // Returns the number of the last call that failed.
   template <typename Check>
-  std::uint64_t at_every_call(const Config& config, const std::vector<InjectedFault>& in_turn,
-                              const Check& check) {
-    for (std::uint64_t at = 1;; ++at) {
-      InjectedFault fault = in_turn[at % in_turn.size()];
+  std::uint64_t at_calls(const Config& config, const std::vector<InjectedFault>& in_turn, const Check& check,
+                         std::uint64_t every) {
+    std::size_t trial = 0;
+    for (std::uint64_t at = 1, last = 0;; last = at, at += every) {
+      InjectedFault fault = in_turn[trial++ % in_turn.size()];
       fault.at = at;
       FaultyEnv env(posix_env());
       env.inject(fault);
@@ -170,7 +180,7 @@ class FailingCalls : public testing::TestWithParam<const char*> {
       const std::vector<FaultyEnv::FailedCall> calls = env.failed_calls();
       if (calls.empty()) {
         expect_done(ended);
-        return at - 1;
+        return last;
       }
       SCOPED_TRACE(fmt::format("call {}, operation {} on {}, errno {}; printed:\n{}", at,
                                static_cast<int>(calls.front().operation), calls.front().path, fault.reason,
@@ -179,6 +189,16 @@ class FailingCalls : public testing::TestWithParam<const char*> {
       check(ended, env);
       if (HasFailure()) return at;
     }
+  }
+  // For tests with few calls, all of which fail, and for those of which the trials choose.
+  template <typename Check>
+  std::uint64_t at_each_call(const std::vector<InjectedFault>& in_turn, const Check& check) {
+    return at_calls(tiny_config(GetParam().io), in_turn, check, /*every=*/1);
+  }
+  template <typename Check>
+  std::uint64_t at_many_calls(const Config& config, const std::vector<InjectedFault>& in_turn,
+                              const Check& check) {
+    return at_calls(config, in_turn, check, GetParam().every);
   }
   void expect_one_failing_call_is_told(const std::vector<InjectedFault>& in_turn);
 
@@ -218,7 +238,7 @@ void FailingCalls::expect_one_failing_call_is_told(const std::vector<InjectedFau
     EXPECT_THAT(ended.printed,
                 testing::HasSubstr(of_retention ? "an old checkpoint stays: " : "could not be saved: "));
   };
-  EXPECT_GT(at_every_call(tiny_config(GetParam()), in_turn, check), calls_min);
+  EXPECT_GT(at_many_calls(tiny_config(GetParam().io), in_turn, check), calls_min);
 }
 
 TEST_P(FailingCalls, OneOfASaveIsToldAndTrainingGoesOn) {
@@ -232,7 +252,7 @@ TEST_P(FailingCalls, DISABLED_LongOneOfASaveWithEveryError) {
 TEST_P(FailingCalls, InterruptedAndShortOnesOfASaveAreRetried) {
   for (const Operation operation : {Operation::write, Operation::read, Operation::sync}) {
     for (const bool only_short : {false, true}) {
-      const std::uint64_t calls = at_every_call(tiny_config(GetParam()),
+      const std::uint64_t calls = at_many_calls(tiny_config(GetParam().io),
                                                 {InjectedFault{.operation = operation,
                                                                .path_contains = second_save,
                                                                .only_short = only_short,
@@ -252,13 +272,13 @@ TEST_P(FailingCalls, InterruptedAndShortOnesOfASaveAreRetried) {
 // over.
 TEST_P(FailingCalls, AFileWhoseSyncFailedOnceIsNotCountedOn) {
   for (const Operation operation : {Operation::sync, Operation::sync_directory}) {
-    const std::uint64_t calls = at_every_call(
-        tiny_config(GetParam()), {InjectedFault{.operation = operation, .path_contains = second_save}},
-        [&](const Ended& ended, const FaultyEnv&) {
-          expect_done(ended);
-          EXPECT_TRUE(ended.failed.contains(2));
-          EXPECT_FALSE(ended.saved.contains(2));
-        });
+    const std::uint64_t calls =
+        at_each_call({InjectedFault{.operation = operation, .path_contains = second_save}},
+                     [&](const Ended& ended, const FaultyEnv&) {
+                       expect_done(ended);
+                       EXPECT_TRUE(ended.failed.contains(2));
+                       EXPECT_FALSE(ended.saved.contains(2));
+                     });
     EXPECT_GE(calls, 2U);
     if (HasFailure()) return;
   }
@@ -266,8 +286,8 @@ TEST_P(FailingCalls, AFileWhoseSyncFailedOnceIsNotCountedOn) {
 
 // Nothing of the second save works any more, from every one of its calls on.
 TEST_P(FailingCalls, AllThatFollowOfASave) {
-  const std::uint64_t calls = at_every_call(
-      tiny_config(GetParam()),
+  const std::uint64_t calls = at_many_calls(
+      tiny_config(GetParam().io),
       {InjectedFault{.path_contains = second_save, .for_ever = true, .reason = ENOSPC}},
       [&](const Ended& ended, const FaultyEnv&) {
         expect_told(ended);
@@ -279,10 +299,10 @@ TEST_P(FailingCalls, AllThatFollowOfASave) {
 // The disk fails for good, from every call on: the run ends with a sentence, at its end, and what was saved
 // before is there.
 TEST_P(FailingCalls, AllThatFollowOnTheDisk) {
-  Config config = tiny_config(GetParam());
+  Config config = tiny_config(GetParam().io);
   config.checkpoint.keep = steps;
   const std::uint64_t calls =
-      at_every_call(config, {InjectedFault{.path_contains = "/.pending", .for_ever = true, .reason = EIO}},
+      at_many_calls(config, {InjectedFault{.path_contains = "/.pending", .for_ever = true, .reason = EIO}},
                     [&](const Ended& ended, const FaultyEnv&) {
                       for (const auto& [step, times] : ended.saved)
                         EXPECT_TRUE(ended.digests.contains(step)) << "step " << step;
@@ -295,13 +315,13 @@ TEST_P(FailingCalls, AllThatFollowOnTheDisk) {
 // Of the log: each waits for the next one that can be written.
 TEST_P(FailingCalls, ThoseOfTheLogCostNoEvent) {
   for (const int reason : {ENOSPC, EIO}) {
-    const std::uint64_t calls = at_every_call(
-        tiny_config(GetParam()), {InjectedFault{.path_contains = "/events.jsonl", .reason = reason}},
-        [&](const Ended& ended, const FaultyEnv&) {
-          expect_done(ended);
-          EXPECT_TRUE(ended.failed.empty());
-          EXPECT_EQ(ended.saved.size(), static_cast<std::size_t>(steps));
-        });
+    const std::uint64_t calls =
+        at_each_call({InjectedFault{.path_contains = "/events.jsonl", .reason = reason}},
+                     [&](const Ended& ended, const FaultyEnv&) {
+                       expect_done(ended);
+                       EXPECT_TRUE(ended.failed.empty());
+                       EXPECT_EQ(ended.saved.size(), static_cast<std::size_t>(steps));
+                     });
     EXPECT_GE(calls, 2U * steps) << "a step and its save";
     if (HasFailure()) return;
   }
@@ -310,13 +330,13 @@ TEST_P(FailingCalls, ThoseOfTheLogCostNoEvent) {
 // RAM snapshots are a comfort: without shared memory, or with too little of it for the third slot, a run has
 // its checkpoints and its bits.
 TEST_P(FailingCalls, ThoseOfSharedMemoryAreToldAndTrainingGoesOn) {
-  Config config = tiny_config(GetParam());
+  Config config = tiny_config(GetParam().io);
   config.checkpoint.every_steps = 2;
   config.checkpoint.ram_every_steps = 1;
   const std::string names = fmt::format("holdfast-{}", to_hex(digest_of(run_id_)));
   for (const bool for_ever : {false, true}) {
     for (const int reason : {ENOSPC, EIO}) {
-      const std::uint64_t calls = at_every_call(
+      const std::uint64_t calls = at_many_calls(
           config, {InjectedFault{.path_contains = names, .for_ever = for_ever, .reason = reason}},
           [&](const Ended& ended, const FaultyEnv& env) {
             expect_done(ended);
@@ -334,8 +354,10 @@ TEST_P(FailingCalls, ThoseOfSharedMemoryAreToldAndTrainingGoesOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Io, FailingCalls, testing::Values("io_uring", "threads"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Io, FailingCalls,
+                         testing::Values(Trials{"io_uring", "io_uring", 1}, Trials{"threads", "threads", 1},
+                                         Trials{"some_of_threads", "threads", 3}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace holdfast
