@@ -13,19 +13,19 @@ SmallDisk::~SmallDisk() {
   if (mounted_) static_cast<void>(mounts_->unmount(directory_).ok());  // it goes with the process at last
 }
 
-// The run writes meanwhile, so what is free now may be less a moment later.
+// The run writes meanwhile, so what is free now may be less a moment later: of what does not fit, half is
+// tried.
 Result<void> SmallDisk::fill() {
-  constexpr int tries = 5;
+  constexpr std::uint64_t page_bytes = 4096;
+  HF_TRY_VOID(empty());
+  HF_TRY(std::uint64_t part, env_->free_bytes(directory_));
+  HF_TRY(const std::unique_ptr<File> file, env_->open(filler(), OpenMode::create));
+  std::uint64_t held = 0;
   Result<void> filled;
-  for (int i = 0; i < tries; ++i) {
-    HF_TRY_VOID(empty());
-    HF_TRY(const std::uint64_t free, env_->free_bytes(directory_));
-    if (free == 0) return {};
-    HF_TRY(const std::unique_ptr<File> file, env_->open(filler(), OpenMode::create));
-    filled = file->allocate(free);
-    if (filled.ok()) break;
+  for (; part >= page_bytes; part = part / 2 / page_bytes * page_bytes) {
+    while ((filled = file->allocate(held + part)).ok()) held += part;
   }
-  return filled;
+  return held > 0 ? Result<void>() : filled;
 }
 
 Result<void> SmallDisk::empty() {

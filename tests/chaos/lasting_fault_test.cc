@@ -10,6 +10,7 @@
 #include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/fifo.h"
 #include "runtime/core/mounts.h"
+#include "tests/support/forwarding_env.h"
 #include "tests/support/skip.h"
 
 namespace holdfast {
@@ -134,6 +135,55 @@ class NoMounts final : public Mounts {
   }
   std::vector<std::string> calls;
 };
+
+// A disk of ten pages of which a run takes two and a half between the question what is free and the answer's
+// use.
+class DiskInUse final : public ForwardingEnv {
+ public:
+  static constexpr std::uint64_t page_bytes = 4096, free_pages = 10, left_bytes = 15 * page_bytes / 2;
+  using ForwardingEnv::ForwardingEnv;
+
+  Result<std::uint64_t> free_bytes(const std::string&) override { return free_pages * page_bytes; }
+  Result<std::unique_ptr<File>> open(const std::string& path, OpenMode) override {
+    return std::unique_ptr<File>(new Filler(path, held_bytes));
+  }
+
+  std::uint64_t held_bytes = 0;
+
+ private:
+  class Filler final : public File {
+   public:
+    Filler(std::string path, std::uint64_t& held_bytes) : path_(std::move(path)), held_bytes_(&held_bytes) {}
+    Result<void> allocate(std::uint64_t bytes) override {
+      if (bytes > left_bytes) return fail(ExitCode::checkpoint, "the disk is full");
+      *held_bytes_ = bytes;
+      return {};
+    }
+    Result<void> read_at(std::uint64_t, std::span<std::byte>) override { return {}; }
+    Result<void> write_at(std::uint64_t, std::span<const std::byte>) override { return {}; }
+    Result<void> truncate(std::uint64_t) override { return {}; }
+    Result<void> sync() override { return {}; }
+    Result<std::uint64_t> size() override { return *held_bytes_; }
+    void will_need(std::uint64_t, std::uint64_t) override {}
+    void drop_cached() override {}
+    std::string buffered_reason() const override { return ""; }
+    const std::string& path() const override { return path_; }
+
+   private:
+    std::string path_;
+    std::uint64_t* held_bytes_;
+  };
+};
+
+TEST_F(LastingFaultTest, ASmallDiskIsFilledWhileTheRunWrites) {
+  NoMounts mounts;
+  DiskInUse env(env_);
+  Result<std::unique_ptr<SmallDisk>> disk = SmallDisk::mount(env, mounts, folder_ + "/run", 1 << 20);
+  ASSERT_TRUE(disk.ok()) << disk.error().message;
+  const Result<void> filled = (*disk)->fill();
+  EXPECT_TRUE(filled.ok()) << filled.error().message;
+  EXPECT_EQ(env.held_bytes, 7 * DiskInUse::page_bytes) << "all whole pages";
+}
 
 TEST_F(LastingFaultTest, WhatIsOnASmallDiskCanBeKept) {
   NoMounts mounts;
