@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <string>
@@ -131,14 +132,21 @@ class CrashLog {
     const std::uint64_t end = change.offset + bytes.size();
     if (kept.size && content.size() < end) content.resize(end);
     const RandomStream lot(kept.seed, 13);
+    constexpr std::uint64_t garbage_bytes = sizeof(std::uint64_t);  // of one number
     for (std::uint64_t begin = change.offset; begin < end;) {
       const std::uint64_t sector = begin / kept.sector_bytes;
       const std::uint64_t stop = std::min({end, (sector + 1) * kept.sector_bytes, content.size()});
       if (begin >= stop) return;  // beyond the end of a file that has not grown
       const bool is_there = kept.all || lot.uniform(sector) < kept.share;
-      for (std::uint64_t i = begin; i < stop; ++i) {
-        if (is_there) content[i] = bytes[i - change.offset];
-        if (!is_there && kept.lost == Kept::Lost::garbage) content[i] = static_cast<std::byte>(lot.bits(i));
+      if (is_there)
+        std::ranges::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(begin - change.offset),
+                            static_cast<std::ptrdiff_t>(stop - begin),
+                            content.begin() + static_cast<std::ptrdiff_t>(begin));
+      if (!is_there && kept.lost == Kept::Lost::garbage) {
+        for (std::uint64_t i = begin; i < stop; i += garbage_bytes) {
+          const std::uint64_t garbage = lot.bits(i);
+          std::memcpy(&content[i], &garbage, std::min(garbage_bytes, stop - i));
+        }
       }
       begin = stop;
     }

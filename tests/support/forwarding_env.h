@@ -41,7 +41,7 @@ class ForwardingEnv : public Env {
   Result<std::string> read_text(const std::string& path) override { return inner_->read_text(path); }
   // Made of the derived class's own operations, so that it sees each of the steps.
   Result<void> replace_text(const std::string& path, const std::string& text) override {
-    const std::string temporary = fmt::format("{}.tmp.{:016x}", path, inner_->random_u64());
+    const std::string temporary = fmt::format("{}.tmp.{:016x}", path, random_u64());
     {
       HF_TRY(const std::unique_ptr<File> file, open(temporary, OpenMode::create));
       HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));

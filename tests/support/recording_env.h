@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -62,6 +63,9 @@ class RecordingEnv final : public ForwardingEnv {
 
   const std::vector<RecordedOperation>& log() const { return log_; }
   void mark(std::uint64_t number) { add({.kind = Kind::mark, .size = number}); }
+
+  // Counts, so that a recording has the same names in every process.
+  std::uint64_t random_u64() override { return ++numbers_given_; }
 
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
     HF_TRY(std::unique_ptr<File> file, inner().open(path, mode));
@@ -187,6 +191,7 @@ class RecordingEnv final : public ForwardingEnv {
 
   std::mutex mutex_;
   std::vector<RecordedOperation> log_;
+  std::atomic<std::uint64_t> numbers_given_ = 0;
   std::size_t files_ = 0;
 };
 
