@@ -230,7 +230,7 @@ class ChaosTest(unittest.TestCase):
         """No key about saving, recovery or the watchdog. What a rank's death costs is some steps, not the run."""
         config = self.scene.directory / "plain.toml"
         config.write_text('run.directory = "unset"\nmodel.layers = 2\nmodel.heads = 4\nmodel.width = 64\ntraining.steps = 120\n'
-                          f'data.sources = [{{ path = "{self.scene.text}", format = "text" }}]\ntraining.sequence_length = 64\n')
+                          f'data.sources = [{{ path = "{self.scene.text}", format = "text" }}]\ntraining.sequence_length = 32\n')
         output = self.chaos("--as-configured", "--faults=kill", "--faults-max=2", "--seeds=1..2", "--layouts=3x1x1", "--keep", config=config)
         self.assertIn("2 of 2 runs ended with the right bits", output)
         self.expect_launches(self.result())
@@ -257,8 +257,8 @@ class ChaosTest(unittest.TestCase):
     def test_at_real_size(self):
         """What the configs say is saved, and no more."""
         if not PRESET:
-            output = self.chaos("--as-configured", "--kills-only", "--runs=1", "--layouts=3x1x1", "--training.steps=10", self.on_text(),
-                                config=CONFIGS / "llama-15m.toml")
+            output = self.chaos("--as-configured", "--kills-only", "--runs=1", "--layouts=3x1x1", "--training.steps=10",
+                                "--training.sequence_length=16", self.on_text(), config=CONFIGS / "llama-15m.toml")
             self.assertIn("1 of 1 runs ended with the right bits", output)
             self.assertGreaterEqual(self.result()["kills"], 2, output)
             self.expect_launches(self.result())

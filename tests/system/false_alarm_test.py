@@ -129,7 +129,7 @@ class FalseAlarmTest(unittest.TestCase):
                 steps = min(PRESET_RUN_STEPS, PRESET_STEPS - part)
                 self.torment(PRESET_RANKS, steps, PRESET_KILLS * steps // PRESET_STEPS, FROM + part, [f'preset = "{PRESET}"'])
         else:
-            self.torment(RANKS, 2000, 4, FROM, ["layers = 2", "heads = 4", "width = 64"])
+            self.torment(RANKS, 800, 4, FROM, ["layers = 2", "heads = 4", "width = 64"])
 
     def torment(self, ranks, steps, kills, seed, model):
         chance = random.Random(seed)

@@ -254,7 +254,7 @@ class MpirunTest(unittest.TestCase):
 
     def test_second_start_on_a_run_directory(self):
         run = self.run_of_test(ENDLESS)
-        first = run.start(2)
+        first = run.start(2, faults=harness.slow_steps(4, count=200))  # the processors are for others while it is waited for
         self.assertTrue(first.wait_for_step(3), first.tail())
         for ranks, second in [(ranks, run.start(ranks)) for ranks in (1, 2)]:  # both at once: they wait
             with self.subTest(ranks=ranks):

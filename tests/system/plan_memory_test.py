@@ -88,34 +88,39 @@ class PlanMemoryTest(unittest.TestCase):
         return run.start_command(group.command(words) if group else words)
 
     def test_a_run_in_exactly_that(self):
-        """The run fits with the saves that the config makes by itself, and with snapshots and checkpoints beside many steps."""
-        for name, saving in {"default": [], "often": ["--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=4"]}.items():
-            with self.subTest(name):
-                words = [*self.words, *saving]
-                limit_bytes, plan = self.planned_bytes(words)
-                group = MemoryGroup(name, limit_bytes)
-                self.addCleanup(group.close)
-                run = self.scene.run(name, words)
-                start = self.start(run, group)
-                most, killed = 0, False
-                while start.alive():
-                    most = max(most, group.held_bytes())
-                    if not killed and run.last_step() >= 5:
-                        harness.kill(start.rank_pid(1), signal.SIGKILL)
-                        killed = True
-                    time.sleep(0.02)
-                printed = start.expect_exit(0)
-                print(f"\n{name}: at most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned, {RANKS} x "
-                      f"({plan['memory_bytes'] / 2**20:.0f} + {plan['process_bytes'] / 2**20:.0f})", file=sys.stderr, flush=True)
-                self.assertTrue(killed)
-                self.assertEqual(group.kills(), 0, printed)
-                self.assertNotIn("no RAM snapshots", printed)
-                recovery, = [event for event in run.events("recovery") if event.get("reason") != "growth"][:1]
-                self.assertEqual(recovery["resumed_from"], "ram", printed)
-                self.assertLessEqual(most, limit_bytes)
-                self.assertGreater(most, 0.7 * limit_bytes, "the plan says far too much")
-                self.assertEqual(run.digest(), self.reference(), printed)
-                harness.expect_no_snapshots(run)
+        """The run fits with the saves that the config makes by itself."""
+        self.train_in_exactly_that("default", self.words)
+
+    @harness.full
+    def test_a_run_that_saves_often_in_exactly_that(self):
+        """So does one with snapshots and checkpoints beside many steps."""
+        self.train_in_exactly_that("often", [*self.words, "--checkpoint.ram_every_steps=1", "--checkpoint.every_steps=4"])
+
+    def train_in_exactly_that(self, name, words):
+        limit_bytes, plan = self.planned_bytes(words)
+        group = MemoryGroup(name, limit_bytes)
+        self.addCleanup(group.close)
+        run = self.scene.run(name, words)
+        start = self.start(run, group)
+        most, killed = 0, False
+        while start.alive():
+            most = max(most, group.held_bytes())
+            if not killed and run.last_step() >= 5:
+                harness.kill(start.rank_pid(1), signal.SIGKILL)
+                killed = True
+            time.sleep(0.02)
+        printed = start.expect_exit(0)
+        print(f"\n{name}: at most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned, {RANKS} x "
+              f"({plan['memory_bytes'] / 2**20:.0f} + {plan['process_bytes'] / 2**20:.0f})", file=sys.stderr, flush=True)
+        self.assertTrue(killed)
+        self.assertEqual(group.kills(), 0, printed)
+        self.assertNotIn("no RAM snapshots", printed)
+        recovery, = [event for event in run.events("recovery") if event.get("reason") != "growth"][:1]
+        self.assertEqual(recovery["resumed_from"], "ram", printed)
+        self.assertLessEqual(most, limit_bytes)
+        self.assertGreater(most, 0.7 * limit_bytes, "the plan says far too much")
+        self.assertEqual(run.digest(), self.reference(), printed)
+        harness.expect_no_snapshots(run)
 
     @harness.full
     def test_half_of_the_ranks_are_lost_and_made_up_for(self):
