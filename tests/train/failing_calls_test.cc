@@ -120,6 +120,8 @@ struct Trials {
   const char* name;
   const char* io;
   std::uint64_t every;
+
+  friend std::ostream& operator<<(std::ostream& out, const Trials& trials) { return out << trials.name; }
 };
 
 class FailingCalls : public testing::TestWithParam<Trials> {
