@@ -87,6 +87,17 @@ class PlanMemoryTest(unittest.TestCase):
         words = self.launch_words(run, RANKS)
         return run.start_command(group.command(words) if group else words)
 
+    def kill_and_sample(self, start, run, group, step):
+        """Kills rank 1 behind the step. Returns how much the group held at most until the run ended, and whether there was a kill."""
+        most, killed = 0, False
+        while start.alive():
+            most = max(most, group.held_bytes())
+            if not killed and run.last_step() >= step:
+                harness.kill(start.rank_pid(1), signal.SIGKILL)
+                killed = True
+            time.sleep(0.005)
+        return most, killed
+
     def test_a_run_in_exactly_that(self):
         """The run fits with the saves that the config makes by itself."""
         self.train_in_exactly_that("default", self.words)
@@ -102,13 +113,7 @@ class PlanMemoryTest(unittest.TestCase):
         self.addCleanup(group.close)
         run = self.scene.run(name, words)
         start = self.start(run, group)
-        most, killed = 0, False
-        while start.alive():
-            most = max(most, group.held_bytes())
-            if not killed and run.last_step() >= 5:
-                harness.kill(start.rank_pid(1), signal.SIGKILL)
-                killed = True
-            time.sleep(0.02)
+        most, killed = self.kill_and_sample(start, run, group, step=5)
         printed = start.expect_exit(0)
         print(f"\n{name}: at most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned, {RANKS} x "
               f"({plan['memory_bytes'] / 2**20:.0f} + {plan['process_bytes'] / 2**20:.0f})", file=sys.stderr, flush=True)
@@ -131,13 +136,8 @@ class PlanMemoryTest(unittest.TestCase):
         self.addCleanup(group.close)
         run = self.scene.run("half", words)
         start = run.start_command(group.command(self.launch_words(run, 2)), faults=harness.slow_steps(3, count=STEPS, milliseconds=300))
-        most, killed = 0, False
-        while start.alive():
-            most = max(most, group.held_bytes())
-            if not killed and run.last_step() >= 4:
-                harness.kill(start.rank_pid(1), signal.SIGKILL)
-                killed = True
-            time.sleep(0.005)
+        most, killed = self.kill_and_sample(start, run, group, step=4)
+        self.assertTrue(killed)
         printed = start.expect_exit(0)
         print(f"\nat most {most / 2**20:.0f} MiB held of {limit_bytes / 2**20:.0f} planned", file=sys.stderr, flush=True)
         self.assertEqual(group.kills(), 0, printed)
