@@ -131,6 +131,10 @@ class FalseAlarmTest(unittest.TestCase):
         else:
             self.torment(RANKS, 800, 4, FROM, ["layers = 2", "heads = 4", "width = 64"])
 
+    @harness.full
+    def test_nobody_but_the_killed_in_more_steps(self):
+        self.torment(RANKS, 2000, 4, FROM + 1, ["layers = 2", "heads = 4", "width = 64"])
+
     def torment(self, ranks, steps, kills, seed, model):
         chance = random.Random(seed)
         run = self.scene.run(f"killed-{seed}", ["--threads=1", f"--training.steps={steps}", "--elastic.grow_after=1s"])

@@ -115,7 +115,7 @@ Ended train(const Config& config, Env& env, const std::string& run_id) {
   return ended;
 }
 
-// Says how saves are written, and which of many calls are made to fail: every such one.
+// How saves are written, and that one in `every` calls is made to fail where there are many.
 struct Trials {
   const char* name;
   const char* io;
@@ -192,11 +192,12 @@ class FailingCalls : public testing::TestWithParam<Trials> {
       if (HasFailure()) return at;
     }
   }
-  // For tests with few calls, all of which fail, and for those of which the trials choose.
+  // Makes each call fail, where they are few.
   template <typename Check>
   std::uint64_t at_each_call(const std::vector<InjectedFault>& in_turn, const Check& check) {
     return at_calls(tiny_config(GetParam().io), in_turn, check, /*every=*/1);
   }
+  // Makes as many of them fail as the test's parameter says.
   template <typename Check>
   std::uint64_t at_many_calls(const Config& config, const std::vector<InjectedFault>& in_turn,
                               const Check& check) {
