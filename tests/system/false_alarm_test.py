@@ -13,6 +13,7 @@ killed is made up for when a save has got there.
 import contextlib
 import os
 import random
+import re
 import signal
 import time
 import unittest
@@ -27,6 +28,7 @@ RUN_LIMIT_S = 900
 MOST_RANKS = 8
 RANKS = max(2, min(MOST_RANKS, 2 * os.cpu_count()))
 FLOOR_MS = 2000
+DEFAULT_FLOOR_S = 5  # watchdog.floor where no config gives it
 SAVE_EVERY = 500
 # A step takes some milliseconds, so after five of them the floor is the deadline of every later one.
 OPTIONS = ["--model.layers=1", "--model.heads=1", "--model.kv_heads=1", "--model.width=16", "--training.sequence_length=8",
@@ -135,12 +137,36 @@ class FalseAlarmTest(unittest.TestCase):
     def test_nobody_but_the_killed_in_more_steps(self):
         self.torment(RANKS, 2000, 4, FROM + 1, ["layers = 2", "heads = 4", "width = 64"])
 
+    @harness.full
+    def test_who_hangs_is_found(self):
+        """With the same limits: a rank that is stopped, and one that computes for ever."""
+        run = self.scene.run("hangs", ["--threads=1", "--training.steps=200", "--elastic.grow=off"])
+        config = self.default_config(RANKS, ["layers = 2", "heads = 4", "width = 64"])
+        words = harness.command("ft", RANKS) + run.train_arguments(config=config)
+        with limited(self.scene.directory) as (members, said):
+            members()
+            start = run.start_command(words, faults="step.begin@60:1=stop,step.before_backward@120:2=spin")
+            self.assertTrue(start.wait_for_step(1, RUN_LIMIT_S), start.tail())
+            members()
+            output = start.expect_exit(0, RUN_LIMIT_S)
+        faults = run.events("fault")
+        self.assertEqual([re.findall(r"^rank (\d) \(host \S+\) hangs: ", fault["reason"]) for fault in faults], [["1"], ["2"]], output)
+        ends_us = [0, *(event["time_us"] for event in run.events("step"))]
+        late_s = [(fault["time_us"] - max(end for end in ends_us if end < fault["time_us"])) / 1e6 for fault in faults]
+        self.assertLess(max(late_s), 2 * DEFAULT_FLOOR_S, output)
+        self.assertEqual(run.status()["state"], "finished", output)
+        print(f"\n{RANKS} ranks, {said}: noticed {', '.join(f'{late:.1f}' for late in late_s)} s after the step before", flush=True)
+        run.remove()
+
+    def default_config(self, ranks, model):
+        path = self.scene.config.with_name("default.toml")
+        path.write_text(DEFAULT.format(text=self.scene.text, lanes=ranks, sequence=PRESET_SEQUENCE, model="\n".join(model)))
+        return path
+
     def torment(self, ranks, steps, kills, seed, model):
         chance = random.Random(seed)
         run = self.scene.run(f"killed-{seed}", ["--threads=1", f"--training.steps={steps}", "--elastic.grow_after=1s"])
-        self.scene.config.with_name("default.toml").write_text(
-            DEFAULT.format(text=self.scene.text, lanes=ranks, sequence=PRESET_SEQUENCE, model="\n".join(model)))
-        words = harness.command("ft", ranks) + run.train_arguments(config=self.scene.config.with_name("default.toml"))
+        words = harness.command("ft", ranks) + run.train_arguments(config=self.default_config(ranks, model))
         with limited(self.scene.directory) as (members, said):
             members()
             start = run.start_command(words)
