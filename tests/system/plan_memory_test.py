@@ -135,7 +135,8 @@ class PlanMemoryTest(unittest.TestCase):
         group = MemoryGroup("half", limit_bytes)
         self.addCleanup(group.close)
         run = self.scene.run("half", words)
-        start = run.start_command(group.command(self.launch_words(run, 2)), faults=harness.slow_steps(3, count=STEPS, milliseconds=300))
+        slow = harness.slow_steps(3, count=STEPS, milliseconds=1500)  # a growth takes seconds on a busy machine
+        start = run.start_command(group.command(self.launch_words(run, 2)), faults=slow)
         most, killed = self.kill_and_sample(start, run, group, step=4)
         self.assertTrue(killed)
         printed = start.expect_exit(0)
