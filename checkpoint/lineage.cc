@@ -9,10 +9,10 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* magic_key = "holdfast_lineage";
+constexpr const char* lineage_key = "holdfast_lineage";
 constexpr std::uint64_t format_version = 1;
 
-Error damaged(const std::string& place, std::string_view what) {
+Error damaged_lineage(const std::string& place, std::string_view what) {
   return fail(
       ExitCode::checkpoint,
       "{} is damaged ({}): it says which checkpoints belong to the run and which to a future that was "
@@ -78,7 +78,7 @@ bool Lineage::discards(const ParentCheckpoint& state) const {
 }
 
 std::string encode_lineage(const Lineage& lineage) {
-  Json json{{magic_key, format_version}, {"run_id", lineage.run_id}, {"generations", Json::array()}};
+  Json json{{lineage_key, format_version}, {"run_id", lineage.run_id}, {"generations", Json::array()}};
   for (const Generation& each : lineage.generations) {
     json["generations"].push_back({{"generation", each.number},
                                    {"parent", to_json(each.parent)},
@@ -91,24 +91,24 @@ std::string encode_lineage(const Lineage& lineage) {
 
 Result<Lineage> decode_lineage(std::string_view text, const std::string& place) {
   const Json json = Json::parse_any(text);
-  if (!json.is_object()) return damaged(place, "it is no JSON object");
-  const auto version = json.find(magic_key);
-  if (version == json.end() || !version->is_number_unsigned()) return damaged(place, magic_key);
+  if (!json.is_object()) return damaged_lineage(place, "it is no JSON object");
+  const auto version = json.find(lineage_key);
+  if (version == json.end() || !version->is_number_unsigned()) return damaged_lineage(place, lineage_key);
   if (version->get<std::uint64_t>() != format_version)
-    return damaged(place, "this program reads version 1 of it");
+    return damaged_lineage(place, "this program reads version 1 of it");
   Lineage lineage;
-  if (!read_text(json, "run_id", lineage.run_id)) return damaged(place, "run_id");
+  if (!read_text(json, "run_id", lineage.run_id)) return damaged_lineage(place, "run_id");
   const auto generations = json.find("generations");
-  if (generations == json.end() || !generations->is_array()) return damaged(place, "generations");
+  if (generations == json.end() || !generations->is_array()) return damaged_lineage(place, "generations");
   for (const Json& each : *generations) {
     Generation generation;
     if (!each.is_object() || !read_generation(each, generation) || generation.number <= lineage.current())
-      return damaged(place, "generations");
+      return damaged_lineage(place, "generations");
     lineage.generations.push_back(std::move(generation));
   }
   if (const auto newest = json.find("newest_checkpoint"); newest != json.end()) {
     lineage.newest_checkpoint.emplace();
-    if (!read_state(*newest, *lineage.newest_checkpoint)) return damaged(place, "newest_checkpoint");
+    if (!read_state(*newest, *lineage.newest_checkpoint)) return damaged_lineage(place, "newest_checkpoint");
   }
   return lineage;
 }

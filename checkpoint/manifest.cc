@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view magic_key = "holdfast_manifest";
+constexpr std::string_view manifest_key = "holdfast_manifest";
 constexpr std::string_view checksum_word = "crc32c ";
 constexpr std::uint32_t slices_max = 1u << 16;  // what a shard file can tell
 constexpr DType all_dtypes[] = {DType::fp32, DType::bf16, DType::int32, DType::fp64};
@@ -129,13 +129,13 @@ Result<void> decode_parent_and_tensors(const Json& body, const std::string& plac
 
 // The body without its checksum line, or why it cannot be used.
 Result<std::string_view> checked_body(std::string_view text, const std::string& place) {
-  const std::string opening = fmt::format("{{\n \"{}\":", magic_key);
+  const std::string opening = fmt::format("{{\n \"{}\":", manifest_key);
   if (!text.starts_with(opening)) {
     return fail(
         ExitCode::checkpoint,
         "{} is not a Holdfast manifest (it does not start with the key \"{}\"); name a checkpoint directory "
         "or a run directory",
-        place, magic_key);
+        place, manifest_key);
   }
   if (text.size() > checksum_line_bytes) {
     const std::string_view body = text.substr(0, text.size() - checksum_line_bytes);
@@ -150,7 +150,7 @@ Result<std::string_view> checked_body(std::string_view text, const std::string& 
 
 std::string encode_manifest(const Manifest& manifest) {
   Json body;
-  body[std::string(magic_key)] = Manifest::format_version;
+  body[std::string(manifest_key)] = Manifest::format_version;
   body["run_id"] = manifest.run_id;
   body["generation"] = manifest.generation;
   body["step"] = manifest.step;
@@ -183,7 +183,7 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   }
   MemberReader members(body);
   std::uint32_t version = 0;
-  members.read(magic_key.data(), version);
+  members.read(manifest_key.data(), version);
   if (!members.problem().empty()) return bad_member(place, members.problem());
   if (version < 1 || version > Manifest::format_version) {
     return fail(

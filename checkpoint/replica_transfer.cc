@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<char, 8> hello_magic = {'H', 'F', 'R', 'E', 'P', 'L', 'I', 'C'};
 constexpr std::array<char, 8> answer_magic = {'H', 'F', 'A', 'N', 'S', 'W', 'E', 'R'};
 constexpr std::uint32_t protocol_version = 1;
-constexpr std::uint64_t page_bytes = SnapshotSlot::alignment_bytes;
+constexpr std::uint64_t first_page_bytes = SnapshotSlot::alignment_bytes;
 constexpr std::size_t part_bytes = 1 << 20;
 
 struct Hello {
@@ -49,13 +49,13 @@ struct Answer {
 static_assert(sizeof(Answer) == 16 && std::is_trivially_copyable_v<Answer>);
 
 template <typename Frame>
-std::uint32_t checksum_of(const Frame& frame) {
+std::uint32_t frame_checksum(const Frame& frame) {
   return crc32c(std::as_bytes(std::span(&frame, 1)).first(offsetof(Frame, crc32c)));
 }
 
 template <typename Frame>
 Result<void> send_frame(Connection& connection, Frame frame, std::int64_t timeout_ms) {
-  frame.crc32c = checksum_of(frame);
+  frame.crc32c = frame_checksum(frame);
   return connection.send(std::as_bytes(std::span(&frame, 1)), timeout_ms);
 }
 
@@ -64,7 +64,7 @@ Result<Frame> receive_frame(Connection& connection, const std::array<char, 8>& m
                             std::int64_t timeout_ms) {
   Frame frame;
   HF_TRY_VOID(connection.receive(std::as_writable_bytes(std::span(&frame, 1)), timeout_ms));
-  if (frame.magic == magic && frame.crc32c == checksum_of(frame)) return frame;
+  if (frame.magic == magic && frame.crc32c == frame_checksum(frame)) return frame;
   return fail(ExitCode::communication, "{} sent something else than a rank of this program would",
               connection.peer());
 }
@@ -150,11 +150,12 @@ Result<void> send_replica(Connection& connection, std::span<const std::byte> slo
   HF_FAULT_POINT(faults, "replica.before_send");
   HF_TRY_VOID(send_frame(connection, hello, limits.answer_timeout_ms));
   HF_TRY_VOID(expect(connection, Verdict::go_on, limits.answer_timeout_ms));
-  const std::span<const std::byte> body = slot.subspan(page_bytes, hello.sealed_bytes - page_bytes);
+  const std::span<const std::byte> body =
+      slot.subspan(first_page_bytes, hello.sealed_bytes - first_page_bytes);
   HF_TRY_VOID(by_parts(body, faults, "replica.mid_send", [&](std::span<const std::byte> part) {
     return connection.send(part, limits.part_timeout_ms);
   }));
-  HF_TRY_VOID(connection.send(slot.first(page_bytes), limits.part_timeout_ms));
+  HF_TRY_VOID(connection.send(slot.first(first_page_bytes), limits.part_timeout_ms));
   HF_TRY_VOID(expect(connection, Verdict::sealed, sealing_timeout_ms(hello.sealed_bytes, limits)));
   HF_FAULT_POINT(faults, "replica.after_send");
   return {};
@@ -190,7 +191,8 @@ Result<SnapshotStep> ReplicaKeeper::receive(Connection& connection, const Replic
     return !place.sealed.has_value() || age(*place.sealed) < age(step);
   });
   Place& place = place_for(confirmed);
-  const bool fits = hello.sealed_bytes > page_bytes && hello.sealed_bytes <= place.replica.capacity_bytes();
+  const bool fits =
+      hello.sealed_bytes > first_page_bytes && hello.sealed_bytes <= place.replica.capacity_bytes();
   const Verdict verdict = !known   ? Verdict::foreign
                           : !newer ? Verdict::stale
                           : !fits  ? Verdict::too_large
@@ -213,7 +215,7 @@ Result<void> ReplicaKeeper::fill(Place& place, Connection& connection, const Rep
   HF_TRY_VOID(by_parts(place.replica.body(), *faults_, "replica.mid_receive", [&](std::span<std::byte> part) {
     return connection.receive(part, limits.part_timeout_ms);
   }));
-  std::array<std::byte, page_bytes> first_page;
+  std::array<std::byte, first_page_bytes> first_page;
   HF_TRY_VOID(connection.receive(first_page, limits.part_timeout_ms));
   HF_FAULT_POINT(*faults_, "replica.before_seal");
   const Result<SnapshotIdentity> sealed = place.replica.seal(first_page, host_, name_);

@@ -41,7 +41,7 @@ std::uint64_t padded(std::uint64_t bytes) {
   return (bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
-std::uint32_t checksum_of(const SlotHeader& header) {
+std::uint32_t header_checksum(const SlotHeader& header) {
   return crc32c(std::as_bytes(std::span(&header, 1)).first(offsetof(SlotHeader, crc32c)));
 }
 
@@ -86,7 +86,7 @@ std::uint64_t data_bytes(std::span<const ShardSpec> pieces) {
   return bytes;
 }
 
-std::uint32_t checksum_of(const StatePiece& piece) {
+std::uint32_t piece_checksum(const StatePiece& piece) {
   std::uint32_t crc = 0;
   for (std::size_t chunk = 0; chunk < piece.chunk_crc32c.size(); ++chunk) {
     const std::uint64_t begin = chunk * shard_format::chunk_bytes;
@@ -137,7 +137,7 @@ Result<SlotHeader> read_header(std::span<const std::byte> first_page, std::span<
     return damaged(place, "it does not begin as one of this program's");
   if (header.sealed != sealed_mark)
     return fail(ExitCode::checkpoint, "the RAM snapshot {} was not finished; it is passed over", place);
-  if (header.crc32c != checksum_of(header)) return damaged(place, "its header has a wrong checksum");
+  if (header.crc32c != header_checksum(header)) return damaged(place, "its header has a wrong checksum");
   const bool inside = header.index_offset >= page_bytes && header.index_offset <= memory.size() &&
                       header.index_bytes <= memory.size() - header.index_offset;
   if (!inside) return damaged(place, "its index lies outside of it");
@@ -146,7 +146,7 @@ Result<SlotHeader> read_header(std::span<const std::byte> first_page, std::span<
 
 // Nobody takes the memory for sealed before the rest of it is as it should be.
 void write_header(std::span<std::byte> memory, SlotHeader header) {
-  header.crc32c = checksum_of(header);
+  header.crc32c = header_checksum(header);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(memory.data(), &header, sizeof(header));
 }
@@ -233,7 +233,7 @@ void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const
 
 void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest) {
   std::vector<std::uint32_t> piece_crc32c;
-  for (const StatePiece& piece : pieces_) piece_crc32c.push_back(checksum_of(piece));
+  for (const StatePiece& piece : pieces_) piece_crc32c.push_back(piece_checksum(piece));
   const std::string index = fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump(), specs_text_,
                                         Json(piece_crc32c).dump());
   HF_CHECK(index.size() <= memory_.size() - index_offset_, "a manifest is longer than was planned");

@@ -8,14 +8,14 @@ namespace holdfast {
 namespace {
 
 constexpr int questions = 16;
-constexpr const char* operation = "the comparison of clocks";
+constexpr const char* clock_operation = "the comparison of clocks";
 
 Result<void> pass(Communicator& communicator, const Waiter& waiter, std::int64_t& word, int peer,
                   bool sends) {
   const auto bytes = std::as_writable_bytes(std::span(&word, 1));
   HF_TRY(const Communicator::Request request, sends ? communicator.send(bytes, peer, tag_collective)
                                                     : communicator.receive(bytes, peer, tag_collective));
-  return waiter.wait(communicator, request, operation, peer);
+  return waiter.wait(communicator, request, clock_operation, peer);
 }
 
 Result<ClockOffset> ask(Communicator& communicator, const Waiter& waiter, int peer) {

@@ -2,10 +2,16 @@
 // it is polled.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/device.h"
 #include "parallel/communicator.h"
 
 namespace holdfast {
+
+// How long a thread that has messages to move waits for its device before it looks at them again: MPI moves
+// nothing unless it is polled, but every look takes the processor from a kernel.
+inline constexpr std::int64_t device_poll_us = 1000;
 
 // Waits until the device has run everything that was launched so far, and polls the communicator meanwhile,
 // at least every 10 ms. A death that is seen does not end the wait: what was launched runs to its

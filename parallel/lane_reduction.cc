@@ -6,13 +6,6 @@
 #include "parallel/lane_sum.h"
 
 namespace holdfast {
-namespace {
-
-// While the device computes: MPI moves nothing unless it is polled, but every look takes the processor from a
-// kernel.
-constexpr std::int64_t poll_interval_us = 1000;
-
-}  // namespace
 
 struct LaneReduction::State {
   State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group, Device& queue,
@@ -189,7 +182,7 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device->wait(device->reached(next) ? device->ticket() : next, poll_interval_us);
+      device->wait(device->reached(next) ? device->ticket() : next, device_poll_us);
     } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();
     }
@@ -284,12 +277,12 @@ Result<void> LaneReduction::State::poll_until_done() {
     if (done()) break;
     if (moved || !backward_ended()) pause.moved();
     if (ready < tickets.size()) {
-      device->wait(tickets[ready], poll_interval_us);
+      device->wait(tickets[ready], device_poll_us);
     } else if (exchanged()) {
       device->wait(last_add, 1000);
       pause.moved();
     } else if (holds_up_messages(*device)) {
-      device->wait(device->ticket(), poll_interval_us);
+      device->wait(device->ticket(), device_poll_us);
       pause.moved();
     } else if (!pause.rest([this] { return awaited(); })) {
       return timed_out();

@@ -4,15 +4,12 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
+#include "parallel/index.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::uint64_t staging_alignment = 16;
-
-std::size_t index(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 }  // namespace
 

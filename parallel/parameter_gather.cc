@@ -3,17 +3,13 @@
 #include <algorithm>
 
 #include "parallel/device_wait.h"
+#include "parallel/index.h"
 
 namespace holdfast {
 namespace {
 
 constexpr const char* gathering = "the gathering of parameters";
 constexpr const char* passing = "the passing of a tied weight";
-constexpr std::int64_t poll_interval_us = 1000;  // while the device computes; MPI moves nothing unpolled
-
-std::size_t index(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 }  // namespace
 
@@ -185,7 +181,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device_->wait(device_->reached(launched) ? device_->ticket() : launched, poll_interval_us);
+      device_->wait(device_->reached(launched) ? device_->ticket() : launched, device_poll_us);
     } else if (!pause.rest([this] { return awaited(); })) {
       return give_up();
     }

@@ -5,16 +5,12 @@
 
 #include "kernels/tree_sum.h"
 #include "parallel/device_wait.h"
+#include "parallel/index.h"
 
 namespace holdfast {
 namespace {
 
-constexpr const char* operation = "an exchange between the slices of a layer";
-constexpr std::int64_t poll_interval_us = 1000;  // MPI moves nothing unless it is polled
-
-std::size_t index(int rank) {
-  return static_cast<std::size_t>(rank);
-}
+constexpr const char* exchange_operation = "an exchange between the slices of a layer";
 
 }  // namespace
 
@@ -37,7 +33,7 @@ Result<bool> TensorGroup::advance() {
 }
 
 Result<void> TensorGroup::wait_for(Device& device, Device::Ticket ticket) {
-  while (!device.wait(ticket, poll_interval_us)) HF_TRY_VOID(outcome_of(advance()));
+  while (!device.wait(ticket, device_poll_us)) HF_TRY_VOID(outcome_of(advance()));
   return {};
 }
 
@@ -56,8 +52,8 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
     HF_TRY(const bool moved, advance());
     if (moved || !device.reached(given) || holds_up_messages(device)) {
       pause.moved();
-    } else if (!pause.rest([this] { return awaited_of(*exchange_, operation); })) {
-      return give_up_exchange(*exchange_, *waiter_, operation);
+    } else if (!pause.rest([this] { return awaited_of(*exchange_, exchange_operation); })) {
+      return give_up_exchange(*exchange_, *waiter_, exchange_operation);
     }
   }
   return {};

@@ -7,14 +7,15 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t ms = 1'000'000;
-constexpr std::int64_t table_look_ns = 50 * ms;
-constexpr std::int64_t call_again_ns = 300 * ms;
-constexpr std::int64_t stuck_limit_ns = 1'000 * ms;
+constexpr std::int64_t ns_per_ms = 1'000'000;
+constexpr std::int64_t table_look_ns = 50 * ns_per_ms;
+constexpr std::int64_t call_again_ns = 300 * ns_per_ms;
+constexpr std::int64_t stuck_limit_ns = 1'000 * ns_per_ms;
 constexpr std::size_t few_hosts = 20, most_ended = 4'096, spare_callers = 16;
 
 std::int64_t beat_every_ns(std::size_t hosts) {
-  return (GuardNetwork::beat_ms + 5 * static_cast<std::int64_t>(hosts - std::min(hosts, few_hosts))) * ms;
+  return (GuardNetwork::beat_ms + 5 * static_cast<std::int64_t>(hosts - std::min(hosts, few_hosts))) *
+         ns_per_ms;
 }
 
 }  // namespace

@@ -9,10 +9,10 @@ namespace holdfast {
 namespace {
 
 constexpr std::uint64_t magic_whole = 0x31'54'53'4f'48'46'48'01;
-constexpr std::uint32_t layout_version = 1;
+constexpr std::uint32_t table_version = 1;
 constexpr std::uint32_t most_hosts = 65'536;
 constexpr std::uint32_t ended_per_host = 32;
-constexpr std::int64_t patience_ns = 2'000'000'000, look_us = 1'000;
+constexpr std::int64_t table_patience_ns = 2'000'000'000, table_look_us = 1'000;
 
 std::string table_name(const std::string& board) {
   return board + "-hosts";
@@ -71,7 +71,7 @@ Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& 
   std::unique_ptr<HostTable> table(new HostTable(std::move(memory)));
   const Header& header = table->header();
   if (header.magic != magic_whole) return no_table(board, "is not made yet, or is something else");
-  if (header.layout != layout_version || header.hosts == 0 || header.hosts > most_hosts ||
+  if (header.layout != table_version || header.hosts == 0 || header.hosts > most_hosts ||
       header.own_host < 0 || static_cast<std::uint32_t>(header.own_host) >= header.hosts ||
       header.ended_most > most_hosts * ended_per_host || bytes < bytes_of(header.hosts, header.ended_most)) {
     return no_table(board, "is of another version, or damaged");
@@ -88,17 +88,17 @@ Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std
       env.create_shared_memory(table_name(board), bytes_of(hosts, ended_most));
   if (!memory.ok()) {  // another rank makes it, or there is no room
     const std::int64_t begin_ns = env.monotonic_ns();
-    while (env.monotonic_ns() - begin_ns < patience_ns) {
+    while (env.monotonic_ns() - begin_ns < table_patience_ns) {
       Result<std::unique_ptr<HostTable>> table = open(env, board);
       if (table.ok()) return table;
       if (memory.error().code == ExitCode::does_not_fit) break;
-      env.sleep_us(look_us);
+      env.sleep_us(table_look_us);
     }
     return memory.error();
   }
   std::unique_ptr<HostTable> table(new HostTable(std::move(memory).value()));
   auto* header = new (table->memory_->bytes().data()) Header();
-  header->layout = layout_version;
+  header->layout = table_version;
   header->hosts = hosts;
   header->ended_most = ended_most;
   header->own_host = setup.own_host;

@@ -6,7 +6,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t look_ns = 250'000'000, late_look_ns = 1'000'000'000;
+constexpr std::int64_t sample_ns = 250'000'000, late_sample_ns = 1'000'000'000;
 constexpr std::int64_t looks_per_deadline = 8;
 // Between two looks.
 constexpr std::uint64_t faults_least = 16, resident_least = 1'048'576, bytes_least = 16'384;
@@ -35,14 +35,14 @@ bool SignsOfLife::wants_process_look(const SlotView& slot, std::int64_t now_ns) 
   if (slot.deadline_ns <= 0 || slot.phase == Phase::spare || slot.wait_begun_ns > 0) return false;
   const std::int64_t quiet_ns = now_ns - std::max(slot.begun_ns, last_ns_);
   const bool is_quiet = quiet_ns > slot.deadline_ns / 2 ||
-                        (slot.storage_begun_ns > 0 && now_ns - slot.storage_begun_ns > late_look_ns);
-  return is_quiet && now_ns - process_look_ns_ >= std::min(look_ns, slot.deadline_ns / looks_per_deadline);
+                        (slot.storage_begun_ns > 0 && now_ns - slot.storage_begun_ns > late_sample_ns);
+  return is_quiet && now_ns - process_look_ns_ >= std::min(sample_ns, slot.deadline_ns / looks_per_deadline);
 }
 
 void SignsOfLife::look_at_process(const ProcessWork& work, std::int64_t now_ns) {
   const ProcessWork before = std::exchange(process_, work);
   const std::int64_t since_ns = std::exchange(process_look_ns_, now_ns);
-  if (since_ns == 0 || now_ns - since_ns > late_look_ns) return;
+  if (since_ns == 0 || now_ns - since_ns > late_sample_ns) return;
   const bool moved = work.minor_faults >= before.minor_faults + faults_least ||
                      work.major_faults > before.major_faults ||
                      work.resident_bytes >= before.resident_bytes + resident_least ||

@@ -6,17 +6,10 @@
 #include <utility>
 
 #include "parallel/device_wait.h"
+#include "parallel/index.h"
 
 namespace holdfast {
 namespace {
-
-// While the device computes: MPI moves nothing unless it is polled, but every look takes the processor from a
-// kernel.
-constexpr std::int64_t poll_interval_us = 1000;
-
-std::size_t index(int value) {
-  return static_cast<std::size_t>(value);
-}
 
 StagePosition position_of(const Action& action) {
   return {.chunk = action.chunk, .microbatch = action.microbatch};
@@ -306,7 +299,7 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     if (moved || computing) pause.moved();
     if (moved) continue;
     if (computing) {
-      device_->wait(device_->reached(next) ? device_->ticket() : next, poll_interval_us);
+      device_->wait(device_->reached(next) ? device_->ticket() : next, device_poll_us);
     } else if (!pause.rest([&] { return awaited_message(action); })) {
       return timed_out(action);
     }

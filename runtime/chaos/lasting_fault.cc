@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t steps_at_end = 2;  // a disk that is full when the last one is saved ends the run
 constexpr std::int64_t disk_limit_ms = 5'000;
 constexpr std::int64_t host_limit_ms = 60'000;  // too few hosts are left, and the launcher waits for more
-constexpr std::int64_t command_limit_ms = 60'000;
+constexpr std::int64_t fault_command_limit_ms = 60'000;
 
 bool is_of_host(ChaosFault fault) {
   return fault == ChaosFault::lost_host || fault == ChaosFault::cut_link;
@@ -69,7 +69,7 @@ Result<void> LastingFault::command(const std::string& words) const {
   std::string line = words.find(mark) == std::string::npos ? fmt::format("{} {}", words, mark) : words;
   for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host_.size()))
     line.replace(at, mark.size(), host_);
-  HF_TRY(const CommandEnd end, env_->run_command({.line = line, .timeout_ms = command_limit_ms}));
+  HF_TRY(const CommandEnd end, env_->run_command({.line = line, .timeout_ms = fault_command_limit_ms}));
   if (end.succeeded()) return {};
   const char* how = end.how == CommandEnd::How::exited   ? "ended with exit code"
                     : end.how == CommandEnd::How::killed ? "was killed by signal"

@@ -8,10 +8,10 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t command_limit_ms = 30'000;
+constexpr std::int64_t disk_command_limit_ms = 30'000;
 
 Result<void> run(Env& env, const std::string& line) {
-  HF_TRY(const CommandEnd end, env.run_command({.line = line, .timeout_ms = command_limit_ms}));
+  HF_TRY(const CommandEnd end, env.run_command({.line = line, .timeout_ms = disk_command_limit_ms}));
   if (end.succeeded()) return {};
   return fail(ExitCode::config, "chaos: the command \"{}\" failed: {}", line, end.output);
 }
@@ -23,7 +23,7 @@ std::string StallingDisk::why_not(Env& env) {
       "for tool in mkfs.ext4 mount fsfreeze; do command -v $tool > /dev/null || { echo there is no $tool; "
       "exit "
       "1; }; done; test -w /dev/loop-control || { echo /dev/loop-control is not ours to use; exit 1; }";
-  const Result<CommandEnd> end = env.run_command({.line = line, .timeout_ms = command_limit_ms});
+  const Result<CommandEnd> end = env.run_command({.line = line, .timeout_ms = disk_command_limit_ms});
   if (!end.ok()) return end.error().message;
   if (end->succeeded()) return "";
   return "a disk that can stall is a file system on a loop device: " +

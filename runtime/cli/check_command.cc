@@ -28,7 +28,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* check_usage =
     "usage: holdfast check [RUN.toml] [--section.key=value ...]\n"
     "\n"
     "Reads the config, opens the data files and says everything that is wrong, without MPI and without "
@@ -53,7 +53,7 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
-void print_cuda(Env& env) {
+void print_gpus(Env& env) {
   const Result<CudaPresence> cuda = find_cuda(env);
   if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
   for (const CudaFacts& gpu : cuda->devices) {
@@ -88,7 +88,7 @@ Result<void> print_device(Env& env, const DeviceWish& wish) {
 void print_machine(Env& env, const DeviceWish& wish) {
   fmt::print("this machine\n");
   for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
-  print_cuda(env);
+  print_gpus(env);
   print_mpi();
   const Result<void> printed = print_device(env, wish);
   if (!printed.ok()) print_row("device", false, printed.error().message);
@@ -235,7 +235,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
 
 int run_check_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", check_usage);
     return 0;
   }
   Result<void> run;
@@ -244,7 +244,7 @@ int run_check_command(const std::vector<std::string>& arguments) {
   if (has_config)
     run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, wish);
   if (!has_config && !arguments.empty())
-    run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", usage);
+    run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", check_usage);
   print_machine(posix_env(), wish);
   std::fflush(stdout);
   return run.ok() ? 0 : complain(run.error());

@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* clean_usage =
     "usage: holdfast clean RUN\n"
     "\n"
     "Removes what killed starts of the run in the run directory RUN left on this host: its snapshots in "
@@ -53,11 +53,11 @@ Result<void> clean(Env& env, const std::string& directory) {
 
 int run_clean_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", clean_usage);
     return 0;
   }
   if (arguments.size() != 1)
-    return complain(fail(ExitCode::config, "clean needs RUN, and nothing else\n{}", usage));
+    return complain(fail(ExitCode::config, "clean needs RUN, and nothing else\n{}", clean_usage));
   const Result<void> cleaned = clean(posix_env(), arguments.front());
   return cleaned.ok() ? 0 : complain(cleaned.error());
 }

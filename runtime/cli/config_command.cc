@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* config_usage =
     "usage: holdfast config docs\n"
     "       holdfast config dump RUN.toml [--section.key=value ...]\n"
     "       holdfast config schema\n"
@@ -24,7 +24,7 @@ constexpr const char* usage =
 
 Result<std::string> dump(const std::vector<std::string>& words) {
   if (words.empty() || words.front().starts_with("--")) {
-    return fail(ExitCode::config, "config dump needs a config file first\n{}", usage);
+    return fail(ExitCode::config, "config dump needs a config file first\n{}", config_usage);
   }
   HF_TRY(const std::vector<Override> overrides, parse_overrides({words.begin() + 1, words.end()}));
   HF_TRY(const LoadedConfig loaded, load_config(posix_env(), words.front(), overrides));
@@ -44,14 +44,14 @@ Result<std::string> document(const std::vector<std::string>& words) {
   const std::string near = closest(what, known);
   return fail(ExitCode::config, "config needs one of docs, dump, schema and help, got {}{}\n{}",
               what.empty() ? "nothing" : what, near.empty() ? "" : fmt::format(", did you mean {}?", near),
-              usage);
+              config_usage);
 }
 
 }  // namespace
 
 int run_config_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", config_usage);
     return 0;
   }
   const Result<std::string> text = document(arguments);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int states_differ = 1;  // as diff(1) and cmp(1)
 
-constexpr const char* usage =
+constexpr const char* diff_usage =
     "usage: holdfast diff A B [--json] [--all]\n"
     "\n"
     "A and B are run directories (their newest whole checkpoints) or checkpoints. Compares every tensor of "
@@ -158,7 +158,7 @@ Result<int> diff(const std::vector<std::string>& words) {
 
 int run_diff_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", diff_usage);
     return 0;
   }
   const Result<int> code = diff(arguments);

@@ -8,7 +8,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* digest_usage =
     "usage: holdfast digest PATH\n"
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the step and a digest "
@@ -29,7 +29,7 @@ Result<void> digest(const std::vector<std::string>& words) {
 
 int run_digest_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", digest_usage);
     return 0;
   }
   const Result<void> outcome = digest(arguments);

@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* evaluate_usage =
     "usage: holdfast evaluate PATH --data FILE [--sequence-length N] [--device D]\n"
     "\n"
     "PATH is a run directory (its newest whole checkpoint) or one checkpoint. Prints the mean loss per token "
@@ -40,7 +40,8 @@ Result<void> evaluate(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments,
          Arguments::parse("evaluate", words, {"PATH"}, {"data", "sequence-length", "device"}));
   if (!arguments.has("data")) {
-    return fail(ExitCode::config, "evaluate needs --data FILE, the data to compute the loss of\n{}", usage);
+    return fail(ExitCode::config, "evaluate needs --data FILE, the data to compute the loss of\n{}",
+                evaluate_usage);
   }
   HF_TRY(const std::string device, device_option(arguments, env));
   HF_TRY(Checkpoint checkpoint, open_newest_checkpoint(env, arguments.positional(0)));
@@ -60,7 +61,7 @@ Result<void> evaluate(const std::vector<std::string>& words) {
 
 int run_evaluate_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", evaluate_usage);
     return 0;
   }
   const Result<void> outcome = evaluate(arguments);

@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* export_usage =
     "usage: holdfast export CHECKPOINT TARGET [--format F] [--precision P] [--file-mib N]\n"
     "\n"
     "Writes the weights of a checkpoint (or of a run directory's newest whole one) for other programs. "
@@ -54,7 +54,7 @@ Result<void> export_model(const std::vector<std::string>& words) {
 
 int run_export_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", export_usage);
     return 0;
   }
   const Result<void> outcome = export_model(arguments);

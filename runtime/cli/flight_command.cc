@@ -7,7 +7,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* flight_usage =
     "usage: holdfast flight RUN\n"
     "\n"
     "Puts the newest flight records of all ranks together: what each was at, what it waited for, the first "
@@ -30,7 +30,7 @@ Result<void> flight(const std::vector<std::string>& words) {
 
 int run_flight_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", flight_usage);
     return 0;
   }
   const Result<void> outcome = flight(arguments);

@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* guard_usage =
     "usage: holdfast guard BOARD\n"
     "\n"
     "Looks after the ranks of a run on this host until the last has gone: ends one that hangs, and writes "
@@ -34,7 +34,7 @@ Result<void> guard(const std::vector<std::string>& words) {
 
 int run_guard_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", guard_usage);
     return 0;
   }
   const OutputThread output;  // a guard that waits for a terminal guards nobody

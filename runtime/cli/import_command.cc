@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* import_usage =
     "usage: holdfast import SOURCE CHECKPOINT [--rope-scaling refuse|drop]\n"
     "\n"
     "Makes a checkpoint of a model of another program: SOURCE is a Hugging Face folder (config.json and "
@@ -82,7 +82,7 @@ Result<void> import_model(const std::vector<std::string>& words) {
 
 int run_import_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", import_usage);
     return 0;
   }
   const Result<void> outcome = import_model(arguments);

@@ -19,7 +19,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* inspect_usage =
     "usage: holdfast inspect PATH [--json] [--all]\n"
     "\n"
     "PATH is a run directory or one checkpoint. Says what it holds: run, step, model, tensors, files, sizes, "
@@ -227,7 +227,7 @@ Result<void> inspect(const std::vector<std::string>& words) {
 
 int run_inspect_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", inspect_usage);
     return 0;
   }
   const Result<void> outcome = inspect(arguments);

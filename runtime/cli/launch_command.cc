@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* launch_usage =
     "usage: holdfast launch -np N [--hostfile F | --host LIST] [--tune F] [--notice SECONDS]\n"
     "                       [--wait-for-hosts SECONDS] [--dry-run] RUN.toml [--section.key=value ...]\n"
     "\n"
@@ -59,7 +59,7 @@ Result<ExitCode> launch(const std::vector<std::string>& words, std::optional<Out
 int run_launch_command(const std::vector<std::string>& arguments) {
   // As far as they are launch's own: what RUN.toml knows is `holdfast config help`.
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", launch_usage);
     return 0;
   }
   if (!arguments.empty() && arguments.front() == "--on-host") {

@@ -22,7 +22,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* plan_usage =
     "usage: holdfast plan RUN.toml --ranks N [--suggest | --ops] [--section.key=value ...]\n"
     "\n"
     "What N ranks would hold, send and take in a step, before any of them starts: memory of every rank as "
@@ -305,7 +305,7 @@ Result<int> plan(const std::vector<std::string>& arguments) {
 
 int run_plan_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", plan_usage);
     return 0;
   }
   const Result<int> code = plan(arguments);

@@ -7,7 +7,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* report_usage =
     "usage: holdfast report RUN\n"
     "\n"
     "Writes RUN/report.html from the events of the run directory RUN: one self-contained page with the "
@@ -27,7 +27,7 @@ Result<void> report(const std::vector<std::string>& words) {
 
 int run_report_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", report_usage);
     return 0;
   }
   const Result<void> outcome = report(arguments);

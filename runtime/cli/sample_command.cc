@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* sample_usage =
     "usage: holdfast sample RUN --prompt TEXT [--tokens N] [--temperature X] [--top-k K] [--seed S] "
     "[--device D]\n"
     "\n"
@@ -60,7 +60,7 @@ Result<void> sample_text(const std::vector<std::string>& words) {
 
 int run_sample_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", sample_usage);
     return 0;
   }
   const Result<void> outcome = sample_text(arguments);

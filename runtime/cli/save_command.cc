@@ -20,7 +20,7 @@ constexpr std::int64_t look_again_us = 100'000;
 constexpr std::int64_t tell_again_ns = 10'000'000'000;
 constexpr std::int64_t look_at_locks_ns = 1'000'000'000;
 
-constexpr const char* usage =
+constexpr const char* save_usage =
     "usage: holdfast save RUN [--timeout 10m]\n"
     "\n"
     "Lets the run of the run directory RUN save after the step that it is at, and go on. Returns when the "
@@ -156,7 +156,7 @@ Result<void> save(const std::vector<std::string>& words) {
 
 int run_save_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", save_usage);
     return 0;
   }
   const Result<void> saved = save(arguments);

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* timeline_usage =
     "usage: holdfast timeline RUN [--steps A..B] [--trace FILE.json] [--html FILE.html]\n"
     "\n"
     "Says where the time of recorded steps went: what every rank computed and waited for, and the bubble of "
@@ -54,7 +54,7 @@ Result<void> timeline(const std::vector<std::string>& words) {
 
 int run_timeline_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", timeline_usage);
     return 0;
   }
   const Result<void> outcome = timeline(arguments);

@@ -28,7 +28,7 @@ namespace {
 constexpr std::int64_t join_timeout_ms = 60'000;
 constexpr std::int64_t finish_timeout_ms = 30'000;
 
-constexpr const char* usage =
+constexpr const char* train_usage =
     "usage: holdfast train RUN.toml [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes. Alone it is one rank; under mpirun every process is one "
@@ -141,7 +141,7 @@ int leave(Env& env, Group& group, int number, std::unique_ptr<RankWatch> watch, 
 
 Result<LoadedConfig> read_config(Env& env, const std::vector<std::string>& words) {
   if (words.empty() || words.front().starts_with("--")) {
-    return fail(ExitCode::config, "train needs a config file first\n{}", usage);
+    return fail(ExitCode::config, "train needs a config file first\n{}", train_usage);
   }
   HF_TRY(const std::vector<Override> overrides, parse_overrides({words.begin() + 1, words.end()}));
   return load_config(env, words.front(), overrides);
@@ -215,7 +215,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
 
 int run_train_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", train_usage);
     return 0;
   }
   OutputThread output;

@@ -8,7 +8,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* usage =
+constexpr const char* verify_usage =
     "usage: holdfast verify PATH\n"
     "\n"
     "PATH is a run directory (all its checkpoints) or one checkpoint. Reads every byte against its checksum "
@@ -48,7 +48,7 @@ Result<void> verify(const std::vector<std::string>& words) {
 
 int run_verify_command(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", usage);
+    fmt::print("{}", verify_usage);
     return 0;
   }
   const Result<void> outcome = verify(arguments);

@@ -11,7 +11,7 @@ namespace holdfast {
 namespace {
 
 // Neither a GPU nor a driver is needed to say what this build has.
-void print_cuda(Env& env) {
+void print_cuda_version(Env& env) {
   const Result<const CudaModule*> module = find_cuda_module(env);
   if (!module.ok()) {
     fmt::print("cuda     none: {}\n", module.error().message);
@@ -33,7 +33,7 @@ void print_version() {
   fmt::print("holdfast {} ({} build, {})\n", build_version(), build_type(), build_compiler());
   fmt::print("program  {}\n", program_digest(posix_env()));
   fmt::print("device   {}\n", device->description());
-  print_cuda(posix_env());
+  print_cuda_version(posix_env());
   if (mpi.ok()) {
     fmt::print("mpi      {}{}\n", mpi->library, mpi->fault_tolerant ? " with ULFM" : "");
   } else {

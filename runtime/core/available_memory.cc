@@ -19,11 +19,6 @@ std::optional<std::uint64_t> number_after(const std::string& text, const std::st
   return number;
 }
 
-std::string text_of(Env& env, const std::string& path) {
-  Result<std::string> text = env.read_text(path);
-  return text.ok() ? std::move(text).value() : std::string();
-}
-
 // In version 1 the groups below count where the name has this prefix; version 2 counts them always.
 std::uint64_t of_stat(const std::string& stat, const std::string& name) {
   const std::optional<std::uint64_t> all = number_after(stat, "total_" + name + " ");
@@ -47,21 +42,21 @@ void lower_to(std::optional<MemoryRoom>& least, const std::optional<MemoryRoom>&
 
 // Beyond memory.high a process is slowed down to a stop, so it is a limit like memory.max.
 void lower_to_v2(Env& env, std::optional<MemoryRoom>& least, const std::string& folder) {
-  const std::string current = text_of(env, folder + "/memory.current");
+  const std::string current = env.text_or_empty(folder + "/memory.current");
   if (current.empty()) return;
-  const std::string stat = text_of(env, folder + "/memory.stat");
+  const std::string stat = env.text_or_empty(folder + "/memory.stat");
   for (const char* limit : {"/memory.max", "/memory.high"})
-    lower_to(least, room_of_group(text_of(env, folder + limit), current, stat), folder);
+    lower_to(least, room_of_group(env.text_or_empty(folder + limit), current, stat), folder);
 }
 
 // An ancestor counts and limits what is below it only where it is told to.
 void lower_to_v1(Env& env, std::optional<MemoryRoom>& least, const ControlGroup& group) {
-  const std::string usage = text_of(env, group.folder + "/memory.usage_in_bytes");
+  const std::string usage = env.text_or_empty(group.folder + "/memory.usage_in_bytes");
   if (usage.empty()) return;
-  if (!group.is_own && text_of(env, group.folder + "/memory.use_hierarchy").starts_with('0')) return;
+  if (!group.is_own && env.text_or_empty(group.folder + "/memory.use_hierarchy").starts_with('0')) return;
   lower_to(least,
-           room_of_group(text_of(env, group.folder + "/memory.limit_in_bytes"), usage,
-                         text_of(env, group.folder + "/memory.stat")),
+           room_of_group(env.text_or_empty(group.folder + "/memory.limit_in_bytes"), usage,
+                         env.text_or_empty(group.folder + "/memory.stat")),
            group.folder);
 }
 
@@ -89,7 +84,7 @@ std::optional<MemoryRoom> room_of_group(const std::string& limit, const std::str
 }
 
 std::optional<MemoryRoom> memory_room(Env& env) {
-  std::optional<MemoryRoom> least = room_of_meminfo(text_of(env, "/proc/meminfo"));
+  std::optional<MemoryRoom> least = room_of_meminfo(env.text_or_empty("/proc/meminfo"));
   for (const ControlGroup& group : control_groups(env, "memory")) {
     if (group.version == ControlGroup::Version::v2) {
       lower_to_v2(env, least, group.folder);

@@ -9,11 +9,6 @@ namespace {
 
 using Version = ControlGroup::Version;
 
-std::string text_of(Env& env, const std::string& path) {
-  Result<std::string> text = env.read_text(path);
-  return text.ok() ? std::move(text).value() : std::string();
-}
-
 // Whether a list with commas between its words has this one.
 bool has_word(const std::string& list, const std::string& word) {
   std::istringstream words(list);
@@ -104,8 +99,8 @@ void add_groups(std::vector<ControlGroup>& groups, Version version, const Mount&
 }  // namespace
 
 std::vector<ControlGroup> control_groups(Env& env, const std::string& controller) {
-  const std::string own = text_of(env, "/proc/self/cgroup");
-  const std::string mounts = text_of(env, "/proc/self/mountinfo");
+  const std::string own = env.text_or_empty("/proc/self/cgroup");
+  const std::string mounts = env.text_or_empty("/proc/self/mountinfo");
   std::vector<ControlGroup> groups;
   for (const Version version : {Version::v1, Version::v2}) {
     const std::optional<std::string> path = own_path(own, version, controller);

@@ -12,7 +12,7 @@ namespace holdfast {
 namespace {
 
 // Not more than this at a time: the kernel moves less than 2 GiB.
-constexpr std::uint64_t largest_transfer_bytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t largest_operation_bytes = std::uint64_t{1} << 30;
 // Attempts in a row that move nothing, with a pause after each: about a second, and then it is an error.
 constexpr int most_fruitless_attempts = 1000;
 constexpr std::int64_t pause_us = 1000;
@@ -106,7 +106,7 @@ void IoQueue::start(const Operation& operation) {
   IoOperation rest = operation.whole;
   rest.offset += operation.done;
   rest.bytes = rest.bytes.subspan(operation.done);
-  rest.bytes = rest.bytes.first(std::min<std::uint64_t>(rest.bytes.size(), largest_transfer_bytes));
+  rest.bytes = rest.bytes.first(std::min<std::uint64_t>(rest.bytes.size(), largest_operation_bytes));
   engine_->start(rest);
 }
 

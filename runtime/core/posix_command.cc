@@ -26,12 +26,12 @@ Error could_not(const char* what, int error) {
   return fail(ExitCode::checkpoint, "cannot {} for a command: {}", what, std::strerror(error));
 }
 
-class Descriptor {
+class PipeEnd {
  public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { close(); }
+  explicit PipeEnd(int number) : number_(number) {}
+  PipeEnd(const PipeEnd&) = delete;
+  PipeEnd& operator=(const PipeEnd&) = delete;
+  ~PipeEnd() { close(); }
   int number() const { return number_; }
   void close() {
     if (number_ >= 0) ::close(number_);
@@ -124,8 +124,8 @@ CommandEnd end_of(int status) {
 Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) return could_not("make a pipe", errno);
-  const Descriptor from(pipe[0]);
-  Descriptor to(pipe[1]);
+  const PipeEnd from(pipe[0]);
+  PipeEnd to(pipe[1]);
   HF_TRY(const pid_t child, spawn_shell(command, to.number()));
   to.close();
   const std::int64_t deadline_ns = env.monotonic_ns() + command.timeout_ms * 1'000'000;

@@ -44,8 +44,7 @@ RemoveIpc remove_ipc_of(const std::string& text) {
 std::string text_or_nothing(Env& env, const std::string& path) {
   const Result<FileStatus> status = env.status(path);
   if (!status.ok() || !status->exists || status->directory) return {};
-  Result<std::string> text = env.read_text(path);
-  return text.ok() ? std::move(text).value() : std::string();
+  return env.text_or_empty(path);
 }
 
 // As systemd reads its configuration: one main file, then the drop-ins of all directories in the order of

@@ -24,7 +24,7 @@ Result<std::unique_ptr<SignalWatcher>> SignalWatcher::watch(std::initializer_lis
 }
 
 SignalWatcher::~SignalWatcher() {
-  close(descriptor_);
+  ::close(descriptor_);
 }
 
 int SignalWatcher::poll() {

@@ -19,15 +19,6 @@ struct DigestHead {
 static_assert(sizeof(DigestHead) == 24 && std::endian::native == std::endian::little);
 constexpr std::size_t digest_head_tokens = sizeof(DigestHead) / sizeof(std::int32_t);
 
-struct Slot {
-  std::vector<std::int32_t> inputs;
-  std::vector<std::int32_t> targets;
-  std::vector<std::int32_t> first_key;
-  std::vector<SampleId> samples;
-  std::uint64_t counted_targets = 0;
-  Digest digest;
-};
-
 // How many samples are asked for ahead: enough to keep a disk busy, not so many that the cache loses them
 // before they are read.
 std::size_t samples_ahead(std::int64_t sequence_length) {
@@ -40,6 +31,15 @@ std::size_t samples_ahead(std::int64_t sequence_length) {
 // A ring of slots: the thread fills at `filled`, next() hands out at `taken`; the one handed out last belongs
 // to the caller until it asks again.
 struct DataLoader::State {
+  struct Slot {
+    std::vector<std::int32_t> inputs;
+    std::vector<std::int32_t> targets;
+    std::vector<std::int32_t> first_key;
+    std::vector<SampleId> samples;
+    std::uint64_t counted_targets = 0;
+    Digest digest;
+  };
+
   std::shared_ptr<DataSet> data;
   SampleOrder order;
   BatchShape shape;
@@ -145,12 +145,13 @@ DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchS
   SampleOrder order = data->order(seed);
   const auto rows = static_cast<std::size_t>(shape.microbatch_size);
   const auto length = static_cast<std::size_t>(shape.sequence_length);
-  const Slot slot = {.inputs = std::vector<std::int32_t>(rows * length),
-                     .targets = std::vector<std::int32_t>(rows * length),
-                     .first_key = std::vector<std::int32_t>(data->masks_documents() ? rows * length : 0),
-                     .samples = std::vector<SampleId>(rows),
-                     .counted_targets = 0,
-                     .digest = {}};
+  const State::Slot slot = {
+      .inputs = std::vector<std::int32_t>(rows * length),
+      .targets = std::vector<std::int32_t>(rows * length),
+      .first_key = std::vector<std::int32_t>(data->masks_documents() ? rows * length : 0),
+      .samples = std::vector<SampleId>(rows),
+      .counted_targets = 0,
+      .digest = {}};
   state_.reset(
       new State{.data = std::move(data),
                 .order = std::move(order),
@@ -158,7 +159,7 @@ DataLoader::DataLoader(std::shared_ptr<DataSet> data, std::uint64_t seed, BatchS
                 .rank_lanes = std::move(rank_lanes),
                 .cursor = cursor,
                 .vocabulary = vocabulary,
-                .slots = std::vector<Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
+                .slots = std::vector<State::Slot>(static_cast<std::size_t>(prefetch_microbatches) + 1, slot),
                 .sample_buffer = std::vector<std::int32_t>(digest_head_tokens + length + 1),
                 .asked = std::vector<SampleId>(samples_ahead(shape.sequence_length))});
   state_->thread = std::thread([state = state_.get()] { state->run(); });
@@ -179,7 +180,7 @@ Result<MicroBatch> DataLoader::next() {
   state.changed.wait(guard, [&] { return state.filled > state.taken || state.error.has_value(); });
   // What was filled before the error comes first, whatever the timing.
   if (state.filled == state.taken) return *state.error;
-  const Slot& slot = state.slots[state.taken % state.slots.size()];
+  const State::Slot& slot = state.slots[state.taken % state.slots.size()];
   ++state.taken;
   guard.unlock();
   state.changed.notify_all();

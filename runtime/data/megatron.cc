@@ -16,7 +16,7 @@ namespace {
 // Nothing in it is aligned.
 constexpr std::string_view magic("MMIDIDX\0\0", 9);
 constexpr std::uint64_t version_byte = 9, type_byte = 17, sequences_byte = 18, documents_byte = 26;
-constexpr std::uint64_t header_bytes = 34;
+constexpr std::uint64_t index_header_bytes = 34;
 
 template <typename T>
 T load(std::span<const std::byte> bytes, std::uint64_t offset) {
@@ -68,9 +68,9 @@ class Index {
                 file_.path(), what, data_.path());
   }
   Result<void> read_type(std::uint8_t code);
-  FileArray<std::int32_t> lengths() { return {file_, header_bytes, sequences_}; }
-  FileArray<std::int64_t> offsets() { return {file_, header_bytes + 4 * sequences_, sequences_}; }
-  FileArray<std::int64_t> documents() { return {file_, header_bytes + 12 * sequences_, documents_}; }
+  FileArray<std::int32_t> lengths() { return {file_, index_header_bytes, sequences_}; }
+  FileArray<std::int64_t> offsets() { return {file_, index_header_bytes + 4 * sequences_, sequences_}; }
+  FileArray<std::int64_t> documents() { return {file_, index_header_bytes + 12 * sequences_, documents_}; }
 
   File& file_;
   const File& data_;
@@ -108,9 +108,9 @@ Result<void> Index::read_type(std::uint8_t code) {
 
 Result<void> Index::read_header() {
   HF_TRY(const std::uint64_t bytes, file_.size());
-  std::array<std::byte, header_bytes> header{};
+  std::array<std::byte, index_header_bytes> header{};
   if (bytes >= magic.size()) {
-    HF_TRY_VOID(file_.read_at(0, std::span(header).first(std::min(bytes, header_bytes))));
+    HF_TRY_VOID(file_.read_at(0, std::span(header).first(std::min(bytes, index_header_bytes))));
   }
   if (std::memcmp(header.data(), magic.data(), magic.size()) != 0) {
     return fail(ExitCode::data,
@@ -118,8 +118,9 @@ Result<void> Index::read_header() {
                 "or .idx file that preprocess_data.py wrote",
                 file_.path(), foreign_name(load<std::int32_t>(header, 0)));
   }
-  if (bytes < header_bytes) {
-    return damaged(fmt::format("it is {} bytes long, too short for its {}-byte header", bytes, header_bytes));
+  if (bytes < index_header_bytes) {
+    return damaged(
+        fmt::format("it is {} bytes long, too short for its {}-byte header", bytes, index_header_bytes));
   }
   if (const auto version = load<std::uint64_t>(header, version_byte); version != 1) {
     return fail(ExitCode::data, "{} is a Megatron index of version {}, expected version 1; write it again",
@@ -129,7 +130,7 @@ Result<void> Index::read_header() {
   sequences_ = load<std::uint64_t>(header, sequences_byte);
   documents_ = load<std::uint64_t>(header, documents_byte);
   const bool countable = sequences_ <= bytes / 12 && documents_ <= bytes / 8;
-  const std::uint64_t expected = countable ? header_bytes + 12 * sequences_ + 8 * documents_ : 0;
+  const std::uint64_t expected = countable ? index_header_bytes + 12 * sequences_ + 8 * documents_ : 0;
   if (countable && (bytes == expected || bytes == expected + sequences_)) return {};
   return damaged(
       fmt::format("its header says {} sequences and {} document indices, which does not fit its {} "

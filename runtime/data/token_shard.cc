@@ -9,16 +9,16 @@
 namespace holdfast {
 namespace {
 
-constexpr std::uint64_t header_bytes = 1024;  // 256 int32; what follows the named fields is not read
+constexpr std::uint64_t shard_header_bytes = 1024;  // 256 int32; what follows the named fields is not read
 using Header = std::array<std::int32_t, 7>;
 
 Result<Header> read_header(File& file, const char* kind) {
   HF_TRY(const std::uint64_t file_bytes, file.size());
-  if (file_bytes < header_bytes) {
+  if (file_bytes < shard_header_bytes) {
     return fail(ExitCode::data,
                 "{} is {} bytes long, too short for the {}-byte header of an {} token shard; copy the file "
                 "again, or use format = \"text\" if it is text",
-                file.path(), file_bytes, header_bytes, kind);
+                file.path(), file_bytes, shard_header_bytes, kind);
   }
   Header header{};
   HF_TRY_VOID(file.read_at(0, std::as_writable_bytes(std::span(header))));
@@ -36,9 +36,10 @@ Error wrong_magic(const File& file, const Header& header, const char* kind, cons
 // `behind`: bytes that follow the tokens.
 Result<void> check_bytes(File& file, std::int32_t count, TokenType type, std::uint64_t behind) {
   HF_TRY(const std::uint64_t file_bytes, file.size());
-  const std::uint64_t expected = header_bytes + static_cast<std::uint64_t>(count) * bytes_of(type) + behind;
+  const std::uint64_t expected =
+      shard_header_bytes + static_cast<std::uint64_t>(count) * bytes_of(type) + behind;
   if (count >= 0 && file_bytes == expected) return {};
-  const std::uint64_t held = (file_bytes - header_bytes) / bytes_of(type);
+  const std::uint64_t held = (file_bytes - shard_header_bytes) / bytes_of(type);
   return fail(ExitCode::data,
               "{}: its header says {} tokens of {} bytes{}, but the file has {} bytes, room for {}; it is "
               "{}, copy or write it again",
@@ -79,7 +80,7 @@ Result<TokenFile> open_llmc(Env& env, const std::string& path) {
   }
   HF_TRY_VOID(check_bytes(*tokens.file, header[2], kind->type, 0));
   tokens.type = kind->type;
-  tokens.first_byte = header_bytes;
+  tokens.first_byte = shard_header_bytes;
   tokens.token_count = static_cast<std::uint64_t>(header[2]);
   tokens.vocabulary_of_format = kind->vocabulary;
   tokens.document_begin = kind->document_begin;
@@ -114,10 +115,10 @@ Result<TokenFile> open_llmq(Env& env, const std::string& path) {
   const bool has_masks = version == 2 && masks == 1;
   const std::uint64_t held = count > 0 ? static_cast<std::uint64_t>(count) : 0;
   HF_TRY_VOID(check_bytes(*tokens.file, count, tokens.type, has_masks ? (held + 7) / 8 : 0));
-  tokens.first_byte = header_bytes;
+  tokens.first_byte = shard_header_bytes;
   tokens.token_count = held;
   if (version == 2) tokens.vocabulary_of_format = vocabulary;
-  if (has_masks) tokens.mask_byte = header_bytes + held * bytes_of(tokens.type);
+  if (has_masks) tokens.mask_byte = shard_header_bytes + held * bytes_of(tokens.type);
   return tokens;
 }
 

@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::uint64_t elements_at_once = std::uint64_t{4} << 20;  // much more than a file's chunk
+constexpr std::uint64_t compared_at_once = std::uint64_t{4} << 20;  // much more than a file's chunk
 
 double value_of(DType dtype, const std::byte* element) {
   const auto load = [element]<typename T>(T value) {
@@ -92,8 +92,8 @@ Result<std::vector<TensorDiff>> diff_checkpoints(TensorReader& a, TensorReader& 
                                                      .elements = tensor.tensor_elements(),
                                                      .mismatch = mismatch_of(in_a, in_b)});
     if (!diff.mismatch.empty()) continue;
-    for (std::uint64_t first = 0; first < diff.elements; first += elements_at_once) {
-      const std::uint64_t count = std::min(elements_at_once, diff.elements - first);
+    for (std::uint64_t first = 0; first < diff.elements; first += compared_at_once) {
+      const std::uint64_t count = std::min(compared_at_once, diff.elements - first);
       of_a.resize(count * bytes_of(tensor.dtype));
       of_b.resize(of_a.size());
       HF_TRY_VOID(a.read(key.first, key.second, first, of_a));

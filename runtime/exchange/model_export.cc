@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::uint64_t elements_at_once = std::uint64_t{4} << 20;
+constexpr std::uint64_t exported_at_once = std::uint64_t{4} << 20;
 constexpr const char* partial_suffix = ".partial";
 
 Result<void> check_free(Env& env, const std::string& target) {
@@ -57,8 +57,8 @@ Result<void> append_rows(TensorReader& weights, const ForeignTensor& tensor, Wei
                          WeightFileWriter& writer, std::vector<float>& values) {
   const std::uint64_t begin = tensor.first_row * tensor.row_elements();
   const std::uint64_t count = tensor.rows * tensor.row_elements();
-  for (std::uint64_t first = 0; first < count; first += elements_at_once) {
-    values.resize(std::min(elements_at_once, count - first));
+  for (std::uint64_t first = 0; first < count; first += exported_at_once) {
+    values.resize(std::min(exported_at_once, count - first));
     HF_TRY_VOID(
         weights.read(tensor.parameter, "weight", begin + first, std::as_writable_bytes(std::span(values))));
     HF_TRY_VOID(writer.append(values, type));

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t config_bytes_max = std::uint64_t{1} << 20;
 constexpr std::uint64_t shard_bytes_wanted = std::uint64_t{1} << 30;
-constexpr std::uint64_t elements_at_once = std::uint64_t{4} << 20;
+constexpr std::uint64_t imported_at_once = std::uint64_t{4} << 20;
 // Longer contexts are possible; this is what sampling plans memory for unless it is told otherwise.
 constexpr std::int64_t usual_sequence_length = 1024;
 
@@ -121,9 +121,9 @@ Result<void> ModelImport::read_parameter(const std::string& parameter, std::span
       transpose(stored, tensor.rows, tensor.columns, part);
       continue;
     }
-    for (std::uint64_t first = 0; first < count; first += elements_at_once)
+    for (std::uint64_t first = 0; first < count; first += imported_at_once)
       HF_TRY_VOID(
-          weights_.read(weight, first, part.subspan(first, std::min(elements_at_once, count - first))));
+          weights_.read(weight, first, part.subspan(first, std::min(imported_at_once, count - first))));
   }
   return {};
 }

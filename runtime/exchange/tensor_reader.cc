@@ -14,7 +14,7 @@ namespace holdfast {
 namespace {
 
 // Of a piece of another cut, converted at once: 4 MiB of fp32.
-constexpr std::uint64_t elements_at_once = std::uint64_t{1} << 20;
+constexpr std::uint64_t converted_at_once = std::uint64_t{1} << 20;
 
 // The whole blocks of a slice around elements [begin, end).
 ShardSpec blocks_around(const ShardSpec& stored, int slice, std::uint64_t begin, std::uint64_t end) {
@@ -141,10 +141,10 @@ Result<void> TensorReader::read_piece(const ShardSpec& wanted, std::span<std::by
   const std::uint64_t element_bytes = bytes_of(wanted.dtype);
   const std::uint64_t columns = parameter->shape.size() > 1 ? parameter->shape[1] : 1;
   const std::uint64_t end = wanted.first_element() + wanted.element_count();
-  for (std::uint64_t first = wanted.first_element(); first < end; first += elements_at_once) {
+  for (std::uint64_t first = wanted.first_element(); first < end; first += converted_at_once) {
     const std::vector<SliceRun> runs =
         runs_of_slice(*parameter, static_cast<int>(wanted.slice), static_cast<int>(wanted.slices), first,
-                      std::min(elements_at_once, end - first));
+                      std::min(converted_at_once, end - first));
     // Parts of neighbouring rows are read together, with what lies between them.
     for (std::size_t begin = 0, stop = 0; begin < runs.size(); begin = stop) {
       Range range;

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t death_limit_ms = 10'000, look_ms = 50;
+constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_ms = 50;
 constexpr int not_reached = 255;  // by which ssh says so
 
 // The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
@@ -49,10 +49,11 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (asking[i] == nullptr) continue;
     std::int64_t left = left_ms();
-    while (!asking[i]->wait_ended(std::clamp<std::int64_t>(left, 0, look_ms)) && left > 0) left = left_ms();
+    while (!asking[i]->wait_ended(std::clamp<std::int64_t>(left, 0, probe_look_ms)) && left > 0)
+      left = left_ms();
     if (!asking[i]->wait_ended(0)) {
       static_cast<void>(asking[i]->signal_group(SIGKILL).ok());
-      asking[i]->wait_ended(death_limit_ms);
+      asking[i]->wait_ended(probe_death_limit_ms);
     }
     const std::optional<ProcessEnd> end = asking[i]->end();
     if (end.has_value() && !end->killed && end->code != not_reached) answers[i] = end->code;

@@ -8,7 +8,7 @@
 namespace holdfast {
 namespace {
 
-constexpr int rounds = 5;  // the best counts: a limit that is too low makes kernels look good
+constexpr int gpu_rounds = 5;  // the best counts: a limit that is too low makes kernels look good
 
 // As large as it takes until starting a copy costs nothing beside it; an emulated GPU stays small.
 Result<double> copy_rate(Env& env, Device& device) {
@@ -34,7 +34,7 @@ Result<double> copy_rate(Env& env, Device& device) {
     run_ns(1);
     if (bytes < largest_bytes && run_ns(1) < long_ns) continue;
     std::int64_t best_ns = run_ns(copies);
-    for (int round = 1; round < rounds; ++round) best_ns = std::min(best_ns, run_ns(copies));
+    for (int round = 1; round < gpu_rounds; ++round) best_ns = std::min(best_ns, run_ns(copies));
     HF_TRY_VOID(device.status());
     return 2.0 * static_cast<double>(bytes) * copies / (static_cast<double>(best_ns) * 1e-9);
   }
@@ -44,7 +44,7 @@ Result<double> best_product_rate(Env& env, Device& device, DType dtype) {
   constexpr std::int64_t round_ns = 20'000'000;
   HF_TRY(GemmPeak peak, GemmPeak::make(env, device, dtype));
   double best = 0.0;
-  for (int round = 0; round < rounds; ++round) best = std::max(best, peak.rate(round_ns));
+  for (int round = 0; round < gpu_rounds; ++round) best = std::max(best, peak.rate(round_ns));
   HF_TRY_VOID(device.status());
   return best;
 }

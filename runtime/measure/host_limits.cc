@@ -15,7 +15,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::int64_t line_floats = 16;
-constexpr std::int64_t rounds = 3;
+constexpr std::int64_t host_rounds = 3;
 constexpr std::int64_t ways = 6;         // that stream_seconds() tries
 constexpr std::int64_t rest_us = 5'000;  // OpenMP's threads spin for a while after a product
 
@@ -101,10 +101,10 @@ double HostLimits::pass_seconds(const Regions& regions, const Way& way) {
   };
   time();                                        // brings the memory in
   constexpr std::int64_t shortest_ns = 500'000;  // beside which waking the other threads is nothing
-  passes =
-      std::clamp<std::int64_t>(std::max(shortest_ns, duration_ns_ / ways / rounds) / time(), 1, 1'000'000);
+  passes = std::clamp<std::int64_t>(std::max(shortest_ns, duration_ns_ / ways / host_rounds) / time(), 1,
+                                    1'000'000);
   std::vector<double> times;
-  for (std::int64_t round = 0; round < rounds; ++round) {
+  for (std::int64_t round = 0; round < host_rounds; ++round) {
     times.push_back(seconds(time()) / static_cast<double>(passes));
   }
   return median(times);
@@ -155,7 +155,7 @@ double HostLimits::measure_product(const Matmul& shape) {
     library.run(op);
     now_ns = env_->monotonic_ns();
     times.push_back(seconds(now_ns - begin_ns));
-  } while (now_ns < end_ns || times.size() < rounds);
+  } while (now_ns < end_ns || times.size() < host_rounds);
   env_->sleep_us(rest_us);
   return median(times);
 }

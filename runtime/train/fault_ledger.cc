@@ -14,7 +14,7 @@
 namespace holdfast {
 namespace {
 
-double number_of(const Json& event, const char* key) {
+double number_or_zero(const Json& event, const char* key) {
   const double value = holdfast::number_of(event, key, 0.0);
   return std::isfinite(value) ? value : 0.0;
 }
@@ -83,8 +83,8 @@ class LedgerReader::State {
   }
 
   void read_start(const Json& event, std::int64_t time_us) {
-    const double busy_ms = number_of(event, "join_ms") + number_of(event, "worker_ms") +
-                           number_of(event, "state_ms") + number_of(event, "gemm_peak_ms");
+    const double busy_ms = number_or_zero(event, "join_ms") + number_or_zero(event, "worker_ms") +
+                           number_or_zero(event, "state_ms") + number_or_zero(event, "gemm_peak_ms");
     const std::int64_t begun_us = time_us - microseconds(busy_ms);
     if (!begun_) cut_us_ = begun_us;
     const bool silent = begun_ && !stopped_ && !restarting_;
@@ -118,7 +118,7 @@ class LedgerReader::State {
       ++computed_[step_];
       return;
     }
-    advance(time_us - microseconds(number_of(event, "step_duration_ms")), gap_use());
+    advance(time_us - microseconds(number_or_zero(event, "step_duration_ms")), gap_use());
     ++computed_[step_];
     advance(time_us, SpanUse::training, step_);
     // In place the recovery event is next; of a restart the first step is the end of it.
@@ -158,10 +158,10 @@ class LedgerReader::State {
     // That of another start is the launcher's own word; the first step closes it.
     if (count_of(event, "level") == 2 || open_.empty()) return;
     FaultEntry& fault = ledger_.faults[open_.back()];
-    fault.shrink_ms = number_of(event, "shrink_ms");
-    fault.plan_ms = number_of(event, "plan_ms");
-    fault.load_ms = number_of(event, "load_ms");
-    fault.replay_ms = number_of(event, "replay_ms");
+    fault.shrink_ms = number_or_zero(event, "shrink_ms");
+    fault.plan_ms = number_or_zero(event, "plan_ms");
+    fault.load_ms = number_or_zero(event, "load_ms");
+    fault.replay_ms = number_or_zero(event, "replay_ms");
     for (const std::size_t index : open_) ledger_.faults[index].level = FaultLevel::in_place;
     lost_steps_ = count_of(event, "lost_steps");
     resumed_from_ = text_of(event, "resumed_from");

@@ -17,14 +17,14 @@ namespace {
 
 constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
 
-Result<void> tell(Env& env, const std::string& name, const Json& what) {
+Result<void> write_fact(Env& env, const std::string& name, const Json& what) {
   const std::string directory = env.variable(launch_variable);
   if (directory.empty()) return {};
   return env.append_line(directory + "/" + name, what.dump_any());
 }
 
 void tell_of_rank(Env& env, int rank, const Json& what) {
-  const Result<void> told = tell(env, fmt::format("{}{:05d}", file_prefix, rank), what);
+  const Result<void> told = write_fact(env, fmt::format("{}{:05d}", file_prefix, rank), what);
   if (!told.ok() && rank == 0) {
     holdfast::tell("the launcher does not learn how this rank is: {}", told.error().message);
   }
@@ -39,7 +39,7 @@ std::optional<ExitCode> exit_code_of(std::int64_t number) {
   return std::nullopt;
 }
 
-std::int64_t number_of(const Json& json, const char* key) {
+std::int64_t whole_number_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
 }
 
@@ -54,12 +54,12 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
     if (json.contains("host") && json["host"].is_string()) {
       found = LaunchedRank{.rank = rank,
                            .host = json["host"].get<std::string>(),
-                           .process = number_of(json, "process"),
-                           .started_ticks = number_of(json, "started_ticks")};
+                           .process = whole_number_of(json, "process"),
+                           .started_ticks = whole_number_of(json, "started_ticks")};
     }
     if (!found.has_value()) continue;
-    if (json.contains("exit_code")) found->end = exit_code_of(number_of(json, "exit_code"));
-    if (json.contains("signal")) found->signal = static_cast<int>(number_of(json, "signal"));
+    if (json.contains("exit_code")) found->end = exit_code_of(whole_number_of(json, "exit_code"));
+    if (json.contains("signal")) found->signal = static_cast<int>(whole_number_of(json, "signal"));
   }
   return found;
 }
@@ -101,8 +101,8 @@ void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
 
 // Whoever reads the guard's own stream may have gone, so what fails here is not said.
 void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
-  static_cast<void>(tell(env, std::string(guard_prefix) + env.host_name(),
-                         {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
+  static_cast<void>(write_fact(env, std::string(guard_prefix) + env.host_name(),
+                               {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
                         .ok());
 }
 
@@ -131,8 +131,8 @@ std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directo
     for (std::string line; std::getline(lines, line);) {
       const Json json = Json::parse_any(line);
       if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) continue;
-      verdicts.push_back({.time_us = number_of(json, "time_us"),
-                          .rank = static_cast<int>(number_of(json, "rank")),
+      verdicts.push_back({.time_us = whole_number_of(json, "time_us"),
+                          .rank = static_cast<int>(whole_number_of(json, "rank")),
                           .sentence = json["verdict"].get<std::string>()});
     }
   }

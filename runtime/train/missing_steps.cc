@@ -10,7 +10,7 @@ namespace holdfast {
 namespace {
 
 // Reads the lines in order and keeps what is there since the newest start.
-class Reader {
+class StepReader {
  public:
   void read(const Json& event) {
     const std::string name = text_of(event, "event");
@@ -56,7 +56,7 @@ void append(EventLine& line, LineSink& log) {
 }  // namespace
 
 std::vector<StepInterval> missing_steps(std::string_view log_end, std::uint64_t step) {
-  Reader reader;
+  StepReader reader;
   for_each_event(log_end, [&](const Json& event) { reader.read(event); });
   return std::move(reader).missing(step);
 }

@@ -16,7 +16,7 @@
 namespace holdfast {
 namespace {
 
-double number_of(const Json& event, const char* key) {
+double number_or_nan(const Json& event, const char* key) {
   return holdfast::number_of(event, key, std::numeric_limits<double>::quiet_NaN());
 }
 
@@ -50,7 +50,7 @@ std::string details_of(const Json& event) {
 }
 
 // Reads the lines in order and keeps what later ones replace.
-class Reader {
+class HistoryReader {
  public:
   void read(const Json& event) {
     ledger_.read(event);
@@ -63,7 +63,7 @@ class Reader {
     if (name == "step") {
       read_step(event);
     } else {
-      if (name == "evaluation") held_out_[last_step_] = number_of(event, "loss");
+      if (name == "evaluation") held_out_[last_step_] = number_or_nan(event, "loss");
       history_.events.push_back(
           {.name = name,
            .time_us = last_time_us_,
@@ -107,10 +107,10 @@ class Reader {
   void read_step(const Json& event) {
     history_.tokens = count_of(event, "tokens", history_.tokens);
     steps_[last_step_] = {.step = last_step_,
-                          .loss = number_of(event, "loss"),
-                          .grad_norm = number_of(event, "grad_norm"),
-                          .learning_rate = number_of(event, "learning_rate"),
-                          .tokens_per_sec = number_of(event, "tokens_per_sec")};
+                          .loss = number_or_nan(event, "loss"),
+                          .grad_norm = number_or_nan(event, "grad_norm"),
+                          .learning_rate = number_or_nan(event, "learning_rate"),
+                          .tokens_per_sec = number_or_nan(event, "tokens_per_sec")};
   }
 
   RunHistory history_;
@@ -125,14 +125,14 @@ class Reader {
 }  // namespace
 
 RunHistory parse_history(std::string_view event_lines) {
-  Reader reader;
+  HistoryReader reader;
   for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
   return std::move(reader).finish();
 }
 
 Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
   HF_TRY(const LogReader log, LogReader::open(env, paths));
-  Reader reader;
+  HistoryReader reader;
   HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
   RunHistory history = std::move(reader).finish();
   history.missing_parts = log.complaint();

@@ -43,7 +43,7 @@ Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind ki
   const std::string path =
       fmt::format("{}/{}{:016x}", paths.requests(),
                   kind == RequestKind::attended ? attended_prefix : unattended_prefix, env.random_u64());
-  HF_TRY_VOID(env.replace_text(path, to_text({})));
+  HF_TRY_VOID(env.replace_text(path, to_text(SaveAnswer{})));
   return path;
 }
 

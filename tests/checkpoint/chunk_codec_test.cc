@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t codec_chunk_bytes = std::uint64_t{1} << 20;
 
 std::vector<std::byte> noise(std::uint64_t bytes, std::uint64_t seed) {
   const RandomStream random(seed, 1);
@@ -88,8 +88,8 @@ TEST(ChunkCodecTest, EveryLengthAndPatternComesBack) {
 // Every exponent, sign and the payloads of NaNs: bits are bits.
 TEST(ChunkCodecTest, EveryKindOfNumberKeepsItsBits) {
   ChunkCoder coder;
-  std::vector<std::byte> raw(chunk_bytes);
-  for (std::uint32_t i = 0; i < chunk_bytes / 4; ++i) {
+  std::vector<std::byte> raw(codec_chunk_bytes);
+  for (std::uint32_t i = 0; i < codec_chunk_bytes / 4; ++i) {
     const std::uint32_t bits = (i % 512) << 23 | (i * 2654435761u & 0x3u);
     std::memcpy(raw.data() + 4 * i, &bits, 4);
   }
@@ -102,22 +102,22 @@ TEST(ChunkCodecTest, EveryKindOfNumberKeepsItsBits) {
 
 TEST(ChunkCodecTest, WhatTrainedStateGains) {
   ChunkCoder coder;
-  const std::vector<std::byte> raw = weights(chunk_bytes / 4, 3);
+  const std::vector<std::byte> raw = weights(codec_chunk_bytes / 4, 3);
   const Stored stored = encode(coder, raw, 4, all_planes(4));
   EXPECT_EQ(stored.encoded.codec, ChunkCodec::planes);
   EXPECT_EQ(stored.encoded.compressed, PlaneSet{8});  // the exponents alone
-  EXPECT_LT(static_cast<double>(stored.encoded.stored_bytes), 0.87 * chunk_bytes);
+  EXPECT_LT(static_cast<double>(stored.encoded.stored_bytes), 0.87 * codec_chunk_bytes);
   expect_comes_back(coder, stored, raw, 4);
   // Only that plane tried: the same bytes.
   EXPECT_EQ(encode(coder, raw, 4, 8).bytes, stored.bytes);
 
-  const std::vector<std::byte> zeros(chunk_bytes);
+  const std::vector<std::byte> zeros(codec_chunk_bytes);
   EXPECT_LT(encode(coder, zeros, 4, all_planes(4)).encoded.stored_bytes, 1024u);
 }
 
 TEST(ChunkCodecTest, NoiseIsStoredAsItIs) {
   ChunkCoder coder;
-  const std::vector<std::byte> raw = noise(chunk_bytes, 4);
+  const std::vector<std::byte> raw = noise(codec_chunk_bytes, 4);
   const Stored stored = encode(coder, raw, 4, all_planes(4));
   EXPECT_EQ(stored.encoded.codec, ChunkCodec::raw);
   EXPECT_EQ(stored.encoded.compressed, 0u);

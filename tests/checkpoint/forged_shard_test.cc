@@ -14,8 +14,8 @@ namespace {
 
 using namespace shard_format;
 
-constexpr std::uint64_t step = 42;
-const std::string run_id = "0123456789abcdef0123456789abcdef";
+constexpr std::uint64_t forged_step = 42;
+const std::string forged_run_id = "0123456789abcdef0123456789abcdef";
 const std::string name = "shard-00000.hfs";
 
 class ForgedShardTest : public testing::Test {
@@ -26,8 +26,8 @@ class ForgedShardTest : public testing::Test {
     state.push_back(make_tensor("flat.weight", "weight", DType::fp32, {5000}, 3));
     std::ranges::fill(state.back().bytes, std::byte{7});
     const Result<ShardFile> written =
-        write_shard_file(posix_env(), directory.path(), name, step, run_id, pieces_of(state, 0, 1), {},
-                         {.compression = Compression::always});
+        write_shard_file(posix_env(), directory.path(), name, forged_step, forged_run_id,
+                         pieces_of(state, 0, 1), {}, {.compression = Compression::always});
     HF_ASSERT_OK(written);
     shard = written.value();
     original = read_file(directory / name);
@@ -54,7 +54,7 @@ class ForgedShardTest : public testing::Test {
   // Whether it could be opened and all of its chunks be read.
   bool reads(const std::string& file, const ShardFile& expected) {
     put(file);
-    const Result<ShardReader> reader = ShardReader::open(env, "/d", expected, step, run_id);
+    const Result<ShardReader> reader = ShardReader::open(env, "/d", expected, forged_step, forged_run_id);
     if (!reader.ok()) {
       EXPECT_EQ(reader.error().code, ExitCode::checkpoint);
       return false;
@@ -143,7 +143,7 @@ TEST_F(ForgedShardTest, AVersionOfTheFutureIsNamed) {
   header.crc32c = checksum_of(header);
   std::memcpy(forged.data(), &header, sizeof(header));
   put(forged);
-  const Result<ShardReader> reader = ShardReader::open(env, "/d", shard, step, run_id);
+  const Result<ShardReader> reader = ShardReader::open(env, "/d", shard, forged_step, forged_run_id);
   ASSERT_FALSE(reader.ok());
   EXPECT_THAT(reader.error().message,
               testing::HasSubstr("has shard format version 3, this program reads versions 1 to 2"));
@@ -199,7 +199,7 @@ TEST_F(ForgedShardTest, RandomMutationsWithFittingChecksumsDoNoHarm) {
 // is not what was saved.
 TEST_F(ForgedShardTest, ForgedCompressedBytesAreFoundOut) {
   put(original);
-  const Result<ShardReader> reader = ShardReader::open(env, "/d", shard, step, run_id);
+  const Result<ShardReader> reader = ShardReader::open(env, "/d", shard, forged_step, forged_run_id);
   HF_ASSERT_OK(reader);
   const StoredChunk chunk = reader.value().pieces()[2].chunks[0];
   ASSERT_EQ(chunk.codec, ChunkCodec::planes);
@@ -214,7 +214,7 @@ TEST_F(ForgedShardTest, ForgedCompressedBytesAreFoundOut) {
     std::memcpy(forged.data() + record + offsetof(ChunkRecord, stored_crc32c), &stored_crc32c, 4);
     const ShardFile expected = reseal(forged, trailer);
     put(forged);
-    const Result<ShardReader> opened = ShardReader::open(env, "/d", expected, step, run_id);
+    const Result<ShardReader> opened = ShardReader::open(env, "/d", expected, forged_step, forged_run_id);
     HF_ASSERT_OK(opened);
     ChunkScratch scratch;
     const auto back = opened.value().read_chunk(2, 0, scratch);

@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::span<const std::byte> bytes_of_text(std::string_view text) {
+std::span<const std::byte> payload(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -32,8 +32,8 @@ class PosixEnvTest : public testing::Test {
 TEST_F(PosixEnvTest, FileWritesAndReadsAtOffsets) {
   const std::string path = directory / "file";
   auto file = env.open(path, OpenMode::create).value();
-  ASSERT_TRUE(file->write_at(3, bytes_of_text("world")).ok());
-  ASSERT_TRUE(file->write_at(0, bytes_of_text("abc")).ok());
+  ASSERT_TRUE(file->write_at(3, payload("world")).ok());
+  ASSERT_TRUE(file->write_at(0, payload("abc")).ok());
   ASSERT_TRUE(file->sync().ok());
   EXPECT_EQ(file->size().value(), 8u);
   EXPECT_EQ(file->path(), path);

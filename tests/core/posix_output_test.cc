@@ -62,10 +62,10 @@ int code_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-constexpr int lines = 30'000;  // far more than a pipe and the memory for them hold
+constexpr int line_count = 30'000;  // far more than a pipe and the memory for them hold
 
 int print_lines() {
-  for (int i = 0; i < lines; ++i)
+  for (int i = 0; i < line_count; ++i)
     show("line {:05d} of a run that has very much to say, more than anybody will", i);
   return 0;
 }
@@ -121,7 +121,7 @@ TEST(OutputThread, APipeThatNobodyReadsHoldsUpNobodyAndCostsLinesThatAreCounted)
       ++next;
     }
   }
-  EXPECT_EQ(next, lines);
+  EXPECT_EQ(next, line_count);
   EXPECT_GT(gaps, 0);
 }
 

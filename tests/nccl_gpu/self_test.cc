@@ -14,7 +14,7 @@ namespace {
 
 using test::timeout_ms;
 
-constexpr std::size_t message_bytes = std::size_t{1} << 20;
+constexpr std::size_t own_message_bytes = std::size_t{1} << 20;
 
 void wait_until_ready(NcclLibrary& library, NcclComm comm) {
   Rest pause(posix_env(), timeout_ms);
@@ -47,7 +47,7 @@ NcclLink& add_link(NcclLibrary& library, NcclCommunicators& communicators, const
   EXPECT_EQ(library.unique_id(id), NcclResult::success);
   EXPECT_EQ(library.stream_create(link.stream), 0);
   EXPECT_EQ(library.event_create(link.events.emplace_back()), 0);
-  EXPECT_EQ(library.allocate(&link.memory, 2 * message_bytes), 0);
+  EXPECT_EQ(library.allocate(&link.memory, 2 * own_message_bytes), 0);
   expect_fine(
       library,
       library.comm_init(
@@ -58,9 +58,9 @@ NcclLink& add_link(NcclLibrary& library, NcclCommunicators& communicators, const
 
 void send_to_itself(NcclLibrary& library, NcclLink& link) {
   ASSERT_EQ(library.group_start(), NcclResult::success);
-  expect_fine(library, library.send(link.memory, message_bytes, 0, link.comm, link.stream));
-  expect_fine(library, library.receive(static_cast<char*>(link.memory) + message_bytes, message_bytes, 0,
-                                       link.comm, link.stream));
+  expect_fine(library, library.send(link.memory, own_message_bytes, 0, link.comm, link.stream));
+  expect_fine(library, library.receive(static_cast<char*>(link.memory) + own_message_bytes, own_message_bytes,
+                                       0, link.comm, link.stream));
   expect_fine(library, library.group_end());
   ASSERT_NO_FATAL_FAILURE(wait_until_ready(library, link.comm));
   ASSERT_EQ(library.event_record(link.events.front(), link.stream), 0);

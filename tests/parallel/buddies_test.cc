@@ -10,15 +10,10 @@
 #include <set>
 #include <tuple>
 
+#include "tests/parallel/hosts.h"
+
 namespace holdfast {
 namespace {
-
-// "aab" -> {"a", "a", "b"}
-std::vector<std::string> hosts(const std::string& letters) {
-  std::vector<std::string> names;
-  for (const char letter : letters) names.emplace_back(1, letter);
-  return names;
-}
 
 struct Case {
   MeshShape shape;

@@ -5,13 +5,10 @@
 #include "communicator_contract.h"
 #include "exchange_contract.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
-
-Waiter patient() {
-  return {posix_env(), 60'000};
-}
 
 class HostExchangeOf : public testing::TestWithParam<int> {};
 

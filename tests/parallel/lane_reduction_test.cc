@@ -13,15 +13,12 @@
 #include "lane_reduction_harness.h"
 #include "parallel/host_exchange.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
 
 using test::ReducingRank;
-
-Waiter patient() {
-  return {posix_env(), 60'000};
-}
 
 TEST(LaneSchedule, WavesTakeLanesInIncreasingOrder) {
   for (int lanes = 1; lanes <= 9; ++lanes) {

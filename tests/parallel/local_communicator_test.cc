@@ -6,13 +6,10 @@
 #include <thread>
 
 #include "communicator_contract.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
-
-Waiter patient() {
-  return {posix_env(), 60'000};
-}
 
 class LocalRanks : public testing::TestWithParam<int> {};
 

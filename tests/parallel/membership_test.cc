@@ -10,6 +10,7 @@
 
 #include "communicator_contract.h"
 #include "parallel/local/local_world.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
@@ -18,10 +19,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr std::int64_t timeout_ms = 60'000;
-
-Waiter patient() {
-  return {posix_env(), timeout_ms};
-}
 
 std::vector<int> launched_ranks(const MembershipView& view) {
   std::vector<int> ranks;

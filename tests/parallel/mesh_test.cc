@@ -5,18 +5,13 @@
 
 #include <set>
 
+#include "tests/parallel/hosts.h"
+
 namespace holdfast {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// "aab" -> {"a", "a", "b"}
-std::vector<std::string> hosts(const std::string& letters) {
-  std::vector<std::string> names;
-  for (const char letter : letters) names.emplace_back(1, letter);
-  return names;
-}
 
 std::vector<int> ranks_in_seat_order(const Mesh& mesh) {
   for (int rank = 0; rank < mesh.shape().ranks(); ++rank) {

@@ -11,13 +11,10 @@
 #include "lane_reduction_harness.h"
 #include "parallel/host_exchange.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
-
-Waiter patient() {
-  return {posix_env(), 20'000};
-}
 
 void wait_for(const std::atomic<bool>& flag) {
   while (!flag) std::this_thread::yield();

@@ -7,13 +7,10 @@
 #include "lane_reduction_harness.h"
 #include "parallel/host_exchange.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
-
-Waiter patient() {
-  return {posix_env(), 60'000};
-}
 
 // A rank's exchange on a device of its own; the device comes last, so that its queue ends first.
 struct Pinned {

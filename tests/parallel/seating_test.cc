@@ -3,19 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/parallel/hosts.h"
+
 namespace holdfast {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-// "aab" -> {"a", "a", "b"}
-std::vector<std::string> hosts(const std::string& letters) {
-  std::vector<std::string> names;
-  for (const char letter : letters) names.emplace_back(1, letter);
-  return names;
-}
 
 TEST(Seating, EveryoneHasASeatWhereAllAreThere) {
   const Result<Seating> seating = plan_seating({.data_most = 2, .pipeline = 2, .tensor = 1}, hosts("aaaa"));

@@ -7,13 +7,12 @@
 #include "exchange_contract.h"
 #include "parallel/host_exchange.h"
 #include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
 
 namespace holdfast {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr std::int64_t timeout_ms = 60'000;
 
 struct Rank {
   explicit Rank(std::unique_ptr<Communicator> control_end, std::unique_ptr<Communicator> elsewhere_end)
@@ -27,7 +26,7 @@ struct Rank {
     const Exchange::Incoming incoming{.target = {&target, 1}, .peer = 1 - control->rank()};
     HF_TRY(const Exchange::Number number, exchange.open(std::span(&incoming, 1)));
     HF_TRY_VOID(exchange.send(number, {}));
-    return finish_exchanges(exchange, {posix_env(), timeout_ms}, number + 1, "a test");
+    return finish_exchanges(exchange, patient(), number + 1, "a test");
   }
 
   std::unique_ptr<Communicator> control, elsewhere;
@@ -50,9 +49,9 @@ TEST(TiedExchange, KeepsTheContract) {
     Communicator& control = *controls[static_cast<std::size_t>(elsewhere.rank())];
     Traffic traffic;
     TiedExchange exchange(std::make_unique<HostExchange>(elsewhere), control, posix_env(), traffic);
-    HF_TRY_VOID(test::check_exchanges(exchange, {posix_env(), timeout_ms}));
+    HF_TRY_VOID(test::check_exchanges(exchange, patient()));
     EXPECT_FALSE(exchange.abandoned());
-    return barrier(control, {posix_env(), timeout_ms});
+    return barrier(control, patient());
   }));
 }
 

@@ -4,6 +4,7 @@
 
 #include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
+#include "../parallel/patient.h"
 #include "nccl_rig.h"
 
 namespace holdfast {
@@ -14,10 +15,6 @@ using test::quick_options;
 using test::run_nccl_ranks;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Waiter patient() {
-  return {posix_env(), 20'000};
-}
 
 class NcclExchangeOf : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, version
 

@@ -7,7 +7,7 @@
 namespace holdfast {
 namespace {
 
-constexpr auto f1b = ScheduleKind::one_forward_one_backward;
+constexpr auto one_f_one_b = ScheduleKind::one_forward_one_backward;
 
 ScheduleTime time_of(const ScheduleShape& shape, const PartDurations& part, double transfer = 0.0) {
   const std::vector<PartDurations> parts(static_cast<std::size_t>(shape.parts()), part);
@@ -29,7 +29,7 @@ TEST(ScheduleTime, BubblesAreThoseOfTheFormulas) {
   for (int stages = 1; stages <= 16; ++stages) {
     for (int microbatches = 1; microbatches <= 64; ++microbatches) {
       const double p = stages, m = microbatches;
-      for (const ScheduleKind kind : {ScheduleKind::gpipe, f1b}) {
+      for (const ScheduleKind kind : {ScheduleKind::gpipe, one_f_one_b}) {
         expect_bubble({.kind = kind, .stages = stages, .microbatches_per_lane = microbatches}, halves,
                       (p - 1) / (m + p - 1));
       }
@@ -51,7 +51,8 @@ TEST(ScheduleTime, BubblesAreThoseOfTheFormulas) {
 
 TEST(ScheduleTime, LanesThatFollowEachOtherCostOneBubble) {
   const PartDurations part = {1.0, 1.0, 1.0};
-  const ScheduleShape lanes = {.kind = f1b, .stages = 4, .microbatches_per_lane = 2, .waves = 8, .lanes = 8};
+  const ScheduleShape lanes = {
+      .kind = one_f_one_b, .stages = 4, .microbatches_per_lane = 2, .waves = 8, .lanes = 8};
   expect_bubble(lanes, part, 3.0 / (16 + 3));
 }
 
@@ -66,7 +67,7 @@ TEST(ScheduleTime, FewerMicrobatchesThanStages) {
 }
 
 TEST(ScheduleTime, EveryActionHasItsTime) {
-  const ScheduleShape shape = {.kind = f1b, .stages = 2, .microbatches_per_lane = 2};
+  const ScheduleShape shape = {.kind = one_f_one_b, .stages = 2, .microbatches_per_lane = 2};
   const std::vector<PartDurations> parts = {{1.0, 2.0, 1.0}, {2.0, 2.0, 2.0}};
   const ScheduleTime time = schedule_time(make_schedule(shape), parts, 0.5);
   const std::vector<std::vector<std::pair<double, double>>> expected = {
@@ -107,7 +108,7 @@ TEST(ScheduleTime, EveryBoundaryHasItsOwnTransfer) {
 // An evaluation takes the forwards out of any schedule.
 TEST(ScheduleTime, ForwardsAloneFillThePipelineOnce) {
   for (const ScheduleKind kind :
-       {ScheduleKind::gpipe, f1b, ScheduleKind::interleaved, ScheduleKind::zero_bubble}) {
+       {ScheduleKind::gpipe, one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zero_bubble}) {
     const int chunks = kind == ScheduleKind::interleaved ? 2 : 1;
     const ScheduleShape shape = {.kind = kind, .stages = 4, .chunks = chunks, .microbatches_per_lane = 10};
     Schedule schedule = make_schedule(shape);
@@ -124,7 +125,7 @@ TEST(ScheduleTime, OneLineOfFacts) {
   const auto line = [](const ScheduleShape& shape) {
     return describe(shape, time_of(shape, {1.0, 1.0, 1.0}));
   };
-  EXPECT_EQ(line({.kind = f1b, .stages = 4, .microbatches_per_lane = 8}),
+  EXPECT_EQ(line({.kind = one_f_one_b, .stages = 4, .microbatches_per_lane = 8}),
             "1f1b: 4 stages, 8 microbatches, bubble 27.3 %, activations in flight 4, 3, 2, 1");
   EXPECT_EQ(
       line({.kind = ScheduleKind::interleaved, .stages = 4, .chunks = 2, .microbatches_per_lane = 8}),

@@ -69,7 +69,7 @@ TEST_F(TimedPricesTest, AnOpThatNobodyTimedTakesItsBytesAtTheRateOfTheUpdate) {
   EXPECT_DOUBLE_EQ(price(timed(0.0), copy), 14e-6);
 }
 
-Config small_config() {
+Config forty_layers() {
   Config config;
   config.threads = 1;
   config.run.directory = "unused";
@@ -85,7 +85,7 @@ Config small_config() {
 }
 
 TEST(PriceOpsHere, AFewLayersOfAnyRunAreTimed) {
-  const Result<std::unique_ptr<OpPrices>> prices = price_ops_here(posix_env(), small_config(), 4);
+  const Result<std::unique_ptr<OpPrices>> prices = price_ops_here(posix_env(), forty_layers(), 4);
   ASSERT_TRUE(prices.ok()) << prices.error().message;
   EXPECT_GT((*prices)->memory_bytes_per_second(), 1e6);
   EXPECT_GT(price(**prices, square(64)), 0.0);
@@ -95,7 +95,7 @@ TEST(PriceOpsHere, AFewLayersOfAnyRunAreTimed) {
 
 // No machine has the memory for two layers of this one.
 TEST(PriceOpsHere, LayersThatAreTooLargeAreNotRun) {
-  Config config = small_config();
+  Config config = forty_layers();
   config.model.width = 1 << 18;
   config.model.heads = 1 << 11;
   config.model.kv_heads = 1 << 11;

@@ -18,7 +18,7 @@ namespace {
 
 const PlannedMachine gpu = {.host_sees_memory = false};
 
-Config resolved(Config config) {
+Config resolved_ops_config(Config config) {
   config.run.directory = "unused";
   const Result<void> outcome = resolve_config(config, 256);
   EXPECT_TRUE(outcome.ok()) << outcome.error().message;
@@ -36,7 +36,7 @@ Config gpt2_124m() {
   return config;
 }
 
-Config small_config() {
+Config small_ops_config() {
   Config config;
   config.model.layers = 4;
   config.model.heads = 2;
@@ -73,7 +73,7 @@ double flops(const StepOps& step, OpId id) {
 // Every product with a matrix of weights is made three times; of attention's pairs two products are made
 // forward and five backward.
 TEST(StepOps, ProductsOfGpt2FollowTheFormula) {
-  const Config config = resolved(gpt2_124m());
+  const Config config = resolved_ops_config(gpt2_124m());
   const ModelSpec spec = make_model_spec(config);
   const StepOps step = ops_of(config);
   const double rows = 64.0 * 1024.0, width = 768.0, layers = 12.0;
@@ -85,7 +85,7 @@ TEST(StepOps, ProductsOfGpt2FollowTheFormula) {
 }
 
 TEST(StepOps, TheHeadIsCalledForEveryChunkOfRows) {
-  const StepOps step = ops_of(resolved(gpt2_124m()));
+  const StepOps step = ops_of(resolved_ops_config(gpt2_124m()));
   const auto loss = std::ranges::find(step.ops, OpId::cross_entropy, &StepOp::id);
   ASSERT_NE(loss, step.ops.end());
   const std::int64_t chunk = loss->arguments["rows"].get<std::int64_t>(), chunks = 64 * 1024 / chunk;
@@ -104,9 +104,9 @@ TEST(StepOps, TheHeadIsCalledForEveryChunkOfRows) {
 }
 
 TEST(StepOps, LaterMicrobatchesAndLanesAddToGradients) {
-  Config config = small_config();
+  Config config = small_ops_config();
   config.training.microbatches_per_lane = 3;
-  const StepOps step = ops_of(resolved(config));
+  const StepOps step = ops_of(resolved_ops_config(config));
   EXPECT_EQ(step.lanes, 4);
   EXPECT_EQ(calls(step, OpId::attention_backward), 4 * 4 * 3);
   const auto accumulates = [](const StepOp& op) {
@@ -151,12 +151,12 @@ Counts running_counts(const Config& config, int ranks) {
 TEST(StepOps, AreThoseOfRunningRanks) {
   for (const std::string recompute : {"none", "full"}) {
     for (const int ranks : {1, 2, 3}) {
-      Config config = small_config();
+      Config config = small_ops_config();
       config.training.recompute = recompute;
       const Counts running = running_counts(config, ranks);
       Counts planned;
       for (int rank = 0; rank < ranks; ++rank) {
-        const Result<StepOps> step = step_ops(posix_env(), resolved(config), ranks, rank, {});
+        const Result<StepOps> step = step_ops(posix_env(), resolved_ops_config(config), ranks, rank, {});
         ASSERT_TRUE(step.ok()) << step.error().message;
         for (const StepOp& op : step->ops) planned[op.id] += op.calls;
       }
@@ -168,18 +168,19 @@ TEST(StepOps, AreThoseOfRunningRanks) {
 
 // All ranks together multiply in any layout what one rank alone does.
 TEST(StepOps, RanksOfAnyLayoutShareTheProducts) {
-  Config config = small_config();
+  Config config = small_ops_config();
   config.parallel.tensor_lanes = 2;
-  const double alone = flops(ops_of(resolved(config)), OpId::matmul);
+  const double alone = flops(ops_of(resolved_ops_config(config)), OpId::matmul);
   config.parallel.pipeline = 2;
   config.parallel.tensor = 2;
   double shared = 0.0;
-  for (int rank = 0; rank < 8; ++rank) shared += flops(ops_of(resolved(config), 8, rank), OpId::matmul);
+  for (int rank = 0; rank < 8; ++rank)
+    shared += flops(ops_of(resolved_ops_config(config), 8, rank), OpId::matmul);
   EXPECT_DOUBLE_EQ(shared, alone);
 }
 
 TEST(StepOps, NoTableOfTheOptimizerIsReadFromTheDevice) {
-  const StepOps step = ops_of(resolved(gpt2_124m()));
+  const StepOps step = ops_of(resolved_ops_config(gpt2_124m()));
   const auto update = std::ranges::find(step.ops, OpId::adamw, &StepOp::id);
   ASSERT_NE(update, step.ops.end());
   EXPECT_EQ(update->shape, "124475904 in 148 tensors");
@@ -187,7 +188,7 @@ TEST(StepOps, NoTableOfTheOptimizerIsReadFromTheDevice) {
 }
 
 TEST(StepOps, JsonHasWhatAPredictionNeeds) {
-  const Json json = step_ops_json(ops_of(resolved(gpt2_124m())));
+  const Json json = step_ops_json(ops_of(resolved_ops_config(gpt2_124m())));
   EXPECT_EQ(json["tokens"], 65536);
   EXPECT_EQ(json["microbatches"], 1);
   EXPECT_EQ(json["padded_vocabulary"], 50304);
@@ -202,7 +203,7 @@ TEST(StepOps, JsonHasWhatAPredictionNeeds) {
 }
 
 TEST(StepOps, TextCountsLaunchesAndProducts) {
-  const StepOps step = ops_of(resolved(small_config()));
+  const StepOps step = ops_of(resolved_ops_config(small_ops_config()));
   std::int64_t launches = 0;
   for (const StepOp& op : step.ops) launches += op.calls;
   EXPECT_NE(step_ops_text(step).find(fmt::format("\n{} launches of ops, ", launches)), std::string::npos)

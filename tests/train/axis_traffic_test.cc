@@ -13,7 +13,7 @@
 namespace holdfast::test {
 namespace {
 
-struct Layout {
+struct AxisLayout {
   const char* name;
   int data = 1, stages = 1, chunks = 1;
   bool tied = false;
@@ -29,7 +29,7 @@ struct Layout {
 };
 
 // Shapes of whole sixteens, so that nothing is padding.
-Config config_of(const Layout& layout) {
+Config config_of(const AxisLayout& layout) {
   Config config;
   config.model.layers = 4;
   config.model.heads = 2;
@@ -54,7 +54,7 @@ struct BytesSent {
   std::uint64_t data = 0, pipeline = 0, tensor = 0, control = 0;
 };
 
-BytesSent by_hand(const Config& config, const Layout& layout) {
+BytesSent by_hand(const Config& config, const AxisLayout& layout) {
   const ModelSpec spec = make_model_spec(config);
   const std::uint64_t element_bytes = bytes_of(spec.dtype), gradient_bytes = sizeof(float);
   std::uint64_t weights = 0;
@@ -101,10 +101,10 @@ Numbers numbers(const Traffic& traffic) {
   return {traffic.bytes_sent, traffic.messages_sent, traffic.bytes_received, traffic.messages_received};
 }
 
-class AxisTrafficTest : public testing::TestWithParam<Layout> {};
+class AxisTrafficTest : public testing::TestWithParam<AxisLayout> {};
 
 TEST_P(AxisTrafficTest, IsTheFormula) {
-  const Layout& layout = GetParam();
+  const AxisLayout& layout = GetParam();
   constexpr std::uint64_t steps = 2;
   WorkerRig rig(config_of(layout), layout.ranks());
   std::vector<AxisTraffic> of_rank(static_cast<std::size_t>(layout.ranks()));  // one slot each
@@ -142,28 +142,30 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
 }
 
 constexpr std::array layouts = {
-    Layout{.name = "Alone"},
-    Layout{.name = "TwoReplicas", .data = 2},
-    Layout{.name = "FourReplicasTiedInBf16", .data = 4, .tied = true, .bf16 = true},
-    Layout{.name = "FourStages", .stages = 4, .microbatches_per_lane = 3},
-    Layout{.name = "TwoStagesTwoReplicas", .data = 2, .stages = 2, .bf16 = true},
-    Layout{.name = "TiedEndsOnTwoStages", .data = 2, .stages = 2, .tied = true, .microbatches_per_lane = 2},
-    Layout{.name = "TwoSlices", .microbatches_per_lane = 2, .tensor = 2},
-    Layout{.name = "TwoSlicesInTwoStagesOfTwoReplicas", .data = 2, .stages = 2, .bf16 = true, .tensor = 2},
-    Layout{.name = "TwoSlicesRecomputed", .tensor = 2, .recompute = "selective"},
-    Layout{.name = "TwoSlicesWithoutBubbles",
-           .stages = 2,
-           .microbatches_per_lane = 2,
-           .tensor = 2,
-           .schedule = "zero_bubble",
-           .recompute = "full"},
-    Layout{
+    AxisLayout{.name = "Alone"},
+    AxisLayout{.name = "TwoReplicas", .data = 2},
+    AxisLayout{.name = "FourReplicasTiedInBf16", .data = 4, .tied = true, .bf16 = true},
+    AxisLayout{.name = "FourStages", .stages = 4, .microbatches_per_lane = 3},
+    AxisLayout{.name = "TwoStagesTwoReplicas", .data = 2, .stages = 2, .bf16 = true},
+    AxisLayout{
+        .name = "TiedEndsOnTwoStages", .data = 2, .stages = 2, .tied = true, .microbatches_per_lane = 2},
+    AxisLayout{.name = "TwoSlices", .microbatches_per_lane = 2, .tensor = 2},
+    AxisLayout{
+        .name = "TwoSlicesInTwoStagesOfTwoReplicas", .data = 2, .stages = 2, .bf16 = true, .tensor = 2},
+    AxisLayout{.name = "TwoSlicesRecomputed", .tensor = 2, .recompute = "selective"},
+    AxisLayout{.name = "TwoSlicesWithoutBubbles",
+               .stages = 2,
+               .microbatches_per_lane = 2,
+               .tensor = 2,
+               .schedule = "zero_bubble",
+               .recompute = "full"},
+    AxisLayout{
         .name = "ChunksInTurn", .data = 2, .stages = 2, .chunks = 2, .tied = true, .schedule = "interleaved"},
 
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AxisTrafficTest, testing::ValuesIn(layouts),
-                         [](const testing::TestParamInfo<Layout>& each) { return each.param.name; });
+                         [](const testing::TestParamInfo<AxisLayout>& each) { return each.param.name; });
 
 }  // namespace
 }  // namespace holdfast::test

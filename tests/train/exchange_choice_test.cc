@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int modern = 23007, old = 22809;
+constexpr int nccl_2_30 = 23007, nccl_2_28 = 22809;
 
 ExchangeMeans gpu_rank(const std::string& gpu, int nccl_version) {
   return {.host = "node" + gpu, .gpu = gpu, .nccl_version = nccl_version};
@@ -21,7 +21,7 @@ ExchangeMeans cpu_rank() {
   return {.host = "node", .host_sees_memory = true};
 }
 
-struct Case {
+struct Choice {
   const char* name;
   std::vector<ExchangeMeans> ranks;
   bool nccl;          // of "auto"
@@ -30,12 +30,12 @@ struct Case {
   const char* refusal;  // of "nccl"; null: none
 };
 
-std::vector<Case> cases() {
+std::vector<Choice> choices() {
   return {
-      {"one rank", {gpu_rank("a", old)}, false, 1, "none: there is one rank", nullptr},
+      {"one rank", {gpu_rank("a", nccl_2_28)}, false, 1, "none: there is one rank", nullptr},
       {"one rank without", {without_nccl("a")}, false, 1, "none: there is one rank", nullptr},
       {"the CPU", {cpu_rank(), cpu_rank()}, false, 1, "host memory", "but the run computes on the CPU"},
-      {"a GPU each", {gpu_rank("a", old), gpu_rank("b", old)}, true, 1, "NCCL 2.28.9", nullptr},
+      {"a GPU each", {gpu_rank("a", nccl_2_28), gpu_rank("b", nccl_2_28)}, true, 1, "NCCL 2.28.9", nullptr},
       {"the oldest",
        {gpu_rank("a", NcclLibrary::version_min), gpu_rank("b", NcclLibrary::version_min)},
        true,
@@ -43,7 +43,7 @@ std::vector<Case> cases() {
        "NCCL 2.18.1",
        nullptr},
       {"a shared GPU and an old NCCL",
-       {gpu_rank("a", old), gpu_rank("b", old), gpu_rank("b", old)},
+       {gpu_rank("a", nccl_2_28), gpu_rank("b", nccl_2_28), gpu_rank("b", nccl_2_28)},
        false,
        2,
        "pinned host memory, because ranks 1 and 2 share a GPU, which NCCL 2.28.9 refuses (2.30.3 is the "
@@ -66,20 +66,20 @@ std::vector<Case> cases() {
        "NCCL 2.30.3, up to 2 ranks on one GPU",
        nullptr},
       {"unevenly shared",
-       {gpu_rank("a", modern), gpu_rank("b", modern), gpu_rank("b", modern), gpu_rank("a", modern),
-        gpu_rank("b", modern)},
+       {gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_30), gpu_rank("b", nccl_2_30),
+        gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_30)},
        true,
        3,
        "NCCL 2.30.7, up to 3 ranks on one GPU",
        nullptr},
       {"missing on one rank",
-       {gpu_rank("a", modern), without_nccl("b")},
+       {gpu_rank("a", nccl_2_30), without_nccl("b")},
        false,
        1,
        "pinned host memory, because rank 1 (nodeb) has no NCCL: libnccl.so.2 is not there",
        "but rank 1 (nodeb) has no NCCL: libnccl.so.2 is not there. With \"auto\" or \"host\""},
       {"versions differ",
-       {gpu_rank("a", modern), gpu_rank("b", old)},
+       {gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_28)},
        false,
        1,
        "pinned host memory, because rank 0 (nodea) has NCCL 2.30.7, but rank 1 (nodeb) has 2.28.9",
@@ -88,7 +88,7 @@ std::vector<Case> cases() {
 }
 
 TEST(ExchangeChoice, FollowsFromWhatTheRanksHave) {
-  for (const Case& each : cases()) {
+  for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
     const Result<ExchangeChoice> choice = choose_exchange("auto", each.ranks);
     ASSERT_TRUE(choice.ok());
@@ -99,7 +99,7 @@ TEST(ExchangeChoice, FollowsFromWhatTheRanksHave) {
 }
 
 TEST(ExchangeChoice, NcclThatIsWantedIsHadOrRefused) {
-  for (const Case& each : cases()) {
+  for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
     const Result<ExchangeChoice> choice = choose_exchange("nccl", each.ranks);
     ASSERT_EQ(choice.ok(), each.refusal == nullptr);
@@ -114,18 +114,18 @@ TEST(ExchangeChoice, NcclThatIsWantedIsHadOrRefused) {
 }
 
 TEST(ExchangeChoice, TheHostCanAlwaysBeHad) {
-  for (const Case& each : cases()) {
+  for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
     const Result<ExchangeChoice> choice = choose_exchange("host", each.ranks);
     ASSERT_TRUE(choice.ok());
     EXPECT_EQ(choice->way, ExchangeWay::host);
   }
-  const std::vector<ExchangeMeans> two = {gpu_rank("a", modern), gpu_rank("b", modern)};
+  const std::vector<ExchangeMeans> two = {gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_30)};
   EXPECT_EQ(choose_exchange("host", two)->description,
             "pinned host memory, as parallel.exchange = \"host\" asks");
 }
 
-Config config_of(int data, int pipeline, int tensor) {
+Config config_of_shape(int data, int pipeline, int tensor) {
   Config config;
   config.device = "cuda";
   config.parallel.data = data;
@@ -135,14 +135,14 @@ Config config_of(int data, int pipeline, int tensor) {
 }
 
 TEST(ExchangeChoice, ExchangesAtOnceFollowFromTheLayout) {
-  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 0), 1), 0);
-  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 0), 8), 1);
-  EXPECT_EQ(exchanges_at_once(config_of(0, 0, 8), 8), 1);
-  EXPECT_EQ(exchanges_at_once(config_of(0, 1, 4), 8), 2);
-  EXPECT_EQ(exchanges_at_once(config_of(1, 2, 1), 2), 2);
-  EXPECT_EQ(exchanges_at_once(config_of(2, 4, 1), 8), 5);
-  EXPECT_EQ(exchanges_at_once(config_of(4, 1, 2), 2), 1) << "what is left of four copies";
-  Config ring = config_of(2, 2, 2);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 0), 1), 0);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 0), 8), 1);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 8), 8), 1);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 1, 4), 8), 2);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(1, 2, 1), 2), 2);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(2, 4, 1), 8), 5);
+  EXPECT_EQ(exchanges_at_once(config_of_shape(4, 1, 2), 2), 1) << "what is left of four copies";
+  Config ring = config_of_shape(2, 2, 2);
   ring.parallel.pipeline_chunks = 2;
   EXPECT_EQ(exchanges_at_once(ring, 8), 6);
 }
@@ -170,23 +170,23 @@ class CudaVariables : public testing::Test {
 };
 
 TEST_F(CudaVariables, AreSetWhereSeveralExchangesMayGoByNccl) {
-  Config on_host = config_of(2, 2, 1), on_cpu = config_of(2, 2, 1);
+  Config on_host = config_of_shape(2, 2, 1), on_cpu = config_of_shape(2, 2, 1);
   on_host.parallel.exchange = "host";
   on_cpu.device = "cpu";
-  for (const Config& config : {on_host, on_cpu, config_of(2, 1, 1)}) {
+  for (const Config& config : {on_host, on_cpu, config_of_shape(2, 1, 1)}) {
     prepare(config, 4);
     EXPECT_EQ(loading(), "");
     EXPECT_EQ(connections(), "");
   }
-  prepare(config_of(1, 1, 2), 6);
+  prepare(config_of_shape(1, 1, 2), 6);
   EXPECT_EQ(loading(), "") << "four of them are spares";
-  prepare(config_of(2, 2, 1), 4);
+  prepare(config_of_shape(2, 2, 1), 4);
   EXPECT_EQ(loading(), "EAGER");
   EXPECT_EQ(connections(), "32");
 }
 
 TEST_F(CudaVariables, OfNcclAreSetWhereItMayBeUsed) {
-  Config on_host = config_of(2, 1, 1), on_cpu = config_of(2, 1, 1);
+  Config on_host = config_of_shape(2, 1, 1), on_cpu = config_of_shape(2, 1, 1);
   on_host.parallel.exchange = "host";
   on_cpu.device = "cpu";
   for (const Config& config : {on_host, on_cpu}) {
@@ -194,7 +194,7 @@ TEST_F(CudaVariables, OfNcclAreSetWhereItMayBeUsed) {
     EXPECT_EQ(nccl("RAS_ENABLE"), "");
   }
   setenv("NCCL_NVLS_ENABLE", "1", 1);
-  prepare(config_of(0, 1, 1), 1);
+  prepare(config_of_shape(0, 1, 1), 1);
   EXPECT_EQ(nccl("RAS_ENABLE"), "0") << "also of one rank: others may come";
   EXPECT_EQ(nccl("MULTI_RANK_GPU_ENABLE"), "1");
   EXPECT_EQ(nccl("NVLS_ENABLE"), "1") << "the user's";
@@ -203,13 +203,13 @@ TEST_F(CudaVariables, OfNcclAreSetWhereItMayBeUsed) {
 
 TEST_F(CudaVariables, ThatMakeNcclBlockingAreRefused) {
   setenv("NCCL_COMM_BLOCKING", "1", 1);
-  Config on_host = config_of(2, 1, 1), on_cpu = config_of(2, 1, 1);
+  Config on_host = config_of_shape(2, 1, 1), on_cpu = config_of_shape(2, 1, 1);
   on_host.parallel.exchange = "host";
   on_cpu.device = "cpu";
   for (const Config& config : {on_host, on_cpu}) prepare(config, 2);
-  prepare(config_of(0, 1, 1), 1);
+  prepare(config_of_shape(0, 1, 1), 1);
   for (const char* exchange : {"auto", "nccl"}) {
-    Config config = config_of(2, 1, 1);
+    Config config = config_of_shape(2, 1, 1);
     config.parallel.exchange = exchange;
     const Result<void> prepared = prepare_cuda_for_nccl(posix_env(), config, 2);
     ASSERT_FALSE(prepared.ok());
@@ -217,12 +217,12 @@ TEST_F(CudaVariables, ThatMakeNcclBlockingAreRefused) {
     EXPECT_THAT(prepared.error().message, HasSubstr("NCCL_COMM_BLOCKING is 1 in the environment"));
   }
   setenv("NCCL_COMM_BLOCKING", "0", 1);
-  prepare(config_of(2, 1, 1), 2);
+  prepare(config_of_shape(2, 1, 1), 2);
 }
 
 TEST_F(CudaVariables, StayWhatTheyWereSetTo) {
   setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  prepare(config_of(2, 2, 1), 4);
+  prepare(config_of_shape(2, 2, 1), 4);
   EXPECT_EQ(loading(), "LAZY");
   EXPECT_EQ(connections(), "32");
 }

@@ -30,7 +30,7 @@ std::vector<RankMemory> ranks_of(const Machine& machine, const std::string& host
   return std::vector<RankMemory>(static_cast<std::size_t>(machine.ranks), rank);
 }
 
-struct Case {
+struct FitCase {
   const char* name;
   Machine machine;
   SnapshotTiers had = none;
@@ -40,10 +40,10 @@ struct Case {
   bool removes_first = false;
 };
 
-class MemoryFit : public testing::TestWithParam<Case> {};
+class MemoryFit : public testing::TestWithParam<FitCase> {};
 
 TEST_P(MemoryFit, Decides) {
-  const Case& each = GetParam();
+  const FitCase& each = GetParam();
   const std::vector<RankMemory> ranks = ranks_of(each.machine);
   const FitAnswer answer =
       decide_fit({.ranks = ranks, .wanted = all, .waits_for = each.had, .time_is_over = each.time_is_over});
@@ -52,7 +52,7 @@ TEST_P(MemoryFit, Decides) {
   EXPECT_EQ(answer.removes_snapshots_first, each.removes_first);
 }
 
-const Case cases[] = {
+const FitCase fit_cases[] = {
     {"Exactly", {.available = 40}},
     {"OneLessTakesFewerTiersAtAFreshStart", {.available = 39}, none, false, Kind::fits, {own, false}},
     {"NoRoomForSlots", {.available = 31}, none, false, Kind::fits, {none, false}},
@@ -94,7 +94,7 @@ const Case cases[] = {
      {all, true}},
 };
 
-INSTANTIATE_TEST_SUITE_P(Table, MemoryFit, testing::ValuesIn(cases),
+INSTANTIATE_TEST_SUITE_P(Table, MemoryFit, testing::ValuesIn(fit_cases),
                          [](const auto& each) { return std::string(each.param.name); });
 
 TEST(MemoryFitHosts, TheFullestHostDecidesAndIsNamed) {

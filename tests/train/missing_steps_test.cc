@@ -25,7 +25,7 @@ using testing::IsEmpty;
 std::string start(const std::string& from) {
   return "{\"event\":\"start\",\"resumed_from_step\":" + from + "}\n";
 }
-std::string steps(int first, int last) {
+std::string step_lines(int first, int last) {
   std::string text;
   for (int step = first; step <= last; ++step)
     text += fmt::format("{{\"event\":\"step\",\"step\":{}}}\n", step);
@@ -36,42 +36,43 @@ std::string gap(int first, int last) {
 }
 
 TEST(MissingSteps, AreThoseUpToTheStepOfTheState) {
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 9), 9), IsEmpty());
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 9), 7), IsEmpty());
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 5), 9), ElementsAre(StepInterval{6, 9}));
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 9), 9), IsEmpty());
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 9), 7), IsEmpty());
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 5), 9), ElementsAre(StepInterval{6, 9}));
   EXPECT_THAT(missing_steps(start("null"), 2), ElementsAre(StepInterval{1, 2}));
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 5) + "{\"event\":\"step\",\"st", 6),
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 5) + "{\"event\":\"step\",\"st", 6),
               ElementsAre(StepInterval{6, 6}))
       << "a torn line";
 }
 
 TEST(MissingSteps, AreKnownOfTheEndOfALogAlone) {
-  EXPECT_THAT(missing_steps(steps(800, 900), 900), IsEmpty());
-  EXPECT_THAT(missing_steps(steps(800, 900), 903), ElementsAre(StepInterval{901, 903}));
-  EXPECT_THAT(missing_steps(steps(800, 900), 500), IsEmpty()) << "which is older than this end";
+  EXPECT_THAT(missing_steps(step_lines(800, 900), 900), IsEmpty());
+  EXPECT_THAT(missing_steps(step_lines(800, 900), 903), ElementsAre(StepInterval{901, 903}));
+  EXPECT_THAT(missing_steps(step_lines(800, 900), 500), IsEmpty()) << "which is older than this end";
   EXPECT_THAT(missing_steps("", 500), IsEmpty());
   EXPECT_THAT(missing_steps("{\"event\":\"checkpoint\",\"step\":5}\n", 500), IsEmpty());
 }
 
 TEST(MissingSteps, ThoseBeforeAStartAreItsOwnAffair) {
-  EXPECT_THAT(missing_steps(start("500") + steps(501, 510), 512), ElementsAre(StepInterval{511, 512}));
-  EXPECT_THAT(missing_steps(steps(1, 300) + start("500") + steps(501, 510), 510), IsEmpty());
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 20) + start("10") + steps(11, 12), 13),
+  EXPECT_THAT(missing_steps(start("500") + step_lines(501, 510), 512), ElementsAre(StepInterval{511, 512}));
+  EXPECT_THAT(missing_steps(step_lines(1, 300) + start("500") + step_lines(501, 510), 510), IsEmpty());
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 20) + start("10") + step_lines(11, 12), 13),
               ElementsAre(StepInterval{13, 13}))
       << "line 13 is of a future that was discarded";
 }
 
 TEST(MissingSteps, AStepThatIsComputedAgainIsThereTwice) {
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 9) + steps(7, 12), 12), IsEmpty());
-  EXPECT_THAT(missing_steps(steps(50, 55) + steps(48, 52) + steps(54, 60), 61),
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 9) + step_lines(7, 12), 12), IsEmpty());
+  EXPECT_THAT(missing_steps(step_lines(50, 55) + step_lines(48, 52) + step_lines(54, 60), 61),
               ElementsAre(StepInterval{61, 61}));
 }
 
 TEST(MissingSteps, AGapThatIsSaidIsNotSaidAgain) {
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 5) + gap(6, 9) + steps(10, 12), 12), IsEmpty());
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 5) + steps(8, 9) + gap(6, 6), 10),
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 5) + gap(6, 9) + step_lines(10, 12), 12),
+              IsEmpty());
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 5) + step_lines(8, 9) + gap(6, 6), 10),
               ElementsAre(StepInterval{7, 7}, StepInterval{10, 10}));
-  EXPECT_THAT(missing_steps(start("null") + steps(1, 5) + "{\"event\":\"gap\",\"lines\":3}\n", 6),
+  EXPECT_THAT(missing_steps(start("null") + step_lines(1, 5) + "{\"event\":\"gap\",\"lines\":3}\n", 6),
               ElementsAre(StepInterval{6, 6}))
       << "one that names no steps";
 }
@@ -160,7 +161,7 @@ class WriteMissingStepsTest : public testing::Test {
 };
 
 TEST_F(WriteMissingStepsTest, WritesThoseThatTheStateHas) {
-  append(start("null") + steps(1, 5));
+  append(start("null") + step_lines(1, 5));
   write(9, recent_of(9));
   EXPECT_EQ(steps_there(), from_to(1, 9));
   const std::string text = posix_env().read_text(paths_.events()).value();
@@ -171,7 +172,7 @@ TEST_F(WriteMissingStepsTest, WritesThoseThatTheStateHas) {
 }
 
 TEST_F(WriteMissingStepsTest, NamesTheOthers) {
-  append(start("null") + steps(1, 5));
+  append(start("null") + step_lines(1, 5));
   write(100, recent_of(100));
   std::vector<std::uint64_t> expected = from_to(1, 5);
   for (const std::uint64_t step : from_to(100 - RecentSteps::capacity + 1, 100)) expected.push_back(step);

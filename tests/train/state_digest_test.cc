@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* model_text =
+constexpr const char* digested_model_text =
     "[training]\nsteps = 10\nsequence_length = 16\n[model]\nlayers = 2\nheads = 4\nwidth = 64\nvocabulary = "
     "256\n";
 
@@ -37,8 +37,10 @@ class StateDigestTest : public testing::Test {
   }
 
   CheckpointContent content() const {
-    return {
-        .config = resolved_config(model_text), .state = example_state(), .ranks = 1, .fill = fill_distinct};
+    return {.config = resolved_config(digested_model_text),
+            .state = example_state(),
+            .ranks = 1,
+            .fill = fill_distinct};
   }
 
   // The lines that differ from the whole content's.
@@ -91,7 +93,7 @@ TEST_F(StateDigestTest, DoesNotDependOnTheLayout) {
 // one said.
 TEST_F(StateDigestTest, LongTensorsHaveTheDigestThatTheyAlwaysHad) {
   CheckpointContent content = this->content();
-  std::string text = model_text;
+  std::string text = digested_model_text;
   text.replace(text.find("256"), 3, "70000");
   content.config = resolved_config(text);
   content.fill = [](const ShardSpec& piece, std::span<float> values) {

@@ -50,41 +50,41 @@ class CountingPeers final : public AbsentPeers {
   std::map<int, Traffic> traffic_;
 };
 
-struct Case {
+struct TrafficCase {
   const char* name;
   int ranks;
   void (*change)(Config& config);
 };
 
-constexpr std::array cases = {
-    Case{"Alone", 1, [](Config&) {}},
-    Case{"Replicas", 4, [](Config&) {}},
-    Case{"ManyReplicasOfLittle", 6, [](Config& config) { config.model.width = 16; }},
-    Case{"OneWaveInBf16", 6, [](Config& config) { config.training.precision = "bf16"; }},
-    Case{"Stages", 3, [](Config& config) { config.parallel.pipeline = 3; }},
-    Case{"TiedEndsAndReplicasInBf16", 8,
-         [](Config& config) {
-           config.training.precision = "bf16";
-           config.model.head = "tied";
-           config.parallel.pipeline = 2;
-         }},
-    Case{"SlicesInStagesWithoutBubbles", 8,
-         [](Config& config) {
-           config.training.recompute = "selective";
-           config.parallel.tensor = 2;
-           config.parallel.pipeline = 2;
-           config.parallel.pipeline_schedule = "zero_bubble";
-         }},
-    Case{"ChunksInTurn", 4,
-         [](Config& config) {
-           config.model.head = "tied";
-           config.parallel.pipeline = 2;
-           config.parallel.pipeline_schedule = "interleaved";
-           config.parallel.pipeline_chunks = 2;
-         }},
+constexpr std::array traffic_cases = {
+    TrafficCase{"Alone", 1, [](Config&) {}},
+    TrafficCase{"Replicas", 4, [](Config&) {}},
+    TrafficCase{"ManyReplicasOfLittle", 6, [](Config& config) { config.model.width = 16; }},
+    TrafficCase{"OneWaveInBf16", 6, [](Config& config) { config.training.precision = "bf16"; }},
+    TrafficCase{"Stages", 3, [](Config& config) { config.parallel.pipeline = 3; }},
+    TrafficCase{"TiedEndsAndReplicasInBf16", 8,
+                [](Config& config) {
+                  config.training.precision = "bf16";
+                  config.model.head = "tied";
+                  config.parallel.pipeline = 2;
+                }},
+    TrafficCase{"SlicesInStagesWithoutBubbles", 8,
+                [](Config& config) {
+                  config.training.recompute = "selective";
+                  config.parallel.tensor = 2;
+                  config.parallel.pipeline = 2;
+                  config.parallel.pipeline_schedule = "zero_bubble";
+                }},
+    TrafficCase{"ChunksInTurn", 4,
+                [](Config& config) {
+                  config.model.head = "tied";
+                  config.parallel.pipeline = 2;
+                  config.parallel.pipeline_schedule = "interleaved";
+                  config.parallel.pipeline_chunks = 2;
+                }},
 };
 
-Config small_config() {
+Config traffic_config() {
   Config config;
   config.model.layers = 4;
   config.model.heads = 2;
@@ -97,7 +97,7 @@ Config small_config() {
   return config;
 }
 
-class StepTrafficTest : public testing::TestWithParam<Case> {
+class StepTrafficTest : public testing::TestWithParam<TrafficCase> {
  protected:
   // A step of one rank without its peers, and the formula of it.
   static void expect_counted(const Config& config, int ranks, int rank) {
@@ -132,7 +132,7 @@ class StepTrafficTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(StepTrafficTest, IsWhatAStepSends) {
-  Config config = small_config();
+  Config config = traffic_config();
   GetParam().change(config);
   const WorkerRig rig(config, GetParam().ranks);  // resolves the config and writes its data
   Traffic all;
@@ -145,8 +145,8 @@ TEST_P(StepTrafficTest, IsWhatAStepSends) {
   EXPECT_EQ(all.messages_sent > 0, GetParam().ranks > 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, StepTrafficTest, testing::ValuesIn(cases),
-                         [](const testing::TestParamInfo<Case>& each) { return each.param.name; });
+INSTANTIATE_TEST_SUITE_P(Layouts, StepTrafficTest, testing::ValuesIn(traffic_cases),
+                         [](const testing::TestParamInfo<TrafficCase>& each) { return each.param.name; });
 
 }  // namespace
 

@@ -4,13 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/watchdog/milliseconds.h"
+
 namespace holdfast {
 namespace {
 
-using Kind = HangVerdict::Kind;
+using HangKind = HangVerdict::Kind;
 using testing::HasSubstr;
 
-constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t now_ns = 1'000'000 * ms, silent_ns = 2'000 * ms;
 
 WatchedRank computes(int rank, std::int64_t for_ms, std::int64_t deadline_ms = 5'000) {
@@ -46,14 +47,14 @@ HangVerdict verdict_on(const std::vector<WatchedRank>& ranks) {
 }
 
 TEST(Detector, NobodyIsOverHisTime) {
-  EXPECT_EQ(verdict_on({}).kind, Kind::none);
-  EXPECT_EQ(verdict_on({computes(0, 4'999), waits(1, 4'000), computes(2, 10)}).kind, Kind::none);
-  EXPECT_EQ(verdict_on({stopped(computes(0, 100)), waits(1, 4'000)}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({computes(0, 4'999), waits(1, 4'000), computes(2, 10)}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({stopped(computes(0, 100)), waits(1, 4'000)}).kind, HangKind::none);
 }
 
 TEST(Detector, OneThatIsStopped) {
   const HangVerdict verdict = verdict_on({waits(0, 5'200), waits(1, 5'200), stopped(computes(2, 5'200))});
-  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.kind, HangKind::culprit);
   EXPECT_EQ(verdict.index, 2u);
   EXPECT_EQ(verdict.sentence, "rank 2 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it is stopped");
 }
@@ -76,7 +77,7 @@ TEST(Detector, TimesHaveTheUnitThatFits) {
 
 TEST(Detector, OneThatSpins) {
   const HangVerdict verdict = verdict_on({waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)});
-  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.kind, HangKind::culprit);
   EXPECT_EQ(verdict.index, 1u);
   EXPECT_EQ(verdict.sentence,
             "rank 1 (host a) hangs: step 9 for 5.2 s, 31 ms are usual; it waits for nobody");
@@ -84,7 +85,7 @@ TEST(Detector, OneThatSpins) {
 
 TEST(Detector, OneThatIsStuckInAWait) {
   const HangVerdict verdict = verdict_on({waits(0, 5'300), waits(1, 5'200, 3, 4'100), waits(2, 5'300)});
-  EXPECT_EQ(verdict.kind, Kind::culprit);
+  EXPECT_EQ(verdict.kind, HangKind::culprit);
   EXPECT_EQ(verdict.index, 1u);
   EXPECT_EQ(
       verdict.sentence,
@@ -100,7 +101,7 @@ TEST(Detector, ThoseThatWaitAndLookAreNeverBlamed) {
   for (std::int64_t over_ms = 5'001; over_ms < 9'000; over_ms += 97) {
     const HangVerdict verdict =
         verdict_on({waits(0, over_ms), waits(1, over_ms, 0), computes(2, 4'000), waits(3, over_ms, 2)});
-    EXPECT_EQ(verdict.kind, Kind::none) << over_ms;
+    EXPECT_EQ(verdict.kind, HangKind::none) << over_ms;
   }
   for (int guilty = 0; guilty < 4; ++guilty) {
     std::vector<WatchedRank> ranks;
@@ -123,29 +124,29 @@ TEST(Detector, AllStoppedAreTakenOneByOne) {
                                     stopped(waits(2, 5'200))};
   for (const std::size_t expected : {1u, 2u, 0u}) {
     const HangVerdict verdict = verdict_on(ranks);
-    ASSERT_EQ(verdict.kind, Kind::culprit);
+    ASSERT_EQ(verdict.kind, HangKind::culprit);
     EXPECT_EQ(verdict.index, expected);
     ranks[expected].ended = true;
   }
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::none);
 }
 
 TEST(Detector, WithinItsTimeButStoppedWhileOthersWaitForIt) {
   EXPECT_EQ(verdict_on({waits(0, 5'100), stopped(computes(1, 100, 600'000))}).index, 1u);
-  EXPECT_EQ(verdict_on({waits(0, 5'100, 1), stopped(computes(1, 100, 600'000))}).kind, Kind::culprit);
+  EXPECT_EQ(verdict_on({waits(0, 5'100, 1), stopped(computes(1, 100, 600'000))}).kind, HangKind::culprit);
   EXPECT_EQ(verdict_on({waits(0, 5'100, 2), stopped(computes(1, 100, 600'000)), computes(2, 5)}).kind,
-            Kind::none)
+            HangKind::none)
       << "they wait for another one";
-  EXPECT_EQ(verdict_on({waits(0, 4'900, 1), stopped(computes(1, 100, 600'000))}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({waits(0, 4'900, 1), stopped(computes(1, 100, 600'000))}).kind, HangKind::none);
   WatchedRank silent = waits(1, 4'000, 0, 3'000);
   silent.slot.deadline_ns = 600'000 * ms;
   EXPECT_EQ(verdict_on({waits(0, 5'100), silent}).index, 1u);
 }
 
 TEST(Detector, ACycleHasNoSink) {
-  EXPECT_EQ(verdict_on({waits(0, 9'900, 1), waits(1, 9'900, 0)}).kind, Kind::none) << "patience first";
+  EXPECT_EQ(verdict_on({waits(0, 9'900, 1), waits(1, 9'900, 0)}).kind, HangKind::none) << "patience first";
   const HangVerdict verdict = verdict_on({waits(0, 10'100, 1), waits(1, 10'200, 2), waits(2, 10'100, 0)});
-  EXPECT_EQ(verdict.kind, Kind::no_sink);
+  EXPECT_EQ(verdict.kind, HangKind::no_sink);
   EXPECT_EQ(
       verdict.sentence,
       "all ranks wait for each other: rank 0, step 9, for an all-reduce (number 77) with rank 1 for 10.1 "
@@ -153,30 +154,31 @@ TEST(Detector, ACycleHasNoSink) {
 }
 
 TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
-  EXPECT_EQ(verdict_on({waits(0, 20'000), waits(1, 20'000), computes(2, 300, 600'000)}).kind, Kind::none)
+  EXPECT_EQ(verdict_on({waits(0, 20'000), waits(1, 20'000), computes(2, 300, 600'000)}).kind, HangKind::none)
       << "a rank with more time is at work";
   std::vector<WatchedRank> ranks = {waits(0, 20'000), waits(1, 20'000)};
   ranks[0].slot.members = 4;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::none) << "two of another host";
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::none) << "two of another host";
   ranks[0].slot.members = 2;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::no_sink);
   WatchedRank leader = waits(0, 12'000);
   leader.slot.phase = Phase::recovery;
   leader.slot.wait_operation = "new ranks";
   leader.slot.deadline_ns = 30'000 * ms;
-  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, Kind::none) << "it waits within its own limit";
+  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, HangKind::none)
+      << "it waits within its own limit";
   leader.slot.deadline_ns = 11'000 * ms;
-  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, Kind::no_sink);
+  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, HangKind::no_sink);
 }
 
 TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
   std::vector<WatchedRank> ranks = {waits(0, 5'200), computes(1, 90'000), computes(2, 90'000)};
   ranks[1].ended = true;
   ranks[2].slot.left = true;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::none);
   ranks[0] = waits(0, 10'001, 1);
   ranks[0].slot.members = 3;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::no_sink) << "who waits for the dead waits in vain";
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::no_sink) << "who waits for the dead waits in vain";
 }
 
 // Of a kind that was not done often enough.
@@ -213,7 +215,7 @@ TEST(Detector, SignsOfLifeExcuseUntilTheCeiling) {
                                             {"just within the ceiling", 99'900, 100, false}}) {
     WatchedRank one = with_ceiling(computes(1, each.for_ms), 100'000);
     if (each.lived_before_ms >= 0) one = lived(one, each.lived_before_ms);
-    EXPECT_EQ(verdict_on({waits(0, 200'000), one}).kind, each.hangs ? Kind::culprit : Kind::none)
+    EXPECT_EQ(verdict_on({waits(0, 200'000), one}).kind, each.hangs ? HangKind::culprit : HangKind::none)
         << each.name;
     EXPECT_EQ(may_hang(one, now_ns), each.hangs) << each.name;
   }
@@ -242,8 +244,9 @@ TEST(Detector, NamesTheKindThatTheTimeIsOf) {
 
 TEST(Detector, ALimitThatWasGivenHoldsWhateverSignsThereAre) {
   const WatchedRank one = lived(with_ceiling(computes(1, 5'100), 5'000), 10);
-  EXPECT_EQ(verdict_on({waits(0, 5'100), one}).kind, Kind::culprit);
-  EXPECT_EQ(verdict_on({waits(0, 5'100), lived(with_ceiling(computes(1, 5'100), 0), 10)}).kind, Kind::culprit)
+  EXPECT_EQ(verdict_on({waits(0, 5'100), one}).kind, HangKind::culprit);
+  EXPECT_EQ(verdict_on({waits(0, 5'100), lived(with_ceiling(computes(1, 5'100), 0), 10)}).kind,
+            HangKind::culprit)
       << "no ceiling: the deadline is one";
 }
 
@@ -253,12 +256,12 @@ TEST(Detector, AStoppedOneIsExcusedByNothingLater) {
 }
 
 TEST(Detector, OfAnUnknownKindTheLimitCountsForEverybody) {
-  EXPECT_EQ(verdict_on({unknown(waits(0, 70'000)), unknown(computes(1, 59'900))}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({unknown(waits(0, 70'000)), unknown(computes(1, 59'900))}).kind, HangKind::none);
   EXPECT_EQ(verdict_on({unknown(waits(0, 70'000)), unknown(computes(1, 60'100))}).sentence,
             "rank 1 (host a) hangs: step 9 for 60.1 s, 60.0 s are the limit; it waits for nobody");
-  EXPECT_EQ(verdict_on({unknown(computes(0, 60'100))}).kind, Kind::culprit) << "also alone";
+  EXPECT_EQ(verdict_on({unknown(computes(0, 60'100))}).kind, HangKind::culprit) << "also alone";
   EXPECT_EQ(verdict_on({unknown(computes(0, 60'100)), unknown(computes(1, 60'200))}).index, 1u);
-  EXPECT_EQ(verdict_on({lived(unknown(computes(0, 400'000)), 59'000)}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({lived(unknown(computes(0, 400'000)), 59'000)}).kind, HangKind::none);
 }
 
 // Of a run of five.
@@ -272,7 +275,7 @@ std::vector<WatchedRank> three_wait_for(const WatchedRank& one, const WatchedRan
 TEST(Detector, OfAnUnknownKindSeveralThatMoreOthersWaitFor) {
   const HangVerdict verdict =
       verdict_on(three_wait_for(unknown(computes(1, 69'000)), stopped(unknown(computes(3, 69'500)))));
-  ASSERT_EQ(verdict.kind, Kind::culprit);
+  ASSERT_EQ(verdict.kind, HangKind::culprit);
   EXPECT_EQ(verdict.index, 3u);
   EXPECT_THAT(verdict.sentence, HasSubstr("60.0 s are the limit; it is stopped"));
   ASSERT_EQ(verdict.others.size(), 1u);
@@ -306,10 +309,10 @@ TEST(Detector, OfAnUnknownKindTheMostAreNotEndedAtOnce) {
 // On a busy machine the guard looks before such a rank begins anything.
 TEST(Detector, OneThatHasJustGotWhatItWaitedForHasItsWholeDeadline) {
   WatchedRank one = with_ceiling(computes(1, 9'100), 100'000);
-  EXPECT_EQ(verdict_on({one}).kind, Kind::culprit);
+  EXPECT_EQ(verdict_on({one}).kind, HangKind::culprit);
   one.slot.beat_ns = now_ns - 40 * ms;
-  EXPECT_EQ(verdict_on({one}).kind, Kind::none);
-  EXPECT_EQ(verdict_on({waits(0, 9'100), one}).kind, Kind::none);
+  EXPECT_EQ(verdict_on({one}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({waits(0, 9'100), one}).kind, HangKind::none);
   one.slot.beat_ns = now_ns - 5'001 * ms;
   EXPECT_EQ(verdict_on({waits(0, 9'100), one}).index, 1u);
 }
@@ -318,8 +321,8 @@ TEST(Detector, OneThatWaitsForStorageHasTheCeiling) {
   WatchedRank one = with_ceiling(computes(1, 99'000), 100'000);
   one.slot.storage_begun_ns = now_ns - 98'000 * ms;
   one.slot.storage_what = "training data";
-  EXPECT_EQ(verdict_on({waits(0, 99'000), one}).kind, Kind::none);
-  EXPECT_EQ(verdict_on({waits(0, 99'000), stopped(one)}).kind, Kind::culprit)
+  EXPECT_EQ(verdict_on({waits(0, 99'000), one}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({waits(0, 99'000), stopped(one)}).kind, HangKind::culprit)
       << "no file system explains that";
   one.slot.begun_ns = now_ns - 101'000 * ms;
   EXPECT_EQ(verdict_on({waits(0, 99'000), one}).sentence,
@@ -351,9 +354,9 @@ TEST(Detector, AllThatWaitForStorageAreOneCause) {
 TEST(Detector, WhatWasBeforeThenIsNoEvidence) {
   std::vector<WatchedRank> ranks = {waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)};
   ranks[1].anew_ns = now_ns - 4'900 * ms;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::none);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::none);
   ranks[1].anew_ns = now_ns - 5'100 * ms;
-  EXPECT_EQ(verdict_on(ranks).kind, Kind::culprit);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::culprit);
 }
 
 TEST(Detector, ALookAtAllIsWorthItWhereThereMayBeAVerdict) {
@@ -367,8 +370,8 @@ TEST(Detector, ASpareMayWaitForEver) {
   WatchedRank spare = waits(3, 90'000'000);
   spare.slot.phase = Phase::spare;
   spare.slot.usual_ns = 0;
-  EXPECT_EQ(verdict_on({computes(0, 10), spare}).kind, Kind::none);
-  EXPECT_EQ(verdict_on({waits(0, 10'100, 1), waits(1, 10'100, 0), spare}).kind, Kind::no_sink);
+  EXPECT_EQ(verdict_on({computes(0, 10), spare}).kind, HangKind::none);
+  EXPECT_EQ(verdict_on({waits(0, 10'100, 1), waits(1, 10'100, 0), spare}).kind, HangKind::no_sink);
   spare.slot.wait_begun_ns = 0;
   spare.slot.begun_ns = now_ns - 90'000 * ms;
   spare.slot.beat_ns = now_ns - 5'100 * ms;
@@ -386,7 +389,7 @@ TEST(Detector, PhasesWithALimitOfTheirOwn) {
   const HangVerdict verdict = verdict_on({waits(0, 2'100), recovers});
   EXPECT_EQ(verdict.sentence,
             "rank 1 (host a) hangs: recovery, step 9 for 2.1 s, 2.0 s are the limit; it waits for nobody");
-  EXPECT_EQ(verdict_on({computes(0, 1'000'000, 0)}).kind, Kind::none) << "0: no limit";
+  EXPECT_EQ(verdict_on({computes(0, 1'000'000, 0)}).kind, HangKind::none) << "0: no limit";
 }
 
 TEST(Detector, NamesTheRankOfAnotherHost) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/temporary_directory.h"
+#include "tests/watchdog/milliseconds.h"
 #include "tests/watchdog/watch_env.h"
 #include "watchdog/flight_merge.h"
 #include "watchdog/flight_record.h"
@@ -14,15 +15,14 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr std::int64_t ms = 1'000'000;
-constexpr std::int64_t now_ns = 50'000 * ms;
+constexpr std::int64_t dump_ns = 50'000 * ms;
 
 FlightSpan operation(std::uint64_t step, std::int32_t number, bool done = true) {
   return {.kind = "all_reduce",
           .step = step,
           .bytes = 64,
-          .begin_ns = now_ns - 900 * ms,
-          .end_ns = done ? now_ns - 899 * ms : 0,
+          .begin_ns = dump_ns - 900 * ms,
+          .end_ns = done ? dump_ns - 899 * ms : 0,
           .chunk = -1,
           .microbatch = -1,
           .bucket = number,
@@ -35,13 +35,13 @@ FlightRecord record(int rank, std::vector<FlightSpan> spans) {
   one.host = "a";
   one.reason = "asked for";
   one.wall_time_us = 1'795'364'400'125'000 + rank;
-  one.now_ns = now_ns;
+  one.now_ns = dump_ns;
   one.state = 'S';
   one.slot.process = 1'000 + rank;
   one.slot.launched_rank = rank;
   one.slot.phase = Phase::step;
   one.slot.step = 9;
-  one.slot.begun_ns = one.slot.beat_ns = now_ns - 1'000 * ms;
+  one.slot.begun_ns = one.slot.beat_ns = dump_ns - 1'000 * ms;
   one.slot.deadline_ns = 5'000 * ms;
   one.spans = std::move(spans);
   return one;
@@ -49,11 +49,11 @@ FlightRecord record(int rank, std::vector<FlightSpan> spans) {
 
 TEST(FlightRecord, ComesBackFromItsFile) {
   FlightRecord one = record(3, {operation(8, 76), operation(9, 77, false)});
-  one.slot.wait_begun_ns = now_ns - 4;
+  one.slot.wait_begun_ns = dump_ns - 4;
   one.slot.wait_operation = "a \"vote\"";
   one.slot.wait_peer = 2;
   one.slot.wait_number = 77;
-  one.slot.drain_begun_ns = now_ns - 3;
+  one.slot.drain_begun_ns = dump_ns - 3;
   one.slot.drain_step = 8;
   one.slot.drain_bytes = ~std::uint64_t{0};
   one.lost_spans = 5;
@@ -185,14 +185,14 @@ TEST(FlightMerge, NamesTheDeadThenTheHung) {
 
 TEST(FlightMerge, ReadsAsAPage) {
   FlightRecord waiting = record(0, {operation(8, 76), operation(9, 77, false)});
-  waiting.slot.wait_begun_ns = now_ns - 900 * ms;
+  waiting.slot.wait_begun_ns = dump_ns - 900 * ms;
   waiting.slot.wait_operation = "an all-reduce";
   waiting.slot.wait_number = 77;
   waiting.slot.wait_peer = 1;
-  waiting.slot.beat_ns = now_ns - 2 * ms;
+  waiting.slot.beat_ns = dump_ns - 2 * ms;
   FlightRecord stopped = record(1, {operation(8, 76)});
   stopped.state = 'T';
-  stopped.slot.drain_begun_ns = now_ns - 100 * ms;
+  stopped.slot.drain_begun_ns = dump_ns - 100 * ms;
   stopped.slot.drain_step = 8;
   stopped.slot.drain_bytes = 4'096;
   EXPECT_EQ(flight_text(std::vector{waiting, stopped}),

@@ -13,12 +13,10 @@
 namespace holdfast {
 namespace {
 
-using Kind = GuardAction::Kind;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr std::int64_t ms = MindHost::ms, tick_ms = MindHost::tick_ms, for_ever_ms = MindHost::for_ever_ms;
 constexpr std::uint64_t gibibyte = 1'024 * MindHost::mebibyte;
 
 TEST(GuardMind, ADeathGivesTheOthersTheirTimeAnew) {
@@ -29,7 +27,7 @@ TEST(GuardMind, ADeathGivesTheOthersTheirTimeAnew) {
   host.dies(0);
   host.pass(10'000);
   ASSERT_THAT(host.killed(), ElementsAre(2, 1));
-  EXPECT_THAT(host.texts(Kind::take_flight)[0], "rank 0 (host a) died");
+  EXPECT_THAT(host.texts(GuardAction::Kind::take_flight)[0], "rank 0 (host a) died");
   EXPECT_EQ(host.killed_ms(2), 1'550) << "it is stopped, which the death does not excuse";
   EXPECT_EQ(host.killed_ms(1), 1'575 + 1'500 + 2 * tick_ms) << "after the end of the second";
 }
@@ -55,8 +53,8 @@ TEST(GuardMind, TellsOnceOfAllThatDieAtOnce) {
   host.slot(3).left = true;
   host.dies(3);
   host.pass(1'000);
-  EXPECT_THAT(host.actions(),
-              ElementsAre(GuardAction{.kind = Kind::take_flight, .text = "rank 1, rank 2 (host a) died"}));
+  EXPECT_THAT(host.actions(), ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight,
+                                                      .text = "rank 1, rank 2 (host a) died"}));
 }
 
 TEST(GuardMind, TellsOfSparesThatAreLost) {
@@ -67,15 +65,18 @@ TEST(GuardMind, TellsOfSparesThatAreLost) {
   host.slot(1).left = true;
   host.dies(1);
   host.pass(100);
-  EXPECT_THAT(host.texts(Kind::tell_lost_spares), IsEmpty()) << "one had a seat, one went by itself";
+  EXPECT_THAT(host.texts(GuardAction::Kind::tell_lost_spares), IsEmpty())
+      << "one had a seat, one went by itself";
   host.dies(2);
   host.dies(3);
   host.pass(100);
-  EXPECT_THAT(host.texts(Kind::tell_lost_spares), ElementsAre("rank 2 (host a), rank 3 (host a)"));
+  EXPECT_THAT(host.texts(GuardAction::Kind::tell_lost_spares),
+              ElementsAre("rank 2 (host a), rank 3 (host a)"));
   WatchedRank distant = {.slot = {}, .host = "b"};
   distant.slot.launched_rank = 7;
-  EXPECT_EQ(GuardMind::tell_lost_spares({{distant}}),
-            GuardActions({{.kind = Kind::tell_lost_spares, .rank = 7, .text = "rank 7 (host b)"}}));
+  EXPECT_EQ(
+      GuardMind::tell_lost_spares({{distant}}),
+      GuardActions({{.kind = GuardAction::Kind::tell_lost_spares, .rank = 7, .text = "rank 7 (host b)"}}));
   EXPECT_THAT(GuardMind::tell_lost_spares({}), IsEmpty());
 }
 
@@ -137,12 +138,13 @@ TEST(GuardMind, AProcessThatDoesNotDieEndsTheHost) {
   host.tick();  // 1 MiB is worth a millisecond
   EXPECT_THAT(host.killed(), ElementsAre(1, 0, 1, 2));
   const std::string sentence = "process 101 (host a) does not die of SIGKILL: the system holds it";
-  EXPECT_THAT(host.texts(Kind::say),
+  EXPECT_THAT(host.texts(GuardAction::Kind::say),
               ElementsAre(testing::_, sentence + "; all ranks of this host are ended"));
-  EXPECT_THAT(host.texts(Kind::tell_verdict), ElementsAre(testing::_, sentence));
-  EXPECT_EQ(host.done.back().action, (GuardAction{.kind = Kind::report, .rank = -1, .text = sentence}));
+  EXPECT_THAT(host.texts(GuardAction::Kind::tell_verdict), ElementsAre(testing::_, sentence));
+  EXPECT_EQ(host.done.back().action,
+            (GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}));
   host.pass(600'000);
-  EXPECT_THAT(host.texts(Kind::say), SizeIs(2)) << "once";
+  EXPECT_THAT(host.texts(GuardAction::Kind::say), SizeIs(2)) << "once";
 }
 
 TEST(GuardMind, AKilledProcessHasTimeForTheMemoryThatItHad) {

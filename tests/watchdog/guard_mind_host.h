@@ -9,15 +9,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/watchdog/milliseconds.h"
 #include "watchdog/guard_mind.h"
 
 namespace holdfast {
+
+inline constexpr std::int64_t tick_ms = 25, for_ever_ms = 1'000'000'000;
 
 // Host "a". Its ranks have the numbers of their slots. Times are in ms since the guard began.
 class MindHost {
  public:
   using Kind = GuardAction::Kind;
-  static constexpr std::int64_t ms = 1'000'000, tick_ms = 25, for_ever_ms = 1'000'000'000;
   static constexpr std::uint64_t mebibyte = 1'048'576;
 
   struct Rank {

@@ -15,14 +15,12 @@
 namespace holdfast {
 namespace {
 
-using Kind = GuardAction::Kind;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::StartsWith;
 
-constexpr std::int64_t ms = MindHost::ms, tick_ms = MindHost::tick_ms, for_ever_ms = MindHost::for_ever_ms;
 constexpr std::uint64_t mebibyte = MindHost::mebibyte;
 
 TEST(GuardMind, EndsTheOneThatHangs) {
@@ -35,11 +33,11 @@ TEST(GuardMind, EndsTheOneThatHangs) {
   const std::string sentence =
       "rank 2 (host a) hangs: step 9 for 150 ms, 100 ms are the limit; it waits for nobody";
   EXPECT_THAT(host.actions(),
-              ElementsAre(GuardAction{.kind = Kind::take_flight, .text = sentence},
-                          GuardAction{.kind = Kind::tell_verdict, .rank = 2, .text = sentence},
-                          GuardAction{.kind = Kind::kill, .slot = 2},
-                          GuardAction{.kind = Kind::say, .text = sentence + "; it is ended"},
-                          GuardAction{.kind = Kind::report, .rank = 2, .text = sentence}));
+              ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::tell_verdict, .rank = 2, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},
+                          GuardAction{.kind = GuardAction::Kind::say, .text = sentence + "; it is ended"},
+                          GuardAction{.kind = GuardAction::Kind::report, .rank = 2, .text = sentence}));
   host.done.clear();
   for (const int innocent : {0, 1, 3}) host.computes(innocent, for_ever_ms);  // they go on without it
   host.pass(60'000);
@@ -91,7 +89,7 @@ TEST(GuardMind, EndsAStoppedOneAlthoughItSaysThatItWaits) {
   host.stops(1);
   host.pass(250);
   ASSERT_THAT(host.killed(), ElementsAre(1));
-  EXPECT_THAT(host.texts(Kind::say)[0], HasSubstr("it is stopped"));
+  EXPECT_THAT(host.texts(GuardAction::Kind::say)[0], HasSubstr("it is stopped"));
 }
 
 TEST(GuardMind, EndsAllThatAreStoppedOneAfterTheOther) {
@@ -105,7 +103,7 @@ TEST(GuardMind, EndsAllThatAreStoppedOneAfterTheOther) {
   EXPECT_EQ(host.killed_ms(0), 150);
   EXPECT_EQ(host.killed_ms(1), 200);
   EXPECT_EQ(host.killed_ms(2), 250);
-  EXPECT_THAT(host.texts(Kind::tell_verdict), SizeIs(3));
+  EXPECT_THAT(host.texts(GuardAction::Kind::tell_verdict), SizeIs(3));
 }
 
 TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
@@ -114,10 +112,10 @@ TEST(GuardMind, EndsAllThatHangWhereNoTimeIsLearnedYet) {
   host.pass(250);
   ASSERT_THAT(host.killed(), ElementsAre(3, 4));
   EXPECT_EQ(host.killed_ms(3), host.killed_ms(4));
-  const std::vector<std::string> sentences = host.texts(Kind::tell_verdict);
+  const std::vector<std::string> sentences = host.texts(GuardAction::Kind::tell_verdict);
   ASSERT_THAT(sentences, SizeIs(2));
-  EXPECT_THAT(host.texts(Kind::take_flight), ElementsAre(sentences[0] + "; " + sentences[1]));
-  EXPECT_EQ(host.done[3].action.kind, Kind::kill) << "all is told before anybody has gone";
+  EXPECT_THAT(host.texts(GuardAction::Kind::take_flight), ElementsAre(sentences[0] + "; " + sentences[1]));
+  EXPECT_EQ(host.done[3].action.kind, GuardAction::Kind::kill) << "all is told before anybody has gone";
   host.pass(60'000);
   EXPECT_THAT(host.killed(), SizeIs(2));
 }
@@ -170,8 +168,9 @@ TEST(GuardMind, OneThatShowsSignsOfLifeIsLeftAlone) {
     EXPECT_THAT(host.killed(), IsEmpty());
     host.pass(75);
     ASSERT_EQ(host.killed_ms(1), 60'000 - 1'475 + 2'000 + 2 * tick_ms);
-    EXPECT_THAT(host.texts(Kind::say)[0], HasSubstr("step 9 for 60.6 s, 2.0 s are the limit; no sign of life "
-                                                    "for 2.0 s; it waits for nobody; it is ended"));
+    EXPECT_THAT(host.texts(GuardAction::Kind::say)[0],
+                HasSubstr("step 9 for 60.6 s, 2.0 s are the limit; no sign of life "
+                          "for 2.0 s; it waits for nobody; it is ended"));
   }
 }
 
@@ -182,7 +181,8 @@ TEST(GuardMind, SignsOfLifeHelpNobodyPastTheCeiling) {
   host.slot(1).ceiling_ns = 3'000 * ms;
   host.pass(3'050, [&] { ++host.slot(1).spans_opened; });
   ASSERT_EQ(host.killed_ms(1), 3'050);
-  EXPECT_THAT(host.texts(Kind::say)[0], HasSubstr("there are signs of life, but 3.0 s are the most"));
+  EXPECT_THAT(host.texts(GuardAction::Kind::say)[0],
+              HasSubstr("there are signs of life, but 3.0 s are the most"));
   EXPECT_EQ(host.work_looks, 0) << "the board said it already";
 }
 
@@ -229,7 +229,7 @@ TEST(GuardMind, TheFirstStepsAndThoseBesideASaveHaveDeadlinesOfTheirOwn) {
     host.slot(1).kind = each.kind;
     host.pass(5'000);
     ASSERT_EQ(host.killed_ms(1), each.end_ms);
-    EXPECT_THAT(host.texts(Kind::say)[0], HasSubstr(each.measure));
+    EXPECT_THAT(host.texts(GuardAction::Kind::say)[0], HasSubstr(each.measure));
   }
 }
 
@@ -243,7 +243,7 @@ TEST(GuardMind, ThoseThatWaitForStorageAreToldOfOnceAndLeftAlone) {
   }
   host.pass(60'000);
   const std::vector<GuardAction> once = {
-      {.kind = Kind::say,
+      {.kind = GuardAction::Kind::say,
        .text = "ranks 0, 1, 2 (host a) wait for storage for 325 ms (training data): nobody is ended for it "
                "before 600 s"}};
   EXPECT_EQ(host.actions(), once);
@@ -258,7 +258,7 @@ TEST(GuardMind, ThoseThatWaitForStorageAreToldOfOnceAndLeftAlone) {
   host.pass(1'000);
   host.slot(2).storage_begun_ns = host.now_ns();
   host.pass(1'000);
-  EXPECT_THAT(host.texts(Kind::say),
+  EXPECT_THAT(host.texts(GuardAction::Kind::say),
               ElementsAre(once[0].text, StartsWith("rank 2 (host a) waits for storage for 325 ms")));
   host.slot(2).storage_begun_ns = 0;
   host.slot(2).deadline_ns = 100 * ms;
@@ -287,14 +287,15 @@ TEST(GuardMind, EndsAllWhoWaitForEachOther) {
   const std::string sentence =
       "all ranks wait for each other: rank 0, step 9, for an all-reduce for 250 ms; rank 1, step 9, for an "
       "all-reduce for 250 ms; and 1 more";
-  EXPECT_THAT(
-      host.actions(),
-      ElementsAre(GuardAction{.kind = Kind::take_flight, .text = sentence},
-                  GuardAction{.kind = Kind::tell_verdict, .rank = -1, .text = sentence},
-                  GuardAction{.kind = Kind::kill, .slot = 0}, GuardAction{.kind = Kind::kill, .slot = 1},
-                  GuardAction{.kind = Kind::kill, .slot = 2},
-                  GuardAction{.kind = Kind::say, .text = sentence + "; all ranks of this host are ended"},
-                  GuardAction{.kind = Kind::report, .rank = -1, .text = sentence}));
+  EXPECT_THAT(host.actions(),
+              ElementsAre(GuardAction{.kind = GuardAction::Kind::take_flight, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::tell_verdict, .rank = -1, .text = sentence},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 0},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 1},
+                          GuardAction{.kind = GuardAction::Kind::kill, .slot = 2},
+                          GuardAction{.kind = GuardAction::Kind::say,
+                                      .text = sentence + "; all ranks of this host are ended"},
+                          GuardAction{.kind = GuardAction::Kind::report, .rank = -1, .text = sentence}));
 }
 
 TEST(GuardMind, ARingWithoutOneOfTheRunIsNone) {

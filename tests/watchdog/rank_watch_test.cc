@@ -5,12 +5,12 @@
 #include <csignal>
 
 #include "runtime/core/processes.h"
+#include "tests/watchdog/milliseconds.h"
 #include "tests/watchdog/watch_env.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t ms = 1'000'000;
 constexpr std::int64_t soon_ms = 10'000;
 
 class RankWatchTest : public testing::Test {

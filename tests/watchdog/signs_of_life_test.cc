@@ -4,10 +4,10 @@
 
 #include <vector>
 
+#include "tests/watchdog/milliseconds.h"
+
 namespace holdfast {
 namespace {
-
-constexpr std::int64_t ms = 1'000'000;
 
 SlotView slot_of(std::uint64_t spans, std::uint64_t ops, std::uint64_t bytes) {
   SlotView slot;

@@ -58,30 +58,30 @@ std::vector<Seed> config_seeds() {
                                       "format=\"llmc\", weight=0.5}]\n--checkpoint.every=1h30m\n")}};
 }
 
-constexpr std::array<std::string_view, 24> words = {"[model]\n",
-                                                    "[training]\n",
-                                                    "[data]\n",
-                                                    "include = ",
-                                                    "[",
-                                                    "]",
-                                                    "{",
-                                                    "}",
-                                                    " = ",
-                                                    "\"",
-                                                    "'''",
-                                                    "\"\"\"",
-                                                    "\n",
-                                                    "\\u0000",
-                                                    "\\U0010FFFF",
-                                                    "a.b.",
-                                                    "inf",
-                                                    "nan",
-                                                    "1979-05-27T07:32:00Z",
-                                                    "\"auto\"",
-                                                    "true",
-                                                    "0x7fffffffffffffff",
-                                                    "path = ",
-                                                    "weight = "};
+constexpr std::array<std::string_view, 24> config_words = {"[model]\n",
+                                                           "[training]\n",
+                                                           "[data]\n",
+                                                           "include = ",
+                                                           "[",
+                                                           "]",
+                                                           "{",
+                                                           "}",
+                                                           " = ",
+                                                           "\"",
+                                                           "'''",
+                                                           "\"\"\"",
+                                                           "\n",
+                                                           "\\u0000",
+                                                           "\\U0010FFFF",
+                                                           "a.b.",
+                                                           "inf",
+                                                           "nan",
+                                                           "1979-05-27T07:32:00Z",
+                                                           "\"auto\"",
+                                                           "true",
+                                                           "0x7fffffffffffffff",
+                                                           "path = ",
+                                                           "weight = "};
 
 }  // namespace
 
@@ -91,6 +91,6 @@ const Target config_target{.name = "config",
                            .seeds = config_seeds,
                            .memory_per_byte = 1024,
                            .memory_beside = 1 << 20,
-                           .words = words};
+                           .words = config_words};
 
 }  // namespace holdfast::fuzz

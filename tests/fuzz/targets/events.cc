@@ -98,19 +98,20 @@ std::vector<Seed> events_seeds() {
   return {{"run", bytes_of_text(text)}};
 }
 
-constexpr std::string_view words[] = {"\n",
-                                      "{\"event\":\"start\",\"time_us\":1}\n",
-                                      "{\"event\":\"step\",\"time_us\":9223372036854775807,\"step\":7}\n",
-                                      "{\"event\":\"fault\",\"time_us\":5,\"what\":\"save\"}\n",
-                                      "{\"event\":\"finish\",\"time_us\":6,\"state\":\"failed\"}\n",
-                                      "\"level\":2,",
-                                      "null",
-                                      "[",
-                                      "{",
-                                      "\"a_ms\":1e300,",
-                                      "\"x_bytes_y\":7,",
-                                      "\\ud800",
-                                      "\"resumed_from_step\":3,"};
+constexpr std::string_view events_words[] = {
+    "\n",
+    "{\"event\":\"start\",\"time_us\":1}\n",
+    "{\"event\":\"step\",\"time_us\":9223372036854775807,\"step\":7}\n",
+    "{\"event\":\"fault\",\"time_us\":5,\"what\":\"save\"}\n",
+    "{\"event\":\"finish\",\"time_us\":6,\"state\":\"failed\"}\n",
+    "\"level\":2,",
+    "null",
+    "[",
+    "{",
+    "\"a_ms\":1e300,",
+    "\"x_bytes_y\":7,",
+    "\\ud800",
+    "\"resumed_from_step\":3,"};
 
 }  // namespace
 
@@ -120,6 +121,6 @@ const Target events_target{.name = "events",
                            .seeds = events_seeds,
                            .memory_per_byte = 256,
                            .memory_beside = 64 << 10,
-                           .words = words};
+                           .words = events_words};
 
 }  // namespace holdfast::fuzz

@@ -41,8 +41,8 @@ std::vector<Seed> flight_seeds() {
   return {{"two-spans", bytes_of_text(flight_json(record))}};
 }
 
-constexpr std::string_view words[] = {"null", "true", "[",     "{",         "]",
-                                      "}",    ",",    "\"X\"", "\"spare\"", "-9223372036854775808"};
+constexpr std::string_view flight_words[] = {"null", "true", "[",     "{",         "]",
+                                             "}",    ",",    "\"X\"", "\"spare\"", "-9223372036854775808"};
 
 }  // namespace
 
@@ -52,6 +52,6 @@ const Target flight_target{.name = "flight",
                            .seeds = flight_seeds,
                            .memory_per_byte = 256,
                            .memory_beside = 64 << 10,
-                           .words = words};
+                           .words = flight_words};
 
 }  // namespace holdfast::fuzz

@@ -66,7 +66,7 @@ bool read_stream(std::span<const std::byte> stream) {
   return stream.empty();
 }
 
-std::vector<std::byte> sealed(Input input) {
+std::vector<std::byte> sealed_frame(Input input) {
   std::vector<std::byte> frame(input.begin(), input.end());
   if (frame.size() < smallest_frame) frame.resize(smallest_frame);
   const std::vector<std::byte> model = frame_of({});
@@ -81,7 +81,7 @@ std::vector<std::byte> sealed(Input input) {
 
 bool run_guard_message(Input input) {
   const bool accepted = read_stream(input);
-  static_cast<void>(read_stream(sealed(input)));
+  static_cast<void>(read_stream(sealed_frame(input)));
   return accepted;
 }
 

@@ -54,20 +54,20 @@ std::vector<Seed> hugging_face_seeds() {
   return {{"llama", folder_of("llama", 1)}, {"gpt2", folder_of("gpt2", 2)}};
 }
 
-constexpr std::string_view words[] = {"null",
-                                      "true",
-                                      "false",
-                                      "\"llama\"",
-                                      "\"gpt2\"",
-                                      "[",
-                                      "{",
-                                      "\"rope_scaling\":{\"type\":\"linear\"},",
-                                      "\"quantization_config\":{},",
-                                      "\"head_dim\":0,",
-                                      "\"num_hidden_layers\":4096,",
-                                      "1e-7,",
-                                      "\"F16\"",
-                                      "\"F32\""};
+constexpr std::string_view hugging_face_words[] = {"null",
+                                                   "true",
+                                                   "false",
+                                                   "\"llama\"",
+                                                   "\"gpt2\"",
+                                                   "[",
+                                                   "{",
+                                                   "\"rope_scaling\":{\"type\":\"linear\"},",
+                                                   "\"quantization_config\":{},",
+                                                   "\"head_dim\":0,",
+                                                   "\"num_hidden_layers\":4096,",
+                                                   "1e-7,",
+                                                   "\"F16\"",
+                                                   "\"F32\""};
 
 }  // namespace
 
@@ -77,6 +77,6 @@ const Target hugging_face_target{.name = "hugging_face",
                                  .seeds = hugging_face_seeds,
                                  .memory_per_byte = import_memory_per_byte,
                                  .memory_beside = import_memory_beside,
-                                 .words = words};
+                                 .words = hugging_face_words};
 
 }  // namespace holdfast::fuzz

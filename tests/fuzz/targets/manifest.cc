@@ -24,7 +24,7 @@ bool read_manifest(const std::string& text) {
 }
 
 // With the checksum line that belongs to what is before it.
-std::string sealed(std::string_view text) {
+std::string sealed_text(std::string_view text) {
   const std::size_t line = text.rfind("crc32c ");
   std::string body(text.substr(0, line));
   if (!body.ends_with('\n')) body += '\n';
@@ -34,7 +34,7 @@ std::string sealed(std::string_view text) {
 bool run_manifest(Input input) {
   const std::string text = text_of(input);
   const bool accepted = read_manifest(text);
-  const bool accepted_sealed = read_manifest(sealed(text));
+  const bool accepted_sealed = read_manifest(sealed_text(text));
   require(accepted_sealed || !accepted, "the same text with its checksum is refused");
   return accepted;
 }
@@ -55,7 +55,7 @@ std::vector<Seed> manifest_seeds() {
           {"empty", bytes_of_text(encode_manifest(Manifest{}))}};
 }
 
-constexpr std::array<std::string_view, 16> words = {
+constexpr std::array<std::string_view, 16> manifest_words = {
     "\"shape\":", "[",    "]",        "{",        "}",       ",",       "\"values\":{",
     "null",       "true", "\"bf16\"", "\"fp64\"", "\\u0000", "\\ud800", "18446744073709551615",
     "../",        "-0"};
@@ -68,6 +68,6 @@ const Target manifest_target{.name = "manifest",
                              .seeds = manifest_seeds,
                              .memory_per_byte = 256,
                              .memory_beside = 64 << 10,
-                             .words = words};
+                             .words = manifest_words};
 
 }  // namespace holdfast::fuzz

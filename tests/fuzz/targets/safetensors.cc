@@ -54,20 +54,20 @@ std::vector<Seed> safetensors_seeds() {
   return {{"four", file}, {"none", bytes_of_text(safetensors_header({}, {}))}};
 }
 
-constexpr std::string_view words[] = {"[",
-                                      "]",
-                                      "{",
-                                      "}",
-                                      ",",
-                                      "\"F16\"",
-                                      "\"BOOL\"",
-                                      "\"shape\":",
-                                      "null",
-                                      "\"dtype\":",
-                                      "\"data_offsets\":",
-                                      "\"__metadata__\":{",
-                                      "\\u0000",
-                                      "\"C64\""};
+constexpr std::string_view safetensors_words[] = {"[",
+                                                  "]",
+                                                  "{",
+                                                  "}",
+                                                  ",",
+                                                  "\"F16\"",
+                                                  "\"BOOL\"",
+                                                  "\"shape\":",
+                                                  "null",
+                                                  "\"dtype\":",
+                                                  "\"data_offsets\":",
+                                                  "\"__metadata__\":{",
+                                                  "\\u0000",
+                                                  "\"C64\""};
 
 }  // namespace
 
@@ -77,6 +77,6 @@ const Target safetensors_target{.name = "safetensors",
                                 .seeds = safetensors_seeds,
                                 .memory_per_byte = 64,
                                 .memory_beside = 64 << 10,
-                                .words = words};
+                                .words = safetensors_words};
 
 }  // namespace holdfast::fuzz

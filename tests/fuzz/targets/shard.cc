@@ -52,7 +52,7 @@ void seal_trailer(std::span<std::byte> file, std::uint32_t version, std::uint64_
   std::memcpy(place.data(), &trailer, sizeof(trailer));
 }
 
-std::vector<std::byte> sealed(Input input) {
+std::vector<std::byte> sealed_shard(Input input) {
   std::vector<std::byte> file(input.begin(), input.end());
   if (file.size() < sizeof(Header) + sizeof(Trailer)) return file;
   Header header{};
@@ -95,7 +95,7 @@ std::vector<std::byte> with_sealed_chunks(std::span<const std::byte> file, Shard
   Trailer trailer{};
   std::memcpy(&trailer, file.last(sizeof(trailer)).data(), sizeof(trailer));
   std::memcpy(forged.data() + trailer.index_offset, bytes.data(), bytes.size());
-  return sealed(forged);
+  return sealed_shard(forged);
 }
 
 // Whether all of the shard can be read; `index` gets what it describes.
@@ -135,7 +135,7 @@ bool is_old(std::span<const std::byte> file) {
 bool run_shard(Input input) {
   ShardIndex index;
   const bool accepted = read_shard(input, index);
-  const std::vector<std::byte> file = sealed(input);
+  const std::vector<std::byte> file = sealed_shard(input);
   index = {};
   static_cast<void>(read_shard(file, index));
   if (index.pieces.empty() || is_old(file)) return accepted;

@@ -61,7 +61,7 @@ void receive(std::span<const std::byte> memory) {
   require(SnapshotReader::open(room, "replica").ok(), "what was sealed is not taken");
 }
 
-std::vector<std::byte> sealed(Input input) {
+std::vector<std::byte> sealed_slot(Input input) {
   std::vector<std::byte> slot(input.begin(), input.end());
   if (slot.size() < page_bytes) return slot;
   store(slot, sealed_byte, sealed_mark);
@@ -75,7 +75,7 @@ std::vector<std::byte> sealed(Input input) {
 
 bool run_snapshot_slot(Input input) {
   const bool accepted = read_slot(input);
-  const std::vector<std::byte> slot = sealed(input);
+  const std::vector<std::byte> slot = sealed_slot(input);
   static_cast<void>(read_slot(slot));
   receive(slot);
   return accepted;
@@ -115,7 +115,7 @@ std::vector<Seed> snapshot_slot_seeds() {
           {"none", slot_of({})}};
 }
 
-constexpr std::string_view words[] = {
+constexpr std::string_view snapshot_slot_words[] = {
     "[", "]", "{", "}", ",", "null", "\"", "-1", "18446744073709551615", "4294967295"};
 
 }  // namespace
@@ -126,6 +126,6 @@ const Target snapshot_slot_target{.name = "snapshot_slot",
                                   .seeds = snapshot_slot_seeds,
                                   .memory_per_byte = 256,
                                   .memory_beside = 64 << 10,
-                                  .words = words};
+                                  .words = snapshot_slot_words};
 
 }  // namespace holdfast::fuzz
