@@ -155,7 +155,7 @@ LayoutSearch searched(const Question& question, std::size_t layouts_max) {
 
 // Limits of memory at which some candidate just fits or just does not, and none at all.
 TEST(LayoutSearchProperty, FindsTheBestThatFitsAndIsFeasible) {
-  constexpr int questions = 80;
+  constexpr int questions = 40;
   RandomQuestions random(20261124);
   int answered = 0, refused = 0, candidates = 0;
   for (int i = 0; i < questions; ++i) {

@@ -72,17 +72,26 @@ class BitsTest(unittest.TestCase):
                 run.start(ranks, overrides=overrides).expect_exit(0)
                 self.expect_reference(run)
 
-    def test_any_tensor_degree(self):
+    def test_tensor_degrees(self):
+        self.expect_tensor_layouts(["t2", "p2t2"])
+
+    @harness.full
+    def test_more_tensor_degrees(self):
+        self.expect_tensor_layouts(["d2t2", "d2"])
+
+    def expect_tensor_layouts(self, names):
+        """Each in a run of its own, and all of them in one that changes its layout when it is resumed."""
         slices = ["--parallel.tensor_lanes=2"]
         reference = harness.reference_digest(self.scene, slices, "slices")
         layouts = {"t2": (2, ["--parallel.tensor=2"]), "d2t2": (4, ["--parallel.tensor=2", "--threads=2"]),
                    "p2t2": (4, ["--parallel.tensor=2", "--parallel.pipeline=2"]), "d2": (2, [])}
-        for name, (ranks, overrides) in layouts.items():
+        for name in names:
+            ranks, overrides = layouts[name]
             with self.subTest(layout=name):
                 run = self.scene.run(f"tensor-{name}", slices)
                 run.start(ranks, overrides=overrides).expect_exit(0)
                 self.assertEqual(run.digest(), reference)
-        changing = self.scene.run("tensor-changing", slices)
+        changing = self.scene.run(f"tensor-changing-{names[0]}", slices)
         for step, ranks, overrides in ((7, *layouts["p2t2"]), (17, *layouts["t2"]), (26, *layouts["d2"])):
             self.stop_at(changing, step, ranks, overrides)
         changing.start(4, overrides=["--parallel.tensor=2"]).expect_exit(0)

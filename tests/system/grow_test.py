@@ -66,9 +66,14 @@ class GrowTest(unittest.TestCase):
         return last
 
     def test_copies_come_back(self):
-        cases = {"three-of-four": (4, [2], [RAM]), "disk": (3, [1], []), "leader": (3, [0], [RAM]),
-                 "pipeline": (4, [3], [RAM, "--parallel.pipeline=2"]), "tensor": (4, [2, 3], [RAM, "--parallel.tensor=2"]),
-                 "spare": (3, [1], [RAM, "--elastic.spares=1"])}
+        self.lose_and_grow({"disk": (3, [1], []), "leader": (3, [0], [RAM]), "pipeline": (4, [3], [RAM, "--parallel.pipeline=2"]),
+                            "tensor": (4, [2, 3], [RAM, "--parallel.tensor=2"])})
+
+    @harness.full
+    def test_more_copies_come_back(self):
+        self.lose_and_grow({"three-of-four": (4, [2], [RAM]), "spare": (3, [1], [RAM, "--elastic.spares=1"])})
+
+    def lose_and_grow(self, cases):
         for name, (ranks, victims, options) in cases.items():
             with self.subTest(name):
                 start = self.start(name, ranks, *options)

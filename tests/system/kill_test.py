@@ -11,7 +11,7 @@ import harness
 import kills
 
 SEEDS = range(1, 21)
-QUICK_SEEDS = 2 if harness.SANITIZED else 4  # of them, in the default tier
+QUICK_SEEDS = 2 if harness.SANITIZED else 3  # of them, in the default tier
 RESUME_STEP = 35  # of the runs that are killed at fault points: two saves and an evaluation are still to come
 PUBLISHER_ONLY = {"save.before_manifest", "save.before_rename", "save.after_rename", "retain.before_rename",
                   "retain.after_rename", "log.before_line"}  # rank 0 passes them alone

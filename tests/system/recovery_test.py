@@ -193,17 +193,23 @@ class RecoveryTest(unittest.TestCase):
 
     def test_a_death_while_old_slots_are_taken_over(self):
         """The first two become those of the next epoch before its first step, the third when that has confirmed a snapshot."""
-        for index, point in enumerate(SLOT_POINTS):
-            for slot in (1, 2, 3):
-                victim = (index + slot) % 3
-                with self.subTest(point=point, slot=slot, victim=victim):
-                    faults = f"step.before_vote@7:3=kill,{point}@{slot}:{victim}=kill," + harness.slow_steps(9, count=4)
-                    start, _ = self.start(f"{point}-{slot}", Layout(4), "every step", faults)
-                    # The third is taken over by a thread that gives way to the steps, so on a busy machine its rank may die last.
-                    self.check_end(start, 2 if slot < 3 else 0)
-                    recoveries = self.run_.events("recovery")
-                    self.assertTrue(recoveries, start.tail())
-                    self.assertEqual({event["resumed_from"] for event in recoveries}, {"ram"})
+        self.die_while_slots_are_taken_over([(0, 1), (1, 3), (2, 2), (3, 3)])
+
+    @harness.full
+    def test_a_death_while_any_old_slot_is_taken_over(self):
+        self.die_while_slots_are_taken_over([(0, 2), (0, 3), (1, 1), (1, 2), (2, 1), (2, 3), (3, 1), (3, 2)])
+
+    def die_while_slots_are_taken_over(self, cases):
+        for index, slot in cases:
+            point, victim = SLOT_POINTS[index], (index + slot) % 3
+            with self.subTest(point=point, slot=slot, victim=victim):
+                faults = f"step.before_vote@7:3=kill,{point}@{slot}:{victim}=kill," + harness.slow_steps(9, count=4)
+                start, _ = self.start(f"{point}-{slot}", Layout(4), "every step", faults)
+                # The third is taken over by a thread that gives way to the steps, so on a busy machine its rank may die last.
+                self.check_end(start, 2 if slot < 3 else 0)
+                recoveries = self.run_.events("recovery")
+                self.assertTrue(recoveries, start.tail())
+                self.assertEqual({event["resumed_from"] for event in recoveries}, {"ram"})
 
     def test_a_spare_takes_the_seat(self):
         start, pids = self.start("spare", Layout(3, spares=1), "every step", harness.slow_steps(8, count=4))

@@ -188,12 +188,19 @@ class WatchdogTest(unittest.TestCase):
                 self.assertRegex(output, r"rank 1 \(host \S+\) hangs: start-up")
 
     def test_recovery(self):
-        for index, point in enumerate(("recover.begin", "recover.after_shrink", "recover.before_load")):
+        self.expect_end_in_recovery("recover.after_shrink", 1)
+
+    @harness.full
+    def test_more_of_a_recovery(self):
+        for index, point in ((0, "recover.begin"), (2, "recover.before_load")):
             with self.subTest(point):
-                run = self.scene.run(point, LIMITS + RAM)
-                faults = f"step.before_vote@7:3=kill,{point}:{index}=stop"
-                start = self.watched(run.start(4, "ft", (), faults))
-                self.expect_healed(start, [index], ranks_after=2)
+                self.expect_end_in_recovery(point, index)
+
+    def expect_end_in_recovery(self, point, index):
+        """Rank 3 dies, and that one stops while the others recover."""
+        run = self.scene.run(point, LIMITS + RAM)
+        start = self.watched(run.start(4, "ft", (), f"step.before_vote@7:3=kill,{point}:{index}=stop"))
+        self.expect_healed(start, [index], ranks_after=2)
 
     def test_a_spare(self):
         start = self.start(3, overrides=["--elastic.spares=1", "--training.steps=300"])
@@ -260,12 +267,16 @@ class WatchdogTest(unittest.TestCase):
     def test_the_first_of_a_kind(self):
         """No time is learned yet: who shows no sign of life for twelve floors hangs, and not who is only much slower than the
         others."""
-        slow = "step.begin@1=sleep:1000,step.begin@1:1=sleep:7000"
-        for name, culprit, faults in (("step", 1, "step.begin@2:1=spin"), ("evaluation", 2, f"{slow},evaluation.begin:2=spin")):
-            with self.subTest(name):
-                run = self.scene.run(f"first-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s"])
-                start = self.watched(run.start(3, "ft", (), faults))
-                self.expect_first_times(self.expect_healed(start, [culprit]), [culprit])
+        self.hang_first("evaluation", 2, "step.begin@1=sleep:1000,step.begin@1:1=sleep:7000,evaluation.begin:2=spin")
+
+    @harness.full
+    def test_the_first_step(self):
+        self.hang_first("step", 1, "step.begin@2:1=spin")
+
+    def hang_first(self, name, culprit, faults):
+        run = self.scene.run(f"first-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s"])
+        start = self.watched(run.start(3, "ft", (), faults))
+        self.expect_first_times(self.expect_healed(start, [culprit]), [culprit])
 
     @harness.full
     def test_several_hang_in_the_first_steps(self):
