@@ -15,9 +15,10 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
-# Where several files are compiled as one, as in preset "release", a name of one file may hide that of another. All other presets
-# compile each by itself, and see the hiding that matters; those with sanitizers without precompiled headers, so that every file
-# includes what it needs. Not compiled as one: kernels, whose files are compiled for one instruction set after another.
+# Preset "release" compiles several files as one, where a local variable may have the name of a constant of another file; so
+# there only locals that hide locals are warned of. All other presets compile each file by itself with -Wshadow, those with
+# sanitizers without precompiled headers as well, so that every file includes what it needs. Kernels are always compiled file
+# by file: each is compiled for several instruction sets.
 set(shadow -Wshadow)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(shadow -Wshadow=local)

@@ -18,14 +18,14 @@ namespace holdfast {
 namespace {
 
 constexpr std::uint64_t MiB = std::uint64_t{1} << 20;
-constexpr const char* meminfo = "MemTotal: 102400 kB\nMemAvailable: 81920 kB\nSwapFree: 0 kB\n";
+constexpr const char* host_meminfo = "MemTotal: 102400 kB\nMemAvailable: 81920 kB\nSwapFree: 0 kB\n";
 
 // A machine whose /proc and /sys have these files.
 class GroupsEnv final : public ForwardingEnv {
  public:
   explicit GroupsEnv(std::map<std::string, std::string> files)
       : ForwardingEnv(posix_env()), files_(std::move(files)) {
-    files_.try_emplace("/proc/meminfo", meminfo);
+    files_.try_emplace("/proc/meminfo", host_meminfo);
   }
   Result<std::string> read_text(const std::string& path) override {
     const auto found = files_.find(path);
