@@ -5,14 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "runtime/chaos/chaos_report.h"
+#include "tests/chaos/second.h"
 
 namespace holdfast {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr std::int64_t second = 1'000'000;
 
 ChaosRun run_with(ChaosFault fault, std::int64_t time_us, std::vector<FaultEntry> entries) {
   ChaosRun run;

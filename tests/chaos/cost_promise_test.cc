@@ -8,14 +8,13 @@
 #include "runtime/chaos/chaos_report.h"
 #include "runtime/chaos/chaos_summary.h"
 #include "runtime/train/event_reading.h"
+#include "tests/chaos/second.h"
 
 namespace holdfast {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr std::int64_t second_us = 1'000'000;
 
 // Log of a run whose steps take a second each.
 class Log {
@@ -63,7 +62,7 @@ class Log {
     text_ += fmt::format(R"({{"event":"{}","time_us":{},{}}})", name, now_us_, fields) + "\n";
   }
   std::string text_;
-  std::int64_t now_us_ = 1000 * second_us;
+  std::int64_t now_us_ = 1000 * second;
   int step_ = 0;
 };
 
@@ -160,7 +159,7 @@ TEST(CostPromise, WhatWasNotPromised) {
   EXPECT_FALSE(check_losses(next_start).at(0).no_promise.has_value());
   EXPECT_EQ(check_losses(next_start).at(1).no_promise, NoPromise::said_nothing);
   const Log unbounded = Log().start(0).steps(9).promise(R"("process_ms":4000)").fault(0).from(0).steps(1);
-  const ChaosRun run = run_of(unbounded, {{.fault = ChaosFault::ram_lost, .time_us = second_us}});
+  const ChaosRun run = run_of(unbounded, {{.fault = ChaosFault::ram_lost, .time_us = second}});
   EXPECT_EQ(check_losses(run).at(0).no_promise, NoPromise::all_work);
 }
 

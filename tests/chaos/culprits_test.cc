@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/chaos/second.h"
+
 namespace holdfast {
 namespace {
 
 using testing::ElementsAre;
 using testing::Optional;
-
-constexpr std::int64_t us_per_second = 1'000'000;
 
 ChaosRun run_with(std::vector<ChaosInjected> injected, std::vector<ToldVerdict> verdicts,
                   std::vector<FaultEntry> entries) {
@@ -17,21 +17,21 @@ ChaosRun run_with(std::vector<ChaosInjected> injected, std::vector<ToldVerdict> 
   run.injected = std::move(injected);
   run.verdicts = std::move(verdicts);
   run.ledger.faults = std::move(entries);
-  run.launches = {{.begun_us = 1, .ended_us = 100 * us_per_second}};
+  run.launches = {{.begun_us = 1, .ended_us = 100 * second}};
   return run;
 }
 
 ChaosInjected hang(std::int64_t at_s, int rank) {
-  return {.fault = ChaosFault::hang, .time_us = at_s * us_per_second, .rank = rank};
+  return {.fault = ChaosFault::hang, .time_us = at_s * second, .rank = rank};
 }
 ChaosInjected livelock(std::int64_t at_s, int rank) {
-  return {.fault = ChaosFault::livelock, .time_us = at_s * us_per_second, .rank = rank};
+  return {.fault = ChaosFault::livelock, .time_us = at_s * second, .rank = rank};
 }
 ToldVerdict verdict(std::int64_t at_s, int rank) {
-  return {.time_us = at_s * us_per_second, .rank = rank};
+  return {.time_us = at_s * second, .rank = rank};
 }
 FaultEntry mended(FaultLevel level, std::int64_t from_s, std::int64_t to_s) {
-  return {.level = level, .time_us = from_s * us_per_second, .resumed_us = to_s * us_per_second};
+  return {.level = level, .time_us = from_s * second, .resumed_us = to_s * second};
 }
 
 std::vector<std::optional<NamedRank>> named(const ChaosRun& run) {
@@ -50,8 +50,7 @@ TEST(Culprits, TheVerdictCountsHoweverTheRunWasMended) {
     EXPECT_THAT(with(12), ElementsAre(Optional(NamedRank::other)));
     EXPECT_THAT(with(-1), ElementsAre(Optional(NamedRank::nobody))) << "all wait for each other";
   }
-  EXPECT_EQ(find_culprits(run_with({hang(10, 2)}, {verdict(12, 2)}, {})).each[0].verdict_us,
-            12 * us_per_second);
+  EXPECT_EQ(find_culprits(run_with({hang(10, 2)}, {verdict(12, 2)}, {})).each[0].verdict_us, 12 * second);
 }
 
 TEST(Culprits, NobodySaidWhoItWas) {
@@ -131,23 +130,22 @@ TEST(Culprits, TheSameRankInAnotherStart) {
 TEST(Culprits, AnotherFaultEndedItBefore) {
   const std::vector<FaultEntry> again = {mended(FaultLevel::restart, 11, 14)};
   for (const ChaosFault fault : {ChaosFault::mpirun_killed, ChaosFault::job_killed}) {
-    EXPECT_THAT(named(run_with({hang(10, 2), {.fault = fault, .time_us = 11 * us_per_second}}, {}, again)),
+    EXPECT_THAT(named(run_with({hang(10, 2), {.fault = fault, .time_us = 11 * second}}, {}, again)),
                 ElementsAre(std::nullopt, std::nullopt));
   }
-  EXPECT_THAT(
-      named(run_with({hang(10, 2), {.fault = ChaosFault::kill, .time_us = 11 * us_per_second, .rank = 2}}, {},
-                     again)),
-      ElementsAre(std::nullopt, std::nullopt));
+  EXPECT_THAT(named(run_with({hang(10, 2), {.fault = ChaosFault::kill, .time_us = 11 * second, .rank = 2}},
+                             {}, again)),
+              ElementsAre(std::nullopt, std::nullopt));
   // The launch that it belonged to is over; what the next one says is about others.
   ChaosRun run = run_with({hang(10, 2)}, {verdict(32, 1)}, {});
-  run.launches = {{.begun_us = 1, .ended_us = 20 * us_per_second},
-                  {.begun_us = 21 * us_per_second, .ended_us = 90 * us_per_second}};
+  run.launches = {{.begun_us = 1, .ended_us = 20 * second},
+                  {.begun_us = 21 * second, .ended_us = 90 * second}};
   EXPECT_THAT(named(run), ElementsAre(std::nullopt));
   EXPECT_EQ(find_culprits(run).baseless_verdicts, 1);
 }
 
 TEST(Culprits, AVerdictWhileNobodyHangs) {
-  const ChaosRun run = run_with({{.fault = ChaosFault::slow_rank, .time_us = 10 * us_per_second, .rank = 2}},
+  const ChaosRun run = run_with({{.fault = ChaosFault::slow_rank, .time_us = 10 * second, .rank = 2}},
                                 {verdict(12, 2), verdict(50, -1)}, {mended(FaultLevel::in_place, 12, 13)});
   EXPECT_EQ(find_culprits(run).baseless_verdicts, 1) << "the second accuses nobody";
   EXPECT_THAT(named(run), ElementsAre(std::nullopt));
