@@ -113,7 +113,7 @@ class Env {
   virtual Result<void> remove_tree(const std::string& path) = 0;
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
-  // What read_text returns; nothing where it fails.
+  // Returns what read_text does, or nothing where that fails.
   std::string text_or_empty(const std::string& path) {
     Result<std::string> text = read_text(path);
     return text.ok() ? std::move(text).value() : std::string();
