@@ -14,15 +14,13 @@ import harness
 RANKS_MAX = harness.LANES
 SCHEDULES = ("1f1b", "gpipe", "zero_bubble")
 KILLS_MAX = 4  # of one run; then it may finish
-SETTLE_S = 30  # from a kill to the end of mpirun: the survivors must notice by themselves
+SETTLE_S = harness.HANG_S if harness.SANITIZED else 30  # from a kill to the end of mpirun: the survivors must notice by themselves
 JOIN_S = 90    # the same, when the dead one may have been inside MPI_Init: the others see it by their deadline of 60 s
 
 
 TENSOR_LANES = 2
-# Of every start of a run, and of its reference. The steps are short: what counts is where a run dies, and how often.
-RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2",
-               "--checkpoint.replicas=on", "--training.sequence_length=32",
-               "--training.microbatch_size=2"]
+# Of every start of a run, and of its reference.
+RUN_OPTIONS = [f"--parallel.tensor_lanes={TENSOR_LANES}", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on"]
 
 
 @dataclasses.dataclass
