@@ -29,7 +29,6 @@ MPIRUN = str(ROOT / "tools/mpirun")
 TABLE = ROOT / "docs/errors.md"
 # The CUDA device without a GPU; its header (tests/cuda_emulator) says what else can be asked of it.
 EMULATED = {"HOLDFAST_CUDA_MODULE": str(Path(PROGRAM).resolve().parent / "libholdfast_cuda_emulated.so")}
-emulated = unittest.skipIf(harness.SANITIZED, "the CUDA emulator is not built with sanitizers")
 PATIENCE_S = 90
 LIBFABRIC = "libfabric, which comes with Open MPI, closes a file twice when a process exits, and AddressSanitizer ends it"
 LANES = 2
@@ -585,7 +584,6 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.train("--device=cuda", environment=nowhere))
         self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=nowhere))
 
-    @emulated
     def test_no_gpu(self):
         self.expect_nothing_made(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPUS": "0"}))
         self.assertEqual(self.train(environment={**EMULATED, "EMULATED_GPUS": "0"}).returncode, 0, "auto takes the CPU")
@@ -604,13 +602,11 @@ class Errors(unittest.TestCase):
     def test_unknown_bench_device(self):
         self.expect(self.holdfast("bench", "op", "add", "--device=gpu"))
 
-    @emulated
     def test_driver_too_old(self):
         old = {**EMULATED, "EMULATED_GPU_DRIVER": "12040"}
         self.expect_nothing_made(self.train("--device=cuda", environment=old))
         self.expect(self.holdfast("check", "run.toml", "--device=cuda", environment=old))
 
-    @emulated
     def test_gpu_without_kernels(self):
         other = {**EMULATED, "EMULATED_GPU_NO_IMAGE": "1"}
         self.expect_nothing_made(self.train("--device=cuda", environment=other))
@@ -620,7 +616,6 @@ class Errors(unittest.TestCase):
         self.assertEqual(chosen.returncode, 0)
         self.assertIn('device = "auto" is the CPU: emulated device (GPU 0, compute capability 8.0) does not run', chosen.stdout)
 
-    @emulated
     def test_no_gpu_to_sample_on(self):
         self.saved_run()
         nowhere = {**EMULATED, "EMULATED_GPUS": "0"}
@@ -628,7 +623,6 @@ class Errors(unittest.TestCase):
         self.expect(self.holdfast("evaluate", "run", "--data", "text.txt", "--device=cuda", environment=nowhere))
         self.assertEqual(self.holdfast("sample", "run", "--tokens=1", environment=nowhere).returncode, 0, "auto takes the CPU")
 
-    @emulated
     def test_device_changed(self):
         self.saved_run()
         self.expect(self.train("--training.steps=6", "--device=cuda", environment=EMULATED))
@@ -1264,7 +1258,6 @@ class Errors(unittest.TestCase):
         self.expect(self.mpirun(2, "train", "run.toml", "--parallel.exchange=nccl"))
         self.assertEqual(self.train("--parallel.exchange=nccl").returncode, 0, "one rank exchanges nothing")
 
-    @emulated
     def test_nccl_not_there(self):
         words = ["train", "run.toml", "--device=cuda"]
         self.expect(self.mpirun(2, *words, "--parallel.exchange=nccl", environment=EMULATED))
@@ -1272,7 +1265,6 @@ class Errors(unittest.TestCase):
         self.assertEqual(auto.returncode, 0)
         self.assertRegex(auto.stdout, r"exchange: pinned host memory, because rank 0 \(.*\) has no NCCL: ")
 
-    @emulated
     def test_nccl_blocking(self):
         words = ["train", "run.toml", "--device=cuda"]
         blocking = {**EMULATED, "NCCL_COMM_BLOCKING": "1"}
@@ -1286,11 +1278,9 @@ class Errors(unittest.TestCase):
 
     # While it runs
 
-    @emulated
     def test_gpu_too_small(self):
         self.expect(self.train("--device=cuda", environment={**EMULATED, "EMULATED_GPU_BYTES": "100000"}))
 
-    @emulated
     def test_gpu_memory_held(self):
         held = {**EMULATED, "EMULATED_GPU_BYTES": "50000000", "EMULATED_GPU_HELD_BYTES": "50000000"}
         for_ever = {**held, "EMULATED_GPU_HELD_REFUSALS": "1000000"}
@@ -1317,7 +1307,6 @@ class Errors(unittest.TestCase):
         command = " ".join([f"'{PROGRAM}' train run.toml --device=cuda", *words])
         return self.start(["sh", "-c", f"{command}; exit $?"], self.folder, {**EMULATED, "EMULATED_GPU_BREAKS_AT": str(kernel)})
 
-    @emulated
     def test_gpu_lost_at_start(self):
         in_bf16 = "--training.precision=bf16"
         first_behind_the_trials = 4  # it rounds the weights
@@ -1328,7 +1317,6 @@ class Errors(unittest.TestCase):
         self.expect(self.lose_gpu(first_behind_the_trials, in_bf16, "--training.steps=8"))
         self.assertEqual(json.loads((self.run_directory / "status.json").read_text())["state"], "finished")
 
-    @emulated
     def test_gpu_lost(self):
         self.expect(self.lose_gpu(1000, "--training.steps=40"))  # far behind the first step, far before the last
         status = json.loads((self.run_directory / "status.json").read_text())
