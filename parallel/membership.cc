@@ -59,6 +59,12 @@ std::vector<Member> members_lost(const MembershipView& before, const MembershipV
   return lost;
 }
 
+std::map<std::string, int> ranks_by_host(const MembershipView& view) {
+  std::map<std::string, int> ranks;
+  for (const Member& member : view.members) ++ranks[member.host];
+  return ranks;
+}
+
 std::string name_members(const std::vector<Member>& members) {
   constexpr std::size_t named_max = 8;
   std::string text = members.size() == 1 ? "rank" : "ranks";

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -171,6 +172,8 @@ class Membership {
 
 // Returns the members of `before` that are not in `now`.
 std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now);
+// Returns how many members each host has.
+std::map<std::string, int> ranks_by_host(const MembershipView& view);
 // Returns "rank 2 (host a)" or "ranks 1 (host a), 3 (host b)".
 std::string name_members(const std::vector<Member>& members);
 

@@ -199,10 +199,11 @@ std::vector<Option> elastic_options() {
           "started again"),
       choice(
           "elastic.grow", HF_FIELD(elastic.grow), {"auto", "off"}, kSafe,
-          "A run that lost ranks: auto = starts new ones between two steps, where MPI can, until it has the "
-          "copies that were wanted; off = goes on with those it has"),
+          "A run that lost ranks: auto = gets new ones between two steps, until it has the copies that were "
+          "wanted, on one host from MPI, on several by another start (holdfast launch); off = goes on with "
+          "those it has"),
       duration("elastic.grow_after", HF_FIELD(elastic.grow_after_ms), {0, kDay_ms}, kSafe,
-               "How long after a fault, or after new ranks could not be started, the run tries to grow"),
+               "How long after a fault, or after no more ranks could be had, the run tries to grow"),
   };
 }
 

@@ -93,6 +93,7 @@ void Job::look() {
   reap_adopted(*env_, mpirun_->id());
   if (stop_->requested() && !passed_on_) pass_on_request();
   if (stop_->requested() && plan_.may_be_cut_short) look_at_step();
+  if (plan_.look_for_room && status_.state == "running" && !stop_->requested()) plan_.look_for_room();
 }
 
 // Those that the run has started itself are looked for when none is left of the others, or all are to know
@@ -226,6 +227,10 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
   }
   tell_fault(end);
   return end;
+}
+
+bool Job::ended_for_another_start() const {
+  return status_.state == "saved" && status_.reason == more_ranks_reason;
 }
 
 // When mpirun loses a host it ends the ranks of the others, with SIGTERM first, which lets a small run save.

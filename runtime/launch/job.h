@@ -29,6 +29,8 @@ struct JobPlan {
   // Whether a process of the start lives on a distant host that answers; takes some seconds. Null: all hosts
   // are this one.
   std::function<bool()> lives_elsewhere = {};
+  // Called while the ranks train, some times a second; must not block.
+  std::function<void()> look_for_room = {};
 };
 
 class Job {
@@ -37,6 +39,8 @@ class Job {
 
   // Of the last one that run() was: it was cut short.
   bool was_cut_short() const { return cut_short_; }
+  // Whether it ended as asked, with its state sealed, so that another start can have more ranks.
+  bool ended_for_another_start() const;
   // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
   // ranks as SIGUSR2, once all of them can take it. Killed is
   //   - everything, when the request is over before the ranks have saved; sooner, if it may be cut short,

@@ -25,11 +25,15 @@ constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and
 constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
-void say(const std::string& sentence) {
-  say_on(stderr, fmt::format("holdfast launch: {}\n", sentence));
+// Of a Slurm allocation, which mpirun uses by itself.
+bool allocated_several_hosts(Env& env) {
+  const std::string nodes = env.variable("SLURM_JOB_NUM_NODES");
+  return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
 }
 
-Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
+}  // namespace
+
+Result<std::vector<LaunchHost>> Launcher::named_hosts(Env& env, const LaunchOptions& options) {
   if (!options.hosts.empty()) return hosts_of_list(options.hosts);
   if (options.hostfile.empty()) return std::vector<LaunchHost>();
   const Result<std::string> text = env.read_text(options.hostfile);
@@ -41,19 +45,6 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
   return hosts;
 }
 
-// Of a Slurm allocation, which mpirun uses by itself.
-bool allocated_several_hosts(Env& env) {
-  const std::string nodes = env.variable("SLURM_JOB_NUM_NODES");
-  return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
-}
-
-std::int64_t ranks_per_copy(const Config& config) {
-  return std::max<std::int64_t>(config.parallel.tensor, 1) *
-         std::max<std::int64_t>(config.parallel.pipeline, 1);
-}
-
-}  // namespace
-
 Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places,
                    Config config, std::vector<LaunchHost> hosts)
     : env_(&env),
@@ -63,7 +54,8 @@ Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, La
       config_(std::move(config)),
       paths_{config_.run.directory},
       log_(std::make_unique<EventLog>(env, paths_.events())),
-      hosts_(std::move(hosts)) {}
+      hosts_(std::move(hosts)),
+      scale_up_(config_.elastic.grow_after_ms) {}
 
 Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptions& options) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(options.overrides));
@@ -71,6 +63,15 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
   HF_TRY(LaunchPlaces places, find_launch_places(env, options));
   HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
   return Launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
+}
+
+void Launcher::say(const std::string& sentence) {
+  say_on(stderr, fmt::format("holdfast launch: {}\n", sentence));
+}
+
+int Launcher::ranks_per_copy() const {
+  return static_cast<int>(std::max<std::int64_t>(config_.parallel.tensor, 1) *
+                          std::max<std::int64_t>(config_.parallel.pipeline, 1));
 }
 
 LaunchShape Launcher::whole_shape() const {
@@ -120,7 +121,7 @@ Result<ExitCode> Launcher::run() {
     }
     failed_ns_ = env_->monotonic_ns();
     ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
-    log_fault(starts_.back());
+    if (!grew_) log_fault(starts_.back());
     say(fmt::format("{}; starting again{}", verdict.sentence,
                     verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
     Result<LaunchShape> next = wait_ms(verdict.delay_ms) ? shape_of_restart() : shape;
@@ -168,9 +169,12 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
     plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) { log_recovery(ranks, step); };
   }
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
+  const bool may_grow = whole_shape().several_hosts || !options_.hostfile.empty();
+  if (may_grow && config_.elastic.grow == "auto") plan.look_for_room = [this] { look_for_room(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
   log_->retry();  // in front of what the start writes, where that can be
-  log_bytes_ = log_bytes(*env_, paths_);
+  log_bytes_ = seen_bytes_ = log_bytes(*env_, paths_);
+  trains_ = asked_for_another_start_ = false;
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.
@@ -185,7 +189,16 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   plan.may_be_cut_short = config_.checkpoint.ram_every_steps != 0 && !cut_short_;
   Job job(*env_, *stop_, std::move(plan));
   Result<StartEnd> end = job.run();
+  give_up_asking();
   cut_short_ = job.was_cut_short();
+  grew_ = end.ok() && job.ended_for_another_start();
+  if (grew_) {
+    end->record = StartEnd::Record::failed;  // for what follows: the state may be in RAM alone
+    end->code = ExitCode::communication;
+    end->fault = fmt::format("{} ranks have ended for a start with more", scale_up_.ranks());
+    end->kind.clear();
+    cut_short_ = stop_->requested();
+  }
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
   static_cast<void>(env_->remove_tree(scratch).ok());
   return end;
@@ -228,6 +241,10 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   const std::vector<std::optional<int>> codes = ask(words, host_answer_ms);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const bool answers = codes[i] == 0;
+    if (!scale_up_.may_use(hosts_[i].name)) {
+      hosts_[i].answers = false;
+      continue;
+    }
     if (codes[i].has_value() && !answers) {
       say(fmt::format("host {} cannot be used: {} ended there with exit code {}", hosts_[i].name,
                       places_.program, *codes[i]));
@@ -273,19 +290,19 @@ bool Launcher::lives_elsewhere() {
 
 // On the hosts that are left; waits while they are too few.
 Result<LaunchShape> Launcher::shape_of_restart() {
-  if (hosts_.size() < 2) return whole_shape();
+  if (hosts_.size() < 2 && options_.hostfile.empty()) return whole_shape();
   const std::int64_t begin_ns = env_->monotonic_ns();
   const auto copies = static_cast<int>(config_.elastic.min_data_parallel);
   for (bool said = false;; said = true) {
+    read_hosts_again();
     ask_all_hosts(HostDuty::clean, /*last=*/false);
-    const std::optional<int> ranks =
-        ranks_on_hosts_left(hosts_, options_.ranks, static_cast<int>(ranks_per_copy(config_)), copies);
+    const std::optional<int> ranks = ranks_on_hosts_left(hosts_, options_.ranks, ranks_per_copy(), copies);
     if (ranks.has_value()) return shape_on_hosts_left(*ranks);
     if (!said) {
       say(fmt::format(
           "too few hosts are left for elastic.min_data_parallel = {} copies of the model on {} ranks "
           "each: waiting for more",
-          copies, ranks_per_copy(config_)));
+          copies, ranks_per_copy()));
     }
     if (env_->monotonic_ns() - begin_ns > options_.wait_for_hosts_ms * 1'000'000) {
       return fail(ExitCode::communication,
@@ -298,9 +315,10 @@ Result<LaunchShape> Launcher::shape_of_restart() {
 
 LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
   LaunchShape shape = whole_shape();
-  if (std::ranges::all_of(hosts_, &LaunchHost::answers)) return shape;
+  if (std::ranges::all_of(hosts_, &LaunchHost::answers) && hosts_trouble_.empty()) return shape;
   shape.ranks = ranks;
   shape.hosts = list_of_hosts_left(hosts_, ranks);
+  if (ranks == options_.ranks) return shape;
   const auto replace = [&](const std::string& key, std::int64_t value) {
     const std::string option = fmt::format("--{}=", key);
     std::erase_if(shape.overrides, [&](const std::string& word) { return word.starts_with(option); });
@@ -308,7 +326,7 @@ LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
   };
   // Where there are too few ranks none waits for a seat.
   if (config_.elastic.spares > 0) replace("elastic.spares", 0);
-  const std::int64_t data = ranks / ranks_per_copy(config_);
+  const std::int64_t data = ranks / ranks_per_copy();
   if (config_.parallel.data <= data) return shape;
   // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
   // one.
@@ -351,6 +369,7 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
   const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
   log_->others_have_written();
   EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
+  if (std::exchange(grew_, false)) line.field("reason", "growth");
   line.field("level", 2).field("ranks_before", ranks_before_);
   line.field("ranks_after", ranks).field("lost_steps", reached > step ? reached - step : std::uint64_t{0});
   log_->write(line.field("duration_ms", duration_ms));

@@ -2,8 +2,11 @@
 // mpirun, its ranks and its hosts on the way. What follows a start is decided by watchdog/restart_policy.h.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +18,7 @@
 #include "runtime/launch/job.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/scale_up.h"
 #include "runtime/launch/stop_request.h"
 
 namespace holdfast {
@@ -34,6 +38,9 @@ class Launcher {
   Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places, Config config,
            std::vector<LaunchHost> hosts);
 
+  static void say(const std::string& sentence);
+  static Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options);
+  int ranks_per_copy() const;
   Result<std::unique_ptr<FileLock>> claim_launch();
   void ask_for_save();
   Result<StartEnd> start(LaunchShape shape);
@@ -51,6 +58,14 @@ class Launcher {
   void log_fault(const StartEnd& end);
   void log_recovery(int ranks, std::uint64_t step);
   void clean_up_after(const StartEnd& end, bool last);
+  // Another start with more ranks (launcher_growth.cc).
+  void look_for_room();
+  void look_at_ranks();
+  void ask_for_room();
+  void ask_for_another_start(const std::vector<std::optional<int>>& codes);
+  std::optional<int> ranks_with_room() const;
+  void give_up_asking();
+  void read_hosts_again();
 
   Env* env_;
   StopRequest* stop_;
@@ -60,6 +75,7 @@ class Launcher {
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
+  std::string hosts_trouble_;      // why the hostfile could not be read last
   bool cut_short_ = false;         // the newest start
   std::string run_ids_;            // with commas; a start that found nothing to go on from has made another
   std::string token_;              // host_duty.h
@@ -67,8 +83,16 @@ class Launcher {
   std::vector<StartEnd> starts_;
   std::string save_request_;     // the newest; empty: none so far
   std::uint64_t log_bytes_ = 0;  // when the newest start began
-  int ranks_before_ = 0;         // that the start that failed had left
-  std::int64_t failed_ns_ = -1;  // when; -1: no start has
+  ScaleUp scale_up_;
+  std::uint64_t seen_bytes_ = 0;   // of the log, in which no rank count is newer than the one that is known
+  bool trains_ = false;            // the newest start
+  std::vector<LaunchHost> asked_;  // hosts, of which
+  std::future<std::vector<std::optional<int>>> answers_;  // it is asked whether they answer,
+  std::shared_ptr<std::atomic<bool>> given_up_;           // until this is true
+  bool asked_for_another_start_ = false;                  // the newest start,
+  bool grew_ = false;                                     // which ended because of that
+  int ranks_before_ = 0;                                  // that the start that failed had left
+  std::int64_t failed_ns_ = -1;                           // when; -1: no start has
 };
 
 }  // namespace holdfast

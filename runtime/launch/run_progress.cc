@@ -74,6 +74,19 @@ std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t f
   return (*event)[(*event)["event"] == "start" ? "ranks" : "ranks_after"].get<int>();
 }
 
+std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
+                                                       std::uint64_t from_bytes) {
+  const std::optional<Json> event =
+      newest_event(env, paths, from_bytes, std::numeric_limits<std::uint64_t>::max(), "\"hosts\"",
+                   [](const Json& each) { return each.contains("hosts") && each["hosts"].is_object(); });
+  if (!event.has_value()) return std::nullopt;
+  std::map<std::string, int> hosts;
+  for (const auto& [host, ranks] : (*event)["hosts"].items()) {
+    if (ranks.is_number_unsigned()) hosts[host] = ranks.get<int>();
+  }
+  return hosts;
+}
+
 std::string verdicts_at_end(std::span<const ToldVerdict> verdicts, const StepMade& newest) {
   std::string text;
   for (const ToldVerdict& verdict : verdicts) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +26,11 @@ inline std::uint64_t newest_step(Env& env, const RunPaths& paths) {
 // How many ranks a start had when it ended, by what it wrote to the log from `from_bytes` on: those behind
 // its newest recovery or growth, else those that it began with. None: it did not come so far.
 std::optional<int> ranks_at_end(Env& env, const RunPaths& paths, std::uint64_t from_bytes);
+
+// How many ranks each host has by the newest start or recovery in the log from `from_bytes` on. None: nobody
+// said so there.
+std::optional<std::map<std::string, int>> newest_hosts(Env& env, const RunPaths& paths,
+                                                       std::uint64_t from_bytes);
 
 // The words of guards that came behind the newest step, of which the run has not recovered, in one line.
 // Pure.

@@ -418,4 +418,9 @@ Result<void> AsyncSaver::finish() {
   return {};
 }
 
+Result<void> AsyncSaver::finish_with_replicas() {
+  while (!saves_.empty() || publishing_ || sent_ != nullptr) HF_TRY_VOID(complete_round());
+  return {};
+}
+
 }  // namespace holdfast

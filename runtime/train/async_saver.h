@@ -89,8 +89,10 @@ class AsyncSaver {
   // Waits for the copy of the state that the coming update would overwrite. `due`: after the coming step.
   SaveVotes vote(const SaveDue& due);
   Result<void> advance(const SaveVotes& sums);
-  // Waits until nothing is under way.
+  // Waits until no save is under way; the second one, until no snapshot is being sent to a buddy, either, so
+  // that a slot is free.
   Result<void> finish();
+  Result<void> finish_with_replicas();
   // Returns whether a snapshot is being copied or sent to the buddies; is_saving(): whether a save is neither
   // visible nor given up yet. Equal on all ranks.
   bool is_snapshotting() const { return is_copying() || sent_ != nullptr; }

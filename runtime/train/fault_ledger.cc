@@ -10,6 +10,7 @@
 
 #include "runtime/core/json.h"
 #include "runtime/train/event_reading.h"
+#include "runtime/train/run_directory.h"
 
 namespace holdfast {
 namespace {
@@ -205,6 +206,10 @@ class LedgerReader::State {
       FaultEntry& fault = ledger_.faults[open_.back()];
       fault.action =
           fmt::format("ended with exit code {}: {}", count_of(event, "exit_code"), text_of(event, "reason"));
+      restarting_ = true;
+      return;
+    }
+    if (text_of(event, "reason") == more_ranks_reason) {
       restarting_ = true;
       return;
     }

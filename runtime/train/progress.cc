@@ -37,12 +37,13 @@ void Progress::say(std::string_view line) const {
   show("{}", line);
 }
 
-Result<void> Progress::started(std::uint64_t parameters, int ranks, const RunState& state,
-                               std::string_view resumed_from, const StartupTimes& times, const Device& device,
-                               std::string_view exchange) {
+Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
+                               const RunState& state, std::string_view resumed_from,
+                               const StartupTimes& times, const Device& device, std::string_view exchange) {
   if (!speaks_) return {};
   EventLine& line = log_->line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
+  if (!hosts.empty()) line.counts("hosts", hosts);
   line.field("steps", setup_.steps).field("flops_per_token", setup_.flops_per_token);
   if (!resumed_from.empty()) {
     line.field("resumed_from_step", state.step).field("resumed_from", resumed_from);
@@ -256,7 +257,8 @@ void Progress::recovered() {
   EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
   line.field("reason", record.faults > 0 ? "loss" : "growth");
   line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
-  line.field("ranks_after", record.ranks_after).field("seats_before", record.seats_before);
+  line.field("ranks_after", record.ranks_after).counts("hosts", record.hosts_after);
+  line.field("seats_before", record.seats_before);
   line.field("seats_after", record.seats_after).field("spares", record.spares_after);
   line.field("lost_steps", record.step_before - std::min(record.step_before, record.resumed_step));
   line.field("resumed_from_step", record.resumed_step).field("resumed_from", record.resumed_from);

@@ -45,9 +45,9 @@ class Progress {
   };
   // `resumed_from`: "ram", "disk", or empty. `exchange`: how the ranks exchange the device's memory, and why
   // so. The error: no event can be written.
-  Result<void> started(std::uint64_t parameters, int ranks, const RunState& state,
-                       std::string_view resumed_from, const StartupTimes& times, const Device& device,
-                       std::string_view exchange);
+  Result<void> started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
+                       const RunState& state, std::string_view resumed_from, const StartupTimes& times,
+                       const Device& device, std::string_view exchange);
   // A console line for the first step, every `every_steps` and the last; an event for every step. Returns
   // what the event says, on every rank.
   CompletedStep stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);

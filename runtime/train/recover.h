@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -40,7 +41,8 @@ struct RecoveryRecord {
   std::int64_t load_ns = 0;    // memory, kernels and state
   // What came of it.
   int seats_before = 0, seats_after = 0, spares_after = 0, ranks_after = 0;
-  std::string lost = {};  // which ranks
+  std::map<std::string, int> hosts_after = {};  // ranks of each
+  std::string lost = {};                        // which ranks
   std::uint64_t resumed_step = 0;
   std::string resumed_from = {};  // "ram", "disk" or "start"
 };

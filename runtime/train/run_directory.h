@@ -40,6 +40,10 @@ struct RunPaths {
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 
+// Reason of a run that has sealed its state, in RAM where it has snapshots there, and ended (state "saved")
+// because its launcher starts it again with more ranks.
+inline constexpr const char* more_ranks_reason = "sealed for a start with more ranks";
+
 struct RunStatus {
   std::string state = "unknown";  // "running", "saved", "finished", "failed"
   std::uint64_t step = 0;

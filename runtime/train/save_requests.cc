@@ -13,6 +13,7 @@ namespace {
 constexpr auto look_again = std::chrono::milliseconds(250);
 constexpr const char* attended_prefix = "save-";
 constexpr const char* unattended_prefix = "signal-";
+constexpr const char* restart_name = "restart";
 
 bool is_request(const std::string& name) {
   return (name.starts_with(attended_prefix) || name.starts_with(unattended_prefix)) &&
@@ -37,6 +38,11 @@ bool is_final(const SaveAnswer& answer) {
 }
 
 }  // namespace
+
+Result<void> request_restart(Env& env, const RunPaths& paths) {
+  HF_TRY_VOID(env.make_directories(paths.requests()));
+  return env.replace_text(fmt::format("{}/{}", paths.requests(), restart_name), "asked\n");
+}
 
 Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind) {
   HF_TRY_VOID(env.make_directories(paths.requests()));
@@ -87,6 +93,11 @@ bool SaveRequests::waiting() const {
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(
       requests_, [](const auto& request) { return request.second.answer.state == SaveAnswer::State::asked; });
+}
+
+bool SaveRequests::restart_wanted() const {
+  const std::lock_guard lock(mutex_);
+  return restart_wanted_;
 }
 
 void SaveRequests::begun(std::uint64_t step) {
@@ -144,6 +155,7 @@ void SaveRequests::find_requests() {
     found[name].answer = answer;
   }
   const std::lock_guard lock(mutex_);
+  restart_wanted_ = std::ranges::find(*names, restart_name) != names->end();
   requests_.merge(found);
   std::erase_if(requests_, [&](const auto& request) {
     return std::ranges::find(*names, request.first) == names->end();

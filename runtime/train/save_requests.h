@@ -25,6 +25,11 @@
 
 namespace holdfast {
 
+// Asks the run to seal its state after the next step, in RAM where it has snapshots there, and to end with
+// ExitCode::saved and more_ranks_reason. Of the launcher, which then starts it again with more ranks: a file
+// RUN/requests/restart, which that start forgets.
+Result<void> request_restart(Env& env, const RunPaths& paths);
+
 enum class RequestKind { attended, unattended };
 // Returns the path of the request that it wrote.
 Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind);
@@ -59,6 +64,8 @@ class SaveRequests {
 
   // Whether somebody waits for a save that has not begun.
   bool waiting() const;
+  // Whether the launcher asks for another start (request_restart()).
+  bool restart_wanted() const;
   // The state after `step`, which is the current one, is being saved: that answers all that wait.
   void begun(std::uint64_t step);
   // How that save ended.
@@ -79,7 +86,8 @@ class SaveRequests {
   mutable std::mutex mutex_;  // of what follows; never held beside a call of the system
   std::condition_variable_any changed_;
   std::map<std::string, Request> requests_;  // by name
-  std::jthread thread_;                      // the last member: it uses the others until it is joined
+  bool restart_wanted_ = false;
+  std::jthread thread_;  // the last member: it uses the others until it is joined
 };
 
 }  // namespace holdfast

@@ -23,7 +23,7 @@ struct Ballot {
   std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
-  std::int64_t grows = 0;  // 1: grow, 2: starts_ranks
+  std::int64_t grows = 0;  // of one rank each: 1: grow, 2: starts_ranks, 4: restart
   SaveVotes saves;
 };
 
@@ -143,7 +143,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
-  ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0);
+  ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart ? 4 : 0);
   if (request.saver != nullptr) {
     ballot.saves = request.saver->vote(request.due);
   } else if (request.due.asked_for) {
@@ -162,6 +162,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.stop = ballot.stops > 0;
   outcome.grow = (ballot.grows & 1) != 0;
   outcome.starts_ranks = (ballot.grows & 2) != 0;
+  outcome.restart = (ballot.grows & 4) != 0;
   outcome.saves = ballot.saves;
   HF_TRY_VOID(check_finite(outcome));
 

@@ -73,6 +73,8 @@ Result<void> TrainRun::join() {
   if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(world(), waiter()));
   HF_TRY_VOID(join_hosts(world(), waiter(), config_.watchdog));
+  if (launched_.membership != nullptr && ranks_by_host(launched_.membership->view()).size() > 1)
+    on_several_hosts_ = true;
   if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
   HF_TRY(data_, join_data(world(), waiter(), config_));
   HF_TRY_VOID(join_device_check(world(), waiter(), config_));
@@ -414,6 +416,7 @@ Result<EpochEnd> TrainRun::train() {
     given_up_saves_ = trainer.give_up_saves();
     return end.error();
   }
+  ends_for_another_start_ = trainer.ends_for_another_start();
   return EpochEnd{.code = *end, .grows = trainer.stands_still()};
 }
 
@@ -444,6 +447,7 @@ RunEnd train_run(const TrainInputs& inputs) {
   RunEnd end;
   end.code = outcome.ok() ? *outcome : outcome.error().code;
   end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;
+  if (outcome.ok() && run.ends_for_another_start()) end.message = more_ranks_reason;
   run.conclude(end);
   return end;
 }

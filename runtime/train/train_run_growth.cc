@@ -9,6 +9,7 @@
 #include "runtime/train/growth.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/snapshot_memory.h"
 #include "runtime/train/train_run_internal.h"
@@ -16,11 +17,19 @@
 
 namespace holdfast {
 
-// Returns when the leader may ask for new ranks, in a run that has fewer than it was started with; 0: never.
+// Returns whether the run has fewer ranks than it was started with, and may have more.
+bool TrainRun::wants_ranks() const {
+  return launched_.membership != nullptr && config_.elastic.grow == "auto" &&
+         world().communicator.size() < launched_ranks_;
+}
+
+// Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several
+// hosts Open MPI 5.0 starts them wherever it likes, and cannot connect them on a host that has lost all of
+// its ranks (open-mpi/ompi #13427). PRRTE, up to 3.0.14, spoils the memory of mpirun and of its daemons when
+// it connects processes of two hosts: connect_release() in pmix_server_dyn.c makes room for one value, and
+// reads and frees two. So such a run grows by another start, for which its launcher asks.
 std::int64_t TrainRun::grow_at_ns() const {
-  const bool wanted = launched_.membership != nullptr && config_.elastic.grow == "auto" &&
-                      !standing_.lost_starter && world().communicator.size() < launched_ranks_;
-  if (!wanted) return 0;
+  if (!wants_ranks() || standing_.lost_starter || on_several_hosts_) return 0;
   const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
 }
@@ -28,6 +37,13 @@ std::int64_t TrainRun::grow_at_ns() const {
 // Plans the growth on the rank that decides when: rank 0 of all, which can start new ranks ahead, or, where
 // that is a spare, the leader.
 std::optional<Growth> TrainRun::plan_growth() {
+  const bool nobody_asks = on_several_hosts_ && launched_start(launched_.env).empty();
+  if (nobody_asks && first_ && wants_ranks() && !std::exchange(told_how_to_grow_, true)) {
+    tell(
+        "{} of {} ranks go on until the next start: on several hosts it takes holdfast launch to get them "
+        "back",
+        world().communicator.size(), launched_ranks_);
+  }
   const std::int64_t at_ns = grow_at_ns();
   const bool starts_ahead = epoch_->seating().seat_of(0) >= 0;
   const bool decides = starts_ahead ? world().communicator.rank() == 0 : first_;

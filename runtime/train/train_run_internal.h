@@ -51,6 +51,7 @@ class TrainRun {
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
   // directory speaks.
   void conclude(const RunEnd& end);
+  bool ends_for_another_start() const { return ends_for_another_start_; }
 
  private:
   template <typename Phase>
@@ -98,6 +99,7 @@ class TrainRun {
 
   // Growing back (train_run_growth.cc).
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
+  bool wants_ranks() const;
   std::int64_t grow_at_ns() const;
   std::optional<Growth> plan_growth();
   std::uint64_t bytes_given_back(const NewRankTask& planned) const;
@@ -180,6 +182,9 @@ class TrainRun {
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
   bool grows_ = false;                      // all stand still for it
+  bool on_several_hosts_ = false;           // at its start
+  bool told_how_to_grow_ = false;           // that it does not by itself
+  bool ends_for_another_start_ = false;     // which can have more ranks
   bool told_lost_starter_ = false;          // Standing::lost_starter
   std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
   bool shrinks_ = false;              // fewer copies of the model are to go on

@@ -150,7 +150,10 @@ Result<void> TrainRun::begin_log() {
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
-  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(),
+  const std::map<std::string, int> hosts = launched_.membership == nullptr
+                                               ? std::map<std::string, int>()
+                                               : ranks_by_host(launched_.membership->view());
+  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
                                  worker_->state(), from == "start" ? "" : from, times_, *device_,
                                  exchange_.choice.description));
   const int ranks = seats().communicator.size();

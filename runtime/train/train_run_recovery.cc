@@ -120,6 +120,7 @@ Result<void> TrainRun::make_standing() {
   recovery_->step_before = std::max(recovery_->step_before, standing_.step);
   const MembershipView& now = launched_.membership->view();
   recovery_->ranks_after = static_cast<int>(now.members.size());
+  recovery_->hosts_after = ranks_by_host(now);
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
   if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;

@@ -83,6 +83,7 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
+    if (outcome.restart && !last && !stopping) return end_for_another_start(outcome.saves.wants_disk());
     if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
@@ -113,7 +114,7 @@ Result<bool> Trainer::stops_before_a_step() {
 Result<ExitCode> Trainer::stand_still(bool to_disk) {
   Worker& worker = parts_.worker;
   if (saver_ && saver_->has_ram_tier()) {
-    HF_TRY_VOID(saver_->finish());
+    HF_TRY_VOID(saver_->finish_with_replicas());
     HF_TRY(const bool begun, saver_->begin(to_disk));
     if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
     if (to_disk || !begun) answer_requests();
@@ -128,6 +129,13 @@ Result<ExitCode> Trainer::stand_still(bool to_disk) {
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   stands_still_ = true;
   return ExitCode::done;
+}
+
+Result<ExitCode> Trainer::end_for_another_start(bool to_disk) {
+  HF_TRY_VOID(outcome_of(stand_still(to_disk)));
+  stands_still_ = false;
+  ends_for_another_start_ = true;
+  return ExitCode::saved;
 }
 
 Result<void> Trainer::prepare_saves() {
@@ -225,12 +233,14 @@ Result<StepOutcome> Trainer::step() {
   if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(parts_.worker, {.stop = stop,
-                                    .grow = grow,
-                                    .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
-                                    .trouble = trouble_,
-                                    .saver = saver_.get(),
-                                    .due = due});
+    return run_step(parts_.worker,
+                    {.stop = stop,
+                     .grow = grow,
+                     .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
+                     .restart = parts_.requests != nullptr && parts_.requests->restart_wanted(),
+                     .trouble = trouble_,
+                     .saver = saver_.get(),
+                     .due = due});
   }());
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;

@@ -48,6 +48,8 @@ class Trainer {
   // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
   // disk, and the run goes on from there. Equal on all ranks.
   bool stands_still() const { return stands_still_; }
+  // Returns whether it has ended with its state sealed so that another start can have more ranks.
+  bool ends_for_another_start() const { return ends_for_another_start_; }
   // After an error: AsyncSaver::unused_slot().
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
   // After an error: what may have to wait for the disk before it can go; cancelled. Null: there is nothing.
@@ -67,6 +69,7 @@ class Trainer {
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
   Result<ExitCode> stand_still(bool to_disk);
+  Result<ExitCode> end_for_another_start(bool to_disk);
   Result<void> prepare_saves();
   Result<void> free_old_snapshots();
   void report_saves();
@@ -90,7 +93,7 @@ class Trainer {
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
   std::uint64_t step_asked_for_ = 0;  // the newest step that somebody asked to save; 0: none is under way
   bool saved_ = false;
-  bool stands_still_ = false;
+  bool stands_still_ = false, ends_for_another_start_ = false;
   Result<void> trouble_;
   std::optional<Uploader> uploader_;  // of rank 0, where there is a command
 };

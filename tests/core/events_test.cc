@@ -34,9 +34,10 @@ TEST(EventLine, IsOneJsonObject) {
 TEST(EventLine, ObjectsNest) {
   EventLine line;
   line.begin("start", 1).object("kernels").object("add").field("name", "avx2").end_object();
-  line.object("copy").end_object().end_object().field("ranks", 2);
-  EXPECT_EQ(line.end(),
-            R"({"event":"start","time_us":1,"kernels":{"add":{"name":"avx2"},"copy":{}},"ranks":2})");
+  line.object("copy").end_object().end_object().field("ranks", 2).counts("hosts", {{"a", 2}, {"b", 1}});
+  EXPECT_EQ(
+      line.end(),
+      R"({"event":"start","time_us":1,"kernels":{"add":{"name":"avx2"},"copy":{}},"ranks":2,"hosts":{"a":2,"b":1}})");
 }
 
 TEST(EventLine, BeginStartsAFreshLine) {

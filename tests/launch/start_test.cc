@@ -132,6 +132,23 @@ TEST(RunProgress, HowManyRanksWereLeft) {
   EXPECT_THAT(ranks_at_end(env, paths, second), Optional(8));
 }
 
+TEST(RunProgress, WhereItsRanksAre) {
+  const TemporaryDirectory directory;
+  const RunPaths paths{directory.path()};
+  Env& env = posix_env();
+  std::string log = "{\"event\":\"start\",\"ranks\":3,\"hosts\":{\"a\":2,\"b\":1}}\n";
+  EXPECT_EQ(newest_hosts(env, paths, 0), std::nullopt);
+  ASSERT_TRUE(env.replace_text(paths.events(), log).ok());
+  using Hosts = std::map<std::string, int>;
+  EXPECT_THAT(newest_hosts(env, paths, 0), Optional(Hosts{{"a", 2}, {"b", 1}}));
+  EXPECT_EQ(newest_hosts(env, paths, log.size()), std::nullopt);
+  log += "{\"event\":\"recovery\",\"level\":1,\"ranks_after\":2,\"hosts\":{\"a\":2}}\n";
+  log += "{\"event\":\"recovery\",\"level\":2,\"ranks_after\":2}\n";
+  log += "{\"event\":\"fault\",\"hosts\":\"all\"}\n";
+  ASSERT_TRUE(env.replace_text(paths.events(), log).ok());
+  EXPECT_THAT(newest_hosts(env, paths, 0), Optional(Hosts{{"a", 2}}));
+}
+
 std::unique_ptr<Process> sleeper(const std::string& start) {
   Result<std::unique_ptr<Process>> process =
       posix_env().processes().start({.arguments = {"sleep", "60"}, .variables = {{launch_variable, start}}});

@@ -26,6 +26,7 @@ SILENCE_S = 4    # of a host that is out of reach, before the others say so: wat
 ROWS = errors_test.read_table(lambda heading: heading == errors_test.SEVERAL_HOSTS)
 # A step that takes long enough for something to happen in it, whatever else the machine does.
 SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(10, 31))
+SLOW_UNTIL_THE_END = ",".join(f"step.begin@{step}=sleep:700" for step in range(10, 45))
 
 
 def setUpModule():
@@ -119,6 +120,28 @@ class HostsTest(unittest.TestCase):
                           for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
         self.assertEqual(len(run.events("start")), 1)
 
+    def test_a_host_is_used_again(self):
+        """Whose ranks had all died: the run is started again with all ranks, from the step that it had come to, in RAM. What dies
+        there again is lost like the first, and comes back again."""
+        run, start = self.launch("--elastic.grow_after=2s", faults=SLOW_UNTIL_THE_END, until=11)
+
+        def growths():
+            return [event for event in run.events("recovery") if event.get("reason") == "growth"]
+
+        for count in (1, 2):
+            self.cluster.kill_ranks(run, "n2")
+            harness.wait_until(lambda: len(growths()) >= count, SETTLE_S, lambda: not start.alive(), "no growth", start.tail)
+            self.assertEqual(len(self.cluster.ranks_on(run, "n2")), SLOTS, start.tail())
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-room-for-more", output)
+        self.assertEqual([(event["level"], event.get("reason"), event["ranks_after"]) for event in run.events("recovery")],
+                         2 * [(1, "loss", RANKS - SLOTS), (2, "growth", RANKS)], output)
+        self.assertEqual([event["lost_steps"] for event in growths()], [0, 0])
+        print(f"\nfrom the end of the ranks that there were to the first step of all: "
+              f"{', '.join(str(event['duration_ms']) for event in growths())} ms")
+        self.assertEqual([event.get("resumed_from") for event in run.events("start")], [None, "ram", "ram"])
+        self.assertEqual([event["ranks"] for event in run.events("start")], 3 * [RANKS])
+
     def test_variables_reach_other_hosts(self):
         """What is asked of a rank reaches it wherever it is; ranks that differ in a setting would not begin."""
         run, start = self.launch(NO_GROWTH, faults=f"step.begin@16:{RANKS - 1}=kill", until=3, HOLDFAST_LOG_EVERY_STEPS="7")
@@ -200,17 +223,56 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
 
     def test_a_host_comes_back(self):
-        """At the next start it is used again."""
-        run, start = self.launch()
+        """The launcher finds that it answers again, and the run is started again with it."""
+        run, start = self.launch("--elastic.grow_after=1s", faults=SLOW_UNTIL_THE_END)
         self.cluster.lose("n1")
         self.assertTrue(harness.wait_until(lambda: "host n1 does not answer" in start.output(), SETTLE_S,
                                            lambda: not start.alive(), "no word", start.tail), start.tail())
         self.cluster.power_on("n1")
-        self.assertTrue(start.wait_for_step(20, SETTLE_S), start.tail())
-        harness.kill(mpirun_of(self.cluster, run), signal.SIGKILL)
         output = self.expect_finished(run, start)
         self.expect_sentence("launch-host-back", output)
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
+        self.assertEqual([event.get("reason") for event in run.events("recovery")][-1], "growth", output)
+
+    def test_the_hostfile_changes(self):
+        """A host is lost for good, and another one, with another name, stands in the hostfile in its place. Then it is empty."""
+        hostfile = self.scene.directory / "hostfile"
+        hostfile.write_text("n0 slots=2\nn1 slots=2\n")
+        run = self.scene.run("hostfile-changes", OPTIONS)
+        words = [str(harness.PROGRAM), "launch", "-np", "4", f"--notice={NOTICE_S}", "--hostfile", str(hostfile), str(run.scene.config),
+                 f"--run.directory={run.directory}", *run.overrides, "--elastic.grow_after=1s"]
+        start = self.cluster.start(run, words, faults=SLOW_UNTIL_THE_END)
+        self.assertTrue(start.wait_for_step(11, SETTLE_S), start.tail())
+        self.cluster.lose("n1")
+        hostfile.write_text("n0 slots=2\nn2 slots=2\n")
+        harness.wait_until(lambda: len(self.cluster.ranks_on(run, "n2")) == 2, SETTLE_S, lambda: not start.alive(), "n2 is not used",
+                           start.tail)
+        self.assertTrue(start.alive(), start.tail())
+        step = run.events("step")[-1]["step"]
+        self.assertTrue(start.wait_for_step(step + 2, SETTLE_S), start.tail())
+        hostfile.write_text("")
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-host-new", output)
+        self.expect_sentence("launch-host-gone", output)
+        self.expect_sentence("launch-hostfile-lost", output)
+        self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2, "n2": 2})
+
+    @harness.full
+    def test_a_host_that_loses_its_ranks_each_time(self):
+        """Whose ranks die soon after each start that gave it some: it is left out, and the run goes on without it."""
+        slow = ",".join(f"step.begin@{step}=sleep:300" for step in range(1, 20))  # of each start
+        run, start = self.launch("--elastic.grow_after=0s", faults=slow, until=2)
+        killed = 0
+        while start.alive() and "it is left out" not in start.output():
+            begun = len(run.events("start"))
+            if begun > killed and len(self.cluster.ranks_on(run, "n2")) == SLOTS and run.events()[-1]["event"] == "step":
+                self.cluster.kill_ranks(run, "n2")
+                killed = begun
+            time.sleep(0.1)
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-host-loses-ranks", output)
+        self.assertEqual(killed, 7, "what it lost first it had from the beginning")
+        self.assertEqual([event["ranks"] for event in run.events("start")], 7 * [RANKS])
 
     @harness.full
     def test_a_host_without_the_program(self):
@@ -283,6 +345,20 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("fault") + run.events("recovery"), [])
 
     # Without the launcher
+
+    @harness.full
+    def test_deaths_without_the_launcher(self):
+        """Those that are left go on, and say that nobody starts others."""
+        run = self.scene.run("no-launcher", [*OPTIONS, "--elastic.grow_after=0s"])
+        words = [str(harness.ROOT / "tools/mpirun"), "--tune", str(harness.ROOT / "configs/mpi/several_hosts.conf"), "-np",
+                 str(RANKS), "--host", self.cluster.host_list(SLOTS), *run.train_arguments()]
+        start = self.cluster.start(run, words, faults=SLOW_STEPS)
+        self.assertTrue(start.wait_for_step(14, SETTLE_S), start.tail())
+        self.cluster.kill_ranks(run, "n2")
+        start.expect_exit(0, SETTLE_S)
+        self.expect_sentence("hosts-without-launcher", start.output())
+        self.assertEqual(run.digest(), self.reference)
+        self.assertEqual([(event["level"], event["ranks_after"]) for event in run.events("recovery")], [(1, RANKS - SLOTS)])
 
     @harness.full
     def test_a_cut_without_the_launcher(self):

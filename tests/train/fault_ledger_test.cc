@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/train/fault_report.h"
+#include "runtime/train/run_directory.h"
 
 namespace holdfast {
 namespace {
@@ -198,6 +199,20 @@ TEST(FaultLedger, AStopThatWasAskedForIsNoFault) {
                        {SpanUse::training, 200},
                        {SpanUse::other, 30},
                        {SpanUse::not_running, 4860}});
+}
+
+TEST(FaultLedger, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
+  Log log;
+  log.start(0).step(100, 1).line(
+      120, "finish",
+      fmt::format("\"state\":\"saved\",\"step\":1,\"exit_code\":75,\"reason\":\"{}\"", more_ranks_reason));
+  log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"").step(5200, 2);
+  log.line(5210, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
+  const FaultLedger ledger = log.ledger();
+  EXPECT_TRUE(ledger.faults.empty());
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 30}, {SpanUse::restart, 4980}});
 }
 
 // Preempted in a recovery, or in the start behind a fault: what is in memory is saved before another step.

@@ -94,6 +94,16 @@ TEST_F(SaveRequestsTest, TheNextLeaderAnswersWhatIsLeft) {
   EXPECT_FALSE(exists(saved));
 }
 
+TEST_F(SaveRequestsTest, AnotherStartIsWantedUntilItBegins) {
+  SaveRequests requests(env_, paths_);
+  EXPECT_FALSE(requests.restart_wanted());
+  ASSERT_TRUE(request_restart(env_, paths_).ok());
+  wait_until([&] { return requests.restart_wanted(); });
+  EXPECT_FALSE(requests.waiting()) << "it asks for no save";
+  forget_answered_requests(env_, paths_);
+  wait_until([&] { return !requests.restart_wanted(); });
+}
+
 TEST_F(SaveRequestsTest, WhatNobodyWaitsForGoesWithItsAnswer) {
   SaveRequests requests(env_, paths_);
   const std::string path = ask(RequestKind::unattended);

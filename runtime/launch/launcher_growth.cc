@@ -1,0 +1,130 @@
+// How a launch on several hosts gives a run that goes on with fewer ranks more of them: when hosts have room
+// for more (scale_up.h), the run is asked to end after its next step, and is started again.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/launch/host_probe.h"
+#include "runtime/launch/launcher.h"
+#include "runtime/launch/run_progress.h"
+#include "runtime/train/log_reader.h"
+#include "runtime/train/save_requests.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t answer_limit_ms = 5'000;
+constexpr int nothing_lives = 0, something_lives = 1;  // exit codes of HostDuty::look
+
+}  // namespace
+
+void Launcher::look_for_room() {
+  look_at_ranks();
+  if (asked_for_another_start_) return;
+  if (answers_.valid()) {
+    if (answers_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
+      ask_for_another_start(answers_.get());
+  } else if (scale_up_.is_due(env_->monotonic_ns())) {
+    ask_for_room();
+  }
+}
+
+// The run says in its log where its ranks are.
+void Launcher::look_at_ranks() {
+  const std::uint64_t bytes = log_bytes(*env_, paths_);
+  if (bytes == seen_bytes_) return;
+  const std::optional<std::map<std::string, int>> ranks = newest_hosts(*env_, paths_, seen_bytes_);
+  seen_bytes_ = bytes;
+  if (!ranks.has_value()) return;
+  const std::int64_t now_ns = env_->monotonic_ns();
+  if (!std::exchange(trains_, true)) {
+    scale_up_.began(now_ns, *ranks);
+    return;
+  }
+  for (const std::string& host : scale_up_.saw(now_ns, *ranks)) {
+    say(fmt::format("host {} has lost its ranks {} times soon after it got them back: it is left out", host,
+                    ScaleUp::most_failures));
+  }
+}
+
+// Returns how many ranks a start would have on the hosts of `asked_` that answer.
+std::optional<int> Launcher::ranks_with_room() const {
+  return ranks_on_hosts_left(asked_, options_.ranks, ranks_per_copy(),
+                             static_cast<int>(config_.elastic.min_data_parallel));
+}
+
+void Launcher::ask_for_room() {
+  const std::int64_t now_ns = env_->monotonic_ns();
+  read_hosts_again();
+  asked_ = hosts_;
+  for (LaunchHost& host : asked_) host.answers = scale_up_.is_worth_a_start(host.name, now_ns);
+  if (ranks_with_room().value_or(0) <= scale_up_.ranks()) {
+    scale_up_.postpone(now_ns);
+    return;
+  }
+  std::vector<std::string> words = words_of(HostDuty::look, token_, "");
+  words.insert(words.begin(), shell_word(places_.program));
+  const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
+  given_up_ = std::make_shared<std::atomic<bool>>(false);
+  answers_ =
+      std::async(std::launch::async, [env = env_, hosts = asked_, words, until_ns, given_up = given_up_] {
+        return ask_hosts(*env, hosts, words, [&]() -> std::int64_t {
+          return *given_up ? 0 : (until_ns - env->monotonic_ns()) / 1'000'000;
+        });
+      });
+}
+
+// Hosts come and go in the hostfile while a run lasts.
+void Launcher::read_hosts_again() {
+  if (options_.hostfile.empty()) return;
+  Result<std::vector<LaunchHost>> named = named_hosts(*env_, options_);
+  const std::string trouble = named.ok() ? "" : named.error().message;
+  if (std::exchange(hosts_trouble_, trouble) != trouble && !trouble.empty())
+    say(fmt::format("{}; those that it named before are kept", trouble));
+  if (!named.ok()) return;
+  for (LaunchHost& host : *named) {
+    const auto known = std::ranges::find(hosts_, host.name, &LaunchHost::name);
+    if (known == hosts_.end()) {
+      say(fmt::format("host {} is new in {}: the next start can use it", host.name, options_.hostfile));
+    } else {
+      host.answers = known->answers;
+    }
+  }
+  for (const LaunchHost& host : hosts_) {
+    if (std::ranges::find(*named, host.name, &LaunchHost::name) == named->end())
+      say(fmt::format("host {} is no longer in {}: the next start is without it", host.name,
+                      options_.hostfile));
+  }
+  hosts_ = std::move(named).value();
+}
+
+void Launcher::give_up_asking() {
+  if (!answers_.valid()) return;
+  *given_up_ = true;
+  answers_ = {};  // waits for it
+}
+
+void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {
+  for (std::size_t i = 0; i < asked_.size(); ++i) {
+    const bool answers = codes[i] == nothing_lives || codes[i] == something_lives;
+    asked_[i].answers = asked_[i].answers && answers;
+  }
+  const int room = ranks_with_room().value_or(0);
+  if (room <= scale_up_.ranks()) {
+    scale_up_.postpone(env_->monotonic_ns());
+    return;
+  }
+  const Result<void> asked = request_restart(*env_, paths_);
+  if (!asked.ok()) {
+    scale_up_.postpone(env_->monotonic_ns());
+    return;
+  }
+  asked_for_another_start_ = true;
+  say(fmt::format(
+      "the run has {} ranks, and its hosts have room for {}: it is started again after its next step",
+      scale_up_.ranks(), room));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,55 @@
+// ScaleUp: when a run on several hosts that has fewer ranks than it could have is worth another start. Pure;
+// the launcher looks at the run and at the hosts, and asks the run to end.
+//
+//   - Not before `elastic.grow_after` has passed since ranks were lost or the start began. While no more
+//   hosts
+//     answer, the time between two looks doubles up to a minute.
+//   - A host that loses ranks again soon after a start gave them back is used less and less: each time the
+//     pause before another start for its sake doubles, and after some times it is left out. Each such start
+//     costs all the others some seconds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace holdfast {
+
+class ScaleUp {
+ public:
+  static constexpr int most_failures = 6;
+  static constexpr std::int64_t longest_look_pause_ms = 60'000, longest_host_pause_ms = 3'600'000;
+  // A host whose ranks have lived for so long since it got them back is one like the others again.
+  static constexpr std::int64_t settled_ms = 1'800'000;
+
+  explicit ScaleUp(std::int64_t grow_after_ms) : grow_after_ms_(grow_after_ms) {}
+
+  // A start trains, with so many ranks on each host.
+  void began(std::int64_t now_ns, const std::map<std::string, int>& ranks);
+  // The ranks that it has now. Returns the hosts that are left out from now on.
+  std::vector<std::string> saw(std::int64_t now_ns, const std::map<std::string, int>& ranks);
+
+  int ranks() const;  // of the start; 0: it does not train yet
+  bool is_due(std::int64_t now_ns) const;
+  // More ranks could not be had.
+  void postpone(std::int64_t now_ns);
+  // Whether another start is worth it for this host's sake, and whether one may use it at all.
+  bool is_worth_a_start(const std::string& host, std::int64_t now_ns) const;
+  bool may_use(const std::string& host) const;
+
+ private:
+  struct Host {
+    int failures = 0;
+    std::optional<std::int64_t> returned_ns = {};  // when it got ranks back
+  };
+  std::int64_t grow_after_ms_;
+  std::map<std::string, int> ranks_;
+  std::map<std::string, Host> hosts_;
+  std::int64_t disturbed_ns_ = 0, look_ns_ = 0;
+  std::int64_t look_pause_ms_ = 0;
+  bool begun_ = false;
+};
+
+}  // namespace holdfast

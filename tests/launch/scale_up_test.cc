@@ -1,0 +1,105 @@
+// Tests when a run on several hosts that has fewer ranks than it could have is worth another start.
+#include "runtime/launch/scale_up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace holdfast {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+using Ranks = std::map<std::string, int>;
+
+constexpr std::int64_t s = 1'000'000'000;
+const Ranks all = {{"a", 2}, {"b", 2}}, without_b = {{"a", 2}}, one_of_b = {{"a", 2}, {"b", 1}};
+
+TEST(ScaleUp, IsDueSomeTimeAfterRanksWereLost) {
+  ScaleUp scale_up(10'000);
+  EXPECT_FALSE(scale_up.is_due(1'000 * s)) << "nobody trains";
+  EXPECT_EQ(scale_up.ranks(), 0);
+  scale_up.began(100 * s, all);
+  EXPECT_EQ(scale_up.ranks(), 4);
+  EXPECT_FALSE(scale_up.is_due(109 * s));
+  EXPECT_THAT(scale_up.saw(109 * s, all), IsEmpty());
+  EXPECT_TRUE(scale_up.is_due(110 * s)) << "hosts that were lost before may be back";
+  EXPECT_THAT(scale_up.saw(111 * s, without_b), IsEmpty());
+  EXPECT_EQ(scale_up.ranks(), 2);
+  EXPECT_FALSE(scale_up.is_due(120 * s));
+  EXPECT_TRUE(scale_up.is_due(121 * s));
+}
+
+TEST(ScaleUp, LooksLessAndLessOftenWhileNoMoreHostsAnswer) {
+  ScaleUp scale_up(10'000);
+  scale_up.began(0, without_b);
+  std::int64_t now_ns = 0;
+  std::vector<std::int64_t> pauses;
+  for (int look = 0; look < 6; ++look) {
+    const std::int64_t before_ns = now_ns;
+    while (!scale_up.is_due(now_ns)) now_ns += s;
+    pauses.push_back((now_ns - before_ns) / s);
+    scale_up.postpone(now_ns);
+  }
+  EXPECT_THAT(pauses, ElementsAre(10, 10, 20, 40, 60, 60));
+  EXPECT_THAT(scale_up.saw(now_ns, {{"a", 1}}), IsEmpty());
+  EXPECT_TRUE(scale_up.is_due(now_ns + 10 * s)) << "each loss begins anew";
+}
+
+TEST(ScaleUp, WithoutAPauseItLooksEverySecond) {
+  ScaleUp scale_up(0);
+  scale_up.began(5 * s, without_b);
+  EXPECT_TRUE(scale_up.is_due(5 * s));
+  scale_up.postpone(5 * s);
+  EXPECT_FALSE(scale_up.is_due(5 * s + s / 2));
+  EXPECT_TRUE(scale_up.is_due(6 * s));
+}
+
+// Loses ranks of b and gets them back, again and again; returns the time.
+std::int64_t flap(ScaleUp& scale_up, std::int64_t now_ns, int times, std::int64_t lives_ns) {
+  for (int time = 0; time < times; ++time) {
+    scale_up.began(now_ns, all);
+    now_ns += lives_ns;
+    scale_up.saw(now_ns, one_of_b);
+  }
+  return now_ns;
+}
+
+TEST(ScaleUp, WaitsLongerForAHostThatLosesWhatItGotBack) {
+  ScaleUp scale_up(10'000);
+  std::int64_t now_ns = flap(scale_up, 0, 1, 5 * s);
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 9 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 10 * s))
+      << "what it lost first it had from the beginning";
+  now_ns = flap(scale_up, now_ns, 1, 5 * s);
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 19 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("a", now_ns + 10 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("new", now_ns));
+  now_ns = flap(scale_up, now_ns, 1, 5 * s);
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 39 * s));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 40 * s));
+  EXPECT_TRUE(scale_up.may_use("b"));
+}
+
+TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
+  ScaleUp scale_up(10'000);
+  std::int64_t now_ns = flap(scale_up, 0, ScaleUp::most_failures, 5 * s);
+  EXPECT_TRUE(scale_up.may_use("b"));
+  scale_up.began(now_ns, all);
+  EXPECT_THAT(scale_up.saw(now_ns + s, one_of_b), ElementsAre("b"));
+  EXPECT_FALSE(scale_up.may_use("b"));
+  EXPECT_FALSE(scale_up.is_worth_a_start("b", now_ns + 100'000 * s));
+  EXPECT_THAT(scale_up.saw(now_ns + 2 * s, without_b), IsEmpty()) << "it is said once";
+}
+
+TEST(ScaleUp, AHostThatWasWellForLongIsLikeTheOthers) {
+  ScaleUp scale_up(10'000);
+  const std::int64_t long_ns = (ScaleUp::settled_ms / 1'000 + 1) * s;
+  const std::int64_t now_ns = flap(scale_up, 0, 3 * ScaleUp::most_failures, long_ns);
+  EXPECT_TRUE(scale_up.may_use("b"));
+  EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));
+}
+
+}  // namespace
+}  // namespace holdfast
