@@ -3,6 +3,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/posix_output.h"
+#include "runtime/core/processes.h"
 #include "runtime/train/launch_record.h"
 #include "watchdog/guard.h"
 
@@ -37,6 +38,7 @@ int run_guard_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", guard_usage);
     return 0;
   }
+  raise_descriptor_limit();
   const OutputThread output;  // a guard that waits for a terminal guards nobody
   const Result<void> outcome = guard(arguments);
   return outcome.ok() ? 0 : complain(outcome.error());

@@ -157,6 +157,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   Env& env = posix_env();
   const std::int64_t started_ns = env.monotonic_ns();
   ignore_closed_pipes();
+  raise_descriptor_limit();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher,
          SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT}));
   SignalStop stop(env, *watcher);

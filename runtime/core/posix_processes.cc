@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -324,6 +325,13 @@ Result<void> become_program(const std::string& path, const std::vector<std::stri
   arguments.insert(arguments.end(), words.begin(), words.end());
   ::execv(path.c_str(), pointers_to(arguments).data());
   return cannot("start " + path, errno);
+}
+
+void raise_descriptor_limit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
 Processes& posix_processes() {

@@ -90,6 +90,11 @@ inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t starte
 // own name. Returns only where that fails.
 Result<void> become_program(const std::string& path, const std::vector<std::string>& words);
 
+// Lets this process have as many descriptors open as its hard limit permits; as a rule it begins with 1,024.
+// A guard has two connections to each of the other hosts, and a rank a socket to each other rank. What it
+// starts inherits that.
+void raise_descriptor_limit();
+
 // Behind Env::processes().
 Processes& posix_processes();
 

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -297,6 +298,19 @@ TEST(ProcessesDeathTest, ReapsWhatCameToItWhenItsParentEnded) {
     return 5;
   };
   EXPECT_EXIT(_exit(adopt()), testing::ExitedWithCode(9), "");
+}
+
+TEST(Processes, MayHaveAllDescriptorsThatTheHardLimitPermits) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  raise_descriptor_limit();
+  rlimit now = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &now), 0);
+  EXPECT_EQ(now.rlim_cur, before.rlim_max);
+  EXPECT_EQ(now.rlim_max, before.rlim_max);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace
