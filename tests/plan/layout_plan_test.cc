@@ -272,6 +272,12 @@ std::int64_t resident_kib() {
   return usage.ru_maxrss;
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::int64_t most_resident_mib = 2'048;  // they keep what was freed
+#else
+constexpr std::int64_t most_resident_mib = 250;
+#endif
+
 // Its state is 90 GiB and a rank's activations are up to 30; what is counted is never touched.
 TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
   const std::unique_ptr<Device> kernels = make_counting_cpu_device({.threads = 2});
@@ -283,7 +289,7 @@ TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
   machine.overlaps_messages = true;
   const std::int64_t before_kib = resident_kib();
   const LayoutSearch search = search_layouts(posix_env(), llama_8b(1024), 1024, machine);
-  EXPECT_LT(resident_kib() - before_kib, 250 * 1024);
+  EXPECT_LT(resident_kib() - before_kib, most_resident_mib * 1024);
   ASSERT_EQ(search.plans.size(), 10U);
   EXPECT_GT(search.tried, 200);
   EXPECT_LT(search.counts.ranks_planned, 1000) << "every stage of every candidate has thousands";
