@@ -60,7 +60,8 @@ void Launcher::ask_for_room() {
   read_hosts_again();
   asked_ = hosts_;
   for (LaunchHost& host : asked_) host.answers = scale_up_.is_worth_a_start(host.name, now_ns);
-  if (ranks_with_room().value_or(0) <= scale_up_.ranks()) {
+  const bool grows_itself = asked_.size() == 1;  // on one host
+  if (grows_itself || ranks_with_room().value_or(0) <= scale_up_.ranks()) {
     scale_up_.postpone(now_ns);
     return;
   }
