@@ -49,7 +49,7 @@ void Launcher::look_at_ranks() {
   }
 }
 
-// Returns how many ranks a start would have on the hosts of `asked_` that answer.
+// Returns how many ranks a start would have on the hosts of `asked_` that answer; none: too few for a start.
 std::optional<int> Launcher::ranks_with_room() const {
   return ranks_on_hosts_left(asked_, options_.ranks, ranks_per_copy(),
                              static_cast<int>(config_.elastic.min_data_parallel));

@@ -40,8 +40,8 @@ struct RunPaths {
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 
-// Reason of a run that has sealed its state, in RAM where it has snapshots there, and ended (state "saved")
-// because its launcher starts it again with more ranks.
+// A run that ends because its launcher starts it again with more ranks gives this reason, and the state
+// "saved": its state is sealed, in RAM where it has snapshots there.
 inline constexpr const char* more_ranks_reason = "sealed for a start with more ranks";
 
 struct RunStatus {
