@@ -13,6 +13,7 @@
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/config/document.h"
 #include "runtime/core/posix_output.h"
+#include "runtime/core/processes.h"
 #include "runtime/core/signals.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
