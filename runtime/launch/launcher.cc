@@ -25,7 +25,7 @@ constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and
 constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
-// Of a Slurm allocation, which mpirun uses by itself.
+// Returns whether this runs in a Slurm allocation of several nodes, which mpirun uses by itself.
 bool allocated_several_hosts(Env& env) {
   const std::string nodes = env.variable("SLURM_JOB_NUM_NODES");
   return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
