@@ -224,7 +224,8 @@ Result<void> Launcher::clean_up_before() {
 // The step that was under way is lost; what was in memory before it becomes a checkpoint: a start that is
 // asked to stop before it begins saves what it has found there.
 Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
-  say("the step would last longer than the notice: what is in memory of the one before is saved");
+  say(grew_ ? "stopped on request while its state was in memory alone: that is saved"
+            : "the step would last longer than the notice: what is in memory of the one before is saved");
   return start(shape);
 }
 

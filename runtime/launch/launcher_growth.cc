@@ -109,7 +109,9 @@ void Launcher::give_up_asking() {
 
 void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& codes) {
   for (std::size_t i = 0; i < asked_.size(); ++i) {
-    const bool answers = codes[i] == nothing_lives || codes[i] == something_lives;
+    // On a host that was left out, what still lives is what did not die: a start cannot use it.
+    const bool in_use = hosts_[i].answers;
+    const bool answers = codes[i] == nothing_lives || (codes[i] == something_lives && in_use);
     asked_[i].answers = asked_[i].answers && answers;
   }
   const int room = ranks_with_room().value_or(0);
