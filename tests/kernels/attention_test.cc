@@ -33,8 +33,8 @@ void set_shape(Op& op, const Case& c, DType dtype) {
 }
 
 // The first visible key of every token: each sequence is cut into documents of 1 to `longest` tokens. Empty =
-// the op's null.
-using FirstKeys = std::vector<std::int32_t>;
+// the op's null. In memory that the device under test reaches, as tensors are.
+using FirstKeys = std::vector<std::int32_t, TensorAllocator<std::int32_t>>;
 FirstKeys documents_of(const Case& c, std::int64_t longest, std::uint64_t seed) {
   FirstKeys first_key;
   std::int64_t begin = 0, end = 0;

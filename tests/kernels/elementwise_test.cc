@@ -1,6 +1,8 @@
 #include "kernels/elementwise.h"
-#include "kernels/optimizer.h"
 
+#include <cmath>
+
+#include "kernels/optimizer.h"
 #include "tests/kernels/op_test.h"
 
 namespace holdfast::test {
@@ -100,7 +102,16 @@ KERNEL_CASES(CastKeepsInfinitiesAndNans, OpId::cast) {
     return Cast{.source = t[0].as<float>(), .target = t[1].as<BFloat16>(), .count = count};
   };
   const auto result = run_under_test(tensors, bind);
-  EXPECT_TRUE(!result || (*result)[1].same_bits(run_reference(tensors, bind)[1]));
+  if (!result) return;
+  Values got = (*result)[1], expected = run_reference(tensors, bind)[1];
+  if (!under_test()->on_processor()) {  // a GPU has one NaN for all
+    for (std::int64_t i = 2; i < count; i += 8) {
+      EXPECT_TRUE(std::isnan(got[i])) << i;
+      got.set(i, 0);
+      expected.set(i, 0);
+    }
+  }
+  EXPECT_TRUE(got.same_bits(expected));
 }
 
 KERNEL_CASES(FillZeroAndCopyTouchExactlyTheirBytes, OpId::fill_zero, OpId::copy) {

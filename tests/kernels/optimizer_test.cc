@@ -52,7 +52,8 @@ class AdamWUpdate {
  private:
   std::vector<std::int64_t> counts_;
   bool copy_;
-  mutable std::vector<AdamWTensor> table_;  // of the op made last
+  // Of the op made last; in memory that the device under test reaches, as tensors are.
+  mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
 };
 
 KERNEL_CASES(AdamWMatchesReference, OpId::adamw) {
