@@ -66,6 +66,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
 
   void put(std::string_view text, bool waits) {
     std::unique_lock guard(mutex_);
+    if (stopping_) return write_all(text);
     text_ += text;
     drop_oldest();
     changed_.notify_all();
@@ -83,7 +84,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     return true;
   }
 
-  // Nothing is put any more.
+  // What is put from now on is written by the one who puts it.
   void stop() {
     bool idle = false;
     {
@@ -151,6 +152,10 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
       writing_ = stalled_ = false;
       changed_.notify_all();
     }
+  }
+
+  void write_all(std::string_view text) const {
+    while (!text.empty()) text.remove_prefix(write_some(text));
   }
 
   // Waits for room. What cannot be written, as nobody will ever read it, counts as written.
@@ -241,10 +246,12 @@ bool OutputThread::drain() {
 
 OutputThread::~OutputThread() {
   static_cast<void>(drain());
+  // Not closed: a library that was loaded meanwhile may have kept the stream, and a stream that is closed is
+  // memory that somebody else gets ("invalid stdio handle", seen at the end of a run on a GPU).
   const auto put_back = [](std::FILE*& stream, const Stream& replaced) {
     if (replaced.now == nullptr) return;
     stream = replaced.before;
-    std::fclose(replaced.now);
+    std::fflush(replaced.now);
   };
   put_back(stdout, out_stream_);
   put_back(stderr, err_stream_);

@@ -26,7 +26,9 @@ class OutputThread {
   static constexpr std::size_t memory_bytes = std::size_t{1} << 20;
 
   OutputThread();
-  ~OutputThread();  // drain(), and the streams are as they were
+  // Does drain(), and the streams are as they were. Whoever has kept one of those between writes to the file
+  // itself from then on, for as long as the process lives.
+  ~OutputThread();
   OutputThread(const OutputThread&) = delete;
   OutputThread& operator=(const OutputThread&) = delete;
 

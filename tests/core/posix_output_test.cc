@@ -15,6 +15,7 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/tell.h"
 #include "tests/support/leave.h"
@@ -85,6 +86,25 @@ TEST(OutputThread, WhatIsPrintedArrivesInOrder) {
 }
 
 // A sentence is out before its process is, however it ends.
+// As libraries do that were loaded while it was there.
+TEST(OutputThread, AStreamThatSomebodyHasKeptGoesOn) {
+  Pipe pipe;
+  const pid_t child = process(pipe.ends[1], pipe.ends[1], [] {
+    std::FILE* kept = nullptr;
+    {
+      const OutputThread output;
+      kept = stderr;
+      tell("before");
+    }
+    std::vector<std::string> others(1000);  // whose memory was the stream's, if it was freed
+    for (std::size_t i = 0; i < others.size(); ++i) others[i].assign(400 + i % 200, 'x');
+    say_on(kept, "after\n");
+    return 0;
+  });
+  EXPECT_EQ(pipe.read(), "holdfast: before\nafter\n");
+  EXPECT_EQ(code_of(child), 0);
+}
+
 TEST(OutputThread, ASentenceBeforeASuddenEndIsThere) {
   Pipe pipe;
   const pid_t child = process(pipe.ends[1], pipe.ends[1], [] {
