@@ -13,9 +13,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -76,6 +78,15 @@ class Device {
   virtual Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) = 0;
   // Whether the host may touch MemoryPlace::device, too, while nothing that was launched works on it.
   virtual bool host_sees_memory() const = 0;
+
+  // Copies `source`, of MemoryPlace::device, to `target`, of MemoryPlace::host_visible, when `after` is
+  // reached, beside the ops that were launched since, which must not write it. Returns when the copy is
+  // whole, or false: status() has the error. Any thread, several at a time. Only for a device whose memory
+  // the host does not see.
+  virtual bool read_beside(Ticket /*after*/, std::span<const std::byte> /*source*/, std::byte* /*target*/) {
+    HF_CHECK(false, "the host sees the memory of this device");
+    return false;
+  }
 
   // What went wrong on the device itself, as far as it was waited for; ops that were launched since did not
   // run, and tickets are reached all the same. Whoever believes results looks here first.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "kernels/cuda/context.h"
+#include "kernels/cuda/copy_streams.h"
 #include "kernels/cuda/error.h"
 #include "kernels/cuda/fault_kernel.h"
 #include "kernels/cuda/graphs.h"
@@ -55,6 +57,7 @@ class CudaDevice final : public Device {
         matmuls_(std::move(matmuls)),
         stream_(stream),
         context_(stream, *matmuls_),
+        copy_streams_(facts_.ordinal),
         memory_wait_(options.memory_wait),
         clock_(options.timed ? std::make_unique<OpClock>(options.timed) : nullptr),
         graphs_(options.graphs && !options.timed ? std::make_unique<Graphs>() : nullptr) {}
@@ -71,6 +74,7 @@ class CudaDevice final : public Device {
 
   Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override;
   bool host_sees_memory() const override { return false; }
+  bool read_beside(Ticket after, std::span<const std::byte> source, std::byte* target) override;
   Result<void> status() override;
   bool lost() override;
 
@@ -104,6 +108,7 @@ class CudaDevice final : public Device {
   const std::unique_ptr<MatmulCache> matmuls_;
   cudaStream_t stream_;
   Context context_;
+  CopyStreams copy_streams_;
   const MemoryWait memory_wait_;
   SlowPaths slow_paths_;                // of the ops planned since begin_planning()
   std::unique_ptr<OpClock> clock_;      // null unless somebody asks for times
@@ -276,6 +281,15 @@ Result<OwnedMemory> CudaDevice::allocate(MemoryPlace place, std::uint64_t bytes)
   synchronize();
   HF_TRY_VOID(status());
   return memory;
+}
+
+bool CudaDevice::read_beside(Ticket after, std::span<const std::byte> source, std::byte* target) {
+  constexpr std::chrono::microseconds look_again(50);
+  while (!reached(after)) std::this_thread::sleep_for(look_again);
+  const cudaError_t error = copy_streams_.copy_to_host(source, target);
+  const std::lock_guard lock(mutex_);
+  if (failure_ == cudaSuccess) failure_ = error;
+  return failure_ == cudaSuccess;
 }
 
 // At a launch, or of something that was waited for.

@@ -126,7 +126,7 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
   save->begin_ns = worker_->env().monotonic_ns();
   save->to_disk = to_disk;
   while ((save->snapshot = free_snapshot()) == nullptr) HF_TRY_VOID(complete_round());
-  save->begun = save->snapshot->begin();
+  save->snapshot->begin();
   save->report.stall_ns = worker_->env().monotonic_ns() - save->begin_ns;
   save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
   saves_.push_back(std::move(save));
@@ -137,12 +137,13 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   Env& env = worker_->env();
   const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
-  if (save.begun.ok()) save.snapshot->complete();
+  const bool is_whole = save.snapshot->complete();
   save.copy_ns = env.monotonic_ns() - copy_begin_ns;
   save.copy_processor_ns = env.thread_processor_ns() - processor_before_ns;
   save.copied = true;
   save.copied.notify_one();
-  if (!save.begun.ok() || !save.to_disk) return save.begun.ok() ? Result(ShardFile{}) : save.begun.error();
+  if (!is_whole) return fail(ExitCode::communication, "the device failed while its state was copied");
+  if (!save.to_disk) return ShardFile{};
   env.lower_thread_priority();
   const std::lock_guard one_at_a_time(disk_);
   const std::int64_t begin_ns = env.monotonic_ns(), processor_begin_ns = env.thread_processor_ns();
@@ -408,6 +409,10 @@ void AsyncSaver::wait_for_disk() {
 // Holds a vote of its own, in which every rank has done what it has under way.
 Result<void> AsyncSaver::complete_round() {
   wait_for_disk();
+  if (const Result<void> device = worker_->device_outcome(); !device.ok()) {
+    worker_->communicator().abandon();  // no step follows whose vote would tell the others
+    return device;
+  }
   SaveVotes::Words words = vote({}).words();
   HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));
   return advance(SaveVotes::of(words));

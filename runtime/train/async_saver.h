@@ -116,7 +116,6 @@ class AsyncSaver {
     std::int64_t begin_ns = 0;
     bool to_disk = false;
     Snapshot* snapshot = nullptr;
-    Result<void> begun;
     bool confirmed = false;
     // Written by its threads.
     std::atomic<bool> copied = false;

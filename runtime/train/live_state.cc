@@ -24,8 +24,8 @@ Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
   worker.abort_nccl();  // the copies stand behind what it has in the device's queue
   Snapshot snapshot(worker, memory->bytes(), writer);
-  HF_TRY_VOID(snapshot.begin());
-  snapshot.complete();
+  snapshot.begin();
+  if (!snapshot.complete()) return worker.device_outcome();
   return {};
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "parallel/device_wait.h"
 #include "runtime/train/background_job.h"
 #include "runtime/train/checkpoint_parts.h"
 
@@ -22,7 +21,7 @@ Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t wr
     : worker_(&worker), memory_(memory), slot_(memory, specs_of(saved_state(worker))) {
   const std::vector<StatePiece> pieces = saved_state(worker);
   const std::uint64_t most_bytes =
-      worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : HostAccess::buffer_bytes;
+      worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : Worker::staging_bytes;
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     const std::span<const std::byte> bytes = pieces[piece].bytes;
     for (std::uint64_t offset = 0; offset < bytes.size(); offset += most_bytes) {
@@ -37,45 +36,52 @@ Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t wr
   identity_.ranks = static_cast<std::uint32_t>(worker.communicator().size());
 }
 
-Result<void> Snapshot::begin() {
+void Snapshot::begin() {
   state_ = worker_->state();
   identity_.generation = state_.generation;
   identity_.step = state_.step;
   manifest_ = make_manifest(*worker_, state_, {});
   slot_.begin();
-  if (worker_->device().host_sees_memory()) return {};
-  copy_from_device();
-  return worker_->device_outcome();
+  updated_ = worker_->device().ticket();
 }
 
-void Snapshot::complete() {
+bool Snapshot::complete() {
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
-  if (worker_->device().host_sees_memory()) copy_from_host();
+  if (!copy()) return false;
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
   slot_.seal(identity_, manifest_);
   HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");
+  return true;
 }
 
-void Snapshot::copy_from_device() {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
-    poll_peers(worker_->communicator());
-    slot_.copy(parts_[i].piece, parts_[i].offset, worker_->host_access().to_read(parts_[i].source));
-    if (worker_->watch() != nullptr) worker_->watch()->moved(parts_[i].source.size());
-  }
-}
-
-void Snapshot::copy_from_host() {
-  std::atomic<std::size_t> next = 0;
+bool Snapshot::copy() {
+  Device& device = worker_->device();
+  const std::span<const std::span<std::byte>> staging = worker_->snapshot_staging();  // one of each thread
+  std::atomic<std::size_t> next = 0, next_thread = 0;
+  std::atomic<bool> failed = false;
   const auto work = [&] {
-    for (std::size_t i = next++; i < parts_.size(); i = next++) {
+    const std::size_t thread = next_thread++;
+    for (std::size_t i = next++; i < parts_.size() && !failed; i = next++) {
       if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
-      slot_.copy(parts_[i].piece, parts_[i].offset, parts_[i].source);
-      if (worker_->watch() != nullptr) worker_->watch()->moved(parts_[i].source.size());
+      std::span<const std::byte> source = parts_[i].source;
+      if (!staging.empty()) {
+        const std::span<std::byte> staged = staging[thread].first(source.size());
+        if (!device.read_beside(updated_, source, staged.data())) {
+          failed = true;
+          return;
+        }
+        source = staged;
+      }
+      slot_.copy(parts_[i].piece, parts_[i].offset, source);
+      if (worker_->watch() != nullptr) worker_->watch()->moved(source.size());
     }
   };
-  const BackgroundHelpers helpers(worker_->host_threads() - 1, work);
-  work();
+  const int most_threads = staging.empty() ? worker_->host_threads() : static_cast<int>(staging.size());
+  {
+    const BackgroundHelpers helpers(std::min(most_threads, worker_->host_threads()) - 1, work);
+    work();
+  }
+  return !failed;
 }
 
 }  // namespace holdfast

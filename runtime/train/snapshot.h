@@ -1,8 +1,8 @@
 // Snapshot: a slot (checkpoint/snapshot_slot.h) that is filled with the state that this rank saves, as it is
-// between two updates. On a device whose memory the host sees, threads in the background copy it while the
-// next forward and backward run; the next update waits for them. As many as compute: one alone would take its
-// time from one of the threads that compute, and the others would wait for that one. Any other device copies
-// at once.
+// between two updates. Threads in the background copy it while the next forward and backward run; the next
+// update waits for them. On a device whose memory the host sees as many as compute: one alone would take its
+// time from one of the threads that compute, and the others would wait for that one. Of any other device
+// several, so that one has its copy from the device while another fills the slot.
 //
 //   snapshot.begin();        // after an update
 //   snapshot.complete();     // in the background; before the next update
@@ -23,11 +23,11 @@ class Snapshot {
   // `memory` has Worker::snapshot_bytes() bytes and outlives it, as the worker does.
   Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer);
 
-  // The state after the last step, from now on. Of the thread that launches. Error: the device's; what is in
-  // the slot then is of no use.
-  Result<void> begin();
-  // Once, of any thread: what begin() has left to copy, and the seal.
-  void complete();
+  // The state after the last step, from now on. Of the thread that launches.
+  void begin();
+  // Copies that state and seals the slot; once, of any thread. False: the device has failed
+  // (Worker::device_outcome()), and what is in the slot is of no use.
+  bool complete();
 
   const RunState& state() const { return state_; }
   const Manifest& manifest() const { return manifest_; }         // of that state, without shards
@@ -36,10 +36,10 @@ class Snapshot {
   const std::vector<StatePiece>& pieces() const { return slot_.pieces(); }
 
  private:
-  void copy_from_device();
-  void copy_from_host();
+  bool copy();
 
   Worker* worker_;
+  Device::Ticket updated_ = 0;  // reached when the device has that state
   SnapshotIdentity identity_;
   struct Part {
     std::size_t piece = 0;

@@ -137,6 +137,12 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
   HF_TRY_VOID(run_lanes(worker, lanes));
   Result<void>& failure = lanes.failure;
+  if (request.saver != nullptr) {
+    ballot.saves = request.saver->vote(request.due);
+  } else if (request.due.asked_for) {
+    ballot.saves.asked_for = 1;
+  }
+  // After the wait for a snapshot: none is voted on that the device did not give whole.
   if (Result<void> device = worker.device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);
   ballot.data = lanes.data;
@@ -144,11 +150,6 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
   ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart ? 4 : 0);
-  if (request.saver != nullptr) {
-    ballot.saves = request.saver->vote(request.due);
-  } else if (request.due.asked_for) {
-    ballot.saves.asked_for = 1;
-  }
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));

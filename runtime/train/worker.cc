@@ -242,6 +242,7 @@ Result<void> Worker::allocate() {
   tokens_->bind(arena_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
   snapshot_memory_ = bound_snapshot();
+  for (const MemoryPlan::Slot& slot : staging_slots_) snapshot_staging_.push_back(arena_.bytes(slot));
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
   tensor_exchange_.bind(arena_);
@@ -299,6 +300,12 @@ void Worker::reserve_exchanges() {
 // In shared memory it is no part of the arena.
 void Worker::reserve_snapshot() {
   snapshot_bytes_ = snapshot_bytes_at(seat_.data);
+  // Threads that copy: as many as fill slots as fast as a device gives its memory (some 8 GB/s each).
+  constexpr int staging_count = 4;
+  for (int i = 0; i < staging_count && !inputs_.device.host_sees_memory(); ++i) {
+    staging_slots_.push_back(
+        plan_.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryPlace::host_visible));
+  }
   if (config().checkpoint.ram_every_steps != 0) return;
   snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
                                  snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);

@@ -134,6 +134,10 @@ class Worker {
   // goes on.
   std::span<std::byte> snapshot_memory() const { return snapshot_memory_; }
   std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }  // of one such copy; 0 where there is none
+  // Where parts of the state, of at most staging_bytes each, come from the device on their way into such a
+  // copy, one for each thread that copies; none on a device whose memory the host sees.
+  static constexpr std::uint64_t staging_bytes = std::uint64_t{8} << 20;
+  std::span<const std::span<std::byte>> snapshot_staging() const { return snapshot_staging_; }
   // Of one snapshot of another rank of the data group.
   std::uint64_t snapshot_bytes_of(int rank) const;
   // Who keeps replicas of this rank's snapshots, -1 = nobody; and whose this rank keeps.
@@ -208,6 +212,7 @@ class Worker {
   MemoryPlan plan_;
   MemoryArena arena_;
   MemoryPlan::Slot parameters_slot_, gradients_slot_, loss_sums_slot_, snapshot_slot_;
+  std::vector<MemoryPlan::Slot> staging_slots_;
   std::unique_ptr<TokenStaging> tokens_;
   std::unique_ptr<HostAccess> host_access_;
   std::vector<std::unique_ptr<Model>> models_;
@@ -220,6 +225,7 @@ class Worker {
   float* gradients_ = nullptr;
   std::span<double> loss_sums_;
   std::span<std::byte> snapshot_memory_;
+  std::vector<std::span<std::byte>> snapshot_staging_;
   std::uint64_t snapshot_bytes_ = 0;
   MemoryDecision memory_decision_;
 };

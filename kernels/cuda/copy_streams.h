@@ -1,0 +1,38 @@
+// Streams beside the one that computes, for copies to the host that several threads make at a time.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace holdfast::cuda {
+
+// Any thread may call. Whoever owns it ends its copies first.
+class CopyStreams {
+ public:
+  explicit CopyStreams(int ordinal) : ordinal_(ordinal) {}
+  ~CopyStreams();
+  CopyStreams(const CopyStreams&) = delete;
+  CopyStreams& operator=(const CopyStreams&) = delete;
+
+  // Copies device memory to pinned memory of the host, at once and whatever else the GPU does. Returns when
+  // `target` is whole, or the first error.
+  cudaError_t copy_to_host(std::span<const std::byte> source, std::byte* target);
+
+ private:
+  struct Queue {
+    cudaStream_t stream = nullptr;
+    cudaEvent_t event = nullptr;
+  };
+
+  cudaError_t take(Queue& queue);
+
+  const int ordinal_;
+  std::mutex mutex_;
+  std::vector<Queue> all_, idle_;
+};
+
+}  // namespace holdfast::cuda
