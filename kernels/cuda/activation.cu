@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
 namespace holdfast::cuda {
@@ -13,10 +14,6 @@ namespace {
 constexpr float gelu_scale = 1.5957691216057308F;  // 2 sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715F;
 
-__device__ float sigmoid(float x) {
-  return 1.0F / (1.0F + expf(-x));
-}
-
 struct Gelu {
   __device__ float operator()(float x) const {
     return x * sigmoid(gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F));
@@ -26,9 +23,11 @@ struct Gelu {
 struct GeluSlope {
   __device__ float operator()(float x, float dy) const {
     const float u = gelu_scale * x * fmaf(gelu_cubic * x, x, 1.0F);
-    const float of_x = sigmoid(u), of_minus_x = sigmoid(-u);
+    // sigmoid(|u|) and sigmoid(-|u|) of one power.
+    const float power = exp_approximate(-fabsf(u)), large = reciprocal_approximate(1.0F + power);
+    const float small = power * large, of_x = u < 0.0F ? small : large;
     const float slope_of_u = gelu_scale * fmaf(3.0F * gelu_cubic * x, x, 1.0F);
-    return dy * fmaf(of_x * of_minus_x * x, slope_of_u, of_x);  // zero meets x first: no 0 * infinity
+    return dy * fmaf(large * small * x, slope_of_u, of_x);  // zero meets x first: no 0 * infinity
   }
 };
 

@@ -14,6 +14,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
 
 namespace holdfast::cuda {
 

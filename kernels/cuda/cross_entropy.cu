@@ -8,6 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/scalar.h"
 #include "kernels/cuda/vector.h"
 
 namespace holdfast::cuda {
@@ -16,19 +17,13 @@ namespace {
 
 constexpr int threads_max = 1024;
 
-// e^difference. The difference of two logits is exact enough to be taken first: what is lost by the product
-// is relative to a term that is small.
-__device__ float power(float difference) {
-  constexpr float log2_e = 1.4426950408889634F;
-  return exp2f(difference * log2_e);
-}
-
 // What exponents are taken relative to: no infinity minus infinity where there is nothing but -infinity.
 __device__ float base_of(float largest) {
   return largest > -INFINITY ? largest : 0.0F;
 }
 
-// sum = sum of e^(x - largest) over what was seen.
+// sum = sum of e^(x - largest) over what was seen. The difference of two logits is exact enough to be taken
+// first: what is lost of its power is relative to a term that is small.
 struct Softmax {
   float largest = -INFINITY;
   float sum = 0.0F;
@@ -37,11 +32,11 @@ struct Softmax {
   __device__ void see(const float (&x)[size]) {
     float larger = largest;
 #pragma unroll
-    for (int i = 0; i < size; ++i) larger = Max{}(x[i], larger);
+    for (int i = 0; i < size; ++i) larger = fmaxf(x[i], larger);
     const float base = base_of(larger);
-    sum *= power(largest - base);
+    sum *= exp_approximate(largest - base);
 #pragma unroll
-    for (int i = 0; i < size; ++i) sum += power(x[i] - base);
+    for (int i = 0; i < size; ++i) sum += exp_approximate(x[i] - base);
     largest = larger;
   }
 };
@@ -50,7 +45,7 @@ struct Softmax {
 __device__ Softmax of_block(const Softmax& mine) {
   Softmax all;
   all.largest = block_reduce(mine.largest, Max{});
-  all.sum = block_reduce(mine.sum * power(mine.largest - base_of(all.largest)), Sum{});
+  all.sum = block_reduce(mine.sum * exp_approximate(mine.largest - base_of(all.largest)), Sum{});
   return all;
 }
 
@@ -99,8 +94,12 @@ __device__ void write_gradient(T* row, int columns, int stride, std::int64_t tar
     if (first >= stride) continue;
     float x[size];
     load_part<whole>(row, first, stride, x);
+    const bool all = first + size <= columns;  // else the end of the row, which is padding, is in it
 #pragma unroll
-    for (int i = 0; i < size; ++i) x[i] = first + i < columns ? power(x[i] - of_row.largest) * factor : 0.0F;
+    for (int i = 0; i < size; ++i) {
+      x[i] = exp_approximate(x[i] - of_row.largest) * factor;
+      if (!all && first + i >= columns) x[i] = 0.0F;
+    }
     if (target >= first && target < first + size && target < columns) {
 #pragma unroll
       for (int i = 0; i < size; ++i) x[i] -= first + i == target ? scale : 0.0F;
@@ -144,7 +143,7 @@ __global__ void __launch_bounds__(threads_max) slice_statistics(CrossEntropySlic
 __device__ SoftmaxStatistics joined(const SoftmaxStatistics& a, const SoftmaxStatistics& b) {
   const float largest = Max{}(b.largest, a.largest), base = base_of(largest);
   return {.largest = largest,
-          .sum = a.sum * power(a.largest - base) + b.sum * power(b.largest - base),
+          .sum = a.sum * exp_approximate(a.largest - base) + b.sum * exp_approximate(b.largest - base),
           .target_logit = a.target_logit + b.target_logit};
 }
 

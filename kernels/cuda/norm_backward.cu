@@ -95,13 +95,12 @@ class GradientSums {
 //   dx = rstd * (g - mean(g) - normal * mean(g * normal)) + dresidual        (RMSNorm: without mean(g))
 template <Norm norm, typename T, Access access, typename Op>
 __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 512 / threads_max<norm> : 1)
-    norm_backward(Op op, int team_threads, float* partials) {
+    norm_backward(Op op, TeamShape shape, float* partials) {
   constexpr int size = pack_size<T>, packs = held_packs<norm>;
   constexpr bool whole = access == Access::packs;
   using Sums = GradientSums<norm, access, size>;
-  const int thread = static_cast<int>(threadIdx.x) % team_threads, width = static_cast<int>(op.width);
-  const int team = static_cast<int>(threadIdx.x) / team_threads;
-  const int teams = static_cast<int>(blockDim.x) / team_threads;
+  const int thread = shape.thread(), team_threads = shape.threads(), width = static_cast<int>(op.width);
+  const int team = shape.team(), teams = shape.teams();
   const Columns<access, packs, size> all_columns{thread, team_threads, width};
   Sums gradients(partials + static_cast<std::int64_t>(blockIdx.x) * Sums::count * op.width, all_columns);
   const T* const weight = static_cast<const T*>(op.weight);
@@ -112,6 +111,10 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
     const Columns<access, packs, size> columns{thread, team_threads, here ? width : 0};
     const Row<T, access, packs> x(static_cast<const T*>(op.x) + offset, columns);
     const Row<T, access, packs> dy(static_cast<const T*>(op.dy) + offset, columns);
+    // Asked for here, though it is needed last: it is on its way while the row's sums are made.
+    const bool adds = op.dresidual != nullptr;
+    const Row<T, access, packs> residual(adds ? static_cast<const T*>(op.dresidual) + offset : nullptr,
+                                         {thread, team_threads, adds ? columns.width : 0});
     float mean = 0.0F;
     if constexpr (norm == Norm::layer) mean = here ? op.mean[row] : 0.0F;
     const float rstd = here ? op.rstd[row] : 0.0F;
@@ -132,20 +135,19 @@ __global__ void __launch_bounds__(threads_max<norm>, access == Access::packs ? 5
       }
       gradients.put(k, first, sums);
     });
-    team_sum(means, static_cast<unsigned>(team_threads / 32));
-    const float minus_g_normal = -means[0] / static_cast<float>(width);
-    const float minus_g = norm == Norm::layer ? -means[1] / static_cast<float>(width) : 0.0F;
+    team_sum(means, shape.warps());
+    const float minus_g_normal = -means[0] * shape.inverse_width;
+    const float minus_g = norm == Norm::layer ? -means[1] * shape.inverse_width : 0.0F;
     columns.for_each([&](int k, int first) {
-      float x_k[size], dy_k[size], weight_k[size], residual[size] = {};
+      float x_k[size], dy_k[size], weight_k[size], residual_k[size] = {};
       x.get(k, first, x_k);
       dy.get(k, first, dy_k);
       load_part<whole>(weight, first, width, weight_k);
-      if (op.dresidual != nullptr)
-        load_part<whole>(static_cast<const T*>(op.dresidual) + offset, first, width, residual);
+      if (adds) residual.get(k, first, residual_k);
 #pragma unroll
       for (int i = 0; i < size; ++i) {
         const float centered = fmaf(dy_k[i], weight_k[i], minus_g);
-        x_k[i] = fmaf(fmaf((x_k[i] - mean) * rstd, minus_g_normal, centered), rstd, residual[i]);
+        x_k[i] = fmaf(fmaf((x_k[i] - mean) * rstd, minus_g_normal, centered), rstd, residual_k[i]);
       }
       store_part<whole>(static_cast<T*>(op.dx) + offset, first, width, x_k);
     });
@@ -183,7 +185,7 @@ void backward(Context& context, const Op& op, float* bias_gradient) {
                  {.blocks = blocks_for(blocks, 1),
                   .threads = teams.threads * teams.per_block,
                   .shared_bytes = teams.per_block > 1 ? sum_bytes : 0},
-                 op, teams.threads, partials);
+                 op, shape_of(teams, op.width), partials);
         },
         op.x, op.weight, op.dy, op.dresidual, op.dx);
   });

@@ -11,17 +11,13 @@ namespace {
 constexpr int held_packs = 4, threads_max = 512;  // of a thread; of a team
 
 template <Norm norm, typename T, Access access, typename Op>
-__global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, int team_threads) {
+__global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, TeamShape shape) {
   constexpr int size = pack_size<T>;
   constexpr bool whole = access == Access::packs;
-  const int thread = static_cast<int>(threadIdx.x), team_warps = team_threads / 32;
-  const std::int64_t row =
-      static_cast<std::int64_t>(blockIdx.x) * (static_cast<int>(blockDim.x) / team_threads) +
-      thread / team_threads;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * shape.teams() + shape.team();
   const bool here = row < op.rows;
   const int width = static_cast<int>(op.width);
-  const float count = static_cast<float>(width);
-  const Columns<access, held_packs, size> columns{thread % team_threads, team_threads, here ? width : 0};
+  const Columns<access, held_packs, size> columns{shape.thread(), shape.threads(), here ? width : 0};
   const Row<T, access, held_packs> x(static_cast<const T*>(op.x) + row * op.width, columns);
   float mean = 0.0F;
   if constexpr (norm == Norm::layer) {
@@ -32,8 +28,8 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, int team_t
 #pragma unroll
       for (int i = 0; i < size; ++i) sum[0] += values[i];
     });
-    team_sum(sum, static_cast<unsigned>(team_warps));
-    mean = sum[0] / count;
+    team_sum(sum, shape.warps());
+    mean = sum[0] * shape.inverse_width;
   }
   float squares[1] = {};
   columns.for_each([&](int k, int first) {
@@ -45,8 +41,8 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, int team_t
       squares[0] = fmaf(centered, centered, squares[0]);
     }
   });
-  team_sum(squares, static_cast<unsigned>(team_warps));
-  const float rstd = 1.0F / sqrtf(squares[0] / count + op.epsilon);
+  team_sum(squares, shape.warps());
+  const float rstd = 1.0F / sqrtf(fmaf(squares[0], shape.inverse_width, op.epsilon));
   columns.for_each([&](int k, int first) {
     float values[size], weight[size];
     x.get(k, first, values);
@@ -62,7 +58,7 @@ __global__ void __launch_bounds__(threads_max, 1) norm_forward(Op op, int team_t
     }
     store_part<whole>(static_cast<T*>(op.y) + row * op.width, first, width, values);
   });
-  if (!here || thread % team_threads != 0) return;
+  if (!here || shape.thread() != 0) return;
   if constexpr (norm == Norm::layer) op.mean[row] = mean;
   op.rstd[row] = rstd;
 }
@@ -77,7 +73,7 @@ void forward(Context& context, const Op& op, const void* bias) {
         [&](auto access) {
           launch(context, norm_forward<norm, T, access, Op>,
                  {.blocks = blocks_for(op.rows, teams.per_block), .threads = teams.threads * teams.per_block},
-                 op, teams.threads);
+                 op, shape_of(teams, op.width));
         },
         op.x, op.weight, bias, op.y);
   });

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -25,10 +26,24 @@ inline constexpr int norm_block_threads = 256;  // or one larger team
 
 // How rows are cut among threads, from the shape alone.
 struct Teams {
-  int threads = 32;    // of a team
+  int threads = 32;    // of a team; a power of two
   int per_block = 1;   // teams
   bool holds = false;  // a team's registers hold a row
 };
+// What the kernels are told of it, so that they divide nothing.
+struct TeamShape {
+  int thread_bits = 5;  // threads of a team are 1 << thread_bits
+  float inverse_width = 1;
+  __device__ int threads() const { return 1 << thread_bits; }
+  __device__ unsigned warps() const { return 1U << (thread_bits - 5); }
+  __device__ int team() const { return static_cast<int>(threadIdx.x) >> thread_bits; }
+  __device__ int teams() const { return static_cast<int>(blockDim.x) >> thread_bits; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x) & (threads() - 1); }
+};
+inline TeamShape shape_of(const Teams& teams, std::int64_t width) {
+  return {.thread_bits = std::countr_zero(static_cast<unsigned>(teams.threads)),
+          .inverse_width = 1.0F / static_cast<float>(width)};
+}
 // Threads of a team: as few as can hold a row of `width` in `packs` packs each.
 inline Teams teams_of(std::int64_t width, int packs, int pack_elements, int threads_max) {
   Teams teams;
@@ -88,8 +103,7 @@ class Row {
   // Zeros beyond the row.
   __device__ void get(int k, int first, float (&values)[size]) const {
     if constexpr (access == Access::packs) {
-#pragma unroll
-      for (int i = 0; i < size; ++i) values[i] = as_float(held_[k].elements[i]);
+      unpack(held_[k], values);
     } else {
       load_part<false>(row_, first, width_, values);
     }

@@ -17,7 +17,7 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/vector.h"
+#include "kernels/cuda/scalar.h"
 
 namespace holdfast::cuda {
 
@@ -45,12 +45,6 @@ inline void commit_copies() {
 }
 inline void await_copies() {
   cuda_emulator::await_copies(0);
-}
-inline float exp2_approximate(float x) {
-  return std::exp2(x);
-}
-inline unsigned pack_bf16(float low, float high) {
-  return from_float<BFloat16>(low).bits | static_cast<unsigned>(from_float<BFloat16>(high).bits) << 16;
 }
 
 #else
@@ -110,20 +104,6 @@ __device__ inline void commit_copies() {
 // Returns when all groups of this thread have arrived. Other threads see them after a barrier.
 __device__ inline void await_copies() {
   asm volatile("cp.async.wait_group 0;" ::: "memory");
-}
-
-// 2^x within two units in the last place; denormal results are zero.
-__device__ inline float exp2_approximate(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-// Rounded to nearest even; `low` in the lower half.
-__device__ inline unsigned pack_bf16(float low, float high) {
-  unsigned result;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
 }
 
 #endif

@@ -41,8 +41,8 @@ __device__ T block_reduce(T value, Combine combine) {
   return value;
 }
 
-// Sums of several values at once over each team of `warps` neighbouring warps. All threads of the block call,
-// or, where a team is one warp, all of the warp.
+// Sums of several values at once over each team of `warps` (a power of two) neighbouring warps. All threads
+// of the block call, or, where a team is one warp, all of the warp.
 template <int count>
 __device__ void team_sum(float (&values)[count], unsigned warps) {
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ void team_sum(float (&values)[count], unsigned warps) {
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < count; ++i) {
-    values[i] = warp_reduce(lane < warps ? of_warps[i][warp / warps * warps + lane] : 0.0F, Sum{});
+    values[i] = warp_reduce(lane < warps ? of_warps[i][(warp & ~(warps - 1)) + lane] : 0.0F, Sum{});
   }
 }
 

@@ -1,5 +1,5 @@
-// Loads and stores of several neighbouring elements at once, converted from and to fp32: 16 bytes an access
-// where addresses allow it. bf16 is rounded to nearest even, as runtime/core/tensor.h does.
+// Loads and stores of several neighbouring elements at once, converted from and to fp32 (scalar.h): 16 bytes
+// an access where addresses allow it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,53 +7,55 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/scalar.h"
 #include "runtime/core/tensor.h"
 
 namespace holdfast::cuda {
-
-__device__ inline float as_float(float value) {
-  return value;
-}
-__device__ inline float as_float(BFloat16 value) {
-  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
-}
-
-template <typename T>
-__device__ T from_float(float value);
-template <>
-__device__ inline float from_float<float>(float value) {
-  return value;
-}
-template <>
-__device__ inline BFloat16 from_float<BFloat16>(float value) {
-  const unsigned bits = __float_as_uint(value);
-  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
-  const unsigned rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  BFloat16 result;
-  result.bits = static_cast<std::uint16_t>(is_nan ? (bits >> 16) | 0x0040U : rounded);
-  return result;
-}
 
 // `size` elements of T in memory, as one access of up to 16 bytes.
 template <typename T, int size>
 struct alignas(sizeof(T) * size <= 16 ? sizeof(T) * size : 16) Pack {
   T elements[size];
 };
+// Two elements share a register: one instruction takes each out of it, and one puts both in. The registers
+// are what lies in memory here, because of smaller parts the compiler makes accesses of their size.
+template <int size>
+requires(size % 2 == 0) struct alignas(2 * size <= 16 ? 2 * size : 16) Pack<BFloat16, size> {
+  unsigned pairs[size / 2];
+};
 template <typename T>
 inline constexpr int pack_size = 16 / static_cast<int>(sizeof(T));  // elements of a full access
+
+template <int size, typename T>
+__device__ void unpack(const Pack<T, size>& pack, float (&values)[size]) {
+  if constexpr (std::is_same_v<T, BFloat16> && size % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < size / 2; ++i) {
+      values[2 * i] = __uint_as_float(pack.pairs[i] << 16);
+      values[2 * i + 1] = __uint_as_float(pack.pairs[i] & 0xffff0000U);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < size; ++i) values[i] = as_float(pack.elements[i]);
+  }
+}
 
 // The address must be a multiple of the size of the pack.
 template <int size, typename T>
 __device__ void load(const T* source, float (&values)[size]) {
   const Pack<T, size> pack = *reinterpret_cast<const Pack<T, size>*>(source);
-#pragma unroll
-  for (int i = 0; i < size; ++i) values[i] = as_float(pack.elements[i]);
+  unpack(pack, values);
 }
 template <int size, typename T>
 __device__ void store(T* target, const float (&values)[size]) {
   Pack<T, size> pack;
+  if constexpr (std::is_same_v<T, BFloat16> && size % 2 == 0) {
 #pragma unroll
-  for (int i = 0; i < size; ++i) pack.elements[i] = from_float<T>(values[i]);
+    for (int i = 0; i < size / 2; ++i) pack.pairs[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < size; ++i) pack.elements[i] = from_float<T>(values[i]);
+  }
   *reinterpret_cast<Pack<T, size>*>(target) = pack;
 }
 
