@@ -68,7 +68,7 @@ ITEMS = [
     Item("parity", 2, "are fp32 losses those of the CPU", training.parity, 120, 30, "a loss is further than 1e-3 from the CPU's"),
 
     Item("attention", 3, "attention alone: heads of 64 and 128, 1K to 16K tokens, grouped, masked", kernels.attention, 180, 30,
-         "forward is below 190 or above 260 TFLOP/s, backward (5 products) below 145 or above 170 at 1K to 8K tokens"),
+         "forward is below 190 or above 360 TFLOP/s, backward (5 products) below 165 or above 250 at 1K to 8K tokens"),
     Item("llama-8b", 3, "tokens/s of Llama 8B, 1 x 8192 tokens, everything recomputed", training.throughput("llama-8b"), 300, 60,
          "ms of a step are outside the interval that tools/predict gives"),
     Item("llama-8b-ops", 3, "where the time of that step goes", training.ops("llama-8b"), 300, 60,

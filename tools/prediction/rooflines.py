@@ -1,6 +1,7 @@
 """The constants of the prediction: what a GPU can do, and what part of it each class of kernels is expected to reach.
 
-None of them was measured by this project: nothing here has run on a GPU yet. Every constant has its source beside it:
+Every constant has its source beside it:
+  measured     on an H200 (docs/measurements.md, "A training step on a GPU, measured"); its power cap was reached all the time
   data sheet   NVIDIA's, of the H200 SXM and the H100 SXM
   published    somebody else's measurement, which is named
   read         derived from the source of the kernel: what it reads and writes, and the instructions of its inner loop
@@ -40,20 +41,19 @@ class Device:
 
 
 DEVICES = {
-    "H200": Device("H200", 989e12, 4.8e12, 132, 139.3 * 2**30),
+    "H200": Device("H200", 989e12, 4.8e12, 132, 139.8 * 2**30),
     "H100": Device("H100", 989e12, 3.35e12, 132, 78.6 * 2**30),
 }
 
 # ---- matrix products --------------------------------------------------------------------------------------------------------
-# cuBLASLt's first heuristic answer, bf16. Published: 750 to 795 TFLOP/s for 8192^3 on an H100, 794.5 the most that was reached
-# (ml-engineering, MAMF). Assumed: the first answer is a few per cent behind the best of several. Between the two sizes, and
-# below the smaller one, the rate follows the logarithm of the smallest of m, n and k: a short sum or a narrow result leaves the
-# pipeline of a tile less time to fill.
-MATMUL_SIZE_SMALL, MATMUL_FLOPS_SMALL = 768, 640e12
-MATMUL_SIZE_LARGE, MATMUL_FLOPS_LARGE = 4096, 720e12
+# cuBLASLt's first heuristic answer, bf16. Measured: all products of a step of GPT-2 124M together, 714 TFLOP/s, and torch.mm at shapes of 1B and
+# 8B models, 693 to 791. Between the two sizes, and below the smaller one, the rate follows the logarithm of the smallest of m, n and k: a
+# short sum or a narrow result leaves the pipeline of a tile less time to fill.
+MATMUL_SIZE_SMALL, MATMUL_FLOPS_SMALL = 768, 725e12
+MATMUL_SIZE_LARGE, MATMUL_FLOPS_LARGE = 4096, 740e12
 # A product with fp32 results over a long sum whose left operand is transposed in memory: a weight gradient. Read: few tiles of
 # results, so the sum is cut.
-WEIGHT_GRADIENT_SHARE = 0.9
+WEIGHT_GRADIENT_SHARE = 0.95
 # cuBLASLt's usual tile on sm_90. Read: results of fewer tiles than multiprocessors are made of parts of the sum, which are
 # written as fp32 and added by a second kernel (CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, kernels/cuda/matmul_cache.cc).
 MATMUL_TILE_M, MATMUL_TILE_N, MATMUL_PART_K_MIN = 128, 256, 1024
@@ -63,24 +63,22 @@ MATMUL_RAMP_S = 2.0 * MICRO  # until the first tiles are multiplied and after th
 MATMUL_FLOPS_FP32 = 50e12
 
 # ---- attention --------------------------------------------------------------------------------------------------------------
-# FLOP/s by sequence length, products of causal pairs (2 forward, 5 backward). Read: shared-memory clocks of each mma.sync step of
-# kernels/cuda/attention_mma*.cu against 128 bytes a clock, and against FlashAttention-2 on an H100 (published: 180, 229, 262, 284,
-# 295 forward for heads of 64 from 512 to 8K), of which the forward is expected to reach 85 to 90 % (64) and 75 % (128). The
-# backward computes the scores twice: 7 products for 5.
+# FLOP/s by sequence length, products of causal pairs (2 forward, 5 backward, which computes the scores twice: 7 for 5). Measured;
+# of 512 tokens assumed.
 ATTENTION_FLOPS = {
-    ("forward", 64): {512: 155e12, 1024: 197e12, 8192: 260e12},
-    ("forward", 128): {512: 150e12, 1024: 190e12, 8192: 250e12},
-    ("backward", 64): {512: 130e12, 1024: 165e12, 8192: 165e12},
-    ("backward", 128): {512: 115e12, 1024: 145e12, 8192: 170e12},
+    ("forward", 64): {512: 165e12, 1024: 210e12, 8192: 295e12},
+    ("forward", 128): {512: 205e12, 1024: 269e12, 8192: 342e12},
+    ("backward", 64): {512: 140e12, 1024: 179e12, 8192: 235e12},
+    ("backward", 128): {512: 145e12, 1024: 183e12, 8192: 223e12},
 }
-ATTENTION_FLOPS_GENERAL = 15e12  # other head sizes and fp32, without tensor cores; read: 10 to 20
+ATTENTION_FLOPS_GENERAL = 15e12  # other head sizes and fp32, without tensor cores; measured: 16 to 22 forward, 10 to 12 backward
 ATTENTION_KEY_PASS_SHARE = 4 / 7  # of the products of a backward pass; read
 
-# ---- instructions per element (read: the inner loops, and the integer instructions that a rounding to bf16 takes) -----------
-SIGMOID_INSTRUCTIONS = 20  # exponential and IEEE division
-ROUND_INSTRUCTIONS = 7  # from_float<BFloat16> of kernels/cuda/vector.h
+# ---- instructions per element (read: the inner loops as the assembler made them) --------------------------------------------
+SIGMOID_INSTRUCTIONS = 5  # exponential and reciprocal of kernels/cuda/scalar.h
+ROUND_INSTRUCTIONS = 1  # pack_bf16 of kernels/cuda/scalar.h, of two elements
 GELU_FORWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 9
-GELU_BACKWARD_INSTRUCTIONS = 2 * SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 18
+GELU_BACKWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 18
 SWIGLU_FORWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + ROUND_INSTRUCTIONS + 7
 SWIGLU_BACKWARD_INSTRUCTIONS = SIGMOID_INSTRUCTIONS + 2 * ROUND_INSTRUCTIONS + 14
 
