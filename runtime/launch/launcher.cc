@@ -6,6 +6,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/durable_directory.h"
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
@@ -135,7 +136,7 @@ Result<ExitCode> Launcher::run() {
 }
 
 Result<std::unique_ptr<FileLock>> Launcher::claim_launch() {
-  HF_TRY_VOID(env_->make_directories(paths_.launch()));
+  HF_TRY_VOID(make_durable_directories(*env_, paths_.launch()));
   const std::string path = paths_.launch() + "/lock";
   const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
   Result<std::unique_ptr<FileLock>> lock = env_->lock(path, holder, lock_timeout_ms);

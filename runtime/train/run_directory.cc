@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "runtime/core/durable_directory.h"
 #include "runtime/core/json.h"
 #include "runtime/train/launch_record.h"
 
@@ -24,7 +25,7 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
 
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths) {
   constexpr std::int64_t patience_ms = 10'000;
-  if (Result<void> made = env.make_directories(paths.directory); !made.ok()) {
+  if (Result<void> made = make_durable_directories(env, paths.directory); !made.ok()) {
     return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
                 made.error().message);
   }

@@ -52,9 +52,9 @@ struct RunStatus {
   std::string start = {};  // that wrote it (launch_record.h); empty without `holdfast launch`
 };
 
-// Makes the directory, proves that it can be written, becomes its one writer, and removes what a killed one
-// left half written: waits 10 s for a writer that is there, then fails with ExitCode::communication, naming
-// its host and pid.
+// Makes the directory and its name durable, proves that it can be written, becomes its one writer, and
+// removes what a killed one left half written: waits 10 s for a writer that is there, then fails with
+// ExitCode::communication, naming its host and pid.
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
 // "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);

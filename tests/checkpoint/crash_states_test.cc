@@ -18,6 +18,7 @@
 #include <unordered_set>
 
 #include "runtime/core/digest.h"
+#include "runtime/core/durable_directory.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/crash_states.h"
 
@@ -47,8 +48,7 @@ std::vector<RecordedOperation> record_script() {
   MemoryEnv memory;
   RecordingEnv env(memory);
   FaultPoints none;
-  EXPECT_TRUE(env.make_directories(run_directory).ok());
-  EXPECT_TRUE(env.sync_directory("/").ok());
+  EXPECT_TRUE(make_durable_directories(env, run_directory).ok());
   for (std::uint64_t number = 1; number <= script.size(); ++number) {
     const Save& one = script[number - 1];
     CheckpointStore store(env, none, run_directory);
