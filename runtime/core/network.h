@@ -16,6 +16,7 @@
 // never a signal.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -68,14 +69,24 @@ class Network {
   virtual ~Network() = default;
   // On a free port of every interface.
   virtual Result<std::unique_ptr<Listener>> listen() = 0;
-  virtual Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address,
-                                                      std::int64_t timeout_ms) = 0;
+  // Within the time, and not once `*stopped` is true: another thread sets it to end the attempt, which then
+  // is an error at most stop_look_ms later. Null: nobody does.
+  static constexpr std::int64_t stop_look_ms = 50;
+  Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address, std::int64_t timeout_ms,
+                                              const std::atomic<bool>* stopped = nullptr) {
+    return make_connection(address, timeout_ms, stopped);
+  }
   // Numbers by which other hosts may reach this one, never empty. Empty `interface`: first that of the
   // default route, then those of the other interfaces that are up; loopback alone where there is nothing
   // else. Else those of this interface: a name such as eth0, or an address.
   virtual Result<std::vector<std::string>> own_addresses(const std::string& interface) = 0;
   // At most so long, until one of them has something to receive or accept, or an error; whether one has.
   virtual bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) = 0;
+
+ private:
+  virtual Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address,
+                                                              std::int64_t timeout_ms,
+                                                              const std::atomic<bool>* stopped) = 0;
 };
 
 // The environment variable that says which interface hosts talk through: own_addresses().

@@ -63,6 +63,10 @@ class Deadline {
  public:
   explicit Deadline(std::int64_t timeout_ms)
       : end_ns_(posix_env().monotonic_ns() + std::max<std::int64_t>(0, timeout_ms) * ns_per_ms) {}
+  // The same one, or sooner.
+  Deadline at_most(std::int64_t timeout_ms) const {
+    return Deadline(std::min<std::int64_t>(left_ms(), timeout_ms));
+  }
   // For poll(2), rounded up.
   int left_ms() const {
     const std::int64_t left = (end_ns_ - posix_env().monotonic_ns() + ns_per_ms - 1) / ns_per_ms;
@@ -314,29 +318,6 @@ class PosixNetwork final : public Network {
     return std::unique_ptr<Listener>(std::make_unique<PosixListener>(std::move(descriptor), port));
   }
 
-  Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address,
-                                              std::int64_t timeout_ms) override {
-    const std::string peer = text_of(address.host, address.port);
-    const auto refused = [&](const std::string& reason) {
-      return fail(ExitCode::communication, "cannot connect to {}: {}", peer, reason);
-    };
-    const std::optional<Address> target = parse_number(address);
-    if (!target.has_value()) return refused("that is no number of a host, such as 10.0.0.7");
-    Descriptor descriptor(socket(target->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (descriptor.value() < 0) return refused(reason_text(errno));
-    const Deadline deadline(timeout_ms);
-    if (::connect(descriptor.value(), target->pointer(), target->bytes) != 0) {
-      if (errno != EINPROGRESS && errno != EINTR) return refused(reason_text(errno));
-      if (!wait_for(descriptor.value(), POLLOUT, deadline))
-        return refused(fmt::format("no answer within {} ms", timeout_ms));
-      int reason = 0;
-      socklen_t bytes = sizeof(reason);
-      if (getsockopt(descriptor.value(), SOL_SOCKET, SO_ERROR, &reason, &bytes) != 0) reason = errno;
-      if (reason != 0) return refused(reason_text(reason));
-    }
-    return std::unique_ptr<Connection>(std::make_unique<PosixConnection>(std::move(descriptor), peer));
-  }
-
   Result<std::vector<std::string>> own_addresses(const std::string& interface) override {
     const std::vector<Interface> there = interfaces();
     if (interface.empty()) return addresses_by_preference(there);
@@ -361,6 +342,33 @@ class PosixNetwork final : public Network {
       const int ready = poll(waited.data(), waited.size(), deadline.left_ms());
       if (ready >= 0 || errno != EINTR) return ready > 0;
     }
+  }
+
+ private:
+  Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
+                                                      const std::atomic<bool>* stopped) override {
+    const std::string peer = text_of(address.host, address.port);
+    const auto refused = [&](const std::string& reason) {
+      return fail(ExitCode::communication, "cannot connect to {}: {}", peer, reason);
+    };
+    const std::optional<Address> target = parse_number(address);
+    if (!target.has_value()) return refused("that is no number of a host, such as 10.0.0.7");
+    Descriptor descriptor(socket(target->storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (descriptor.value() < 0) return refused(reason_text(errno));
+    const Deadline deadline(timeout_ms);
+    if (::connect(descriptor.value(), target->pointer(), target->bytes) != 0) {
+      if (errno != EINPROGRESS && errno != EINTR) return refused(reason_text(errno));
+      const auto is_stopped = [&] { return stopped != nullptr && *stopped; };
+      while (!is_stopped() && !wait_for(descriptor.value(), POLLOUT, deadline.at_most(stop_look_ms))) {
+        if (deadline.left_ms() == 0) return refused(fmt::format("no answer within {} ms", timeout_ms));
+      }
+      if (is_stopped()) return refused("this process has ended the attempt");
+      int reason = 0;
+      socklen_t bytes = sizeof(reason);
+      if (getsockopt(descriptor.value(), SOL_SOCKET, SO_ERROR, &reason, &bytes) != 0) reason = errno;
+      if (reason != 0) return refused(reason_text(reason));
+    }
+    return std::unique_ptr<Connection>(std::make_unique<PosixConnection>(std::move(descriptor), peer));
   }
 };
 

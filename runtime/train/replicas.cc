@@ -185,17 +185,19 @@ Result<std::uint64_t> Replicas::deliver(std::span<const std::byte> slot, const S
   return SnapshotReader::sealed_bytes(slot, "that was sent");
 }
 
-// A host may have several addresses, of which not all can be reached from everywhere.
+// A host may have several addresses, of which not all can be reached from everywhere. The destructor ends the
+// attempt that is under way.
 Result<std::unique_ptr<Connection>> Replicas::connect() {
   constexpr std::int64_t connect_timeout_ms = 3000;
   std::string refusals;
   for (const NetworkAddress& address : target_.addresses) {
+    if (stopped_) break;
     Result<std::unique_ptr<Connection>> connection =
-        worker_->env().network().connect(address, connect_timeout_ms);
+        worker_->env().network().connect(address, connect_timeout_ms, &stopped_);
     if (connection.ok()) return connection;
     refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
   }
-  return fail(ExitCode::communication, "{}", refusals);
+  return fail(ExitCode::communication, "{}", stopped_ ? "this rank ends" : refusals);
 }
 
 bool Replicas::hold(Connection* connection) {

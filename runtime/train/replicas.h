@@ -14,6 +14,7 @@
 // Threads: one, that of the training loop. The slots stay when the process dies.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -71,7 +72,8 @@ class Replicas {
   std::int64_t begin_ns_ = 0;
   std::mutex mutex_;                  // of the next two
   Connection* connection_ = nullptr;  // that is being sent through
-  bool stopped_ = false;
+  // Set under the mutex; connect() reads it without, for there is nothing to shut down yet.
+  std::atomic<bool> stopped_ = false;
   BackgroundJob<std::uint64_t> job_;  // how many bytes it sent
 };
 

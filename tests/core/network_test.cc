@@ -4,6 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <future>
 #include <thread>
@@ -75,6 +82,59 @@ TEST_P(NetworkTest, NobodyListens) {
   EXPECT_EQ(refused.error().code, ExitCode::communication);
   EXPECT_EQ(refused.error().message,
             fmt::format("cannot connect to 127.0.0.1 port {}: Connection refused", port));
+}
+
+// A port whose queue is full answers nobody, as a host that is gone does.
+class FullPort {
+ public:
+  explicit FullPort(Network& network) {
+    const int loopback = static_cast<int>(htonl(INADDR_LOOPBACK));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = static_cast<in_addr_t>(loopback);
+    socklen_t bytes = sizeof(address);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    HF_CHECK(::bind(socket_, generic, bytes) == 0 && ::listen(socket_, 0) == 0);
+    HF_CHECK(::getsockname(socket_, generic, &bytes) == 0);
+    port_ = ntohs(address.sin_port);
+    constexpr int most_places = 16;
+    for (int i = 0; i < most_places; ++i) {
+      Result<std::unique_ptr<Connection>> taken = network.connect(this->address(), brief_ms);
+      if (!taken.ok()) return;
+      places_.push_back(std::move(taken).value());
+    }
+    HF_CHECK(false, "the queue of a port has no end");
+  }
+  ~FullPort() { ::close(socket_); }
+  FullPort(const FullPort&) = delete;
+  FullPort& operator=(const FullPort&) = delete;
+  NetworkAddress address() const { return {.host = "127.0.0.1", .port = port_}; }
+
+ private:
+  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::uint16_t port_ = 0;
+  std::vector<std::unique_ptr<Connection>> places_;
+};
+
+TEST_P(NetworkTest, NobodyAnswersInTime) {
+  const FullPort port(network());
+  const auto late = network().connect(port.address(), brief_ms);
+  ASSERT_FALSE(late.ok());
+  EXPECT_THAT(late.error().message, HasSubstr("no answer within 60 ms"));
+}
+
+TEST_P(NetworkTest, AnAttemptToConnectCanBeEnded) {
+  const FullPort port(network());
+  std::atomic<bool> stopped = false;
+  std::future<Result<std::unique_ptr<Connection>>> attempt =
+      std::async(std::launch::async, [&] { return network().connect(port.address(), patient_ms, &stopped); });
+  EXPECT_EQ(attempt.wait_for(std::chrono::milliseconds(brief_ms)), std::future_status::timeout);
+  const std::int64_t stopped_ns = posix_env().monotonic_ns();
+  stopped = true;
+  const Result<std::unique_ptr<Connection>> ended = attempt.get();
+  EXPECT_LE(posix_env().monotonic_ns() - stopped_ns, 500'000'000);
+  ASSERT_FALSE(ended.ok());
+  EXPECT_THAT(ended.error().message, HasSubstr("this process has ended the attempt"));
 }
 
 TEST_P(NetworkTest, NamesAreNotLookedUp) {

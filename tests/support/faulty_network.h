@@ -52,13 +52,13 @@ class FaultyNetwork final : public Network {
     HF_TRY(std::unique_ptr<Listener> listener, inner_->listen());
     return std::unique_ptr<Listener>(std::make_unique<FaultyListener>(*this, std::move(listener)));
   }
-  Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address,
-                                              std::int64_t timeout_ms) override {
+  Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
+                                                      const std::atomic<bool>* stopped) override {
     if (next(1, true).has_value()) {
       return fail(ExitCode::communication, "cannot connect to {} port {}: Connection refused", address.host,
                   address.port);
     }
-    HF_TRY(std::unique_ptr<Connection> connection, inner_->connect(address, timeout_ms));
+    HF_TRY(std::unique_ptr<Connection> connection, inner_->connect(address, timeout_ms, stopped));
     return wrap(std::move(connection));
   }
   Result<std::vector<std::string>> own_addresses(const std::string& interface) override {

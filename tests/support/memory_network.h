@@ -33,7 +33,8 @@ class MemoryNetwork final : public Network {
     listeners_[port] = waiting;
     return std::unique_ptr<Listener>(std::make_unique<MemoryListener>(port, std::move(waiting)));
   }
-  Result<std::unique_ptr<Connection>> connect(const NetworkAddress& address, std::int64_t) override {
+  Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t,
+                                                      const std::atomic<bool>*) override {
     const std::shared_ptr<Waiting> listener = listeners_[address.port].lock();
     if (listener == nullptr)
       return fail(ExitCode::communication, "cannot connect to port {}: Connection refused", address.port);

@@ -304,6 +304,48 @@ TEST_F(ReplicaTest, ABuddyThatHangsHoldsNothingUp) {
   EXPECT_EQ(events("hanging", "checkpoint").size(), 3u) << "the disk has what it was asked for";
 }
 
+// A network in which a host has many addresses and answers at none.
+class SilentNetwork final : public Network {
+ public:
+  Result<std::unique_ptr<Listener>> listen() override { return posix_network().listen(); }
+  Result<std::vector<std::string>> own_addresses(const std::string&) override {
+    return std::vector<std::string>(20, "192.0.2.1");
+  }
+  bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override {
+    return posix_network().wait_any_readable(sockets, timeout_ms);
+  }
+
+ private:
+  Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
+                                                      const std::atomic<bool>* stopped) override {
+    const std::int64_t end_ns = posix_env().monotonic_ns() + timeout_ms * 1'000'000;
+    while (posix_env().monotonic_ns() < end_ns && (stopped == nullptr || !*stopped))
+      posix_env().sleep_us(1'000);
+    return fail(ExitCode::communication, "cannot connect to {}: no answer", address.host);
+  }
+};
+
+class SilentNetworkEnv final : public ForwardingEnv {
+ public:
+  using ForwardingEnv::ForwardingEnv;
+  Network& network() override { return network_; }
+
+ private:
+  SilentNetwork network_;
+};
+
+TEST_F(ReplicaTest, ABuddyThatAnswersAtNoAddressHoldsNothingUp) {
+  SilentNetworkEnv machine(posix_env());
+  Launch run = launch("silent", {"a", "b"}, "auto");
+  runs_.push_back(run.run);
+  const std::int64_t begin_ns = posix_env().monotonic_ns();
+  const RunEnd run_end = train(run, machine);
+  constexpr std::int64_t all_addresses_ns = 20 * 3'000'000'000;
+  EXPECT_LT(posix_env().monotonic_ns() - begin_ns, all_addresses_ns / 4);
+  EXPECT_EQ(run_end.code, ExitCode::done) << run_end.message;
+  EXPECT_TRUE(events("silent", "snapshot").empty());
+}
+
 // A snapshot whose replica is still on its way is no reason to give up the one that the run resumed from.
 TEST_F(ReplicaTest, OldOnesStayWhileNoNewerOneIsConfirmed) {
   train_and_die(launch("waits", {"a", "b"}, "auto"));
