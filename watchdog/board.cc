@@ -39,10 +39,13 @@ Error no_board(const std::string& name, const std::string& why) {
   return fail(ExitCode::communication, "the board {}/{} {}", shared_memory_directory, name, why);
 }
 
-// A slot whose taker died on the way, or whose process has ended, or is another one under its number.
+// A slot whose taker died on the way, or whose process has ended, or is another one under its number. Not one
+// of which that cannot be said.
 bool is_free(Env& env, const BoardSlot& slot, std::int64_t process) {
   if (process == 0) return true;
-  const std::optional<ProcessFacts> facts = env.processes().facts(process < 0 ? -process : process);
+  const Result<std::optional<ProcessFacts>> found = env.processes().look(process < 0 ? -process : process);
+  if (!found.ok()) return false;
+  const std::optional<ProcessFacts>& facts = *found;
   if (!facts.has_value() || facts->state == 'Z') return true;
   return process > 0 && facts->started_ticks != slot.started_ticks.load(std::memory_order_acquire);
 }
@@ -198,7 +201,8 @@ std::span<Span> Board::ring(std::uint32_t index) {
 
 Result<std::uint32_t> Board::take_slot(Env& env, int launched_rank) {
   const std::int64_t own = env.process_id();
-  const std::optional<ProcessFacts> facts = env.processes().facts(own);
+  // Without them everybody would take this process for one that has ended.
+  HF_TRY(const std::optional<ProcessFacts> facts, env.processes().look(own));
   const std::int64_t own_ticks = facts.has_value() ? facts->started_ticks : 0;
   const std::int64_t parent = facts.has_value() ? facts->parent : 0;
   const std::optional<ProcessFacts> parent_facts = env.processes().facts(parent);

@@ -137,7 +137,7 @@ class Board {
   BoardSlot& slot(std::uint32_t index);
   std::span<Span> ring(std::uint32_t index);  // of the slot
   // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken, or
-  // the board is closed.
+  // the board is closed, or the system does not tell when this process started.
   Result<std::uint32_t> take_slot(Env& env, int launched_rank);
 
   bool closed();
@@ -186,7 +186,8 @@ inline std::int64_t plausible_time(std::int64_t time) {
   constexpr std::int64_t largest = std::int64_t{1} << 60;
   return std::clamp(time, -largest, largest);
 }
-// Whether the process of the slot lives, and is the one that took it.
+// Whether the process of the slot lives, and is the one that took it. False also where the system does not
+// tell.
 bool lives(Env& env, const SlotView& slot);
 
 // Words of a text, cut to what fits with a 0 at its end.

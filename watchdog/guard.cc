@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -25,9 +26,10 @@ constexpr std::size_t most_pending = 256;
 
 // The process of a slot.
 struct Watched {
-  std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched
+  std::unique_ptr<Process> process;  // null: nobody, or ended before it could be watched, or not watched
   std::int64_t id = 0, started_ticks = 0;
   bool ended = false;
+  bool not_watched = false;  // the system does not tell whether it lives
 };
 
 class Guard {
@@ -48,7 +50,8 @@ class Guard {
     if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
     while (true) {
-      if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty()) {
+      const bool all_watched = std::ranges::none_of(watched_, &Watched::not_watched);
+      if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty() && all_watched) {
         if (board_->closed()) return;  // by another one
         if (board_->close(*env_, settings_.board)) {
           HostTable::remove(*env_, settings_.board);
@@ -69,10 +72,7 @@ class Guard {
     const std::optional<ProcessFacts> facts = env_->processes().facts(own);
     std::int64_t before = header.guard_process;
     while (before != own) {
-      const std::optional<ProcessFacts> other = env_->processes().facts(before);
-      if (before > 0 && other.has_value() && other->state != 'Z' &&
-          other->started_ticks == header.guard_started_ticks)
-        return false;
+      if (before > 0 && !has_ended(env_->processes(), before, header.guard_started_ticks)) return false;
       if (header.guard_process.compare_exchange_strong(before, own)) break;
     }
     header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
@@ -138,9 +138,10 @@ class Guard {
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
       SlotLook look = {.slot = read_slot(board_->slot(index))};
       Watched& watched = watched_[index];
-      if (look.slot.process != watched.id || look.slot.started_ticks != watched.started_ticks)
-        meet(watched, look.slot);
-      const bool lived = watched.id != 0 && !watched.ended;
+      const bool is_new = look.slot.process != watched.id || look.slot.started_ticks != watched.started_ticks;
+      if (is_new || watched.not_watched) meet(watched, look.slot);
+      if (watched.not_watched) look = {};  // for the mind there is nobody, neither alive nor dead
+      const bool lived = watched.id != 0 && !watched.ended && !watched.not_watched;
       if (lived) {
         if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.id);
         watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
@@ -198,10 +199,13 @@ class Guard {
   }
 
   SlotProcess process_of(const Watched& watched) const {
+    constexpr char not_known = '?';
+    if (watched.not_watched) return {.state = not_known};
     if (watched.process == nullptr || watched.ended) return {};
-    const std::optional<ProcessFacts> facts = env_->processes().facts(watched.id);
-    if (!facts.has_value()) return {};
-    return {.state = facts->state, .resident_bytes = facts->resident_bytes};
+    const Result<std::optional<ProcessFacts>> found = env_->processes().look(watched.id);
+    if (!found.ok()) return {.state = not_known};
+    if (!found->has_value()) return {};
+    return {.state = (*found)->state, .resident_bytes = (*found)->resident_bytes};
   }
 
   std::optional<ProcessWork> work_of(std::int64_t process) const {
@@ -229,13 +233,21 @@ class Guard {
     return sum;
   }
 
-  // The handle first: if the facts are still those of the slot, the handle is that process's.
+  // The handle first: if the facts are still those of the slot, the handle is that process's. One that cannot
+  // be watched is met again in every tick.
   void meet(Watched& watched, const SlotView& slot) {
+    const bool told = watched.not_watched && watched.id == slot.process;
     watched = {.process = nullptr, .id = slot.process, .started_ticks = slot.started_ticks};
     if (slot.process <= 0) return;
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
-    if (process.ok() && *process != nullptr && lives(*env_, slot)) {
+    const Result<std::optional<ProcessFacts>> facts = env_->processes().look(slot.process);
+    if (facts.ok() && is_over(*facts, slot.started_ticks)) return;
+    watched.not_watched = !process.ok() || !facts.ok();
+    if (!watched.not_watched) {
       watched.process = std::move(process).value();
+    } else if (!told) {
+      say(fmt::format("rank {} (host {}) is not watched: {}; if it hangs or dies, this guard does not notice",
+                      slot.launched_rank, host_, (process.ok() ? facts.error() : process.error()).message));
     }
   }
 

@@ -255,8 +255,10 @@ void RankWatch::keep_guard(std::int64_t now_ns) {
   next_look_ns_ = now_ns + look_ns;
   BoardHeader& header = board_->header();
   const std::int64_t process = header.guard_process;
-  const std::optional<ProcessFacts> facts =
-      process > 0 ? env_->processes().facts(process) : std::optional<ProcessFacts>();
+  const Result<std::optional<ProcessFacts>> found =
+      process > 0 ? env_->processes().look(process) : std::optional<ProcessFacts>();
+  if (!found.ok()) return;  // it may be there
+  const std::optional<ProcessFacts>& facts = *found;
   const bool there = facts.has_value() && facts->state != 'Z' &&
                      facts->started_ticks == header.guard_started_ticks.load(std::memory_order_acquire);
   if (there) {

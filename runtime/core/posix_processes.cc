@@ -28,7 +28,6 @@ extern char** environ;
 namespace holdfast {
 namespace {
 
-// pidfd_open is refused by the seccomp filters of container engines from before 2020.
 Error cannot(const std::string& what, int reason) {
   return fail(ExitCode::communication, "cannot {}: {}", what, std::strerror(reason));
 }
@@ -56,28 +55,43 @@ class PosixProcess final : public Process {
  public:
   // Descriptor -1: a process that has ended and is gone.
   PosixProcess(std::int64_t id, Descriptor descriptor) : id_(id), descriptor_(std::move(descriptor)) {}
+  // Without a pidfd.
+  PosixProcess(std::int64_t id, std::int64_t started_ticks)
+      : id_(id), descriptor_(-1), started_ticks_(started_ticks) {}
 
   std::int64_t id() const override { return id_; }
+  bool has_pidfd() const { return descriptor_.value() >= 0; }
 
   bool wait_ended(std::int64_t timeout_ms) override {
-    if (descriptor_.value() < 0) return true;
+    if (!has_pidfd()) {
+      Process* const self = this;
+      return posix_processes().wait_any_ended({&self, 1}, timeout_ms);
+    }
     pollfd ended = poll_entry();
     return wait_readable({&ended, 1}, timeout_ms);
   }
+  // Without a pidfd, and without waiting.
+  bool is_gone() const {
+    return end_.has_value() || !started_ticks_.has_value() ||
+           has_ended(posix_processes(), id_, *started_ticks_);
+  }
 
   std::optional<ProcessEnd> end() override {
-    if (end_.has_value() || descriptor_.value() < 0) return end_;
+    if (end_.has_value() || (!has_pidfd() && !started_ticks_.has_value())) return end_;
     siginfo_t info{};
-    const auto descriptor = static_cast<id_t>(descriptor_.value());
-    if (::waitid(P_PIDFD, descriptor, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) {
+    const auto named = static_cast<id_t>(has_pidfd() ? descriptor_.value() : id_);
+    const idtype_t how = has_pidfd() ? P_PIDFD : P_PID;
+    if (::waitid(how, named, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) {
       end_ = ProcessEnd{.killed = info.si_code != CLD_EXITED, .code = info.si_status};
     }
     return end_;
   }
 
   Result<void> signal(int number) override {
-    if (descriptor_.value() < 0 || end_.has_value()) return {};
-    if (::pidfd_send_signal(descriptor_.value(), number, nullptr, 0) == 0 || errno == ESRCH) return {};
+    if (end_.has_value() || (!has_pidfd() && is_gone())) return {};
+    const int sent = has_pidfd() ? ::pidfd_send_signal(descriptor_.value(), number, nullptr, 0)
+                                 : ::kill(static_cast<pid_t>(id_), number);
+    if (sent == 0 || errno == ESRCH) return {};
     return cannot(fmt::format("send signal {} to process {}", number, id_), errno);
   }
 
@@ -92,6 +106,7 @@ class PosixProcess final : public Process {
  private:
   std::int64_t id_;
   Descriptor descriptor_;
+  std::optional<std::int64_t> started_ticks_;
   std::optional<ProcessEnd> end_;
 };
 
@@ -252,16 +267,37 @@ class PosixProcesses final : public Processes {
     // EINVAL and ENOENT: the id of a thread that is not the first of its process.
     const bool none = id <= 0 || id > INT_MAX || errno == ESRCH || errno == EINVAL || errno == ENOENT;
     if (none) return std::unique_ptr<Process>();
-    return cannot(fmt::format("get hold of process {} (pidfd_open)", id), errno);
+    // Seccomp filters of container engines from before 2020 refuse it, and kernels before 5.3 do not know it.
+    const int reason = errno;
+    const Result<std::optional<ProcessFacts>> found = look(id);
+    if (!found.ok()) return cannot(fmt::format("get hold of process {} (pidfd_open)", id), reason);
+    if (!found->has_value()) return std::unique_ptr<Process>();
+    return std::unique_ptr<Process>(std::make_unique<PosixProcess>(id, (*found)->started_ticks));
   }
 
-  std::optional<ProcessFacts> facts(std::int64_t id) override {
-    const Descriptor descriptor = open_descriptor(fmt::format("/proc/{}/stat", id), O_RDONLY);
-    if (descriptor.value() < 0) return std::nullopt;
+  Result<std::optional<ProcessFacts>> look(std::int64_t id) override {
+    const std::string path = fmt::format("/proc/{}/stat", id);
+    const Descriptor descriptor = open_descriptor(path, O_RDONLY);
+    if (descriptor.value() < 0) {
+      const int reason = errno;
+      // Where there is no /proc at all, no process is in it.
+      const bool none = reason == ESRCH || (reason == ENOENT && ::access("/proc/self/stat", F_OK) == 0);
+      if (none) return std::optional<ProcessFacts>();
+      return cannot("read " + path, reason);
+    }
     std::array<char, 4096> buffer{};  // one line, which comes in one read
     const ssize_t got = ::read(descriptor.value(), buffer.data(), buffer.size());
-    if (got <= 0) return std::nullopt;
-    return parse_facts({buffer.data(), static_cast<std::size_t>(got)});
+    if (got < 0 && errno == ESRCH) return std::optional<ProcessFacts>();
+    if (got < 0) return cannot("read " + path, errno);
+    std::optional<ProcessFacts> facts = parse_facts({buffer.data(), static_cast<std::size_t>(got)});
+    if (!facts.has_value()) return fail(ExitCode::communication, "{} is no line of facts", path);
+    return facts;
+  }
+
+  std::string own_namespace() override {
+    std::array<char, 64> name{};
+    const ssize_t length = ::readlink("/proc/self/ns/pid", name.data(), name.size());
+    return {name.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
   }
 
   std::vector<std::int64_t> list() override {
@@ -280,13 +316,23 @@ class PosixProcesses final : public Processes {
 
   bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) override {
     std::vector<pollfd> descriptors;
+    std::vector<const PosixProcess*> others;
     for (Process* process : processes) {
-      // All handles are made by this class.
-      const pollfd entry = static_cast<PosixProcess*>(process)->poll_entry();
-      if (entry.fd < 0) return true;
-      descriptors.push_back(entry);
+      const auto* const each = static_cast<PosixProcess*>(process);  // all handles are made by this class
+      if (each->has_pidfd()) {
+        descriptors.push_back(each->poll_entry());
+      } else {
+        others.push_back(each);
+      }
     }
-    return wait_readable(descriptors, timeout_ms);
+    if (others.empty()) return wait_readable(descriptors, timeout_ms);
+    constexpr std::int64_t look_ms = 5;
+    const auto gone = [](const PosixProcess* process) { return process->is_gone(); };
+    for (std::int64_t left_ms = timeout_ms;; left_ms -= look_ms) {
+      if (std::ranges::any_of(others, gone)) return true;
+      if (wait_readable(descriptors, std::min(left_ms, look_ms))) return true;
+      if (left_ms <= 0) return false;
+    }
   }
 
  private:

@@ -70,20 +70,36 @@ class Processes {
  public:
   virtual ~Processes() = default;
   virtual Result<std::unique_ptr<Process>> start(const ProcessStart& start) = 0;
-  // Null when there is none.
+  // Null when there is none. Where the kernel gives no pidfd (old container engines refuse it) the handle
+  // goes by the number and the start of the process, which it compares before every signal.
   virtual Result<std::unique_ptr<Process>> find(std::int64_t id) = 0;
-  virtual std::optional<ProcessFacts> facts(std::int64_t id) = 0;  // none when there is no such process
-  virtual std::vector<std::int64_t> list() = 0;                    // ids that this process may see
+  // None when there is no such process. The error proves nothing: this process has no descriptor left, say.
+  virtual Result<std::optional<ProcessFacts>> look(std::int64_t id) = 0;
+  // The same, and none also where the system does not tell.
+  std::optional<ProcessFacts> facts(std::int64_t id) {
+    const Result<std::optional<ProcessFacts>> found = look(id);
+    return found.ok() ? *found : std::nullopt;
+  }
+  virtual std::vector<std::int64_t> list() = 0;  // ids that this process may see
+  // Names the PID namespace in which this process and the ids of this class are; empty: not known.
+  virtual std::string own_namespace() = 0;
   // At most so long, until one of them has ended; whether one has.
   virtual bool wait_any_ended(std::span<Process* const> processes, std::int64_t timeout_ms) = 0;
 };
 
-// Returns whether the process of this id that started then is over; it may still wait to be reaped.
-inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t started_ticks) {
+// Returns whether what was found is not, or no longer, the process that started then; one that waits to be
+// reaped has ended.
+inline bool is_over(const std::optional<ProcessFacts>& found, std::int64_t started_ticks) {
   constexpr char ended = 'Z', ending = 'X';
-  const std::optional<ProcessFacts> facts = processes.facts(id);
-  return !facts.has_value() || facts->started_ticks != started_ticks || facts->state == ended ||
-         facts->state == ending;
+  return !found.has_value() || found->started_ticks != started_ticks || found->state == ended ||
+         found->state == ending;
+}
+
+// Returns whether the process of this id that started then is over; false also where the system does not
+// tell.
+inline bool has_ended(Processes& processes, std::int64_t id, std::int64_t started_ticks) {
+  const Result<std::optional<ProcessFacts>> found = processes.look(id);
+  return found.ok() && is_over(*found, started_ticks);
 }
 
 // Turns this process into the program: same id, streams, signals and environment. It gets `words` behind its

@@ -108,9 +108,10 @@ void Job::look_at_ranks() {
     if (rank.host != host || processes_.contains(rank.rank)) continue;
     // The handle first: if the facts are still those that the rank told, the handle is the rank's.
     Result<std::unique_ptr<Process>> process = env_->processes().find(rank.process);
-    const std::optional<ProcessFacts> facts = env_->processes().facts(rank.process);
-    const bool same = facts.has_value() && facts->started_ticks == rank.started_ticks;
-    processes_[rank.rank] = process.ok() && same ? std::move(process).value() : nullptr;
+    const Result<std::optional<ProcessFacts>> facts = env_->processes().look(rank.process);
+    if (!process.ok() || !facts.ok()) continue;  // it may live
+    const bool same = facts->has_value() && (*facts)->started_ticks == rank.started_ticks;
+    processes_[rank.rank] = same ? std::move(process).value() : nullptr;
   }
 }
 

@@ -1,11 +1,13 @@
 #include "runtime/train/host_watch.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <sstream>
 
 #include "runtime/core/network.h"
+#include "runtime/core/processes.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/watch.h"
 #include "watchdog/host_table.h"
@@ -14,34 +16,34 @@ namespace holdfast {
 namespace {
 
 // A guard begins with its rank, which has then waited for MPI; so it is rarely waited for.
-std::uint32_t port_of_guard(Env& env, RankWatch* watch) {
+std::uint16_t port_of_guard(Env& env, RankWatch* watch) {
   constexpr std::int64_t patience_ns = 1'000'000'000, look_us = 2'000;
   if (watch == nullptr) return 0;
   const std::int64_t begin_ns = env.monotonic_ns();
   while (watch->board().header().guard_port == 0 && env.monotonic_ns() - begin_ns < patience_ns)
     env.sleep_us(look_us);
-  return watch->board().header().guard_port;
+  return static_cast<std::uint16_t>(watch->board().header().guard_port);
 }
 
-// "host port address address ...", behind a number of which rank 0's names the start.
-std::string own_facts(Env& env, RankWatch* watch) {
-  std::string text = fmt::format("{} {} {}", env.random_u64(), env.host_name(), port_of_guard(env, watch));
+ToldHost own_facts(Env& env, RankWatch* watch) {
+  const std::string name_space = env.processes().own_namespace();
   const Result<std::vector<std::string>> addresses =
       env.network().own_addresses(env.variable(network_variable));
-  for (const std::string& address : addresses.ok() ? *addresses : std::vector<std::string>())
-    text += " " + address;
-  return text;
+  return {.number = env.random_u64(),
+          .host = env.host_name(),
+          .guard_port = port_of_guard(env, watch),
+          .name_space = name_space.empty() ? "-" : name_space,
+          .addresses = addresses.ok() ? *addresses : std::vector<std::string>()};
 }
 
-HostTableSetup setup_of(const std::vector<std::string>& texts, const std::string& own_host) {
+HostTableSetup setup_of(const std::vector<ToldHost>& told, const std::string& own_host) {
   HostTableSetup setup;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    std::istringstream stream(texts[rank]);
-    std::uint64_t number = 0;
+  setup.start = told.front().number;
+  for (const ToldHost& each : told) {
     HostFacts facts;
-    stream >> number >> facts.name >> facts.port;
-    if (rank == 0) setup.start = number;
-    for (std::string address; stream >> address;) facts.addresses.push_back(address);
+    facts.name = each.host;
+    facts.port = each.guard_port;
+    facts.addresses = each.addresses;
     const auto known = std::ranges::find(setup.hosts, facts.name, &HostFacts::name);
     if (known == setup.hosts.end()) {
       setup.hosts.push_back(std::move(facts));
@@ -56,13 +58,48 @@ HostTableSetup setup_of(const std::vector<std::string>& texts, const std::string
 
 }  // namespace
 
+std::string to_text(const ToldHost& told) {
+  return fmt::format("{} {} {} {} {}", told.number, told.host, told.guard_port, told.name_space,
+                     fmt::join(told.addresses, " "));
+}
+
+ToldHost told_host(const std::string& text) {
+  std::istringstream stream(text);
+  ToldHost told;
+  stream >> told.number >> told.host >> told.guard_port >> told.name_space;
+  for (std::string address; stream >> address;) told.addresses.push_back(address);
+  return told;
+}
+
+std::string host_with_several_guards(const std::vector<ToldHost>& told) {
+  for (const ToldHost& each : told) {
+    const auto another = [&](const ToldHost& other) {
+      return other.host == each.host && other.name_space != each.name_space;
+    };
+    if (std::ranges::any_of(told, another)) return each.host;
+  }
+  return {};
+}
+
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config) {
   Env& env = inputs.env;
   if (inputs.membership == nullptr) return {};
   HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(inputs.communicator, waiter, own_facts(env, inputs.watch)));
-  HostTableSetup setup = setup_of(texts, env.host_name());
-  if (setup.hosts.size() < 2 || inputs.watch == nullptr) return {};
+         all_gather_text(inputs.communicator, waiter, to_text(own_facts(env, inputs.watch))));
+  std::vector<ToldHost> told;
+  for (const std::string& text : texts) told.push_back(told_host(text));
+  HostTableSetup setup = setup_of(told, env.host_name());
+  if (setup.hosts.size() < 2) return {};
+  if (const std::string host = host_with_several_guards(told); !host.empty()) {
+    if (inputs.communicator.rank() == 0)
+      tell(
+          "host {} has ranks in several PID namespaces, which have a guard each, so nobody notices when "
+          "hosts "
+          "are out of reach: give each of its containers a host name of its own",
+          host);
+    return {};
+  }
+  if (inputs.watch == nullptr) return {};
   constexpr std::int64_t least_ms = 1'000;
   setup.silence_ms = std::max(least_ms, config.floor_ms);
   Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);

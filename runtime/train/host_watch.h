@@ -2,13 +2,31 @@
 // membership learns from them (watchdog/host_table.h).
 #pragma once
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "runtime/train/train_run.h"
 
 namespace holdfast {
 
 // Once, of all launched ranks, with a config that all have agreed on. On one host, without a guard or without
 // membership it changes nothing. Errors: of the communicator; where a table cannot be made, that host does
-// without, and says so.
+// without, and says so; where a host has several guards, all do, and rank 0 says so.
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config);
+
+// What a rank tells the others of its host: "number host port namespace address ...".
+struct ToldHost {
+  std::uint64_t number = 0;  // random; rank 0's names the start
+  std::string host = {};
+  std::uint16_t guard_port = 0;  // 0: nowhere
+  std::string name_space = {};   // of the PIDs; "-": not known
+  std::vector<std::string> addresses = {};
+};
+std::string to_text(const ToldHost& told);
+ToldHost told_host(const std::string& text);
+// The first host with ranks in several PID namespaces, each of which has a guard; empty: there is none. Other
+// hosts could not tell such guards apart.
+std::string host_with_several_guards(const std::vector<ToldHost>& told);
 
 }  // namespace holdfast

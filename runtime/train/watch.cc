@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "parallel/launcher.h"
+#include "runtime/core/processes.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/tell.h"
 
@@ -26,7 +27,8 @@ DeadlineLimits deadline_limits(const WatchdogConfig& config) {
 }
 
 std::string watched_board(Env& env) {
-  return board_name(fmt::format("{} {}", launched_job(env), env.host_name()));
+  return board_name(
+      fmt::format("{} {} {}", launched_job(env), env.host_name(), env.processes().own_namespace()));
 }
 
 std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,

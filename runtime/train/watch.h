@@ -16,7 +16,8 @@ namespace holdfast {
 
 DeadlineLimits deadline_limits(const WatchdogConfig& config);
 
-// The name of the board that the ranks of this host have.
+// The name of the board that the ranks of this host have. Those of another PID namespace have another one,
+// and a guard of their own: this one would take what it cannot see for dead.
 std::string watched_board(Env& env);
 
 // Before MPI starts, which may hang; of a rank that came later, whose number MPI knows first, behind that.

@@ -6,13 +6,17 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "runtime/core/env.h"
+#include "tests/support/leave.h"
+#include "tests/support/refused_pidfd.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -203,6 +207,51 @@ TEST(Processes, ThereIsNoSuchProcess) {
     EXPECT_EQ(*found, nullptr);
     EXPECT_FALSE(posix_env().processes().facts(id).has_value());
   }
+}
+
+// In a process of its own, which ends with 0 if `holds` does.
+bool holds_in_another_process(const std::function<bool()>& holds) {
+  const pid_t child = fork();
+  if (child == 0) test::leave(holds() ? 0 : 1);
+  int status = 0;
+  return waitpid(child, &status, 0) == child && status == 0;
+}
+
+TEST(Processes, WithoutDescriptorsNobodyIsSaidToHaveEnded) {
+  Processes& processes = posix_env().processes();
+  const std::int64_t started_ticks = processes.facts(getpid())->started_ticks;
+  EXPECT_TRUE(holds_in_another_process([&] {
+    const rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+    return !has_ended(processes, getppid(), started_ticks) && !processes.look(getppid()).ok() &&
+           !processes.find(getppid()).ok();
+  }));
+}
+
+TEST(Processes, WithoutPidfdAHandleGoesByNumberAndStart) {
+  EXPECT_TRUE(holds_in_another_process([] {
+    test::refuse_pidfd();
+    Processes& processes = posix_env().processes();
+    Result<std::unique_ptr<Process>> child = processes.start({.arguments = {"sleep", "60"}});
+    if (!child.ok()) return false;
+    Result<std::unique_ptr<Process>> found = processes.find((*child)->id());
+    if (!found.ok() || *found == nullptr) return false;
+    Process* const process = found->get();
+    bool holds = !process->wait_ended(0) && !processes.wait_any_ended({&process, 1}, 20);
+    holds = holds && process->signal(SIGKILL).ok() && process->wait_ended(soon_ms);
+    holds = holds && processes.wait_any_ended({&process, 1}, soon_ms);
+    const std::optional<ProcessEnd> end = (*child)->end();
+    holds = holds && end.has_value() && end->killed && end->code == SIGKILL;
+    Result<std::unique_ptr<Process>> again = processes.find(process->id());
+    return holds && process->signal(SIGKILL).ok() && again.ok() && *again == nullptr;
+  }));
+}
+
+TEST(Processes, TheNamespaceIsThatOfThisProcess) {
+  Processes& processes = posix_env().processes();
+  EXPECT_EQ(processes.own_namespace().rfind("pid:[", 0), 0u) << processes.own_namespace();
+  EXPECT_TRUE(holds_in_another_process(
+      [name = processes.own_namespace()] { return posix_env().processes().own_namespace() == name; }));
 }
 
 TEST(Processes, FactsAreThoseOfProc) {

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "runtime/core/processes.h"
+#include "tests/support/blind_processes.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/watchdog/watch_env.h"
 
 namespace holdfast {
@@ -100,6 +102,31 @@ TEST_F(BoardTest, ASlotIsFreeAgainWhenItsProcessHasEnded) {
   EXPECT_EQ(read_slot(board->slot(0)).step, 0u);
   EXPECT_EQ(read_slot(board->slot(0)).launched_rank, 8);
   EXPECT_TRUE(sleeper->end().has_value());
+}
+
+TEST_F(BoardTest, ASlotIsKeptWhileNobodyKnowsWhetherItsProcessLives) {
+  const TemporaryDirectory directory;
+  const std::string hidden = directory / "hidden";
+  BlindEnv blind(env, hidden);
+  const std::unique_ptr<Board> board = made(2);
+  hide(hidden, 1);
+  board->slot(0).process = 1;
+  board->slot(0).started_ticks = 123'456'789'000;  // another process than the one that lives
+  EXPECT_EQ(board->take_slot(blind, 0).value(), 1u);
+  EXPECT_FALSE(board->close(blind, env.board));
+  EXPECT_FALSE(lives(blind, read_slot(board->slot(0)))) << "nor does it count as alive";
+  hide(hidden, 0);
+  EXPECT_TRUE(board->close(blind, env.board));
+}
+
+TEST_F(BoardTest, WhoDoesNotKnowItsOwnStartTakesNoSlot) {
+  const TemporaryDirectory directory;
+  const std::string hidden = directory / "hidden";
+  BlindEnv blind(env, hidden);
+  const std::unique_ptr<Board> board = made(1);
+  hide(hidden, getpid());
+  EXPECT_THAT(board->take_slot(blind, 0).error().message, HasSubstr("Too many open files"));
+  EXPECT_EQ(board->slot(0).process, 0);
 }
 
 TEST_F(BoardTest, ANumberThatIsAnotherProcessNowIsNoOwner) {

@@ -82,6 +82,7 @@ class GuardTest : public testing::Test {
     if (guard == 0) {
       if (std::freopen((directory.path() + "/stderr").c_str(), "a", stderr) == nullptr) test::leave(2);
       setvbuf(stderr, nullptr, _IONBF, 0);
+      if (in_guard) in_guard();
       test::leave(run_guard(own, settings).ok() ? 0 : 1);
     }
     guards.push_back(guard);
@@ -134,6 +135,7 @@ class GuardTest : public testing::Test {
   std::unique_ptr<Board> board;
   std::vector<std::unique_ptr<Process>> ranks;
   std::vector<pid_t> guards;
+  std::function<void()> in_guard;  // what the process of a guard does first
   GuardSettings settings;
 };
 

@@ -8,6 +8,8 @@
 
 #include <csignal>
 
+#include "tests/support/blind_processes.h"
+#include "tests/support/refused_pidfd.h"
 #include "tests/watchdog/guard_fixture.h"
 #include "tests/watchdog/watch_env.h"
 #include "watchdog/board.h"
@@ -90,6 +92,50 @@ TEST_F(GuardTest, WatchesARankThatComesLater) {
   computes(1, 50);
   EXPECT_TRUE(rank(1).wait_ended(soon_ms));
   EXPECT_TRUE(alive(0));
+}
+
+TEST_F(GuardTest, WithoutPidfdItWatchesAllTheSame) {
+  in_guard = test::refuse_pidfd;
+  add_ranks(3);
+  const pid_t guard = start_guard();
+  computes(1, 50);
+  EXPECT_TRUE(rank(1).wait_ended(soon_ms));
+  ASSERT_TRUE(soon([&] { return flights().size() == 3; }));
+  EXPECT_EQ(flights()[2].state, 'S');
+  EXPECT_TRUE(alive(0) && alive(2));
+  slot(0).left = slot(2).left = 1;
+  for (const int each : {0, 2}) {
+    EXPECT_EQ(end_of(guard, 100), -1);
+    ASSERT_TRUE(rank(each).signal(SIGKILL).ok());
+  }
+  EXPECT_EQ(end_of(guard), 0);
+}
+
+TEST_F(GuardTest, OneThatCannotBeWatchedIsSaidToBeNeitherAliveNorDead) {
+  const std::string hidden = directory / "hidden";
+  BlindEnv blind(env, hidden);
+  add_ranks(2);
+  hide(hidden, rank(1).id());
+  const pid_t guard = start_guard(blind);
+  ASSERT_TRUE(soon([&] { return board->header().guard_process == guard && ticks(3); }));
+  const std::string sentence = fmt::format(
+      "holdfast guard: rank 1 (host {}) is not watched: process {}: Too many open files; if it hangs or "
+      "dies, "
+      "this guard does not notice\n",
+      env.host_name(), rank(1).id());
+  EXPECT_EQ(said(), sentence) << "once";
+  EXPECT_THAT(flights(), SizeIs(0)) << "nobody died";
+  computes(1, 50);
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  ASSERT_TRUE(soon([&] { return flights().size() == 2; }));
+  EXPECT_EQ(flights()[0].reason, "rank 0 (host " + env.host_name() + ") died");
+  EXPECT_EQ(flights()[1].state, '?');
+  EXPECT_EQ(end_of(guard, 200), -1) << "it may live";
+  EXPECT_FALSE(board->closed());
+  EXPECT_TRUE(alive(1));
+  hide(hidden, 0);
+  EXPECT_TRUE(rank(1).wait_ended(soon_ms)) << "now it is watched, and hangs";
+  EXPECT_EQ(end_of(guard), 0);
 }
 
 TEST_F(GuardTest, TellsOfASpareThatDied) {

@@ -5,6 +5,8 @@
 #include <csignal>
 
 #include "runtime/core/processes.h"
+#include "tests/support/blind_processes.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/watchdog/milliseconds.h"
 #include "tests/watchdog/watch_env.h"
 
@@ -16,8 +18,9 @@ constexpr std::int64_t soon_ms = 10'000;
 class RankWatchTest : public testing::Test {
  protected:
   ~RankWatchTest() override { end_guard(); }
-  std::unique_ptr<RankWatch> begin(int rank = 0) {
-    return RankWatch::begin(env, {.board = env.board,
+  std::unique_ptr<RankWatch> begin(int rank = 0) { return begin(rank, env); }
+  std::unique_ptr<RankWatch> begin(int rank, Env& own) {
+    return RankWatch::begin(own, {.board = env.board,
                                   .slots = 4,
                                   .launched_rank = rank,
                                   .guard = guard,
@@ -332,6 +335,21 @@ TEST_F(RankWatchTest, StartsAnotherWhenItIsGone) {
   }
   EXPECT_EQ(header().guard_generation, 3u) << "also while it waits";
   ASSERT_NE(guard_process(), nullptr);
+}
+
+TEST_F(RankWatchTest, StartsNoOtherWhileNobodyKnowsWhetherItLives) {
+  const TemporaryDirectory directory;
+  const std::string hidden = directory / "hidden";
+  BlindEnv blind(env, hidden);
+  guard = {"sleep", "1000"};
+  const auto watch = begin(0, blind);
+  hide(hidden, header().guard_process);
+  train(*watch, 1'000);
+  EXPECT_EQ(header().guard_generation, 1u);
+  hide(hidden, 0);
+  end_guard();
+  train(*watch, 1'000);
+  EXPECT_EQ(header().guard_generation, 2u);
 }
 
 TEST_F(RankWatchTest, WakesAGuardThatIsStopped) {

@@ -1,0 +1,48 @@
+// Which ranks of a host share a board and a guard, and what the ranks of several hosts tell each other.
+#include "runtime/train/host_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/train/watch.h"
+#include "tests/support/blind_processes.h"
+
+namespace holdfast {
+namespace {
+
+TEST(HostWatch, ANamespaceOfPidsHasABoardOfItsOwn) {
+  BlindEnv one(posix_env(), "/no/file", "pid:[1]"), same(posix_env(), "/no/file", "pid:[1]");
+  BlindEnv other(posix_env(), "/no/file", "pid:[2]");
+  EXPECT_EQ(watched_board(one), watched_board(same));
+  EXPECT_NE(watched_board(one), watched_board(other));
+}
+
+TEST(HostWatch, WhatARankTellsArrives) {
+  for (const ToldHost& told :
+       {ToldHost{.number = 7, .host = "a", .guard_port = 4'000, .name_space = "pid:[1]", .addresses = {}},
+        ToldHost{.number = 8,
+        .host = "b",
+        .guard_port = 0,
+        .name_space = "-",
+        .addresses = {"10.0.0.7", "::1"}}}) {
+    const ToldHost heard = told_host(to_text(told));
+    EXPECT_EQ(to_text(heard), to_text(told));
+    EXPECT_EQ(heard.number, told.number);
+    EXPECT_EQ(heard.host, told.host);
+    EXPECT_EQ(heard.guard_port, told.guard_port);
+    EXPECT_EQ(heard.name_space, told.name_space);
+    EXPECT_EQ(heard.addresses, told.addresses);
+  }
+}
+
+TEST(HostWatch, AHostWithSeveralGuardsIsNamed) {
+  const ToldHost a1{.host = "a", .name_space = "pid:[1]"}, a2{.host = "a", .name_space = "pid:[2]"};
+  const ToldHost b1{.host = "b", .name_space = "pid:[1]"}, b2{.host = "b", .name_space = "pid:[2]"};
+  EXPECT_EQ(host_with_several_guards({a1, a1, b1}), "");
+  EXPECT_EQ(host_with_several_guards({a1, b2, a1, b2}), "") << "numbers of two kernels";
+  EXPECT_EQ(host_with_several_guards({a1, b1, b2}), "b");
+  EXPECT_EQ(host_with_several_guards({a2, b1, a1}), "a");
+}
+
+}  // namespace
+}  // namespace holdfast
