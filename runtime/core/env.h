@@ -123,8 +123,8 @@ class Env {
   virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
   // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix.
   virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
-  // Exclusive advisory lock (flock) on `path`, created when missing, tried for `timeout_ms`. The holder's
-  // `content` is written into the file, and is what the error of the others quotes.
+  // Exclusive advisory lock (flock) on `path`, made when missing, with the holder's `content` in it. Errors:
+  // communication after `timeout_ms`, quoting the holder's; config where this user may not write `path`.
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;

@@ -185,11 +185,11 @@ class PosixEnv final : public Env {
   Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                          std::int64_t timeout_ms) override {
     Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT);
-    if (descriptor.value() < 0) return write_error("open the lock file", path, errno);
+    if (descriptor.value() < 0) return lock_error("open the lock file", path, errno);
     const std::int64_t deadline_ns = monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
     while (flock(descriptor.value(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return write_error("lock", path, errno);
+      if (errno != EWOULDBLOCK) return lock_error("lock", path, errno);
       const std::int64_t left_us = (deadline_ns - monotonic_ns()) / 1000;
       if (left_us <= 0) {
         HF_TRY(const std::string holder, read_all(descriptor.value(), path));

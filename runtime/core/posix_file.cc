@@ -189,6 +189,12 @@ Error write_error(std::string_view action, const std::string& path, int reason) 
   return os_error(ExitCode::checkpoint, action, path, reason);
 }
 
+Error lock_error(std::string_view action, const std::string& path, int reason) {
+  constexpr std::array lasting = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG};
+  const bool lasts = std::ranges::find(lasting, reason) != lasting.end();
+  return os_error(lasts ? ExitCode::config : ExitCode::checkpoint, action, path, reason);
+}
+
 Descriptor::~Descriptor() {
   close();
 }

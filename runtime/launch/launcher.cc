@@ -140,6 +140,8 @@ Result<std::unique_ptr<FileLock>> Launcher::claim_launch() {
   const std::string path = paths_.launch() + "/lock";
   const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
   Result<std::unique_ptr<FileLock>> lock = env_->lock(path, holder, lock_timeout_ms);
+  if (!lock.ok() && lock.error().code == ExitCode::checkpoint)
+    return Error{ExitCode::communication, lock.error().message};  // of the file system, which may pass
   if (lock.ok() || lock.error().code != ExitCode::communication) return lock;
   const Result<std::string> named = env_->read_text(path);
   return fail(ExitCode::communication,

@@ -21,18 +21,29 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
   return {};
 }
 
+// `lasts`: another start would meet the same.
+Error cannot_be_used(const Error& reason, bool lasts) {
+  if (lasts) {
+    return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
+                reason.message);
+  }
+  return fail(ExitCode::communication,
+              "run.directory cannot be used now: {}. Start the run again when that is over", reason.message);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths) {
   constexpr std::int64_t patience_ms = 10'000;
   if (Result<void> made = make_durable_directories(env, paths.directory); !made.ok()) {
-    return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
-                made.error().message);
+    const Result<FileStatus> there = env.status(paths.directory);
+    return cannot_be_used(made.error(), there.ok() && !there->directory);
   }
   const std::string holder = fmt::format("host {} pid {}", env.host_name(), env.process_id());
   Result<std::unique_ptr<FileLock>> lock = env.lock(paths.lock(), holder, patience_ms);
   if (lock.ok()) {
-    HF_TRY_VOID(remove_temporaries(env, paths));
+    if (Result<void> removed = remove_temporaries(env, paths); !removed.ok())
+      return cannot_be_used(removed.error(), false);
     return lock;
   }
   if (lock.error().code == ExitCode::communication) {
@@ -43,8 +54,7 @@ Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& 
         "wait for that run, stop it, or give another run.directory",
         paths.directory, named.ok() ? named.value() : "its host and pid cannot be read", patience_ms / 1000);
   }
-  return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
-              lock.error().message);
+  return cannot_be_used(lock.error(), lock.error().code == ExitCode::config);
 }
 
 RunStatus read_status(Env& env, const RunPaths& paths) {

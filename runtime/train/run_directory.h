@@ -54,7 +54,8 @@ struct RunStatus {
 
 // Makes the directory and its name durable, proves that it can be written, becomes its one writer, and
 // removes what a killed one left half written: waits 10 s for a writer that is there, then fails with
-// ExitCode::communication, naming its host and pid.
+// ExitCode::communication, naming its host and pid. The same code where the file system fails, which may be
+// over at the next start; ExitCode::config where the path cannot be written.
 Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
 // "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);

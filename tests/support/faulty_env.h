@@ -163,7 +163,7 @@ class FaultyEnv final : public ForwardingEnv {
   }
   Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                          std::int64_t timeout_ms) override {
-    if (const auto fault = next(Operation::lock, path)) return write_error("lock", path, fault->reason);
+    if (const auto fault = next(Operation::lock, path)) return lock_error("lock", path, fault->reason);
     return inner().lock(path, content, timeout_ms);
   }
   Result<std::uint64_t> free_bytes(const std::string& path) override {

@@ -780,6 +780,11 @@ class Errors(unittest.TestCase):
         (self.folder / "disk").mkdir()
         return self.in_namespace("mount -t tmpfs -o size=1m tmpfs disk", script)
 
+    def test_run_directory_trouble(self):
+        self.expect(self.on_small_disk(f"""
+            cat /dev/zero > disk/fill 2>/dev/null
+            '{PROGRAM}' train run.toml --run.directory=disk/run"""))
+
     def test_save_failed(self):
         # The disk is full at the first save and has room again, while the run sleeps, for those behind step 20.
         outcome = self.on_small_disk(f"""
