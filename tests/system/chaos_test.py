@@ -291,17 +291,17 @@ class ChaosHostsTest(unittest.TestCase):
             harness.skip(reason)
 
     def test_a_lost_host_and_a_cut_link(self):
-        scene = harness.Scene(steps=60, lanes=6)
+        scene = harness.Scene(steps=240, lanes=6)  # a command that takes a host away may last a second, in which steps go on
         self.addCleanup(scene.close)
         del scene.environment["OMPI_MCA_btl_sm_backing_directory"]  # on each host in its own shared memory
         cluster = hosts.Cluster(3)
         self.addCleanup(cluster.close)
         campaign = scene.run("campaign")
         words = [str(harness.PROGRAM), "chaos", str(scene.config), f"--directory={campaign.directory}", "--host",
-                 cluster.host_list(2), "--layouts=6x1x1", "--faults=lost_host,cut_link", "--faults-max=1", "--seeds=9..10",
+                 cluster.host_list(2), "--layouts=6x1x1", "--faults=lost_host,cut_link", "--faults-max=1", "--seeds=21..22",
                  "--lose-host", cluster.command("lose"), "--return-host", cluster.command("power_on"),
                  "--cut-link", cluster.command("cut"), "--mend-link", cluster.command("mend") + " {host}",
-                 "--checkpoint.every_steps=20", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on",
+                 "--checkpoint.every_steps=80", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on",
                  "--watchdog.floor=4s"]
         output = cluster.start(campaign, words).expect_exit(0, 300)
         self.assertIn("2 of 2 runs ended with the right bits", output)
