@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -12,6 +13,7 @@ struct Command {
   std::string line;                                   // for /bin/sh -c
   std::map<std::string, std::string> variables = {};  // added to the environment of this process
   std::int64_t timeout_ms = 0;                        // then it is killed, with all that it has started
+  std::size_t output_bytes = 2000;                    // how much is kept of the end of what it prints
   // When it becomes true, the command is killed; may be nullptr.
   const std::atomic<bool>* cancelled = nullptr;
 };

@@ -19,7 +19,6 @@ extern char** environ;
 namespace holdfast {
 namespace {
 
-constexpr std::size_t output_bytes_kept = 2000;
 constexpr int poll_ms = 50;
 
 Error could_not(const char* what, int error) {
@@ -101,7 +100,7 @@ Result<pid_t> spawn_shell(const Command& command, int output) {
 }
 
 // What is there to read now, or within `timeout_ms`.
-void read_output(int descriptor, int timeout_ms, std::string& output) {
+void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::string& output) {
   pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
   std::array<char, 4096> buffer{};
   while (::poll(&ready, 1, timeout_ms) > 0) {
@@ -109,7 +108,7 @@ void read_output(int descriptor, int timeout_ms, std::string& output) {
     if (count == 0) ::poll(nullptr, 0, timeout_ms);  // closed by the command, which goes on
     if (count <= 0) return;
     output.append(buffer.data(), static_cast<std::size_t>(count));
-    if (output.size() > output_bytes_kept) output.erase(0, output.size() - output_bytes_kept);
+    if (output.size() > most_bytes) output.erase(0, output.size() - most_bytes);
     timeout_ms = 0;
   }
 }
@@ -133,7 +132,7 @@ Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
   std::optional<CommandEnd::How> why_killed;
   int status = 0;
   while (true) {
-    read_output(from.number(), poll_ms, output);
+    read_output(from.number(), poll_ms, command.output_bytes, output);
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child) break;
     if (ended < 0 && errno != EINTR) return could_not("wait", errno);
@@ -142,7 +141,7 @@ Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
     if (command.cancelled != nullptr && command.cancelled->load()) why_killed = CommandEnd::How::cancelled;
     if (why_killed.has_value()) ::kill(-child, SIGKILL);
   }
-  read_output(from.number(), 0, output);
+  read_output(from.number(), 0, command.output_bytes, output);
   CommandEnd end = end_of(status);
   if (why_killed.has_value()) end.how = *why_killed;
   end.output = std::move(output);
