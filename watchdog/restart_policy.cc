@@ -95,21 +95,21 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
           .sentence = last.fault};
 }
 
-std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, int wanted, int ranks_per_copy,
-                                       int least_copies) {
-  if (std::ranges::all_of(hosts, &LaunchHost::answers)) return wanted;
+std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
+  const bool all_answer = std::ranges::all_of(hosts, &LaunchHost::answers);
   const bool slots_known = std::ranges::all_of(hosts, [](const LaunchHost& host) { return host.slots > 0; });
+  if (all_answer && (!wanted.at_most || !slots_known || hosts.empty())) return wanted.ranks;
   std::int64_t all = 0, left = 0;
   for (const LaunchHost& host : hosts) {
     const int room = slots_known ? host.slots : 1;
     all += room;
     if (host.answers) left += room;
   }
-  const std::int64_t room =
-      slots_known && all >= wanted ? std::min<std::int64_t>(left, wanted) : wanted * left / all;
-  const auto copies = static_cast<int>(room / ranks_per_copy);
-  if (copies < std::max(least_copies, 1)) return std::nullopt;
-  return copies * ranks_per_copy;
+  const bool by_slots = slots_known && (wanted.at_most || all >= wanted.ranks);
+  const std::int64_t room = by_slots ? std::min<std::int64_t>(left, wanted.ranks) : wanted.ranks * left / all;
+  const auto copies = static_cast<int>(room / wanted.per_copy);
+  if (copies < std::max(wanted.least_copies, 1)) return std::nullopt;
+  return copies * wanted.per_copy;
 }
 
 }  // namespace holdfast

@@ -59,11 +59,18 @@ struct LaunchHost {
   bool answers = true;
 };
 
-// How many ranks the next start has on the hosts that answer: as many as wanted while all do, else what the
-// hosts left have room for (their slots; without slots, or with more ranks than slots, their share of the
-// ranks wanted), in whole copies of the model of `ranks_per_copy` each. None: fewer than `least_copies` would
-// be left, so wait for hosts.
-std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, int wanted, int ranks_per_copy,
-                                       int least_copies);
+// What a run wants of its hosts.
+struct RanksWanted {
+  int ranks = 1;
+  int per_copy = 1;      // ranks of a copy of the model
+  int least_copies = 1;  // a start with fewer is none
+  bool at_most = false;  // as many as the hosts have slots for: fewer are no loss that is made up for
+};
+
+// Returns how many ranks the next start has on the hosts that answer: as many as wanted while all do, else
+// what the hosts left have room for (their slots; without slots, or with more ranks than slots, their share
+// of the ranks wanted), in whole copies of the model. With `at_most` never more than there are slots. None:
+// fewer than the least copies would be left, so wait for hosts.
+std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
 }  // namespace holdfast

@@ -13,8 +13,9 @@ namespace holdfast {
 namespace {
 
 constexpr const char* launch_usage =
-    "usage: holdfast launch -np N [--hostfile F | --host LIST] [--tune F] [--notice SECONDS]\n"
-    "                       [--wait-for-hosts SECONDS] [--dry-run] RUN.toml [--section.key=value ...]\n"
+    "usage: holdfast launch -np N|MIN:MAX [--hostfile F | --host-command CMD | --host LIST] [--tune F]\n"
+    "                       [--notice SECONDS] [--wait-for-hosts SECONDS] [--dry-run] RUN.toml\n"
+    "                       [--section.key=value ...]\n"
     "\n"
     "Trains the model that RUN.toml describes on N ranks under mpirun, and stays with it until it is done: "
     "starts\n"
@@ -28,8 +29,15 @@ constexpr const char* launch_usage =
     "SIGUSR1, like holdfast save, lets it save and go on.\n"
     "\n"
     "  -np N             how many ranks, on all hosts together\n"
+    "  -np MIN:MAX       as many as the hosts have slots for, up to MAX; a start waits while there are "
+    "fewer\n"
+    "                    than MIN, and hosts that come later make the run larger\n"
     "  --hostfile F      hosts, one a line: name slots=4\n"
-    "  --host LIST       hosts, as in a:4,b:4; without either: this host, or what Slurm allocated\n"
+    "  --host-command CMD\n"
+    "                    a shell command that prints such lines; the file is read, and the command run, "
+    "again\n"
+    "                    before every other start, and when a run that has too few ranks looks for more\n"
+    "  --host LIST       hosts, as in a:4,b:4; without any: this host, or what Slurm allocated\n"
     "  --tune F          settings for mpirun instead of configs/mpi/one_host.conf or several_hosts.conf\n"
     "  --notice SECONDS  from the first signal to the end of every process, 30 when left out\n"
     "  --wait-for-hosts SECONDS\n"

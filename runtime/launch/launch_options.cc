@@ -7,13 +7,14 @@
 #include <charconv>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::array<std::string_view, 6> names_with_value = {"np",   "hostfile", "host",
+constexpr std::array<std::string_view, 7> names_with_value = {"np",   "hostfile", "host-command",  "host",
                                                               "tune", "notice",   "wait-for-hosts"};
 constexpr std::int64_t longest_notice_s = 86'400, longest_wait_s = 2'592'000;
 
@@ -27,11 +28,27 @@ Result<std::int64_t> whole_number(std::string_view name, const std::string& text
   return value;
 }
 
-Result<void> set_option(LaunchOptions& options, std::string_view name, const std::string& value) {
-  if (name == "np") {
-    HF_TRY(const std::int64_t ranks, whole_number("-np", value, 1'000'000));
-    options.ranks = static_cast<int>(ranks);
+// N, or MIN:MAX.
+Result<void> set_ranks(LaunchOptions& options, const std::string& value) {
+  constexpr std::int64_t most_ranks = 1'000'000;
+  const std::size_t colon = value.find(':');
+  if (colon != std::string::npos) {
+    HF_TRY(const std::int64_t least, whole_number("MIN of -np MIN:MAX", value.substr(0, colon), most_ranks));
+    options.least_ranks = static_cast<int>(least);
   }
+  const std::string most = colon == std::string::npos ? value : value.substr(colon + 1);
+  HF_TRY(const std::int64_t ranks,
+         whole_number(colon == std::string::npos ? "-np" : "MAX of -np MIN:MAX", most, most_ranks));
+  options.ranks = static_cast<int>(ranks);
+  if (options.least_ranks > options.ranks) {
+    return fail(ExitCode::config, "launch: -np {} asks for more ranks at least than at most; give MIN:MAX",
+                value);
+  }
+  return {};
+}
+
+Result<void> set_option(LaunchOptions& options, std::string_view name, const std::string& value) {
+  if (name == "np") HF_TRY_VOID(set_ranks(options, value));
   if (name == "notice") {
     HF_TRY(const std::int64_t seconds, whole_number("--notice (seconds)", value, longest_notice_s));
     options.notice_ms = seconds * 1000;
@@ -41,6 +58,7 @@ Result<void> set_option(LaunchOptions& options, std::string_view name, const std
     options.wait_for_hosts_ms = seconds * 1000;
   }
   if (name == "hostfile") options.hostfile = value;
+  if (name == "host-command") options.host_command = value;
   if (name == "host") options.hosts = value;
   if (name == "tune") options.tune = value;
   return {};
@@ -72,9 +90,17 @@ Result<void> check(const LaunchOptions& options) {
   if (options.ranks == 0) {
     return fail(ExitCode::config, "launch needs -np N, how many ranks the run has on all hosts together");
   }
-  if (!options.hosts.empty() && !options.hostfile.empty()) {
-    return fail(ExitCode::config,
-                "launch: --host and --hostfile both say where the ranks run; give one of them");
+  const std::array<std::pair<const char*, bool>, 3> sources = {
+      {{"--host", !options.hosts.empty()},
+       {"--hostfile", !options.hostfile.empty()},
+       {"--host-command", !options.host_command.empty()}}};
+  std::vector<const char*> given;
+  for (const auto& [name, is_given] : sources) {
+    if (is_given) given.push_back(name);
+  }
+  if (given.size() > 1) {
+    return fail(ExitCode::config, "launch: {} and {} both say where the ranks run; give one of them",
+                given[0], given[1]);
   }
   return {};
 }

@@ -12,9 +12,11 @@
 namespace holdfast {
 
 struct LaunchOptions {
-  int ranks = 0;  // -np
-  // At most one of the two; neither: this host, or what the scheduler allocated.
+  int ranks = 0;        // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
+  int least_ranks = 0;  // MIN; 0: N was given
+  // At most one of the three; none: this host, or what the scheduler allocated.
   std::string hostfile = {};
+  std::string host_command = {};    // prints what a hostfile holds
   std::string hosts = {};           // LIST of --host
   std::string tune = {};            // empty: the one in configs/mpi that fits the number of hosts
   std::int64_t notice_ms = 30'000;  // from the request to stop to the end of every process

@@ -10,6 +10,7 @@
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/run_identity.h"
@@ -32,19 +33,13 @@ bool allocated_several_hosts(Env& env) {
   return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
 }
 
-}  // namespace
-
-Result<std::vector<LaunchHost>> Launcher::named_hosts(Env& env, const LaunchOptions& options) {
-  if (!options.hosts.empty()) return hosts_of_list(options.hosts);
-  if (options.hostfile.empty()) return std::vector<LaunchHost>();
-  const Result<std::string> text = env.read_text(options.hostfile);
-  if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
-  std::vector<LaunchHost> hosts = hosts_of_file(*text);
-  if (hosts.empty()) {
-    return fail(ExitCode::config, "launch: {} names no host; a line is \"name slots=4\"", options.hostfile);
-  }
-  return hosts;
+void replace_setting(std::vector<std::string>& overrides, const std::string& key, std::int64_t value) {
+  const std::string option = fmt::format("--{}=", key);
+  std::erase_if(overrides, [&](const std::string& word) { return word.starts_with(option); });
+  overrides.push_back(fmt::format("{}{}", option, value));
 }
+
+}  // namespace
 
 Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, LaunchPlaces places,
                    Config config, std::vector<LaunchHost> hosts)
@@ -63,7 +58,17 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
   HF_TRY(LoadedConfig config, load_config(env, options.config, overrides));
   HF_TRY(LaunchPlaces places, find_launch_places(env, options));
   HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
-  return Launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
+  Launcher launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
+  const RanksWanted wanted = launcher.ranks_wanted();
+  if (wanted.at_most && wanted.ranks < wanted.least_copies * wanted.per_copy) {
+    return fail(ExitCode::config,
+                "launch: -np {}:{} has no room for {} cop{} of the model of {} ranks each (parallel.tensor x "
+                "parallel.pipeline); raise MAX to {}",
+                options.least_ranks, options.ranks, wanted.least_copies,
+                wanted.least_copies == 1 ? "y" : "ies", wanted.per_copy,
+                wanted.least_copies * wanted.per_copy);
+  }
+  return launcher;
 }
 
 void Launcher::say(const std::string& sentence) {
@@ -75,14 +80,34 @@ int Launcher::ranks_per_copy() const {
                           std::max<std::int64_t>(config_.parallel.pipeline, 1));
 }
 
+RanksWanted Launcher::ranks_wanted() const {
+  const int per_copy = ranks_per_copy();
+  const auto least = static_cast<int>(config_.elastic.min_data_parallel);
+  if (options_.least_ranks == 0)
+    return {.ranks = options_.ranks, .per_copy = per_copy, .least_copies = least};
+  return {.ranks = options_.ranks / per_copy * per_copy,
+          .per_copy = per_copy,
+          .least_copies = std::max(least, (options_.least_ranks + per_copy - 1) / per_copy),
+          .at_most = true};
+}
+
+// Of what a command printed mpirun learns as a list.
 LaunchShape Launcher::whole_shape() const {
-  return {.ranks = options_.ranks,
-          .several_hosts = hosts_.size() > 1 || (hosts_.empty() && allocated_several_hosts(*env_)),
-          .overrides = options_.overrides};
+  const RanksWanted wanted = ranks_wanted();
+  LaunchShape shape{.ranks = wanted.ranks,
+                    .several_hosts = hosts_.size() > 1 || (hosts_.empty() && allocated_several_hosts(*env_)),
+                    .overrides = options_.overrides};
+  if (!options_.host_command.empty()) shape.hosts = list_of_hosts_left(hosts_, wanted.ranks);
+  // A run that loses ranks goes on with as few as a start would have.
+  if (wanted.least_copies > config_.elastic.min_data_parallel)
+    replace_setting(shape.overrides, "elastic.min_data_parallel", wanted.least_copies);
+  return shape;
 }
 
 std::string Launcher::dry_run() const {
-  return shell_line(mpirun_line(*env_, options_, places_, whole_shape()));
+  const std::optional<int> ranks = ranks_on_hosts_left(hosts_, ranks_wanted());
+  const LaunchShape shape = ranks.has_value() ? shape_on_hosts_left(*ranks) : whole_shape();
+  return shell_line(mpirun_line(*env_, options_, places_, shape));
 }
 
 // False: somebody asked for a stop.
@@ -101,7 +126,8 @@ Result<ExitCode> Launcher::run() {
   HF_TRY(const std::unique_ptr<FileLock> lock, claim_launch());
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
-  Result<LaunchShape> first = launched_before_ ? shape_of_restart() : whole_shape();
+  const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most;
+  Result<LaunchShape> first = looks_at_hosts ? shape_of_restart() : whole_shape();
   stop_->poll();
   if (stop_->requested()) {
     say("stopped on request before it began");
@@ -172,7 +198,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
     plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) { log_recovery(ranks, step); };
   }
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
-  const bool may_grow = whole_shape().several_hosts || !options_.hostfile.empty();
+  const bool may_grow = whole_shape().several_hosts || hosts_may_change(options_);
   if (may_grow && config_.elastic.grow == "auto") plan.look_for_room = [this] { look_for_room(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
   log_->retry();  // in front of what the start writes, where that can be
@@ -294,19 +320,20 @@ bool Launcher::lives_elsewhere() {
 
 // On the hosts that are left; waits while they are too few.
 Result<LaunchShape> Launcher::shape_of_restart() {
-  if (hosts_.size() < 2 && options_.hostfile.empty()) return whole_shape();
+  const RanksWanted wanted = ranks_wanted();
+  const bool always_the_same = hosts_.size() < 2 && !hosts_may_change(options_) && !wanted.at_most;
+  if (always_the_same) return whole_shape();
   const std::int64_t begin_ns = env_->monotonic_ns();
-  const auto copies = static_cast<int>(config_.elastic.min_data_parallel);
   for (bool said = false;; said = true) {
     read_hosts_again();
     ask_all_hosts(HostDuty::clean, /*last=*/false);
-    const std::optional<int> ranks = ranks_on_hosts_left(hosts_, options_.ranks, ranks_per_copy(), copies);
+    const std::optional<int> ranks = ranks_on_hosts_left(hosts_, wanted);
     if (ranks.has_value()) return shape_on_hosts_left(*ranks);
     if (!said) {
       say(fmt::format(
-          "too few hosts are left for elastic.min_data_parallel = {} copies of the model on {} ranks "
-          "each: waiting for more",
-          copies, ranks_per_copy()));
+          "too few hosts are left for {} = {} copies of the model on {} ranks each: waiting for more",
+          wanted.at_most ? "the least ranks of -np" : "elastic.min_data_parallel", wanted.least_copies,
+          wanted.per_copy));
     }
     if (env_->monotonic_ns() - begin_ns > options_.wait_for_hosts_ms * 1'000'000) {
       return fail(ExitCode::communication,
@@ -319,23 +346,20 @@ Result<LaunchShape> Launcher::shape_of_restart() {
 
 LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
   LaunchShape shape = whole_shape();
-  if (std::ranges::all_of(hosts_, &LaunchHost::answers) && hosts_trouble_.empty()) return shape;
+  const int wanted = shape.ranks;
+  if (ranks == wanted && std::ranges::all_of(hosts_, &LaunchHost::answers) && hosts_trouble_.empty())
+    return shape;
   shape.ranks = ranks;
   shape.hosts = list_of_hosts_left(hosts_, ranks);
-  if (ranks == options_.ranks) return shape;
-  const auto replace = [&](const std::string& key, std::int64_t value) {
-    const std::string option = fmt::format("--{}=", key);
-    std::erase_if(shape.overrides, [&](const std::string& word) { return word.starts_with(option); });
-    shape.overrides.push_back(fmt::format("{}{}", option, value));
-  };
+  if (ranks == wanted) return shape;
   // Where there are too few ranks none waits for a seat.
-  if (config_.elastic.spares > 0) replace("elastic.spares", 0);
+  if (config_.elastic.spares > 0) replace_setting(shape.overrides, "elastic.spares", 0);
   const std::int64_t data = ranks / ranks_per_copy();
   if (config_.parallel.data <= data) return shape;
   // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
   // one.
-  replace("parallel.data", data);
-  replace("parallel.lanes", lanes_of_run());
+  replace_setting(shape.overrides, "parallel.data", data);
+  replace_setting(shape.overrides, "parallel.lanes", lanes_of_run());
   return shape;
 }
 

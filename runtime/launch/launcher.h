@@ -39,8 +39,8 @@ class Launcher {
            std::vector<LaunchHost> hosts);
 
   static void say(const std::string& sentence);
-  static Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options);
   int ranks_per_copy() const;
+  RanksWanted ranks_wanted() const;
   Result<std::unique_ptr<FileLock>> claim_launch();
   void ask_for_save();
   Result<StartEnd> start(LaunchShape shape);
@@ -75,7 +75,7 @@ class Launcher {
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
   std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
-  std::string hosts_trouble_;      // why the hostfile could not be read last
+  std::string hosts_trouble_;      // why they could not be read again last
   bool cut_short_ = false;         // the newest start
   std::string run_ids_;            // with commas; a start that found nothing to go on from has made another
   std::string token_;              // host_duty.h

@@ -8,6 +8,7 @@
 
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/save_requests.h"
@@ -51,8 +52,7 @@ void Launcher::look_at_ranks() {
 
 // Returns how many ranks a start would have on the hosts of `asked_` that answer; none: too few for a start.
 std::optional<int> Launcher::ranks_with_room() const {
-  return ranks_on_hosts_left(asked_, options_.ranks, ranks_per_copy(),
-                             static_cast<int>(config_.elastic.min_data_parallel));
+  return ranks_on_hosts_left(asked_, ranks_wanted());
 }
 
 void Launcher::ask_for_room() {
@@ -77,9 +77,9 @@ void Launcher::ask_for_room() {
       });
 }
 
-// Hosts come and go in the hostfile while a run lasts.
+// Hosts come and go in a hostfile, or in what a command prints, while a run lasts.
 void Launcher::read_hosts_again() {
-  if (options_.hostfile.empty()) return;
+  if (!hosts_may_change(options_)) return;
   Result<std::vector<LaunchHost>> named = named_hosts(*env_, options_);
   const std::string trouble = named.ok() ? "" : named.error().message;
   if (std::exchange(hosts_trouble_, trouble) != trouble && !trouble.empty())
@@ -88,7 +88,8 @@ void Launcher::read_hosts_again() {
   for (LaunchHost& host : *named) {
     const auto known = std::ranges::find(hosts_, host.name, &LaunchHost::name);
     if (known == hosts_.end()) {
-      say(fmt::format("host {} is new in {}: the next start can use it", host.name, options_.hostfile));
+      say(fmt::format("host {} is new in {}: the next start can use it", host.name,
+                      source_of_hosts(options_)));
     } else {
       host.answers = known->answers;
     }
@@ -96,7 +97,7 @@ void Launcher::read_hosts_again() {
   for (const LaunchHost& host : hosts_) {
     if (std::ranges::find(*named, host.name, &LaunchHost::name) == named->end())
       say(fmt::format("host {} is no longer in {}: the next start is without it", host.name,
-                      options_.hostfile));
+                      source_of_hosts(options_)));
   }
   hosts_ = std::move(named).value();
 }

@@ -48,6 +48,14 @@ TEST(LaunchOptions, EveryOrderAndSpelling) {
   EXPECT_EQ(parsed({"-n", "3", "run.toml"}).ranks, 3);
 }
 
+TEST(LaunchOptions, ARangeOfRanksAndACommandForHosts) {
+  const LaunchOptions options = parsed({"-np", "2:16", "--host-command", "cat hosts", "run.toml"});
+  EXPECT_EQ(options.least_ranks, 2);
+  EXPECT_EQ(options.ranks, 16);
+  EXPECT_EQ(options.host_command, "cat hosts");
+  EXPECT_EQ(parsed({"-np", "3", "run.toml"}).least_ranks, 0);
+}
+
 TEST(LaunchOptions, SentencesForWhatIsWrong) {
   EXPECT_THAT(refused({}), HasSubstr("launch needs RUN.toml"));
   EXPECT_THAT(refused({"run.toml"}), HasSubstr("launch needs -np N"));
@@ -60,6 +68,11 @@ TEST(LaunchOptions, SentencesForWhatIsWrong) {
               HasSubstr("no option --hostfil, did you mean --hostfile?"));
   EXPECT_THAT(refused({"-np", "2", "--host", "a", "--hostfile", "h", "run.toml"}),
               HasSubstr("give one of them"));
+  EXPECT_THAT(refused({"-np", "2", "--host-command", "cat h", "--hostfile", "h", "run.toml"}),
+              HasSubstr("--hostfile and --host-command both say where the ranks run"));
+  EXPECT_THAT(refused({"-np", "4:2", "run.toml"}), HasSubstr("more ranks at least than at most"));
+  EXPECT_THAT(refused({"-np", ":2", "run.toml"}), HasSubstr("MIN of -np MIN:MAX must be a whole number"));
+  EXPECT_THAT(refused({"-np", "2:", "run.toml"}), HasSubstr("MAX of -np MIN:MAX must be a whole number"));
   EXPECT_THAT(refused({"-np", "2", "run.toml", "more.toml"}), HasSubstr("got also \"more.toml\""));
   EXPECT_THAT(refused({"-np", "2", "--notice", "0", "run.toml"}), HasSubstr("--notice (seconds)"));
 }

@@ -377,6 +377,13 @@ class Errors(unittest.TestCase):
     def test_launch_without_config(self):
         self.expect(self.holdfast("launch", "-np", "2"))
 
+    def test_launch_range(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "4:2", "run.toml"))
+
+    def test_launch_range_too_small(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "1:3", "run.toml", "--parallel.tensor=2", "--parallel.pipeline=2",
+                                               "--parallel.tensor_lanes=2"))
+
     def test_launch_unknown_option(self):
         self.expect(self.holdfast("launch", "-np", "2", "--hostfil", "hosts", "run.toml"))
 
@@ -385,6 +392,9 @@ class Errors(unittest.TestCase):
 
     def test_launch_hostfile_missing(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--hostfile", "hosts", "run.toml"))
+
+    def test_launch_host_command(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--host-command", "exit 3", "run.toml"))
 
     def test_launch_on_host(self):
         token = "0123456789abcdef"

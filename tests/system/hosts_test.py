@@ -234,19 +234,27 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
         self.assertEqual([event.get("reason") for event in run.events("recovery")][-1], "growth", output)
 
+    def launch_on(self, name, *words):
+        """A slow run on the hosts that the words name, which looks for more of them every second, at its eleventh step."""
+        run = self.scene.run(name, OPTIONS)
+        start = self.cluster.start(run, [str(harness.PROGRAM), "launch", *words, f"--notice={NOTICE_S}", str(run.scene.config),
+                                         f"--run.directory={run.directory}", *run.overrides, "--elastic.grow_after=1s"],
+                                   faults=SLOW_UNTIL_THE_END)
+        self.assertTrue(start.wait_for_step(11, SETTLE_S), start.tail())
+        return run, start
+
+    def wait_for_ranks_on_n2(self, run, start):
+        harness.wait_until(lambda: len(self.cluster.ranks_on(run, "n2")) == 2, SETTLE_S, lambda: not start.alive(), "n2 is not used",
+                           start.tail)
+
     def test_the_hostfile_changes(self):
         """A host is lost for good, and another one, with another name, stands in the hostfile in its place. Then it is empty."""
         hostfile = self.scene.directory / "hostfile"
         hostfile.write_text("n0 slots=2\nn1 slots=2\n")
-        run = self.scene.run("hostfile-changes", OPTIONS)
-        words = [str(harness.PROGRAM), "launch", "-np", "4", f"--notice={NOTICE_S}", "--hostfile", str(hostfile), str(run.scene.config),
-                 f"--run.directory={run.directory}", *run.overrides, "--elastic.grow_after=1s"]
-        start = self.cluster.start(run, words, faults=SLOW_UNTIL_THE_END)
-        self.assertTrue(start.wait_for_step(11, SETTLE_S), start.tail())
+        run, start = self.launch_on("hostfile-changes", "-np", "4", "--hostfile", str(hostfile))
         self.cluster.lose("n1")
         hostfile.write_text("n0 slots=2\nn2 slots=2\n")
-        harness.wait_until(lambda: len(self.cluster.ranks_on(run, "n2")) == 2, SETTLE_S, lambda: not start.alive(), "n2 is not used",
-                           start.tail)
+        self.wait_for_ranks_on_n2(run, start)
         self.assertTrue(start.alive(), start.tail())
         step = run.events("step")[-1]["step"]
         self.assertTrue(start.wait_for_step(step + 2, SETTLE_S), start.tail())
@@ -256,6 +264,33 @@ class HostsTest(unittest.TestCase):
         self.expect_sentence("launch-host-gone", output)
         self.expect_sentence("launch-hostfile-lost", output)
         self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2, "n2": 2})
+
+    @harness.full
+    def test_a_command_names_the_hosts(self):
+        """As a hostfile does, which it prints here: a host with another name takes the place of one that is lost."""
+        hosts = self.scene.directory / "hosts"
+        hosts.write_text("n0 slots=2\nn1 slots=2\n")
+        run, start = self.launch_on("host-command", "-np", "4", "--host-command", f"echo no-host >&2; cat {hosts}")
+        self.cluster.lose("n1")
+        hosts.write_text("n0 slots=2\nn2 slots=2\n")
+        self.wait_for_ranks_on_n2(run, start)
+        hosts.unlink()
+        output = self.expect_finished(run, start)
+        self.assertIn("host n2 is new in the command of --host-command: the next start can use it", output)
+        self.assertEqual(run.events("start")[0]["hosts"], {"n0": 2, "n1": 2})
+        self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2, "n2": 2})
+
+    @harness.full
+    def test_a_range_of_ranks(self):
+        """A run begins on the slots that there are, and gets those of a host that comes later."""
+        hostfile = self.scene.directory / "hostfile"
+        hostfile.write_text("n0 slots=2\nn1 slots=2\n")
+        run, start = self.launch_on("range", "-np", "4:9", "--hostfile", str(hostfile))
+        hostfile.write_text("n0 slots=2\nn1 slots=2\nn2 slots=2\n")
+        self.wait_for_ranks_on_n2(run, start)
+        self.expect_finished(run, start)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [4, 6])
+        self.assertEqual([event["lost_steps"] for event in run.events("recovery")], [0])
 
     @harness.full
     def test_a_host_that_loses_its_ranks_each_time(self):

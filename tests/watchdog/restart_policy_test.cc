@@ -138,29 +138,43 @@ std::vector<LaunchHost> hosts(const std::vector<int>& slots, const std::vector<s
 }
 
 TEST(HostsLeft, AllAnswerAllRanks) {
-  EXPECT_EQ(ranks_on_hosts_left(hosts({2, 2, 2}, {}), 5, 4, 9), 5) << "as it was asked for";
-  EXPECT_EQ(ranks_on_hosts_left({}, 3, 1, 1), 3) << "no hosts named: mpirun knows";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({2, 2, 2}, {}), {5, 4, 9}), 5) << "as it was asked for";
+  EXPECT_EQ(ranks_on_hosts_left({}, {3, 1, 1}), 3) << "no hosts named: mpirun knows";
 }
 
 TEST(HostsLeft, RanksThatTheOthersHaveRoomFor) {
-  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4, 4}, {1}), 12, 1, 1), 8);
-  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4, 4}, {1}), 6, 1, 1), 6) << "there was room to spare";
-  EXPECT_EQ(ranks_on_hosts_left(hosts({8, 4, 4}, {0}), 16, 1, 1), 8);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4, 4}, {1}), {12, 1, 1}), 8);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4, 4}, {1}), {6, 1, 1}), 6) << "there was room to spare";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({8, 4, 4}, {0}), {16, 1, 1}), 8);
 }
 
 TEST(HostsLeft, TheirShareWhereNobodySaysHowMuchRoomThereIs) {
-  EXPECT_EQ(ranks_on_hosts_left(hosts({0, 0, 0, 0}, {2}), 8, 1, 1), 6);
-  EXPECT_EQ(ranks_on_hosts_left(hosts({1, 1}, {0}), 8, 1, 1), 4) << "more ranks than slots";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({0, 0, 0, 0}, {2}), {8, 1, 1}), 6);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({1, 1}, {0}), {8, 1, 1}), 4) << "more ranks than slots";
 }
 
 TEST(HostsLeft, WholeCopiesOfTheModel) {
-  EXPECT_EQ(ranks_on_hosts_left(hosts({3, 3, 3}, {2}), 9, 4, 1), 4);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({3, 3, 3}, {2}), {9, 4, 1}), 4);
+}
+
+TEST(HostsLeft, OfARangeAsManyAsTheyHaveSlotsFor) {
+  const auto left = [](std::vector<LaunchHost> hosts, int most, int per_copy, int least) {
+    return ranks_on_hosts_left(hosts,
+                               {.ranks = most, .per_copy = per_copy, .least_copies = least, .at_most = true});
+  };
+  EXPECT_EQ(left(hosts({2, 2}, {}), 9, 1, 2), 4) << "all of them answer";
+  EXPECT_EQ(left(hosts({4, 4, 4}, {}), 9, 1, 2), 9);
+  EXPECT_EQ(left(hosts({4, 4, 4}, {1}), 9, 1, 2), 8);
+  EXPECT_EQ(left(hosts({3, 4}, {}), 12, 2, 1), 6) << "whole copies";
+  EXPECT_EQ(left(hosts({2, 2}, {0}), 9, 1, 3), std::nullopt);
+  EXPECT_EQ(left(hosts({0, 0}, {}), 8, 1, 1), 8) << "nobody says how much room there is";
+  EXPECT_EQ(left({}, 8, 1, 1), 8) << "no hosts named: mpirun knows";
 }
 
 TEST(HostsLeft, WaitsWhenTooFewAreLeft) {
-  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), 8, 1, 5), std::nullopt);
-  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), 8, 8, 1), std::nullopt);
-  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0, 1}), 8, 1, 0), std::nullopt);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 1, 5}), std::nullopt);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 8, 1}), std::nullopt);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0, 1}), {8, 1, 0}), std::nullopt);
 }
 
 }  // namespace

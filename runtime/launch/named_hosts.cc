@@ -1,0 +1,56 @@
+#include "runtime/launch/named_hosts.h"
+
+#include <fmt/core.h>
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t most_output_bytes = 1 << 20;  // some 40,000 hosts
+
+// What it says on stderr is for whoever runs it by hand: no line of it is taken for a host.
+Result<std::string> output_of_host_command(Env& env, const std::string& command) {
+  HF_TRY(const CommandEnd end, env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
+                                                .timeout_ms = host_command_limit_ms,
+                                                .output_bytes = most_output_bytes}));
+  if (end.succeeded() && end.output.size() < most_output_bytes) return end.output;
+  std::string how = "printed more than 1 MiB";
+  if (end.how == CommandEnd::How::timed_out)
+    how = fmt::format("took longer than {} s", host_command_limit_ms / 1000);
+  if (end.how == CommandEnd::How::killed) how = fmt::format("was killed by signal {}", end.code);
+  if (end.how == CommandEnd::How::exited && end.code != 0)
+    how = fmt::format("ended with exit code {}", end.code);
+  return fail(ExitCode::config, "launch: the command of --host-command {}; run it by hand to see why: {}",
+              how, command);
+}
+
+}  // namespace
+
+Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
+  if (!options.hosts.empty()) return hosts_of_list(options.hosts);
+  std::vector<LaunchHost> hosts;
+  if (!options.host_command.empty()) {
+    HF_TRY(const std::string text, output_of_host_command(env, options.host_command));
+    hosts = hosts_of_file(text);
+  } else if (!options.hostfile.empty()) {
+    const Result<std::string> text = env.read_text(options.hostfile);
+    if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
+    hosts = hosts_of_file(*text);
+  } else {
+    return hosts;
+  }
+  if (hosts.empty()) {
+    return fail(ExitCode::config, "launch: {} names no host; a line is \"name slots=4\"",
+                source_of_hosts(options));
+  }
+  return hosts;
+}
+
+bool hosts_may_change(const LaunchOptions& options) {
+  return !options.hostfile.empty() || !options.host_command.empty();
+}
+
+std::string source_of_hosts(const LaunchOptions& options) {
+  return options.host_command.empty() ? options.hostfile : "the command of --host-command";
+}
+
+}  // namespace holdfast
