@@ -11,6 +11,7 @@
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/run_holder.h"
 #include "runtime/train/save_requests.h"
 
 namespace holdfast {
@@ -44,23 +45,6 @@ class Request {
   Env& env_;
   std::string path_;
 };
-
-// The host and process that hold a lock, as they wrote it; none: nobody holds it.
-std::optional<std::string> holder_of(Env& env, const std::string& path) {
-  const Result<FileStatus> status = env.status(path);
-  if (!status.ok() || !status->exists) return std::nullopt;
-  const Result<std::string> holder = env.read_text(path);
-  if (!holder.ok()) return "unknown";
-  const Result<std::unique_ptr<FileLock>> lock = env.lock(path, *holder, /*timeout_ms=*/0);
-  if (lock.ok()) return std::nullopt;
-  return *holder;
-}
-
-// The process that writes the run, or the launcher that will start one.
-std::optional<std::string> holder_of(Env& env, const RunPaths& paths) {
-  std::optional<std::string> holder = holder_of(env, paths.lock());
-  return holder.has_value() ? holder : holder_of(env, paths.launch() + "/lock");
-}
 
 std::string checkpoint_of(Env& env, const RunPaths& paths, std::uint64_t step) {
   FaultPoints none;
@@ -119,7 +103,7 @@ Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeo
     const std::int64_t now_ns = env.monotonic_ns();
     if (now_ns - looked_ns > look_at_locks_ns) {
       looked_ns = now_ns;
-      const std::optional<std::string> now = holder_of(env, paths);
+      const std::optional<std::string> now = run_holder(env, paths);
       const bool answered = request.answer().state == SaveAnswer::State::saved;
       if (!now.has_value() && !answered) return say_not_running(env, paths);
       holder = now.value_or(holder);
@@ -138,17 +122,8 @@ Result<void> save(const std::vector<std::string>& words) {
   HF_TRY(const std::int64_t timeout_ms, parse_duration(arguments.text("timeout", "10m")));
   Env& env = posix_env();
   const RunPaths paths{arguments.positional(0)};
-  bool is_run = false;
-  for (const std::string& path : {paths.lock(), paths.status(), paths.launch()}) {
-    HF_TRY(const FileStatus status, env.status(path));
-    is_run = is_run || status.exists;
-  }
-  if (!is_run) {
-    return fail(ExitCode::config,
-                "{} is no run directory: nothing has been started there. Give the run.directory of a run",
-                paths.directory);
-  }
-  const std::optional<std::string> holder = holder_of(env, paths);
+  HF_TRY_VOID(expect_run_directory(env, paths));
+  const std::optional<std::string> holder = run_holder(env, paths);
   return holder.has_value() ? wait_for_answer(env, paths, timeout_ms, *holder) : say_not_running(env, paths);
 }
 

@@ -444,6 +444,9 @@ class Errors(unittest.TestCase):
         self.expect(self.start(["unshare", "--pid", "--fork", "--mount-proc", "bash", "-c", launch], self.folder,
                                {"HOLDFAST_LAUNCH": f"{launch_directory}/{token}-0123456789abcdef"}))
 
+    def test_status_of_nothing(self):
+        self.expect(self.holdfast("status", "elsewhere"))
+
     def test_save_of_nothing(self):
         self.expect(self.holdfast("save", "elsewhere"))
 

@@ -121,6 +121,23 @@ class LaunchTest(unittest.TestCase):
         again = start.run.start_command(launch_words(start.run))
         self.assertIn("is finished", self.expect_end(again, 0))
 
+    def test_status(self):
+        """What `holdfast status` says of a run, while it goes on and when it has ended."""
+        def status(*options):
+            return harness.program_output("status", start.run.directory, *options)
+        start = self.launch(faults=SLOW)
+        self.assertTrue(start.wait_for_step(12, harness.HANG_S), start.tail())
+        told = json.loads(status("--json"))
+        self.assertTrue(told["running"], told)
+        self.assertGreaterEqual(told["step"], 12, told)
+        self.assertEqual(sum(told["hosts"].values()), RANKS, told)
+        self.assertEqual(sorted(told["here"]), [str(rank) for rank in range(RANKS)], told)
+        self.assertRegex(told["here"]["0"], r"^(step|load|evaluation|save) \d+ for ")
+        self.assertIn("a failure now costs, of a process up to", status())
+        self.expect_end(start, 0)
+        self.assertIn("not running: finished", status())
+        self.assertNotIn("here", json.loads(status("--json")))
+
     def test_nobody_hears_what_it_says(self):
         """mpirun ends the ranks after a dozen lines into a pipe that nobody reads: then the run is started again, once."""
         for number, what in enumerate(harness.to_nobody([])):

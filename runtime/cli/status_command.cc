@@ -1,0 +1,106 @@
+// Says how a run stands, from any host that shares its directory.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/cli/commands.h"
+#include "runtime/cli/common/arguments.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/shared_memory_facts.h"
+#include "runtime/train/launch_record.h"
+#include "runtime/train/log_reader.h"
+#include "runtime/train/run_holder.h"
+#include "runtime/train/run_standing.h"
+#include "watchdog/board.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* status_usage =
+    "usage: holdfast status RUN [--json]\n"
+    "\n"
+    "Says how the run of the run directory RUN stands: who has it, its newest step, how many ranks each host "
+    "has, what\n"
+    "those of this host are at, what is saved, and what a failure would cost now. It reads what the run "
+    "writes, and\n"
+    "disturbs nothing; the run may be on any host that shares RUN.\n"
+    "\n"
+    "  --json  one JSON object, for programs (docs/launch.md has its members)\n";
+
+// The processes of this host that are known to be ranks of the run: its writer, and those that told a
+// launcher.
+std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const RunPaths& paths) {
+  std::set<std::int64_t> processes;
+  std::istringstream words(run.holder.value_or(""));  // "host NAME pid N"
+  std::string word, host;
+  std::int64_t process = 0;
+  if (words >> word >> host >> word >> process && host == env.host_name()) processes.insert(process);
+  const Result<std::vector<std::string>> starts = env.list(paths.launch());
+  for (const std::string& start : starts.ok() ? *starts : std::vector<std::string>()) {
+    for (const LaunchedRank& rank : read_launched_ranks(env, paths.launch() + "/" + start)) {
+      if (rank.host == env.host_name()) processes.insert(rank.process);
+    }
+  }
+  return processes;
+}
+
+// What is on the boards of this host that have slots of these processes.
+std::vector<RunStanding::Rank> ranks_here(Env& env, const std::set<std::int64_t>& processes) {
+  std::vector<RunStanding::Rank> ranks;
+  const std::string any = board_name("");
+  const Result<std::vector<std::string>> names = env.list(shared_memory_directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (name.size() != any.size() || !name.starts_with(any.substr(0, any.rfind('-')))) continue;
+    const Result<std::unique_ptr<Board>> board = Board::open(env, name);
+    if (!board.ok()) continue;
+    std::vector<SlotView> slots;
+    for (std::uint32_t i = 0; i < (*board)->slots(); ++i) {
+      SlotView slot = read_slot((*board)->slot(i));
+      if (slot.process > 0 && lives(env, slot)) slots.push_back(std::move(slot));
+    }
+    if (std::ranges::none_of(slots, [&](const SlotView& slot) { return processes.contains(slot.process); }))
+      continue;
+    for (const SlotView& slot : slots)
+      ranks.push_back({.rank = slot.launched_rank, .does = activity_of(slot, env.monotonic_ns())});
+  }
+  std::ranges::sort(ranks, {}, &RunStanding::Rank::rank);
+  return ranks;
+}
+
+Result<void> status(const std::vector<std::string>& words) {
+  HF_TRY(const Arguments arguments, Arguments::parse("status", words, {"RUN"}, {}, {"json"}));
+  Env& env = posix_env();
+  RunStanding run{.directory = arguments.positional(0)};
+  const RunPaths paths{run.directory};
+  HF_TRY_VOID(expect_run_directory(env, paths));
+  run.status = read_status(env, paths);
+  run.holder = run_holder(env, paths);
+  if (const Result<LogReader> log = LogReader::open(env, paths); log.ok())
+    HF_TRY_VOID(log->for_each([&](const Json& event) { run.take(event); }));
+  if (const Result<std::string> text = env.read_text(paths.config()); text.ok()) {
+    const Result<LoadedConfig> config = load_stored_config(env, *text, paths.config());
+    if (config.ok()) run.steps = static_cast<std::uint64_t>(config->config.training.steps);
+  }
+  run.here = ranks_here(env, processes_here(env, run, paths));
+  fmt::print("{}", arguments.has("json") ? to_json(run).dump() + "\n" : to_text(run, env.wall_time_us()));
+  return finish_output();
+}
+
+}  // namespace
+
+int run_status_command(const std::vector<std::string>& arguments) {
+  if (wants_help(arguments)) {
+    fmt::print("{}", status_usage);
+    return 0;
+  }
+  const Result<void> outcome = status(arguments);
+  return outcome.ok() ? 0 : complain(outcome.error());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,37 @@
+#include "runtime/train/run_holder.h"
+
+#include <memory>
+
+namespace holdfast {
+namespace {
+
+std::optional<std::string> lock_holder(Env& env, const std::string& path) {
+  const Result<FileStatus> status = env.status(path);
+  if (!status.ok() || !status->exists) return std::nullopt;
+  const Result<std::string> holder = env.read_text(path);
+  if (!holder.ok()) return "unknown";
+  const Result<std::unique_ptr<FileLock>> lock = env.lock(path, *holder, /*timeout_ms=*/0);
+  if (lock.ok()) return std::nullopt;
+  return *holder;
+}
+
+}  // namespace
+
+Result<void> expect_run_directory(Env& env, const RunPaths& paths) {
+  bool is_run = false;
+  for (const std::string& path : {paths.lock(), paths.status(), paths.launch()}) {
+    HF_TRY(const FileStatus status, env.status(path));
+    is_run = is_run || status.exists;
+  }
+  if (is_run) return {};
+  return fail(ExitCode::config,
+              "{} is no run directory: nothing has been started there. Give the run.directory of a run",
+              paths.directory);
+}
+
+std::optional<std::string> run_holder(Env& env, const RunPaths& paths) {
+  std::optional<std::string> holder = lock_holder(env, paths.lock());
+  return holder.has_value() ? holder : lock_holder(env, paths.launch() + "/lock");
+}
+
+}  // namespace holdfast

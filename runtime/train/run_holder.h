@@ -1,0 +1,20 @@
+// Who has a run: asked from any host that shares its directory.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/train/run_directory.h"
+
+namespace holdfast {
+
+// ExitCode::config with a sentence where nothing of a run is in the directory.
+Result<void> expect_run_directory(Env& env, const RunPaths& paths);
+
+// The host and process, as they wrote it, that write the run, or else the launcher that will start one. None:
+// nobody.
+std::optional<std::string> run_holder(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast
