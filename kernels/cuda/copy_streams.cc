@@ -12,6 +12,19 @@ CopyStreams::~CopyStreams() {
   }
 }
 
+cudaError_t CopyStreams::prepare(int count) {
+  std::vector<Queue> taken(static_cast<std::size_t>(count));
+  cudaError_t error = cudaSuccess;
+  for (Queue& queue : taken) {
+    if (error == cudaSuccess) error = take(queue);
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Queue& queue : taken) {
+    if (queue.event != nullptr) idle_.push_back(queue);
+  }
+  return error;
+}
+
 // Takes one that nobody uses, or makes one.
 cudaError_t CopyStreams::take(Queue& queue) {
   const std::lock_guard lock(mutex_);
@@ -26,6 +39,7 @@ cudaError_t CopyStreams::take(Queue& queue) {
   if (const cudaError_t error = cudaEventCreateWithFlags(&queue.event, cudaEventDisableTiming);
       error != cudaSuccess) {
     cudaStreamDestroy(queue.stream);
+    queue = {};
     return error;
   }
   all_.push_back(queue);

@@ -18,6 +18,9 @@ class CopyStreams {
   CopyStreams(const CopyStreams&) = delete;
   CopyStreams& operator=(const CopyStreams&) = delete;
 
+  // Makes as many streams as threads may copy at a time, so that none is made while a run trains.
+  cudaError_t prepare(int count);
+
   // Copies device memory to pinned memory of the host, at once and whatever else the GPU does. Returns when
   // `target` is whole, or the first error.
   cudaError_t copy_to_host(std::span<const std::byte> source, std::byte* target);

@@ -334,6 +334,8 @@ Result<void> CudaDevice::end_planning() {
     synchronize();
     graphs_->clear();
   }
+  constexpr int copying_threads = 4;  // of a snapshot
+  HF_TRY_VOID(check(copy_streams_.prepare(copying_threads), "cudaStreamCreate"));
   return grow_workspace();
 }
 

@@ -1,4 +1,5 @@
 #include "runtime/train/async_saver.h"
+#include "parallel/device_wait.h"
 
 #include <algorithm>
 
@@ -137,12 +138,12 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   Env& env = worker_->env();
   const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
-  const bool is_whole = save.snapshot->complete();
+  save.is_whole = save.snapshot->complete();
   save.copy_ns = env.monotonic_ns() - copy_begin_ns;
   save.copy_processor_ns = env.thread_processor_ns() - processor_before_ns;
   save.copied = true;
   save.copied.notify_one();
-  if (!is_whole) return fail(ExitCode::communication, "the device failed while its state was copied");
+  if (!save.is_whole) return fail(ExitCode::communication, "the device failed while its state was copied");
   if (!save.to_disk) return ShardFile{};
   env.lower_thread_priority();
   const std::lock_guard one_at_a_time(disk_);
@@ -194,13 +195,23 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   return shard;
 }
 
+// Peers want to hear of a rank whose threads do not compute meanwhile.
+void AsyncSaver::wait_for_copy(const Save& save) {
+  constexpr std::int64_t look_again_us = 100;
+  if (worker_->device().host_sees_memory()) return save.copied.wait(false);
+  while (!save.copied) {
+    poll_peers(worker_->communicator());
+    worker_->env().sleep_us(look_again_us);
+  }
+}
+
 SaveVotes AsyncSaver::vote(const SaveDue& due) {
   SaveVotes votes;
   if (is_copying()) {
     Save& newest = *saves_.back();
     const std::int64_t begin_ns = worker_->env().monotonic_ns();
     const HostSpan wait(&worker_->spans(), {.kind = SpanKind::wait_snapshot});
-    newest.copied.wait(false);
+    wait_for_copy(newest);
     newest.report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
   }
   if (!saves_.empty() && saves_.front()->to_disk && saves_.front()->job.finished())
@@ -409,9 +420,10 @@ void AsyncSaver::wait_for_disk() {
 // Holds a vote of its own, in which every rank has done what it has under way.
 Result<void> AsyncSaver::complete_round() {
   wait_for_disk();
-  if (const Result<void> device = worker_->device_outcome(); !device.ok()) {
+  if (is_copying() && !saves_.back()->is_whole) {
+    const Result<void> device = worker_->device_outcome();
     worker_->communicator().abandon();  // no step follows whose vote would tell the others
-    return device;
+    return device.ok() ? outcome_of(saves_.back()->job.result()) : device;
   }
   SaveVotes::Words words = vote({}).words();
   HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));

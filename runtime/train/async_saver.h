@@ -119,6 +119,7 @@ class AsyncSaver {
     bool confirmed = false;
     // Written by its threads.
     std::atomic<bool> copied = false;
+    bool is_whole = false;  // known when it is copied
     std::atomic<std::uint64_t> drained_bytes = 0;
     std::int64_t copy_ns = 0, copy_processor_ns = 0, drain_ns = 0, processor_ns = 0, durable_ns = 0;
     std::optional<Result<std::int64_t>> published = {};  // where no other rank has a part
@@ -126,6 +127,7 @@ class AsyncSaver {
   };
 
   bool is_copying() const { return !saves_.empty() && !saves_.back()->confirmed; }
+  void wait_for_copy(const Save& save);
   Snapshot* free_snapshot() const;
   Result<ShardFile> copy_and_drain(Save& save);
   Result<ShardFile> drain(Save& save);

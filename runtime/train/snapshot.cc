@@ -43,11 +43,12 @@ void Snapshot::begin() {
   manifest_ = make_manifest(*worker_, state_, {});
   slot_.begin();
   updated_ = worker_->device().ticket();
+  sound_ = worker_->device().status().ok();  // a copy can succeed of a state whose update was never launched
 }
 
 bool Snapshot::complete() {
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
-  if (!copy()) return false;
+  if (!sound_ || !copy()) return false;
   HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
   slot_.seal(identity_, manifest_);
   HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");

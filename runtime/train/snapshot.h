@@ -25,7 +25,7 @@ class Snapshot {
 
   // The state after the last step, from now on. Of the thread that launches.
   void begin();
-  // Copies that state and seals the slot; once, of any thread. False: the device has failed
+  // Copies that state and seals the slot; once, of any thread. False: the device has failed, before or since
   // (Worker::device_outcome()), and what is in the slot is of no use.
   bool complete();
 
@@ -40,6 +40,7 @@ class Snapshot {
 
   Worker* worker_;
   Device::Ticket updated_ = 0;  // reached when the device has that state
+  bool sound_ = false;          // all that makes it could be launched
   SnapshotIdentity identity_;
   struct Part {
     std::size_t piece = 0;
