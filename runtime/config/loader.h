@@ -59,6 +59,9 @@ std::vector<ConfigProblem> check_config(const Config& config,
 std::vector<ConfigProblem> check_intervals(const Config& config,
                                            const std::map<std::string, std::string>& origin);
 
+// parallel.lanes of a run that says neither that nor parallel.data.
+inline constexpr std::int64_t default_lanes = 8;
+
 // Fills in what follows from other values: preset shapes, kv_heads, feed_forward, head, positions, lanes,
 // tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =
 // unknown) and the value of model.vocabulary when that is left out. parallel.data stays as it was given,

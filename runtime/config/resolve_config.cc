@@ -10,8 +10,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t kDefaultLanes = 8;
-
 void fill(std::int64_t& value, std::int64_t if_left_out) {
   if (value == 0) value = if_left_out;
 }
@@ -43,7 +41,7 @@ Result<void> resolve_vocabulary(ModelConfig& model, std::int64_t vocabulary_of_d
 }
 
 void resolve_layout(ParallelConfig& parallel) {
-  fill(parallel.lanes, parallel.data != 0 ? parallel.data : kDefaultLanes);
+  fill(parallel.lanes, parallel.data != 0 ? parallel.data : default_lanes);
   fill(parallel.tensor_lanes, parallel.tensor != 0 ? parallel.tensor : 1);
   fill(parallel.tensor, 1);
   fill(parallel.pipeline, 1);

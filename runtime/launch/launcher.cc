@@ -60,13 +60,20 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
   HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
   Launcher launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
   const RanksWanted wanted = launcher.ranks_wanted();
+  if (wanted.at_most && launcher.config_.elastic.spares > 0) {
+    return fail(
+        ExitCode::config,
+        "launch: -np MIN:MAX takes what room there is, and elastic.spares = {} keeps some of it free; "
+        "leave one of them out",
+        launcher.config_.elastic.spares);
+  }
   if (wanted.at_most && wanted.ranks < wanted.least_copies * wanted.per_copy) {
-    return fail(ExitCode::config,
-                "launch: -np {}:{} has no room for {} cop{} of the model of {} ranks each (parallel.tensor x "
-                "parallel.pipeline); raise MAX to {}",
-                options.least_ranks, options.ranks, wanted.least_copies,
-                wanted.least_copies == 1 ? "y" : "ies", wanted.per_copy,
-                wanted.least_copies * wanted.per_copy);
+    return fail(
+        ExitCode::config,
+        "launch: -np {}:{} asks for at least {} cop{} of the model of {} ranks each (parallel.tensor x "
+        "parallel.pipeline), and MAX, parallel.data and parallel.lanes allow {}",
+        options.least_ranks, options.ranks, wanted.least_copies, wanted.least_copies == 1 ? "y" : "ies",
+        wanted.per_copy, wanted.ranks / wanted.per_copy);
   }
   return launcher;
 }
@@ -80,12 +87,16 @@ int Launcher::ranks_per_copy() const {
                           std::max<std::int64_t>(config_.parallel.pipeline, 1));
 }
 
+// Of a range no more copies than a start could use.
 RanksWanted Launcher::ranks_wanted() const {
   const int per_copy = ranks_per_copy();
   const auto least = static_cast<int>(config_.elastic.min_data_parallel);
   if (options_.least_ranks == 0)
     return {.ranks = options_.ranks, .per_copy = per_copy, .least_copies = least};
-  return {.ranks = options_.ranks / per_copy * per_copy,
+  const std::int64_t lanes = lanes_of_run() > 0 ? lanes_of_run() : default_lanes;
+  const std::int64_t most = config_.parallel.data > 0 ? config_.parallel.data : lanes;
+  const std::int64_t copies = std::min<std::int64_t>(most, options_.ranks / per_copy);
+  return {.ranks = static_cast<int>(copies) * per_copy,
           .per_copy = per_copy,
           .least_copies = std::max(least, (options_.least_ranks + per_copy - 1) / per_copy),
           .at_most = true};

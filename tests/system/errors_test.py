@@ -384,6 +384,9 @@ class Errors(unittest.TestCase):
         self.expect_nothing_made(self.holdfast("launch", "-np", "1:3", "run.toml", "--parallel.tensor=2", "--parallel.pipeline=2",
                                                "--parallel.tensor_lanes=2"))
 
+    def test_launch_range_with_spares(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "1:3", "run.toml", "--elastic.spares=1"))
+
     def test_launch_unknown_option(self):
         self.expect(self.holdfast("launch", "-np", "2", "--hostfil", "hosts", "run.toml"))
 
