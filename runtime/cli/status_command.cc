@@ -88,7 +88,7 @@ Result<void> status(const std::vector<std::string>& words) {
     if (config.ok()) run.steps = static_cast<std::uint64_t>(config->config.training.steps);
   }
   run.here = ranks_here(env, processes_here(env, run, paths));
-  fmt::print("{}", arguments.has("json") ? to_json(run).dump() + "\n" : to_text(run, env.wall_time_us()));
+  fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n" : to_text(run, env.wall_time_us()));
   return finish_output();
 }
 

@@ -99,11 +99,13 @@ Result<pid_t> spawn_shell(const Command& command, int output) {
   return child;
 }
 
-// What is there to read now, or within `timeout_ms`.
+// What is there to read now, or within `timeout_ms`; not all of what never ends, because there are other
+// things to look at.
 void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::string& output) {
   pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
   std::array<char, 4096> buffer{};
-  while (::poll(&ready, 1, timeout_ms) > 0) {
+  constexpr int reads_at_once = 16;
+  for (int reads = 0; reads<reads_at_once&& ::poll(&ready, 1, timeout_ms)> 0; ++reads) {
     const ssize_t count = ::read(descriptor, buffer.data(), buffer.size());
     if (count == 0) ::poll(nullptr, 0, timeout_ms);  // closed by the command, which goes on
     if (count <= 0) return;

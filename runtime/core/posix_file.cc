@@ -190,7 +190,9 @@ Error write_error(std::string_view action, const std::string& path, int reason) 
 }
 
 Error lock_error(std::string_view action, const std::string& path, int reason) {
-  constexpr std::array lasting = {EACCES, EPERM, EROFS, ENOENT, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG};
+  // The last three: the file system has no locks.
+  constexpr std::array lasting = {EACCES, EPERM,        EROFS,  ENOENT,     ENOTDIR, EISDIR,
+                                  ELOOP,  ENAMETOOLONG, ENOSYS, EOPNOTSUPP, EINVAL};
   const bool lasts = std::ranges::find(lasting, reason) != lasting.end();
   return os_error(lasts ? ExitCode::config : ExitCode::checkpoint, action, path, reason);
 }

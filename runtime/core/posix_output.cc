@@ -66,7 +66,10 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
 
   void put(std::string_view text, bool waits) {
     std::unique_lock guard(mutex_);
-    if (stopping_) return write_all(text);
+    if (stopping_) {
+      if (!is_left_) write_all(text);  // else nobody reads, and what waits is in front of it
+      return;
+    }
     text_ += text;
     drop_oldest();
     changed_.notify_all();
@@ -91,6 +94,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
       const std::lock_guard guard(mutex_);
       stopping_ = true;
       idle = is_empty();
+      is_left_ = !idle;
     }
     changed_.notify_all();
     if (idle) {
@@ -182,6 +186,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t dropped_ = 0, moved_bytes_ = 0;
   bool writing_ = false, stopping_ = false;
   bool stalled_ = false;  // somebody has waited in vain
+  bool is_left_ = false;  // its thread stands still and is not waited for any more
 };
 
 namespace {

@@ -27,7 +27,7 @@ class OutputThread {
 
   OutputThread();
   // Does drain(), and the streams are as they were. Whoever has kept one of those between writes to the file
-  // itself from then on, for as long as the process lives.
+  // itself from then on, for as long as the process lives; where it stands still, to nowhere.
   ~OutputThread();
   OutputThread(const OutputThread&) = delete;
   OutputThread& operator=(const OutputThread&) = delete;

@@ -3,15 +3,22 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "runtime/core/units.h"
+#include "runtime/train/event_reading.h"
 
 namespace holdfast {
 namespace {
 
 template <typename Number>
 Number number_or(const Json& event, const char* key, Number otherwise) {
-  return event.contains(key) && event[key].is_number() ? event[key].get<Number>() : otherwise;
+  if (!event.contains(key)) return otherwise;
+  const Json& value = event[key];
+  const bool fits = std::is_floating_point_v<Number> ? value.is_number()
+                    : std::is_unsigned_v<Number>     ? value.is_number_unsigned()
+                                                     : value.is_number_integer();
+  return fits ? value.get<Number>() : otherwise;
 }
 
 std::optional<double> milliseconds_of(const Json& event, const char* key) {
@@ -44,15 +51,15 @@ std::string state_sentence(const RunStanding& run) {
 }  // namespace
 
 void RunStanding::take(const Json& event) {
-  if (!event.is_object() || !event.contains("event")) return;
-  const std::string name = event["event"].get<std::string>();
+  if (!event.is_object()) return;
+  const std::string name = text_of(event, "event");
   const auto time_us = number_or<std::int64_t>(event, "time_us", 0);
   const auto step = number_or<std::uint64_t>(event, "step", 0);
   if (name == "start") {
     ++starts;
     ranks = number_or<int>(event, "ranks", 0);
     generation = number_or<std::uint64_t>(event, "generation", 0);
-    if (event.contains("run") && event["run"].is_string()) run_id = event["run"].get<std::string>();
+    run_id = text_of(event, "run");
   } else if (name == "recovery") {
     ++recoveries;
     ranks = number_or<int>(event, "ranks_after", ranks);
@@ -73,7 +80,7 @@ void RunStanding::take(const Json& event) {
   if ((name == "start" || name == "recovery") && event.contains("hosts") && event["hosts"].is_object()) {
     hosts.clear();
     for (const JsonMember& host : event["hosts"].items()) {
-      if (host.value.is_number()) hosts[host.key] = host.value.get<int>();
+      if (host.value.is_number_integer()) hosts[host.key] = host.value.get<int>();
     }
   }
 }

@@ -26,6 +26,8 @@ TEST(RunStanding, IsWhatTheNewestEventsSay) {
       R"({"event":"recovery","time_us":3000000,"ranks_after":5,"lost_steps":1,"hosts":{"n0":2,"n1":3}})",
       R"({"event":"step","time_us":4000000,"step":8,"loss":3.25,"tokens_per_sec":1000.0})",
       R"({"event":"something new","time_us":4000001})",
+      R"({"event":1,"step":[]})",
+      R"({"step":"none"})",
   });
   run.steps = 20;
   run.holder = "host n0 pid 12";
