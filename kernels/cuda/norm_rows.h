@@ -30,7 +30,7 @@ struct Teams {
   int per_block = 1;   // teams
   bool holds = false;  // a team's registers hold a row
 };
-// What the kernels are told of it, so that they divide nothing.
+// TeamShape tells the kernels of it, so that they divide nothing.
 struct TeamShape {
   int thread_bits = 5;  // threads of a team are 1 << thread_bits
   float inverse_width = 1;

@@ -50,7 +50,7 @@ std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const Ru
   return processes;
 }
 
-// What is on the boards of this host that have slots of these processes.
+// Reads the boards of this host that have slots of these processes.
 std::vector<RunStanding::Rank> ranks_here(Env& env, const std::set<std::int64_t>& processes) {
   std::vector<RunStanding::Rank> ranks;
   const std::string any = board_name("");

@@ -99,7 +99,7 @@ Result<pid_t> spawn_shell(const Command& command, int output) {
   return child;
 }
 
-// What is there to read now, or within `timeout_ms`; not all of what never ends, because there are other
+// Reads what is there now, or within `timeout_ms`; not all of what never ends, because there are other
 // things to look at.
 void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::string& output) {
   pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};

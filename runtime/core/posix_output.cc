@@ -87,7 +87,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     return true;
   }
 
-  // What is put from now on is written by the one who puts it.
+  // From now on whoever puts a text writes it.
   void stop() {
     bool idle = false;
     {

@@ -87,7 +87,7 @@ int Launcher::ranks_per_copy() const {
                           std::max<std::int64_t>(config_.parallel.pipeline, 1));
 }
 
-// Of a range no more copies than a start could use.
+// Wants of a range no more copies than a start could use.
 RanksWanted Launcher::ranks_wanted() const {
   const int per_copy = ranks_per_copy();
   const auto least = static_cast<int>(config_.elastic.min_data_parallel);
@@ -102,7 +102,7 @@ RanksWanted Launcher::ranks_wanted() const {
           .at_most = true};
 }
 
-// Of what a command printed mpirun learns as a list.
+// Gives mpirun a list of the hosts that a command printed.
 LaunchShape Launcher::whole_shape() const {
   const RanksWanted wanted = ranks_wanted();
   LaunchShape shape{.ranks = wanted.ranks,

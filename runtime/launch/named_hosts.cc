@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t most_output_bytes = 1 << 20;  // some 40,000 hosts
 
-// What it says on stderr is for whoever runs it by hand: no line of it is taken for a host.
+// Leaves out what it says on stderr, of which no line is a host; whoever runs it by hand sees that.
 Result<std::string> output_of_host_command(Env& env, const std::string& command) {
   HF_TRY(const CommandEnd end, env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
                                                 .timeout_ms = host_command_limit_ms,
