@@ -24,13 +24,14 @@ struct Case {
   std::int64_t lda() const { return (transpose_a ? m : k) + padding; }
   std::int64_t ldb() const { return (transpose_b ? k : n) + padding; }
   std::int64_t ldc() const { return n + padding; }
-  // One rounding to bf16, in the middle of a binade. cuBLASLt rounds the product, too, before it adds a bias
-  // (seen on an H200 where rows are not a multiple of 16 bytes): one unit in the last place.
+  // Allows one rounding to bf16, in the middle of a binade. Where rows are not a multiple of 16 bytes and
+  // there is a bias, cuBLASLt was one unit in the last place off on an H200, which is what two roundings
+  // give.
   OpLimits limits() const {
     if (dtype_c != DType::bf16) return {.tolerance = 1e-5};
     const bool by_library =
         under_test() != nullptr && std::string_view(under_test()->implementation().name) == "cublaslt";
-    return {.tolerance = bias && by_library ? 1.0 / 128 : 5e-3};
+    return {.tolerance = bias && by_library && ldc() % 8 != 0 ? 1.0 / 128 : 5e-3};
   }
 };
 
