@@ -59,7 +59,7 @@ struct LaunchHost {
   bool answers = true;
 };
 
-// What a run wants of its hosts.
+// Says what a run wants of its hosts.
 struct RanksWanted {
   int ranks = 1;
   int per_copy = 1;      // ranks of a copy of the model

@@ -11,14 +11,14 @@
 
 namespace holdfast {
 
-// How long --host-command may take. The launcher does nothing else meanwhile, so it is less than a notice.
+// Limits --host-command: the launcher does nothing else meanwhile, so it is far less than the usual notice.
 inline constexpr std::int64_t host_command_limit_ms = 5'000;
 
 // Reads the file, or runs the command, each time. Empty: this host, or what the scheduler allocated.
 // ExitCode::config with a sentence where the file or the command does not give any.
 Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options);
 
-// Whether they can be others the next time, and where they come from, for people.
+// Tell whether they can be others the next time, and where they come from, for people.
 bool hosts_may_change(const LaunchOptions& options);
 std::string source_of_hosts(const LaunchOptions& options);
 

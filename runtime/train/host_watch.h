@@ -15,7 +15,7 @@ namespace holdfast {
 // without, and says so; where a host has several guards, all do, and rank 0 says so.
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config);
 
-// What a rank tells the others of its host: "number host port namespace address ...".
+// ToldHost is what a rank tells the others of its host: "number host port namespace address ...".
 struct ToldHost {
   std::uint64_t number = 0;  // random; rank 0's names the start
   std::string host = {};

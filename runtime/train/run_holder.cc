@@ -11,7 +11,7 @@ std::optional<std::string> lock_holder(Env& env, const std::string& path) {
   const Result<std::string> holder = env.read_text(path);
   if (!holder.ok()) return "unknown";
   const Result<std::unique_ptr<FileLock>> lock = env.lock(path, *holder, /*timeout_ms=*/0);
-  // What this user cannot lock says nothing about who has it.
+  // A lock that this user may not take says nothing about who has it.
   if (lock.ok() || lock.error().code != ExitCode::communication) return std::nullopt;
   return *holder;
 }

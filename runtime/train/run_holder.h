@@ -1,4 +1,4 @@
-// Who has a run: asked from any host that shares its directory.
+// Tells who has a run, on any host that shares its directory.
 #pragma once
 
 #include <optional>

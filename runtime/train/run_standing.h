@@ -28,7 +28,7 @@ struct RunStanding {
   struct FailureCost {
     std::optional<double> process_ms = {}, host_ms = {}, job_ms = {};
   };
-  // What a rank of this host is at, in words.
+  // Says in words what a rank of this host is at.
   struct Rank {
     int rank = -1;
     std::string does = {};

@@ -52,7 +52,7 @@ class AdamWUpdate {
  private:
   std::vector<std::int64_t> counts_;
   bool copy_;
-  // Of the op made last; in memory that the device under test reaches, as tensors are.
+  // Belongs to the op made last, and lies in memory that the device under test reaches, as tensors do.
   mutable std::vector<AdamWTensor, TensorAllocator<AdamWTensor>> table_;
 };
 
