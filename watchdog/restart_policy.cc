@@ -95,19 +95,23 @@ Verdict after_start(std::span<const StartEnd> starts, bool stop_requested, const
           .sentence = last.fault};
 }
 
-std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
-  const bool all_answer = std::ranges::all_of(hosts, &LaunchHost::answers);
+int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
   const bool slots_known = std::ranges::all_of(hosts, [](const LaunchHost& host) { return host.slots > 0; });
-  if (all_answer && (!wanted.at_most || !slots_known || hosts.empty())) return wanted.ranks;
   std::int64_t all = 0, left = 0;
   for (const LaunchHost& host : hosts) {
     const int room = slots_known ? host.slots : 1;
     all += room;
     if (host.answers) left += room;
   }
-  const bool by_slots = slots_known && (wanted.at_most || all >= wanted.ranks);
-  const std::int64_t room = by_slots ? std::min<std::int64_t>(left, wanted.ranks) : wanted.ranks * left / all;
-  const auto copies = static_cast<int>(room / wanted.per_copy);
+  if (all == 0) return wanted.ranks;  // nobody is named: mpirun knows
+  const bool by_slots = slots_known && (wanted.at_most || wanted.within_slots || all >= wanted.ranks);
+  return static_cast<int>(by_slots ? std::min<std::int64_t>(left, wanted.ranks) : wanted.ranks * left / all);
+}
+
+std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
+  const int room = room_on_hosts_left(hosts, wanted);
+  if (room == wanted.ranks) return room;
+  const int copies = room / wanted.per_copy;
   if (copies < std::max(wanted.least_copies, 1)) return std::nullopt;
   return copies * wanted.per_copy;
 }

@@ -65,12 +65,17 @@ struct RanksWanted {
   int per_copy = 1;      // ranks of a copy of the model
   int least_copies = 1;  // a start with fewer is none
   bool at_most = false;  // as many as the hosts have slots for: fewer are no loss that is made up for
+  // The hosts had slots for all ranks when the run was launched, so those that are left get no more ranks
+  // than slots, whatever hosts are named by now.
+  bool within_slots = false;
 };
 
-// Returns how many ranks the next start has on the hosts that answer: as many as wanted while all do, else
-// what the hosts left have room for (their slots; without slots, or with more ranks than slots, their share
-// of the ranks wanted), in whole copies of the model. With `at_most` never more than there are slots. None:
-// fewer than the least copies would be left, so wait for hosts.
+// Returns how many ranks the hosts that answer have room for: their slots; without slots, or where the ranks
+// wanted are more than the slots of all hosts, their share of the ranks wanted.
+int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
+
+// Returns how many ranks the next start has on the hosts that answer: as many as wanted while there is room
+// for them, else whole copies of the model. None: fewer than the least copies would be left.
 std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
 }  // namespace holdfast

@@ -34,7 +34,8 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
 // without a number is one slot), each name once, in their order. Pure.
 std::vector<LaunchHost> hosts_of_file(const std::string& text);
 std::vector<LaunchHost> hosts_of_list(const std::string& list);
-// The LIST of the hosts that answer. Where nobody said how many slots they have they get what the ranks need.
-std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks);
+// The LIST of the hosts that answer, with slots for whole groups of `group` ranks where they have as many.
+// Where nobody said how many slots they have they get what the ranks need.
+std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
 }  // namespace holdfast

@@ -51,7 +51,11 @@ Launcher::Launcher(Env& env, StopRequest& stop, const LaunchOptions& options, La
       paths_{config_.run.directory},
       log_(std::make_unique<EventLog>(env, paths_.events())),
       hosts_(std::move(hosts)),
-      scale_up_(config_.elastic.grow_after_ms) {}
+      scale_up_(config_.elastic.grow_after_ms) {
+  int slots = 0;
+  for (const LaunchHost& host : hosts_) slots += host.slots;
+  has_slots_for_all_ = slots >= options_.ranks;
+}
 
 Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptions& options) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(options.overrides));
@@ -92,7 +96,10 @@ RanksWanted Launcher::ranks_wanted() const {
   const int per_copy = ranks_per_copy();
   const auto least = static_cast<int>(config_.elastic.min_data_parallel);
   if (options_.least_ranks == 0)
-    return {.ranks = options_.ranks, .per_copy = per_copy, .least_copies = least};
+    return {.ranks = options_.ranks,
+            .per_copy = per_copy,
+            .least_copies = least,
+            .within_slots = has_slots_for_all_};
   const std::int64_t lanes = lanes_of_run() > 0 ? lanes_of_run() : default_lanes;
   const std::int64_t most = config_.parallel.data > 0 ? config_.parallel.data : lanes;
   const std::int64_t copies = std::min<std::int64_t>(most, options_.ranks / per_copy);
@@ -116,8 +123,8 @@ LaunchShape Launcher::whole_shape() const {
 }
 
 std::string Launcher::dry_run() const {
-  const std::optional<int> ranks = ranks_on_hosts_left(hosts_, ranks_wanted());
-  const LaunchShape shape = ranks.has_value() ? shape_on_hosts_left(*ranks) : whole_shape();
+  const std::optional<StartLayout> layout = layout_on(hosts_);
+  const LaunchShape shape = layout.has_value() ? shape_on_hosts_left(*layout) : whole_shape();
   return shell_line(mpirun_line(*env_, options_, places_, shape));
 }
 
@@ -149,6 +156,12 @@ Result<ExitCode> Launcher::run() {
     HF_TRY(StartEnd end, start(shape));
     if (cut_short_) {
       HF_TRY(end, save_what_is_in_memory(shape));
+    }
+    if (end.record == StartEnd::Record::failed && end.code == ExitCode::does_not_fit && shape.is_narrower) {
+      least_ranks_that_fit_ = shape.ranks + 1;
+      end.code = ExitCode::communication;  // with more ranks it fits
+      end.fault = fmt::format("a copy of the model on {} ranks does not fit into memory", shape.ranks);
+      end.kind.clear();
     }
     starts_.push_back(std::move(end));
     const Verdict verdict = after_start(starts_, stop_->requested(), {});
@@ -329,6 +342,14 @@ bool Launcher::lives_elsewhere() {
          std::ranges::any_of(codes, [](const std::optional<int>& code) { return code == 1; });
 }
 
+void Launcher::say_narrower(const StartLayout& layout, int per_copy) {
+  say(
+      fmt::format("the hosts that are left have no room for a copy of the model on {} ranks: the run goes on "
+                  "with {} rank{} a copy (parallel.tensor = {}, parallel.pipeline = {}), and the same bits",
+                  per_copy, layout.tensor * layout.pipeline, layout.tensor * layout.pipeline == 1 ? "" : "s",
+                  layout.tensor, layout.pipeline));
+}
+
 // On the hosts that are left; waits while they are too few.
 Result<LaunchShape> Launcher::shape_of_restart() {
   const RanksWanted wanted = ranks_wanted();
@@ -338,8 +359,10 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   for (bool said = false;; said = true) {
     read_hosts_again();
     ask_all_hosts(HostDuty::clean, /*last=*/false);
-    const std::optional<int> ranks = ranks_on_hosts_left(hosts_, wanted);
-    if (ranks.has_value()) return shape_on_hosts_left(*ranks);
+    if (const std::optional<StartLayout> layout = layout_on(hosts_); layout.has_value()) {
+      if (is_narrower(*layout)) say_narrower(*layout, wanted.per_copy);
+      return shape_on_hosts_left(*layout);
+    }
     if (!said) {
       say(fmt::format(
           "too few hosts are left for {} = {} copies of the model on {} ranks each: waiting for more",
@@ -355,17 +378,44 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   }
 }
 
-LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
+// Returns what a start has on the hosts that answer; none: they are too few.
+std::optional<StartLayout> Launcher::layout_on(const std::vector<LaunchHost>& hosts) const {
+  const RanksWanted wanted = ranks_wanted();
+  StartLayout layout{.pipeline = static_cast<int>(std::max<std::int64_t>(config_.parallel.pipeline, 1)),
+                     .tensor = static_cast<int>(std::max<std::int64_t>(config_.parallel.tensor, 1))};
+  if (const std::optional<int> ranks = ranks_on_hosts_left(hosts, wanted); ranks.has_value()) {
+    layout.ranks = *ranks;
+    return layout;
+  }
+  std::optional<Config> run = wanted.per_copy > 1 ? config_of_run() : std::nullopt;
+  if (!run.has_value()) return std::nullopt;
+  run->parallel.pipeline = layout.pipeline;
+  run->parallel.pipeline_chunks = config_.parallel.pipeline_chunks;
+  run->parallel.tensor = layout.tensor;
+  return narrower_layout(*run, hosts, wanted, std::max(options_.least_ranks, least_ranks_that_fit_));
+}
+
+bool Launcher::is_narrower(const StartLayout& layout) const {
+  return layout.pipeline * layout.tensor < ranks_per_copy();
+}
+
+LaunchShape Launcher::shape_on_hosts_left(const StartLayout& layout) const {
   LaunchShape shape = whole_shape();
   const int wanted = shape.ranks;
-  if (ranks == wanted && std::ranges::all_of(hosts_, &LaunchHost::answers) && hosts_trouble_.empty())
-    return shape;
-  shape.ranks = ranks;
-  shape.hosts = list_of_hosts_left(hosts_, ranks);
-  if (ranks == wanted) return shape;
+  const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers) && hosts_trouble_.empty();
+  if (layout.ranks == wanted && all_answer) return shape;
+  shape.ranks = layout.ranks;
+  shape.is_narrower = is_narrower(layout);
+  shape.hosts = list_of_hosts_left(hosts_, layout.ranks, shape.is_narrower ? layout.tensor : 1);
+  if (layout.ranks == wanted) return shape;
   // Where there are too few ranks none waits for a seat.
   if (config_.elastic.spares > 0) replace_setting(shape.overrides, "elastic.spares", 0);
-  const std::int64_t data = ranks / ranks_per_copy();
+  if (shape.is_narrower) {
+    replace_setting(shape.overrides, "parallel.tensor", layout.tensor);
+    replace_setting(shape.overrides, "parallel.pipeline", layout.pipeline);
+    if (layout.pipeline == 1) replace_setting(shape.overrides, "parallel.pipeline_chunks", 1);
+  }
+  const std::int64_t data = layout.ranks / (layout.pipeline * layout.tensor);
   if (config_.parallel.data <= data) return shape;
   // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
   // one.
@@ -374,15 +424,20 @@ LaunchShape Launcher::shape_on_hosts_left(int ranks) const {
   return shape;
 }
 
+// As its first start resolved it; none: there was no start that came so far.
+std::optional<Config> Launcher::config_of_run() const {
+  const Result<std::string> stored = env_->read_text(paths_.config());
+  if (!stored.ok()) return std::nullopt;
+  Result<LoadedConfig> config = load_stored_config(*env_, *stored, paths_.config());
+  if (!config.ok()) return std::nullopt;
+  return std::move(config->config);
+}
+
 // As its first start resolved them.
 std::int64_t Launcher::lanes_of_run() const {
   if (config_.parallel.lanes > 0) return config_.parallel.lanes;
-  const Result<std::string> stored = env_->read_text(paths_.config());
-  if (stored.ok()) {
-    const Result<LoadedConfig> config = load_stored_config(*env_, *stored, paths_.config());
-    if (config.ok() && config->config.parallel.lanes > 0) return config->config.parallel.lanes;
-  }
-  return config_.parallel.data;
+  const std::optional<Config> run = config_of_run();
+  return run.has_value() && run->parallel.lanes > 0 ? run->parallel.lanes : config_.parallel.data;
 }
 
 // A run that is done needs nothing of what its ranks had in the memory of its hosts. Before another start the

@@ -19,6 +19,7 @@
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/scale_up.h"
+#include "runtime/launch/start_layout.h"
 #include "runtime/launch/stop_request.h"
 
 namespace holdfast {
@@ -47,7 +48,11 @@ class Launcher {
   Result<StartEnd> save_what_is_in_memory(const LaunchShape& shape);
   LaunchShape whole_shape() const;
   Result<LaunchShape> shape_of_restart();
-  LaunchShape shape_on_hosts_left(int ranks) const;
+  std::optional<StartLayout> layout_on(const std::vector<LaunchHost>& hosts) const;
+  LaunchShape shape_on_hosts_left(const StartLayout& layout) const;
+  bool is_narrower(const StartLayout& layout) const;
+  static void say_narrower(const StartLayout& layout, int per_copy);
+  std::optional<Config> config_of_run() const;
   std::int64_t lanes_of_run() const;
   Result<void> clean_up_before();
   void note_run_id();
@@ -63,7 +68,6 @@ class Launcher {
   void look_at_ranks();
   void ask_for_room();
   void ask_for_another_start(const std::vector<std::optional<int>>& codes);
-  std::optional<int> ranks_with_room() const;
   void give_up_asking();
   void read_hosts_again();
 
@@ -74,12 +78,15 @@ class Launcher {
   Config config_;
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
-  std::vector<LaunchHost> hosts_;  // empty: mpirun knows them
-  std::string hosts_trouble_;      // why they could not be read again last
-  bool cut_short_ = false;         // the newest start
-  std::string run_ids_;            // with commas; a start that found nothing to go on from has made another
-  std::string token_;              // host_duty.h
-  bool launched_before_ = false;   // by another launcher
+  std::vector<LaunchHost> hosts_;   // empty: mpirun knows them
+  std::string hosts_trouble_;       // why they could not be read again last
+  bool has_slots_for_all_ = false;  // the hosts that were named first
+  // Layouts with fewer ranks have been tried, and need more memory of each than there is.
+  int least_ranks_that_fit_ = 1;
+  bool cut_short_ = false;        // the newest start
+  std::string run_ids_;           // with commas; a start that found nothing to go on from has made another
+  std::string token_;             // host_duty.h
+  bool launched_before_ = false;  // by another launcher
   std::vector<StartEnd> starts_;
   std::string save_request_;     // the newest; empty: none so far
   std::uint64_t log_bytes_ = 0;  // when the newest start began

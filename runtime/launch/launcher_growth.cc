@@ -50,18 +50,13 @@ void Launcher::look_at_ranks() {
   }
 }
 
-// Returns how many ranks a start would have on the hosts of `asked_` that answer; none: too few for a start.
-std::optional<int> Launcher::ranks_with_room() const {
-  return ranks_on_hosts_left(asked_, ranks_wanted());
-}
-
 void Launcher::ask_for_room() {
   const std::int64_t now_ns = env_->monotonic_ns();
   read_hosts_again();
   asked_ = hosts_;
   for (LaunchHost& host : asked_) host.answers = scale_up_.is_worth_a_start(host.name, now_ns);
   const bool grows_itself = asked_.size() == 1;  // on one host
-  if (grows_itself || ranks_with_room().value_or(0) <= scale_up_.ranks()) {
+  if (grows_itself || layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks <= scale_up_.ranks()) {
     scale_up_.postpone(now_ns);
     return;
   }
@@ -115,7 +110,7 @@ void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& code
     const bool answers = codes[i] == nothing_lives || (codes[i] == something_lives && in_use);
     asked_[i].answers = asked_[i].answers && answers;
   }
-  const int room = ranks_with_room().value_or(0);
+  const int room = layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks;
   if (room <= scale_up_.ranks()) {
     scale_up_.postpone(env_->monotonic_ns());
     return;

@@ -31,6 +31,7 @@ struct CommandLine {
 // What one start runs on and with: the options, or what is left of them.
 struct LaunchShape {
   int ranks = 1;
+  bool is_narrower = false;  // fewer ranks per copy of the model than the config says
   bool several_hosts = false;
   std::string hosts = {};                   // LIST for --host; empty: as the options say
   std::vector<std::string> overrides = {};  // for `holdfast train`

@@ -324,6 +324,26 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["ranks"], RANKS - SLOTS)
 
     @harness.full
+    def test_the_only_copy_loses_a_host(self):
+        """Which held a stage of it: the run goes on with both stages on the other host, and is as it was when the host returns."""
+        cut = ["--parallel.tensor_lanes=2"]
+        reference = harness.reference_digest(self.scene, [*OPTIONS, *cut], name="one-copy-reference")
+        run = self.scene.run("one-copy", [*OPTIONS, *cut])
+        words = [str(harness.PROGRAM), "launch", "-np", "4", "--host", "n0:2,n1:2", f"--notice={NOTICE_S}", str(run.scene.config),
+                 f"--run.directory={run.directory}", *run.overrides, "--parallel.tensor=2", "--parallel.pipeline=2",
+                 "--elastic.grow_after=1s"]
+        start = self.cluster.start(run, words, faults=SLOW_UNTIL_THE_END)
+        self.assertTrue(start.wait_for_step(14, SETTLE_S), start.tail())
+        self.cluster.lose("n1")
+        harness.wait_until(lambda: len(run.events("start")) == 2, SETTLE_S, lambda: not start.alive(), "no start", start.tail)
+        self.cluster.power_on("n1")
+        output = start.expect_exit(0, SETTLE_S)
+        self.expect_sentence("launch-narrower", output)
+        self.assertEqual(run.digest(), reference, output)
+        self.assertEqual([event["hosts"] for event in run.events("start")], [{"n0": 2, "n1": 2}, {"n0": 2}, {"n0": 2, "n1": 2}])
+        self.expect_clean(start)
+
+    @harness.full
     def test_too_few_hosts(self):
         """The run may not shrink, and the host that is lost does not come back. What the others have in memory stays for the
         next launch."""

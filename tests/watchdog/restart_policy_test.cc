@@ -171,6 +171,15 @@ TEST(HostsLeft, OfARangeAsManyAsTheyHaveSlotsFor) {
   EXPECT_EQ(left({}, 8, 1, 1), 8) << "no hosts named: mpirun knows";
 }
 
+TEST(HostsLeft, NoMoreRanksThanSlotsWhereTheHostsHadSlotsForAll) {
+  RanksWanted wanted{.ranks = 6, .within_slots = true};
+  EXPECT_EQ(ranks_on_hosts_left(hosts({2, 2}, {}), wanted), 4) << "a third is no longer named";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({2, 2}, {0}), wanted), 2);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {}), wanted), 6);
+  wanted.per_copy = 4;
+  EXPECT_EQ(ranks_on_hosts_left(hosts({3, 3}, {}), wanted), 6) << "two of them are spares";
+}
+
 TEST(HostsLeft, WaitsWhenTooFewAreLeft) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 1, 5}), std::nullopt);
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 8, 1}), std::nullopt);

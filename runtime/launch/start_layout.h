@@ -1,0 +1,31 @@
+// The layout of a start for which the hosts that are left have no room at the degrees that the run asks for.
+// Pure.
+//
+// A run that is one copy of the model over several hosts has no copy to lose. Its next start computes the
+// same slices and stages on fewer ranks instead: parallel.tensor and parallel.pipeline say where a run
+// executes, never a bit of it (DESIGN: "Lanes").
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "runtime/config/config.h"
+#include "watchdog/restart_policy.h"
+
+namespace holdfast {
+
+struct StartLayout {
+  int ranks = 1;  // spares among them, where the run has any
+  int pipeline = 1, tensor = 1;
+  bool operator==(const StartLayout&) const = default;
+};
+
+// Returns the layout with the most ranks that the hosts left have room for, of those that `run` can have: at
+// most its own degrees, at least `wanted.least_copies` copies of the model, every tensor group inside a host,
+// and at least `least_ranks` ranks. Of several it is the one with the most ranks per copy, which needs the
+// least memory of each; then the one with the larger tensor degree. `run`: the config with all that its first
+// start resolved, at the degrees that are wanted. None: there is no such layout.
+std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
+                                           const RanksWanted& wanted, int least_ranks);
+
+}  // namespace holdfast
