@@ -15,6 +15,7 @@ int run_clean_command(const std::vector<std::string>& arguments);
 int run_config_command(const std::vector<std::string>& arguments);
 int run_diff_command(const std::vector<std::string>& arguments);
 int run_digest_command(const std::vector<std::string>& arguments);
+int run_drain_command(const std::vector<std::string>& arguments);
 int run_evaluate_command(const std::vector<std::string>& arguments);
 int run_export_command(const std::vector<std::string>& arguments);
 int run_flight_command(const std::vector<std::string>& arguments);

@@ -23,13 +23,14 @@ struct Command {
   bool tells_news = false;
 };
 
-constexpr std::array<Command, 22> commands = {{
+constexpr std::array<Command, 23> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails",
      holdfast::run_launch_command, true},
     {"save", "let a run that is going on save, and go on", holdfast::run_save_command},
     {"status", "how a run stands: its hosts and ranks, what is saved, what a failure would cost now",
      holdfast::run_status_command},
+    {"drain", "let a run leave a host, with nothing computed again", holdfast::run_drain_command},
     {"chaos", "train again and again with faults, and compare the bits with the run that had none",
      holdfast::run_chaos_command, true},
     {"check", "check a config and its data without training; say what this machine offers",

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "parallel/launcher.h"
 #include "parallel/local/local_communicator.h"
@@ -20,6 +21,7 @@
 #include "runtime/train/exchange_choice.h"
 #include "runtime/train/growth.h"
 #include "runtime/train/launch_record.h"
+#include "runtime/train/preemption_notice.h"
 #include "runtime/train/train_run.h"
 #include "runtime/train/watch.h"
 
@@ -50,34 +52,38 @@ constexpr const char* train_usage =
     "once.\n";
 
 // SIGUSR1 asks for a save, SIGUSR2 for a save and the end; mpirun passes both on to every rank. SIGTERM may
-// leave half a second; SIGINT is Ctrl-C.
+// leave half a second; SIGINT is Ctrl-C. SIGPWR says that the host is about to go away.
 class SignalStop final : public StopSource {
  public:
   SignalStop(Env& env, SignalWatcher& watcher) : env_(env), watcher_(watcher) {}
   bool stop_requested() override {
     while (const int signal = watcher_.poll()) {
-      if (signal == SIGUSR1) {
+      if (signal == SIGPWR) {
+        if (notice_ != nullptr) notice_->signalled();
+      } else if (signal == SIGUSR1) {
         save_requested_ = save_requested_ || env_.monotonic_ns() - answered_ns_ > one_wish_ns;
       } else {
         signal_ = signal;
         tell_launcher_signal(env_, number_, signal);
       }
     }
-    return signal_ != 0;
+    return signal_ != 0 || (notice_ != nullptr && notice_->stops());
   }
   bool save_requested() override { return save_requested_; }
   void save_begun(bool asked_for) override {
     save_requested_ = false;
     if (asked_for) answered_ns_ = env_.monotonic_ns();
   }
-  void is_rank(int number) { number_ = number; }  // to the launcher
-  int signal() const { return signal_; }          // the last one; 0: none
+  void is_rank(int number) { number_ = number; }              // to the launcher
+  int signal() const { return signal_; }                      // the last one; 0: none
+  void heeds(PreemptionNotice* notice) { notice_ = notice; }  // which outlives the last call of this
 
  private:
   // One signal to mpirun reaches the ranks one after another, some of them after another has been answered.
   static constexpr std::int64_t one_wish_ns = 1'000'000'000;
   Env& env_;
   SignalWatcher& watcher_;
+  PreemptionNotice* notice_ = nullptr;
   int signal_ = 0, number_ = 0;
   bool save_requested_ = false;
   std::int64_t answered_ns_ = -one_wish_ns;
@@ -160,7 +166,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   ignore_closed_pipes();
   raise_descriptor_limit();
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher,
-         SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT}));
+         SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGPWR}));
   SignalStop stop(env, *watcher);
   const bool came_later = launched_by_ranks(env);
   if (!came_later)
@@ -197,6 +203,14 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   if (!faults.ok()) {
     config = faults.error();
     faults = std::make_unique<FaultPoints>();
+  }
+  std::optional<PreemptionNotice> notice;
+  if (config.ok()) {
+    notice.emplace(env, RunPaths{config->config.run.directory},
+                   PreemptionNotice::Settings{.config = config->config.elastic,
+                                              .looks = launched_rank_on_host(env) == 0,
+                                              .has_launcher = !launched_start(env).empty()});
+    stop.heeds(&*notice);
   }
   const RunEnd end = train_run({.env = env,
                                 .faults = **faults,

@@ -82,6 +82,8 @@ struct ElasticConfig {
   std::int64_t memory_timeout_ms = 60'000;  // longest wait for memory that an ended process still holds
   std::string grow = "auto";                // back to the copies wanted, with new processes: "auto", "off"
   std::int64_t grow_after_ms = 10'000;      // since the last fault or attempt
+  std::string notice_file = {}, notice_command = {};  // of a host that is about to go away; empty: none
+  std::int64_t notice_every_ms = 5'000;
 };
 
 struct WatchdogConfig {

@@ -204,6 +204,15 @@ std::vector<Option> elastic_options() {
           "those it has"),
       duration("elastic.grow_after", HF_FIELD(elastic.grow_after_ms), {0, kDay_ms}, kSafe,
                "How long after a fault, or after no more ranks could be had, the run tries to grow"),
+      text("elastic.notice_file", HF_FIELD(elastic.notice_file), kSafe,
+           "File that says, on the host where it appears, that this host is about to be taken away: the run "
+           "leaves it (docs/launch.md); empty = none"),
+      text("elastic.notice_command", HF_FIELD(elastic.notice_command), kSafe,
+           "Shell command that says the same by ending with 0, of 10 s at most; it may ask the metadata "
+           "service "
+           "of a cloud; empty = none"),
+      duration("elastic.notice_every", HF_FIELD(elastic.notice_every_ms), {100, kDay_ms}, kSafe,
+               "How often one rank of each host looks at the two"),
   };
 }
 

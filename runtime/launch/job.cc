@@ -93,7 +93,8 @@ void Job::look() {
   reap_adopted(*env_, mpirun_->id());
   if (stop_->requested() && !passed_on_) pass_on_request();
   if (stop_->requested() && plan_.may_be_cut_short) look_at_step();
-  if (plan_.look_for_room && status_.state == "running" && !stop_->requested()) plan_.look_for_room();
+  if (plan_.look_after_hosts && status_.state == "running" && !stop_->requested() && why_killed_.empty())
+    why_killed_ = plan_.look_after_hosts();
 }
 
 // Those that the run has started itself are looked for when none is left of the others, or all are to know
@@ -231,7 +232,7 @@ StartEnd Job::end_of_start(std::uint64_t step_before) const {
 }
 
 bool Job::ended_for_another_start() const {
-  return status_.state == "saved" && status_.reason == more_ranks_reason;
+  return status_.state == "saved" && status_.reason == another_start_reason;
 }
 
 // When mpirun loses a host it ends the ranks of the others, with SIGTERM first, which lets a small run save.

@@ -29,8 +29,9 @@ struct JobPlan {
   // Whether a process of the start lives on a distant host that answers; takes some seconds. Null: all hosts
   // are this one.
   std::function<bool()> lives_elsewhere = {};
-  // Called while the ranks train, some times a second; must not block.
-  std::function<void()> look_for_room = {};
+  // Called while the ranks train, some times a second; must not block. Returns why the start must end at
+  // once; empty: it goes on.
+  std::function<std::string()> look_after_hosts = {};
 };
 
 class Job {
@@ -39,7 +40,7 @@ class Job {
 
   // Of the last one that run() was: it was cut short.
   bool was_cut_short() const { return cut_short_; }
-  // Whether it ended as asked, with its state sealed, so that another start can have more ranks.
+  // Whether it ended as asked, with its state sealed, so that there can be another start.
   bool ended_for_another_start() const;
   // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
   // ranks as SIGUSR2, once all of them can take it. Killed is

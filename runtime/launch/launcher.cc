@@ -1,6 +1,7 @@
 #include "runtime/launch/launcher.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -144,6 +145,7 @@ Result<ExitCode> Launcher::run() {
   HF_TRY(const std::unique_ptr<FileLock> lock, claim_launch());
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
+  forget_earlier_drains();
   const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most;
   Result<LaunchShape> first = looks_at_hosts ? shape_of_restart() : whole_shape();
   stop_->poll();
@@ -172,7 +174,7 @@ Result<ExitCode> Launcher::run() {
     }
     failed_ns_ = env_->monotonic_ns();
     ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
-    if (!grew_) log_fault(starts_.back());
+    ended_as_asked_ ? log_drains(starts_.back().step) : log_fault(starts_.back());
     say(fmt::format("{}; starting again{}", verdict.sentence,
                     verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
     Result<LaunchShape> next = wait_ms(verdict.delay_ms) ? shape_of_restart() : shape;
@@ -219,11 +221,13 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
                .paths = paths_,
                .directory = paths_.launch() + "/" + name};
   if (failed_ns_ >= 0) {
-    plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) { log_recovery(ranks, step); };
+    plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) {
+      log_recovery(ranks, step);
+      answer(drains_.trains(step));
+    };
   }
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
-  const bool may_grow = whole_shape().several_hosts || hosts_may_change(options_);
-  if (may_grow && config_.elastic.grow == "auto") plan.look_for_room = [this] { look_for_room(); };
+  plan.look_after_hosts = [this] { return look_after_hosts(); };
   HF_TRY_VOID(env_->make_directories(plan.directory));
   log_->retry();  // in front of what the start writes, where that can be
   log_bytes_ = seen_bytes_ = log_bytes(*env_, paths_);
@@ -244,11 +248,14 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   Result<StartEnd> end = job.run();
   give_up_asking();
   cut_short_ = job.was_cut_short();
-  grew_ = end.ok() && job.ended_for_another_start();
-  if (grew_) {
+  ended_as_asked_ = end.ok() && job.ended_for_another_start();
+  if (ended_as_asked_) {
     end->record = StartEnd::Record::failed;  // for what follows: the state may be in RAM alone
     end->code = ExitCode::communication;
-    end->fault = fmt::format("{} ranks have ended for a start with more", scale_up_.ranks());
+    const std::vector<std::string> leaving = drains_.leaving();
+    end->fault = leaving.empty() ? fmt::format("{} ranks have ended for a start with more", scale_up_.ranks())
+                                 : fmt::format("the ranks have ended for a start without host{} {}",
+                                               leaving.size() == 1 ? "" : "s", fmt::join(leaving, ", "));
     end->kind.clear();
     cut_short_ = stop_->requested();
   }
@@ -277,8 +284,9 @@ Result<void> Launcher::clean_up_before() {
 // The step that was under way is lost; what was in memory before it becomes a checkpoint: a start that is
 // asked to stop before it begins saves what it has found there.
 Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
-  say(grew_ ? "stopped on request while its state was in memory alone: that is saved"
-            : "the step would last longer than the notice: what is in memory of the one before is saved");
+  say(ended_as_asked_
+          ? "stopped on request while its state was in memory alone: that is saved"
+          : "the step would last longer than the notice: what is in memory of the one before is saved");
   return start(shape);
 }
 
@@ -295,7 +303,7 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   const std::vector<std::optional<int>> codes = ask(words, host_answer_ms);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     const bool answers = codes[i] == 0;
-    if (!scale_up_.may_use(hosts_[i].name)) {
+    if (!may_use(hosts_[i].name)) {
       hosts_[i].answers = false;
       continue;
     }
@@ -358,6 +366,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   const std::int64_t begin_ns = env_->monotonic_ns();
   for (bool said = false;; said = true) {
     read_hosts_again();
+    drains_.forget_cancelled(read_drain_requests(*env_, paths_));
     ask_all_hosts(HostDuty::clean, /*last=*/false);
     if (const std::optional<StartLayout> layout = layout_on(hosts_); layout.has_value()) {
       if (is_narrower(*layout)) say_narrower(*layout, wanted.per_copy);
@@ -458,12 +467,21 @@ void Launcher::log_fault(const StartEnd& end) {
   log_->write(line.field("level", 2).field("step", end.step).field("reason", end.fault));
 }
 
+void Launcher::log_drains(std::uint64_t step) {
+  log_->others_have_written();
+  for (const std::string& host : drains_.leaving()) {
+    EventLine& line = log_->line().begin("drain", env_->wall_time_us());
+    log_->write(line.field("step", step).field("host", host));
+  }
+}
+
 void Launcher::log_recovery(int ranks, std::uint64_t step) {
   const std::uint64_t reached = starts_.back().step;
   const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
   log_->others_have_written();
   EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
-  if (std::exchange(grew_, false)) line.field("reason", "growth");
+  if (std::exchange(ended_as_asked_, false))
+    line.field("reason", drains_.leaving().empty() ? "growth" : "drain");
   line.field("level", 2).field("ranks_before", ranks_before_);
   line.field("ranks_after", ranks).field("lost_steps", reached > step ? reached - step : std::uint64_t{0});
   log_->write(line.field("duration_ms", duration_ms));

@@ -14,6 +14,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/events.h"
 #include "runtime/core/result.h"
+#include "runtime/launch/drains.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/launch_options.h"
@@ -61,11 +62,17 @@ class Launcher {
   std::vector<std::optional<int>> ask(const std::vector<std::string>& words, std::int64_t limit_ms);
   bool wait_ms(std::int64_t duration_ms);
   void log_fault(const StartEnd& end);
+  void log_drains(std::uint64_t step);
   void log_recovery(int ranks, std::uint64_t step);
   void clean_up_after(const StartEnd& end, bool last);
-  // Another start with more ranks (launcher_growth.cc).
+  // Another start with more ranks, or without a host (launcher_hosts.cc).
+  std::string look_after_hosts();
   void look_for_room();
   void look_at_ranks();
+  bool look_at_drains();
+  void answer(const std::vector<DrainRequest>& drains);
+  void forget_earlier_drains();
+  bool may_use(const std::string& host) const { return scale_up_.may_use(host) && !drains_.leaves(host); }
   void ask_for_room();
   void ask_for_another_start(const std::vector<std::optional<int>>& codes);
   void give_up_asking();
@@ -91,13 +98,14 @@ class Launcher {
   std::string save_request_;     // the newest; empty: none so far
   std::uint64_t log_bytes_ = 0;  // when the newest start began
   ScaleUp scale_up_;
+  Drains drains_;
   std::uint64_t seen_bytes_ = 0;   // of the log, in which no rank count is newer than the one that is known
   bool trains_ = false;            // the newest start
   std::vector<LaunchHost> asked_;  // hosts, of which
   std::future<std::vector<std::optional<int>>> answers_;  // it is asked whether they answer,
   std::shared_ptr<std::atomic<bool>> given_up_;           // until this is true
   bool asked_for_another_start_ = false;                  // the newest start,
-  bool grew_ = false;                                     // which ended because of that
+  bool ended_as_asked_ = false;                           // which ended because of that
   int ranks_before_ = 0;                                  // that the start that failed had left
   std::int64_t failed_ns_ = -1;                           // when; -1: no start has
 };

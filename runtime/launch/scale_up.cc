@@ -50,6 +50,13 @@ int ScaleUp::ranks() const {
   return sum;
 }
 
+bool ScaleUp::may_have_ranks(const std::string& host, const std::vector<std::string>& names) const {
+  const auto is_unknown = [&](const auto& entry) {
+    return std::ranges::find(names, entry.first) == names.end();
+  };
+  return count_of(ranks_, host) > 0 || std::ranges::any_of(ranks_, is_unknown);
+}
+
 bool ScaleUp::is_due(std::int64_t now_ns) const {
   return !ranks_.empty() && now_ns >= look_ns_;
 }

@@ -25,13 +25,14 @@ void StopRequest::poll() {
       if (save_) save_();
       continue;
     }
-    const std::int64_t now_ns = env_->monotonic_ns();
-    if (!requested()) {
-      requested_ns_ = now_ns;
-    } else if ((signal == SIGTERM || signal == SIGINT) && now_ns - requested_ns_ > one_wish_ns) {
-      said_twice_ = true;
-    }
+    const bool is_second = requested() && env_->monotonic_ns() - requested_ns_ > one_wish_ns;
+    if (is_second && (signal == SIGTERM || signal == SIGINT)) said_twice_ = true;
+    request();
   }
+}
+
+void StopRequest::request() {
+  if (!requested()) requested_ns_ = env_->monotonic_ns();
 }
 
 bool StopRequest::is_over() const {

@@ -23,6 +23,8 @@ class StopRequest {
   void on_save_request(std::function<void()> save) { save_ = std::move(save); }
   // Looks for signals that have come.
   void poll();
+  // Asks for a stop as the first signal does.
+  void request();
   bool requested() const { return requested_ns_ >= 0; }
   // Nothing is waited for any longer: the notice is over, or somebody said it twice (SIGTERM or SIGINT, a
   // second after the first: what sends several signals at once means one wish).

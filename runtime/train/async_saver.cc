@@ -120,6 +120,11 @@ std::vector<std::uint64_t> AsyncSaver::saves_under_way() const {
   return steps;
 }
 
+std::optional<std::uint64_t> AsyncSaver::confirmed_step() const {
+  if (confirmed_ == nullptr) return std::nullopt;
+  return confirmed_->state().step;
+}
+
 Result<bool> AsyncSaver::begin(bool to_disk) {
   if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();

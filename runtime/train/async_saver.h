@@ -105,6 +105,9 @@ class AsyncSaver {
   // Returns whether all ranks have the slots of this epoch and no older ones, so that they take no more
   // memory.
   bool is_settled() const { return !has_ram_tier() || is_settled_; }
+  // Returns the step of the newest confirmed snapshot of this epoch in shared memory; none: there is none.
+  // Equal on all ranks.
+  std::optional<std::uint64_t> confirmed_step() const;
   // Returns whether the snapshots of this epoch are copied to buddies.
   bool has_replicas() const { return replicas_ != nullptr; }
   std::vector<SaveReport> take_reports() { return std::exchange(reports_, {}); }

@@ -209,7 +209,7 @@ class LedgerReader::State {
       restarting_ = true;
       return;
     }
-    if (text_of(event, "reason") == more_ranks_reason) {
+    if (text_of(event, "reason") == another_start_reason) {
       restarting_ = true;
       return;
     }

@@ -40,9 +40,9 @@ struct RunPaths {
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 
-// A run that ends because its launcher starts it again with more ranks gives this reason, and the state
-// "saved": its state is sealed, in RAM where it has snapshots there.
-inline constexpr const char* more_ranks_reason = "sealed for a start with more ranks";
+// Reason that a run gives, with the state "saved", when it ends because its launcher starts it again with
+// more ranks or without a host: its state is sealed, in RAM where it has snapshots there.
+inline constexpr const char* another_start_reason = "sealed for another start";
 
 struct RunStatus {
   std::string state = "unknown";  // "running", "saved", "finished", "failed"

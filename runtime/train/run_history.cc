@@ -58,7 +58,8 @@ class HistoryReader {
     last_step_ = count_of(event, "step", last_step_);
     if (name == "start") read_start(event);
     if (name == "finish") ended_well_ = text_of(event, "state") != "failed";
-    if (name == "recovery" && text_of(event, "reason") != "growth") ++history_.failures;
+    const std::string reason = name == "recovery" ? text_of(event, "reason") : "growth";
+    if (reason != "growth" && reason != "drain") ++history_.failures;
     count_time(event);
     if (name == "step") {
       read_step(event);

@@ -35,4 +35,8 @@ std::optional<std::string> run_holder(Env& env, const RunPaths& paths) {
   return holder.has_value() ? holder : lock_holder(env, paths.launch() + "/lock");
 }
 
+bool has_launcher(Env& env, const RunPaths& paths) {
+  return lock_holder(env, paths.launch() + "/lock").has_value();
+}
+
 }  // namespace holdfast

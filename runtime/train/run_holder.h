@@ -16,5 +16,7 @@ Result<void> expect_run_directory(Env& env, const RunPaths& paths);
 // The host and process, as they wrote it, that write the run, or else the launcher that will start one. None:
 // nobody.
 std::optional<std::string> run_holder(Env& env, const RunPaths& paths);
+// Returns whether a `holdfast launch` has the run.
+bool has_launcher(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast

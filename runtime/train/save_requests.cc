@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/train/drain_requests.h"
+
 namespace holdfast {
 namespace {
 
@@ -37,11 +39,22 @@ bool is_final(const SaveAnswer& answer) {
   return answer.state == SaveAnswer::State::saved || answer.state == SaveAnswer::State::failed;
 }
 
+RestartWish read_restart_wish(Env& env, const std::string& path) {
+  RestartWish wish;
+  const Result<std::string> text = env.read_text(path);
+  if (!text.ok()) return wish;
+  std::string word;
+  std::istringstream(*text) >> word >> wish.hosts_leaving;
+  wish.wanted = word == "asked";
+  return wish;
+}
+
 }  // namespace
 
-Result<void> request_restart(Env& env, const RunPaths& paths) {
+Result<void> request_restart(Env& env, const RunPaths& paths, int hosts_leaving) {
   HF_TRY_VOID(env.make_directories(paths.requests()));
-  return env.replace_text(fmt::format("{}/{}", paths.requests(), restart_name), "asked\n");
+  return env.replace_text(fmt::format("{}/{}", paths.requests(), restart_name),
+                          fmt::format("asked {}\n", hosts_leaving));
 }
 
 Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind) {
@@ -75,6 +88,7 @@ void forget_answered_requests(Env& env, const RunPaths& paths) {
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     const std::string path = paths.requests() + "/" + name;
+    if (is_drain_request(name)) continue;  // the launcher's
     if (!is_request(name) || is_final(read_save_answer(env, path))) static_cast<void>(env.remove(path).ok());
   }
 }
@@ -95,9 +109,9 @@ bool SaveRequests::waiting() const {
       requests_, [](const auto& request) { return request.second.answer.state == SaveAnswer::State::asked; });
 }
 
-bool SaveRequests::restart_wanted() const {
+RestartWish SaveRequests::restart_wish() const {
   const std::lock_guard lock(mutex_);
-  return restart_wanted_;
+  return restart_wish_;
 }
 
 void SaveRequests::begun(std::uint64_t step) {
@@ -154,8 +168,11 @@ void SaveRequests::find_requests() {
     if (!is_final(answer)) answer = {.state = SaveAnswer::State::asked};
     found[name].answer = answer;
   }
+  RestartWish wish;
+  if (std::ranges::find(*names, restart_name) != names->end())
+    wish = read_restart_wish(*env_, directory_ + "/" + restart_name);
   const std::lock_guard lock(mutex_);
-  restart_wanted_ = std::ranges::find(*names, restart_name) != names->end();
+  restart_wish_ = wish;
   requests_.merge(found);
   std::erase_if(requests_, [&](const auto& request) {
     return std::ranges::find(*names, request.first) == names->end();

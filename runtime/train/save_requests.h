@@ -25,10 +25,14 @@
 
 namespace holdfast {
 
+// Says that the launcher wants to start the run again, with more ranks or without some of its hosts.
+struct RestartWish {
+  bool wanted = false;
+  int hosts_leaving = 0;  // what these have in RAM is lost to the next start
+};
 // Asks the run to seal its state after the next step, in RAM where it has snapshots there, and to end with
-// ExitCode::saved and more_ranks_reason. Of the launcher, which then starts it again with more ranks: a file
-// RUN/requests/restart, which that start forgets.
-Result<void> request_restart(Env& env, const RunPaths& paths);
+// ExitCode::saved and another_start_reason: a file RUN/requests/restart, which the next start forgets.
+Result<void> request_restart(Env& env, const RunPaths& paths, int hosts_leaving);
 
 enum class RequestKind { attended, unattended };
 // Returns the path of the request that it wrote.
@@ -64,8 +68,8 @@ class SaveRequests {
 
   // Whether somebody waits for a save that has not begun.
   bool waiting() const;
-  // Whether the launcher asks for another start (request_restart()).
-  bool restart_wanted() const;
+  // Returns what the launcher asks for (request_restart()).
+  RestartWish restart_wish() const;
   // The state after `step`, which is the current one, is being saved: that answers all that wait.
   void begun(std::uint64_t step);
   // How that save ended.
@@ -86,7 +90,7 @@ class SaveRequests {
   mutable std::mutex mutex_;  // of what follows; never held beside a call of the system
   std::condition_variable_any changed_;
   std::map<std::string, Request> requests_;  // by name
-  bool restart_wanted_ = false;
+  RestartWish restart_wish_;
   std::jthread thread_;  // the last member: it uses the others until it is joined
 };
 

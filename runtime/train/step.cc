@@ -23,7 +23,7 @@ struct Ballot {
   std::int64_t counted_targets = 0;
   std::int64_t stops = 0;
   std::int64_t failures = 0;
-  std::int64_t grows = 0;  // of one rank each: 1: grow, 2: starts_ranks, 4: restart
+  std::int64_t grows = 0;  // of one rank each: 1: grow, 2: starts_ranks, 4: restart, 8 a host that leaves
   SaveVotes saves;
 };
 
@@ -149,7 +149,8 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.counted_targets = lanes.counted_targets;
   ballot.stops = request.stop ? 1 : 0;
   ballot.failures = failure.ok() ? 0 : 1;
-  ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart ? 4 : 0);
+  ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart.wanted ? 4 : 0) +
+                 8 * std::clamp(request.restart.hosts_leaving, 0, 2);
 
   HF_FAULT_POINT(worker.faults(), "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));
@@ -163,7 +164,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   outcome.stop = ballot.stops > 0;
   outcome.grow = (ballot.grows & 1) != 0;
   outcome.starts_ranks = (ballot.grows & 2) != 0;
-  outcome.restart = (ballot.grows & 4) != 0;
+  outcome.restart = {.wanted = (ballot.grows & 4) != 0, .hosts_leaving = static_cast<int>(ballot.grows / 8)};
   outcome.saves = ballot.saves;
   HF_TRY_VOID(check_finite(outcome));
 

@@ -8,6 +8,7 @@
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
 #include "runtime/train/save_records.h"
+#include "runtime/train/save_requests.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -23,7 +24,7 @@ struct StepRequest {
   bool stop = false;          // this rank was asked to save and stop; the vote carries it to all
   bool grow = false;          // of rank 0: the run stands still after this step, for new ranks to come
   bool starts_ranks = false;  // of rank 0: it starts new ranks between this step and the next
-  bool restart = false;       // of the leader: the run ends after this step, for a start with more ranks
+  RestartWish restart = {};   // of the leader: the run ends after this step, for another start
   Result<void> trouble;       // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
   SaveDue due = {};             // by this rank's count; the vote carries rank 0's, and who was asked
@@ -38,7 +39,7 @@ struct StepOutcome {
   bool stop = false;          // some rank asked for it
   bool grow = false;          // rank 0 asked for it
   bool starts_ranks = false;  // rank 0 said so
-  bool restart = false;       // the leader said so
+  RestartWish restart = {};   // the leader said so; no more than two hosts are counted
   SaveVotes saves = {};       // of all ranks
   // Whether the updated parameters are on their way. Where they are not a peer is gone, and this rank must
   // leave; the step is made all the same.

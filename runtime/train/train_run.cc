@@ -447,7 +447,7 @@ RunEnd train_run(const TrainInputs& inputs) {
   RunEnd end;
   end.code = outcome.ok() ? *outcome : outcome.error().code;
   end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;
-  if (outcome.ok() && run.ends_for_another_start()) end.message = more_ranks_reason;
+  if (outcome.ok() && run.ends_for_another_start()) end.message = another_start_reason;
   run.conclude(end);
   return end;
 }

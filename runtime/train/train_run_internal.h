@@ -184,8 +184,8 @@ class TrainRun {
   bool grows_ = false;                      // all stand still for it
   bool on_several_hosts_ = false;           // at its start
   bool told_how_to_grow_ = false;           // that it does not by itself
-  bool ends_for_another_start_ = false;     // which can have more ranks
-  bool told_lost_starter_ = false;          // Standing::lost_starter
+  bool ends_for_another_start_ = false;
+  bool told_lost_starter_ = false;    // Standing::lost_starter
   std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
   bool shrinks_ = false;              // fewer copies of the model are to go on
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker

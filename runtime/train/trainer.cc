@@ -83,7 +83,8 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
-    if (outcome.restart && !last && !stopping) return end_for_another_start(outcome.saves.wants_disk());
+    if (outcome.restart.wanted && !last && !stopping)
+      return end_for_another_start(outcome.saves.wants_disk(), outcome.restart.hosts_leaving);
     if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
@@ -111,15 +112,16 @@ Result<bool> Trainer::stops_before_a_step() {
 
 // An evaluation that is due is made up for by whoever goes on. Nothing is computed again: where there is no
 // RAM tier the disk has the state.
-Result<ExitCode> Trainer::stand_still(bool to_disk) {
+Result<ExitCode> Trainer::stand_still(bool to_disk, bool in_replicas) {
   Worker& worker = parts_.worker;
   if (saver_ && saver_->has_ram_tier()) {
     HF_TRY_VOID(saver_->finish_with_replicas());
     HF_TRY(const bool begun, saver_->begin(to_disk));
     if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
     if (to_disk || !begun) answer_requests();
-    HF_TRY_VOID(saver_->finish());
+    HF_TRY_VOID(in_replicas ? saver_->finish_with_replicas() : saver_->finish());
     report_saves();
+    if (in_replicas && saver_->confirmed_step() != worker.state().step) HF_TRY_VOID(save());
   } else {
     HF_TRY_VOID(save());
   }
@@ -131,8 +133,12 @@ Result<ExitCode> Trainer::stand_still(bool to_disk) {
   return ExitCode::done;
 }
 
-Result<ExitCode> Trainer::end_for_another_start(bool to_disk) {
-  HF_TRY_VOID(outcome_of(stand_still(to_disk)));
+// What is in the RAM of a host that leaves is lost to the next start. One host may leave where all of it has
+// replicas on others; else the disk has the state.
+Result<ExitCode> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
+  const bool survives_a_host = parts_.survives_host && saver_ && saver_->has_replicas();
+  const bool in_replicas = hosts_leaving == 1 && survives_a_host && !to_disk;
+  HF_TRY_VOID(outcome_of(stand_still(to_disk || (hosts_leaving > 0 && !in_replicas), in_replicas)));
   stands_still_ = false;
   ends_for_another_start_ = true;
   return ExitCode::saved;
@@ -237,7 +243,7 @@ Result<StepOutcome> Trainer::step() {
                     {.stop = stop,
                      .grow = grow,
                      .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
-                     .restart = parts_.requests != nullptr && parts_.requests->restart_wanted(),
+                     .restart = parts_.requests != nullptr ? parts_.requests->restart_wish() : RestartWish{},
                      .trouble = trouble_,
                      .saver = saver_.get(),
                      .due = due});

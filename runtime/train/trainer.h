@@ -48,7 +48,7 @@ class Trainer {
   // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
   // disk, and the run goes on from there. Equal on all ranks.
   bool stands_still() const { return stands_still_; }
-  // Returns whether it has ended with its state sealed so that another start can have more ranks.
+  // Returns whether it has ended with its state sealed for another start.
   bool ends_for_another_start() const { return ends_for_another_start_; }
   // After an error: AsyncSaver::unused_slot().
   std::optional<int> unused_slot() const { return saver_ ? saver_->unused_slot() : std::nullopt; }
@@ -68,8 +68,8 @@ class Trainer {
   bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
-  Result<ExitCode> stand_still(bool to_disk);
-  Result<ExitCode> end_for_another_start(bool to_disk);
+  Result<ExitCode> stand_still(bool to_disk, bool in_replicas = false);
+  Result<ExitCode> end_for_another_start(bool to_disk, int hosts_leaving);
   Result<void> prepare_saves();
   Result<void> free_old_snapshots();
   void report_saves();

@@ -234,6 +234,71 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS, RANKS])
         self.assertEqual([event.get("reason") for event in run.events("recovery")][-1], "growth", output)
 
+    def drain(self, run, *words):
+        """From a shell on another host."""
+        done = self.cluster.call("n1", str(harness.PROGRAM), "drain", str(run.directory), *words, timeout_s=SETTLE_S)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_host_is_drained(self):
+        """It is left between two steps, which cost nothing, and may be switched off then; it is used again when it may be. A run
+        that may not shrink that far stays where it is."""
+        run, start = self.launch("--elastic.min_data_parallel=3", "--elastic.grow_after=1s", faults=SLOW_UNTIL_THE_END, until=11)
+        code, output = self.drain(run, "n2")
+        self.assertEqual(code, 0, output)
+        self.assertIn(f"host n2 is drained: the run goes on without it from step {run.events('start')[-1]['resumed_from_step']}\n",
+                      output)
+        self.assertEqual(self.cluster.ranks_on(run, "n2"), [])
+        self.cluster.lose("n2")
+        code, output = self.drain(run, "n1")
+        self.assertEqual(code, 2, output)
+        self.expect_sentence("drain-no-room", output)
+        code, output = self.drain(run, "n7")
+        self.assertEqual(code, 2, output)
+        self.expect_sentence("drain-unknown-host", output)
+        self.cluster.power_on("n2")
+        self.assertEqual(self.drain(run, "n2", "--cancel"), (0, "host n2 may be used again\n"))
+        self.wait_for_ranks_on_n2(run, start)
+        output = self.expect_finished(run, start)
+        self.expect_sentence("launch-drains", output)
+        self.assertEqual([(event.get("reason"), event["ranks_before"], event["ranks_after"], event["lost_steps"])
+                          for event in run.events("recovery")],
+                         [("drain", RANKS, RANKS - SLOTS, 0), ("growth", RANKS - SLOTS, RANKS, 0)], output)
+        self.assertEqual([event["host"] for event in run.events("drain")], ["n2"])
+        self.assertEqual([event.get("resumed_from") for event in run.events("start")], [None, "ram", "ram"])
+        self.assertEqual(run.events("fault"), [])
+        self.assertEqual(self.drain(run, "n2"), (0, f"the run in {run.directory} has ended (finished, step {harness.STEPS})\n"))
+
+    @harness.full
+    def test_a_host_gives_notice(self):
+        """By a file and by a signal: the run leaves it. When it is the launcher's, the run is saved instead."""
+        file = self.cluster.scratch / "preempted"  # on each host its own
+        run, start = self.launch(f"--elastic.notice_file={file}", "--elastic.notice_every=100ms", NO_GROWTH,
+                                 faults=SLOW_UNTIL_THE_END, until=11)
+        self.assertEqual(self.cluster.call("n2", "touch", str(file)).returncode, 0)
+        harness.wait_until(lambda: len(run.events("start")) == 2, SETTLE_S, lambda: not start.alive(), "n2 is not left", start.tail)
+        harness.kill(self.cluster.ranks_on(run, "n1")[-1], signal.SIGPWR)
+        harness.wait_until(lambda: len(run.events("start")) == 3, SETTLE_S, lambda: not start.alive(), "n1 is not left", start.tail)
+        self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2})
+        harness.kill(self.cluster.ranks_on(run, "n0")[-1], signal.SIGPWR)
+        output = start.expect_exit(75, SETTLE_S)
+        self.expect_sentence("launch-notice", output)
+        self.assertEqual([event["lost_steps"] for event in run.events("recovery")], [0, 0])
+        self.assertEqual(run.status()["state"], "saved")
+        self.cluster.call("n2", "rm", str(file))
+        again = self.cluster.start(run, self.launch_words(run, NO_GROWTH))
+        self.expect_finished(run, again)
+
+    @harness.full
+    def test_a_host_is_drained_within_a_time(self):
+        """Which is over before the step is: it is left at once, and the step is computed again elsewhere."""
+        run, start = self.launch(NO_GROWTH, "--watchdog.floor=60s", faults=f"step.begin@14:{RANKS - 1}=sleep:40000", until=13)
+        begun = time.monotonic()
+        code, output = self.drain(run, "n2", "--deadline", "3s")
+        self.assertEqual(code, 0, output)
+        self.assertLess(time.monotonic() - begun, 40)
+        self.assertIn("host n2 has to be left now, and the step would last longer", self.expect_finished(run, start))
+        self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS])
+
     def launch_on(self, name, *words):
         """A slow run on the hosts that the words name, which looks for more of them every second, at its eleventh step."""
         run = self.scene.run(name, OPTIONS)
@@ -409,6 +474,9 @@ class HostsTest(unittest.TestCase):
                  str(RANKS), "--host", self.cluster.host_list(SLOTS), *run.train_arguments()]
         start = self.cluster.start(run, words, faults=SLOW_STEPS)
         self.assertTrue(start.wait_for_step(14, SETTLE_S), start.tail())
+        code, output = self.drain(run, "n2")
+        self.assertEqual(code, 76, output)
+        self.expect_sentence("drain-not-launched", output)
         self.cluster.kill_ranks(run, "n2")
         start.expect_exit(0, SETTLE_S)
         self.expect_sentence("hosts-without-launcher", start.output())

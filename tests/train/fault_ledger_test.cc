@@ -205,7 +205,7 @@ TEST(FaultLedger, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
   Log log;
   log.start(0).step(100, 1).line(
       120, "finish",
-      fmt::format("\"state\":\"saved\",\"step\":1,\"exit_code\":75,\"reason\":\"{}\"", more_ranks_reason));
+      fmt::format("\"state\":\"saved\",\"step\":1,\"exit_code\":75,\"reason\":\"{}\"", another_start_reason));
   log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"").step(5200, 2);
   log.line(5210, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
   const FaultLedger ledger = log.ledger();

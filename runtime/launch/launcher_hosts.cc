@@ -1,6 +1,8 @@
-// How a launch on several hosts gives a run that goes on with fewer ranks more of them: when hosts have room
-// for more (scale_up.h), the run is asked to end after its next step, and is started again.
+// How a launch on several hosts follows what becomes of these while a run trains: when they have room for
+// more ranks (scale_up.h), or one of them is to be left (drains.h), the run is asked to end after its next
+// step, and is started again.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -21,9 +23,21 @@ constexpr int nothing_lives = 0, something_lives = 1;  // exit codes of HostDuty
 
 }  // namespace
 
-void Launcher::look_for_room() {
+std::string Launcher::look_after_hosts() {
   look_at_ranks();
-  if (asked_for_another_start_) return;
+  if (look_at_drains()) {
+    const std::string host = drains_.overdue(env_->monotonic_ns()).value_or("");
+    if (!host.empty()) {
+      answer(drains_.begun());
+      return fmt::format("host {} has to be left now, and the step would last longer", host);
+    }
+  }
+  const bool may_grow = whole_shape().several_hosts || hosts_may_change(options_);
+  if (may_grow && config_.elastic.grow == "auto" && !asked_for_another_start_) look_for_room();
+  return {};
+}
+
+void Launcher::look_for_room() {
   if (answers_.valid()) {
     if (answers_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
       ask_for_another_start(answers_.get());
@@ -54,7 +68,8 @@ void Launcher::ask_for_room() {
   const std::int64_t now_ns = env_->monotonic_ns();
   read_hosts_again();
   asked_ = hosts_;
-  for (LaunchHost& host : asked_) host.answers = scale_up_.is_worth_a_start(host.name, now_ns);
+  for (LaunchHost& host : asked_)
+    host.answers = scale_up_.is_worth_a_start(host.name, now_ns) && !drains_.leaves(host.name);
   const bool grows_itself = asked_.size() == 1;  // on one host
   if (grows_itself || layout_on(asked_).value_or(StartLayout{.ranks = 0}).ranks <= scale_up_.ranks()) {
     scale_up_.postpone(now_ns);
@@ -97,6 +112,47 @@ void Launcher::read_hosts_again() {
   hosts_ = std::move(named).value();
 }
 
+void Launcher::forget_earlier_drains() {
+  for (const DrainRequest& request : read_drain_requests(*env_, paths_))
+    static_cast<void>(remove_drain_request(*env_, paths_, request.host).ok());
+}
+
+void Launcher::answer(const std::vector<DrainRequest>& drains) {
+  for (const DrainRequest& request : drains)
+    static_cast<void>(write_drain_request(*env_, paths_, request).ok());  // it holds without that
+}
+
+// False: the run is not asked to leave a host.
+bool Launcher::look_at_drains() {
+  const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
+  std::vector<std::string> names;
+  for (const LaunchHost& host : hosts_) names.push_back(host.name);
+  const DrainStep step = drains_.take(
+      env_->monotonic_ns(), requests, hosts_,
+      {.step = requests.empty() ? 0 : newest_step(*env_, paths_),
+       .launcher_host = env_->host_name(),
+       .has_ranks = [&](const std::string& host) { return scale_up_.may_have_ranks(host, names); },
+       .has_room = [&](const std::vector<LaunchHost>& hosts) { return layout_on(hosts).has_value(); }});
+  answer(step.answers);
+  for (const DrainRequest& refused : step.answers) {
+    if (!refused.sentence.empty())
+      say(fmt::format("host {} is not drained: {}", refused.host, refused.sentence));
+  }
+  if (!step.stop.empty()) {
+    say("the run saves and stops, because it cannot go on elsewhere");
+    stop_->request();
+  } else if (!step.leave.empty() && !asked_for_another_start_) {
+    const auto leaving = static_cast<int>(step.leave.size());
+    if (request_restart(*env_, paths_, leaving).ok()) {
+      asked_for_another_start_ = true;
+      answer(drains_.begun());
+      say(fmt::format("host{} {} {} left: the run is started again without after its next step",
+                      leaving == 1 ? "" : "s", fmt::join(step.leave, ", "), leaving == 1 ? "is" : "are"));
+    }
+  }
+  return !requests.empty();
+}
+
 void Launcher::give_up_asking() {
   if (!answers_.valid()) return;
   *given_up_ = true;
@@ -115,7 +171,7 @@ void Launcher::ask_for_another_start(const std::vector<std::optional<int>>& code
     scale_up_.postpone(env_->monotonic_ns());
     return;
   }
-  const Result<void> asked = request_restart(*env_, paths_);
+  const Result<void> asked = request_restart(*env_, paths_, /*hosts_leaving=*/0);
   if (!asked.ok()) {
     scale_up_.postpone(env_->monotonic_ns());
     return;

@@ -1,0 +1,136 @@
+#include "runtime/launch/drains.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace holdfast {
+namespace {
+
+using State = DrainRequest::State;
+
+// Returns whether one of the names is the other without its domain, or both are the same.
+bool is_same_host(const std::string& one, const std::string& other) {
+  const auto is_short_for = [](const std::string& name, const std::string& whole) {
+    return whole.size() > name.size() && whole.starts_with(name) && whole[name.size()] == '.';
+  };
+  return one == other || is_short_for(one, other) || is_short_for(other, one);
+}
+
+std::vector<std::string> names_of(const std::vector<LaunchHost>& hosts) {
+  std::vector<std::string> names;
+  for (const LaunchHost& host : hosts) names.push_back(host.name);
+  return names;
+}
+
+}  // namespace
+
+DrainRequest Drains::answer_of(const Drain& drain, std::uint64_t step) const {
+  return {.host = drain.asked_as, .state = drain.state, .step = step};
+}
+
+void Drains::forget_cancelled(const std::vector<DrainRequest>& requests) {
+  std::erase_if(drains_, [&](const Drain& drain) {
+    return std::ranges::find(requests, drain.asked_as, &DrainRequest::host) == requests.end();
+  });
+}
+
+DrainStep Drains::take(std::int64_t now_ns, const std::vector<DrainRequest>& requests,
+                       const std::vector<LaunchHost>& hosts, const DrainView& view) {
+  forget_cancelled(requests);
+  DrainStep step;
+  for (const DrainRequest& request : requests) {
+    const bool is_new = request.state == State::asked || request.state == State::notice;
+    const bool is_known = std::ranges::find(drains_, request.host, &Drain::asked_as) != drains_.end();
+    if (is_new && !is_known) take_new(now_ns, request, hosts, view, step);
+  }
+  for (Drain& drain : drains_) {
+    if (drain.state != State::asked) continue;
+    if (view.has_ranks(drain.host)) {
+      step.leave.push_back(drain.host);
+    } else {
+      drain.state = State::drained;
+      step.answers.push_back(answer_of(drain, view.step));
+    }
+  }
+  return step;
+}
+
+void Drains::take_new(std::int64_t now_ns, const DrainRequest& request, const std::vector<LaunchHost>& hosts,
+                      const DrainView& view, DrainStep& step) {
+  const bool goes_away = request.state == State::notice;
+  const auto refuse = [&](std::string sentence, bool stops = false) {
+    if (stops && step.stop.empty()) step.stop = sentence;
+    step.answers.push_back({.host = request.host, .state = State::refused, .sentence = std::move(sentence)});
+  };
+  const auto found = std::ranges::find_if(
+      hosts, [&](const LaunchHost& host) { return is_same_host(host.name, request.host); });
+  if (goes_away && (hosts.empty() || is_same_host(request.host, view.launcher_host)))
+    return refuse(fmt::format("host {} is about to go away, and holdfast launch with it", request.host),
+                  /*stops=*/true);
+  if (found == hosts.end()) {
+    return refuse(hosts.empty() ? "the run was launched without a list of hosts, so it cannot leave one"
+                                : fmt::format("the run has no host {}; its hosts are {}", request.host,
+                                              fmt::join(names_of(hosts), ", ")));
+  }
+  std::vector<LaunchHost> left = hosts;
+  for (LaunchHost& host : left)
+    host.answers = host.answers && host.name != found->name &&
+                   std::ranges::find(drains_, host.name, &Drain::host) == drains_.end();
+  if (!view.has_room(left)) {
+    return refuse(
+        fmt::format(
+            "without host {} there is no room for the run on the other hosts: elastic.min_data_parallel, "
+            "or MIN of -np MIN:MAX, wants more ranks than they have slots for",
+            request.host),
+        /*stops=*/goes_away);
+  }
+  drains_.push_back(
+      {.host = found->name,
+       .asked_as = request.host,
+       .deadline_ns = request.deadline_s > 0 ? now_ns + request.deadline_s * 1'000'000'000 : -1});
+}
+
+std::vector<DrainRequest> Drains::begun() {
+  std::vector<DrainRequest> answers;
+  for (Drain& drain : drains_) {
+    if (drain.state != State::asked) continue;
+    drain.state = State::begun;
+    answers.push_back(answer_of(drain));
+  }
+  return answers;
+}
+
+std::vector<DrainRequest> Drains::trains(std::uint64_t step) {
+  std::vector<DrainRequest> answers;
+  for (Drain& drain : drains_) {
+    if (drain.state != State::begun) continue;
+    drain.state = State::drained;
+    answers.push_back(answer_of(drain, step));
+  }
+  return answers;
+}
+
+bool Drains::leaves(const std::string& host) const {
+  return std::ranges::any_of(
+      drains_, [&](const Drain& drain) { return drain.host == host && drain.state != State::asked; });
+}
+
+std::vector<std::string> Drains::leaving() const {
+  std::vector<std::string> hosts;
+  for (const Drain& drain : drains_) {
+    if (drain.state == State::begun) hosts.push_back(drain.host);
+  }
+  return hosts;
+}
+
+std::optional<std::string> Drains::overdue(std::int64_t now_ns) const {
+  for (const Drain& drain : drains_) {
+    const bool is_under_way = drain.state == State::asked || drain.state == State::begun;
+    if (is_under_way && drain.deadline_ns >= 0 && now_ns >= drain.deadline_ns) return drain.host;
+  }
+  return std::nullopt;
+}
+
+}  // namespace holdfast

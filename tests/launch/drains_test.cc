@@ -1,0 +1,122 @@
+// Tests which hosts a run leaves when it is asked to, and what it answers.
+#include "runtime/launch/drains.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace holdfast {
+namespace {
+
+using State = DrainRequest::State;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t one_second = 1'000'000'000;
+
+class DrainsTest : public testing::Test {
+ protected:
+  DrainStep take(const std::vector<DrainRequest>& requests, std::int64_t now_s = 0) {
+    return drains_.take(now_s * one_second, requests, hosts_,
+                        {.step = 7,
+                         .launcher_host = "a",
+                         .has_ranks = [&](const std::string& host) { return with_ranks_.contains(host); },
+                         .has_room =
+                             [&](const std::vector<LaunchHost>& hosts) {
+                               return std::ranges::count(hosts, true, &LaunchHost::answers) >= least_hosts_;
+                             }});
+  }
+  static DrainRequest asked(const std::string& host, std::int64_t deadline_s = 0) {
+    return {.host = host, .deadline_s = deadline_s};
+  }
+  static DrainRequest notice(const std::string& host) { return {.host = host, .state = State::notice}; }
+
+  std::vector<LaunchHost> hosts_ = {
+      {.name = "a", .slots = 2}, {.name = "b", .slots = 2}, {.name = "c", .slots = 2}};
+  std::set<std::string> with_ranks_ = {"a", "b"};
+  int least_hosts_ = 1;
+  Drains drains_;
+};
+
+TEST_F(DrainsTest, AHostIsLeftByTheNextStart) {
+  DrainStep step = take({asked("b")});
+  EXPECT_THAT(step.leave, ElementsAre("b"));
+  EXPECT_THAT(step.answers, IsEmpty());
+  EXPECT_FALSE(drains_.leaves("b")) << "the start that has ranks there has not been asked to end";
+  std::vector<DrainRequest> answers = drains_.begun();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].state, State::begun);
+  EXPECT_TRUE(drains_.leaves("b"));
+  EXPECT_THAT(drains_.leaving(), ElementsAre("b"));
+  EXPECT_THAT(take({answers[0]}).leave, IsEmpty()) << "once";
+  answers = drains_.trains(12);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].state, State::drained);
+  EXPECT_EQ(answers[0].step, 12u);
+  EXPECT_TRUE(drains_.leaves("b")) << "for as long as the request is there";
+  EXPECT_THAT(drains_.leaving(), IsEmpty());
+  take({});
+  EXPECT_FALSE(drains_.leaves("b")) << "it was cancelled";
+}
+
+TEST_F(DrainsTest, AHostWithoutRanksNeedsNoOtherStart) {
+  const DrainStep step = take({asked("c")});
+  EXPECT_THAT(step.leave, IsEmpty());
+  ASSERT_EQ(step.answers.size(), 1u);
+  EXPECT_EQ(step.answers[0].state, State::drained);
+  EXPECT_EQ(step.answers[0].step, 7u);
+  EXPECT_TRUE(drains_.leaves("c"));
+}
+
+TEST_F(DrainsTest, WhatTheRunCannotDoIsRefused) {
+  DrainStep step = take({asked("d")});
+  ASSERT_EQ(step.answers.size(), 1u);
+  EXPECT_EQ(step.answers[0].state, State::refused);
+  EXPECT_EQ(step.answers[0].sentence, "the run has no host d; its hosts are a, b, c");
+  least_hosts_ = 2;
+  step = take({asked("b"), asked("c")});
+  EXPECT_THAT(step.leave, ElementsAre("b"));
+  ASSERT_EQ(step.answers.size(), 1u) << "one of the two can be left";
+  EXPECT_EQ(step.answers[0].host, "c");
+  EXPECT_THAT(step.answers[0].sentence, HasSubstr("without host c there is no room"));
+  EXPECT_EQ(step.stop, "");
+  hosts_.clear();
+  step = take({asked("b")});
+  EXPECT_THAT(take({asked("e")}).answers[0].sentence, HasSubstr("without a list of hosts"));
+}
+
+// It does not wait for anybody's consent.
+TEST_F(DrainsTest, ANoticeThatCannotBeHeededStopsTheRun) {
+  EXPECT_EQ(take({notice("b")}).stop, "");
+  EXPECT_THAT(take({notice("a")}).stop, HasSubstr("holdfast launch with it"));
+  EXPECT_EQ(take({notice("elsewhere")}).stop, "") << "none of its hosts, as far as anybody knows";
+  least_hosts_ = 3;
+  EXPECT_THAT(take({notice("c")}).stop, HasSubstr("no room"));
+  hosts_.clear();
+  EXPECT_THAT(take({notice("x")}).stop, HasSubstr("about to go away"));
+}
+
+TEST_F(DrainsTest, NamesMayLackTheDomain) {
+  hosts_[1].name = "b.cluster";
+  with_ranks_ = {"b.cluster"};
+  const DrainStep step = take({asked("b")});
+  EXPECT_THAT(step.leave, ElementsAre("b.cluster"));
+  const std::vector<DrainRequest> answers = drains_.begun();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].host, "b") << "the answer goes where it was asked";
+}
+
+TEST_F(DrainsTest, ADeadlineRunsFromTheRequestToTheStartWithoutTheHost) {
+  take({asked("b", 5)}, 10);
+  EXPECT_EQ(drains_.overdue(14 * one_second), std::nullopt);
+  EXPECT_EQ(drains_.overdue(15 * one_second), "b");
+  const std::vector<DrainRequest> answers = drains_.begun();
+  EXPECT_EQ(drains_.overdue(15 * one_second), "b");
+  drains_.trains(3);
+  EXPECT_EQ(drains_.overdue(99 * one_second), std::nullopt);
+}
+
+}  // namespace
+}  // namespace holdfast
