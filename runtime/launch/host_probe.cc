@@ -1,7 +1,10 @@
 #include "runtime/launch/host_probe.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <memory>
 #include <sstream>
 
@@ -10,8 +13,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_ms = 50;
+constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // by which ssh says so
+constexpr std::int64_t least_silence_ms = 1'500, silence_factor = 4;
 
 // The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
 std::vector<std::string> agent_words(Env& env) {
@@ -27,37 +31,94 @@ bool is_this_host(Env& env, const std::string& name) {
   return name == env.host_name() || name == "localhost" || name == "127.0.0.1";
 }
 
+struct AskedHost {
+  std::size_t index = 0;
+  std::unique_ptr<Process> process = {};
+  std::string output = {};     // file that what it says goes to
+  std::int64_t heard_ms = -1;  // since all were asked: its first word, or its end; -1: nothing so far
+  bool has_ended = false;
+};
+
+std::optional<AskedHost> ask_host(Env& env, const std::string& name, const std::vector<std::string>& words) {
+  std::vector<std::string> line = agent_words(env);
+  line.push_back(name);
+  line.insert(line.end(), words.begin(), words.end());
+  const std::string folder = env.variable("TMPDIR").empty() ? "/tmp" : env.variable("TMPDIR");
+  AskedHost host{.output = fmt::format("{}/holdfast-ask-{:016x}", folder, env.random_u64())};
+  ProcessStart start{.arguments = line, .output = host.output, .own_session = true, .die_with_parent = true};
+  Result<std::unique_ptr<Process>> started = env.processes().start(start);
+  if (!started.ok()) {  // where nothing can be written the host is heard at its end
+    static_cast<void>(env.remove(host.output).ok());
+    start.output = host.output = "/dev/null";
+    started = env.processes().start(start);
+  }
+  if (!started.ok()) return std::nullopt;
+  host.process = std::move(started).value();
+  return host;
+}
+
+bool has_spoken(Env& env, const AskedHost& host) {
+  const Result<FileStatus> output = env.status(host.output);
+  return output.ok() && output->bytes > 0;
+}
+
+// Returns how long a host may be silent: no limit until half of them have been heard of, then some times what
+// the slowest of those took. What they do after their first word takes as long as it takes.
+std::int64_t silence_limit_ms(const std::vector<AskedHost>& asked) {
+  std::size_t heard = 0;
+  std::int64_t slowest_ms = 0;
+  for (const AskedHost& host : asked) {
+    if (host.heard_ms < 0) continue;
+    ++heard;
+    slowest_ms = std::max(slowest_ms, host.heard_ms);
+  }
+  if (heard == 0 || 2 * heard < asked.size()) return std::numeric_limits<std::int64_t>::max();
+  return std::max(least_silence_ms, silence_factor * slowest_ms);
+}
+
+std::optional<int> answer_of(Env& env, AskedHost& host) {
+  if (!host.process->wait_ended(0)) {
+    static_cast<void>(host.process->signal_group(SIGKILL).ok());
+    host.process->wait_ended(probe_death_limit_ms);
+  }
+  if (host.output != "/dev/null") static_cast<void>(env.remove(host.output).ok());
+  const std::optional<ProcessEnd> end = host.process->end();
+  const bool answers = end.has_value() && !end->killed && end->code != not_reached;
+  return answers ? std::optional(end->code) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms) {
   std::vector<std::optional<int>> answers(hosts.size());
-  std::vector<std::unique_ptr<Process>> asking(hosts.size());
+  std::vector<AskedHost> asked;
+  const std::int64_t begin_ns = env.monotonic_ns();
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (is_this_host(env, hosts[i].name)) {
       answers[i] = 0;
-      continue;
+    } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words); host.has_value()) {
+      host->index = i;
+      asked.push_back(std::move(*host));
     }
-    std::vector<std::string> line = agent_words(env);
-    line.push_back(hosts[i].name);
-    line.insert(line.end(), words.begin(), words.end());
-    Result<std::unique_ptr<Process>> started = env.processes().start(
-        {.arguments = line, .output = "/dev/null", .own_session = true, .die_with_parent = true});
-    if (started.ok()) asking[i] = std::move(started).value();
   }
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    if (asking[i] == nullptr) continue;
-    std::int64_t left = left_ms();
-    while (!asking[i]->wait_ended(std::clamp<std::int64_t>(left, 0, probe_look_ms)) && left > 0)
-      left = left_ms();
-    if (!asking[i]->wait_ended(0)) {
-      static_cast<void>(asking[i]->signal_group(SIGKILL).ok());
-      asking[i]->wait_ended(probe_death_limit_ms);
+  const auto is_pending = [](const AskedHost& host) { return !host.has_ended; };
+  while (std::ranges::any_of(asked, is_pending) && left_ms() > 0) {
+    const std::int64_t now_ms = (env.monotonic_ns() - begin_ns) / 1'000'000;
+    for (AskedHost& host : asked) {
+      if (host.has_ended) continue;
+      host.has_ended = host.process->wait_ended(0);
+      if (host.heard_ms < 0 && (host.has_ended || has_spoken(env, host))) host.heard_ms = now_ms;
     }
-    const std::optional<ProcessEnd> end = asking[i]->end();
-    if (end.has_value() && !end->killed && end->code != not_reached) answers[i] = end->code;
+    const std::int64_t limit_ms = silence_limit_ms(asked);
+    const auto is_waited_for = [&](const AskedHost& host) {
+      return is_pending(host) && (host.heard_ms >= 0 || now_ms < limit_ms);
+    };
+    if (std::ranges::none_of(asked, is_waited_for)) break;
+    env.sleep_us(probe_look_us);
   }
+  for (AskedHost& host : asked) answers[host.index] = answer_of(env, host);
   return answers;
 }
 

@@ -13,8 +13,8 @@
 namespace holdfast {
 
 // Runs the words there (for its shell), on all hosts at once; the exit codes. None: it could not be reached,
-// or did not answer while `left_ms`, which is asked again and again, was more than 0. Of this host, where
-// nothing is run: 0.
+// or did not answer while `left_ms`, which is asked again and again, was more than 0, or had not said a word
+// long after half of the others had. Of this host, where nothing is run: 0.
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms);

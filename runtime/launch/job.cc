@@ -17,6 +17,7 @@ constexpr std::int64_t tick_ms = 50;
 constexpr int ticks_per_look = 4;
 constexpr std::int64_t stopped_limit_ms = 5'000;
 constexpr std::int64_t over_limit_ms = 5'000;      // mpirun beyond the end of what it was there for
+constexpr std::int64_t lost_host_limit_ms = 500;   // and where it has lost a host, which it never gets over
 constexpr std::int64_t lifeless_limit_ms = 5'000;  // without a rank here and a word in the log
 constexpr std::int64_t start_up_factor = 2, save_reserve_ms = 2'000;  // what another start and its save take
 constexpr std::int64_t notice_parts = 3;                              // all but one of them at most
@@ -148,8 +149,12 @@ void Job::look_at_mpirun() {
   const bool left =
       std::ranges::any_of(ranks_, [](const LaunchedRank& rank) { return rank.end.has_value(); });
   const bool over = (all_here && all_ended()) || (is_final(status_) && (left || all_ended()));
-  if (lasts(over, over_since_ns_, over_limit_ms)) {
-    why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks", over_limit_ms / 1000);
+  const bool lost_peers = plan_.lives_elsewhere != nullptr && status_.state == "failed" &&
+                          status_.exit_code == static_cast<int>(ExitCode::communication);
+  const std::int64_t limit_ms = lost_peers ? lost_host_limit_ms : over_limit_ms;
+  if (lasts(over, over_since_ns_, limit_ms)) {
+    why_killed_ = fmt::format("mpirun went on for {} s behind the end of its ranks",
+                              static_cast<double>(limit_ms) / 1000);
     stayed_behind_ = true;
   }
   const std::optional<ProcessFacts> facts = env_->processes().facts(mpirun_->id());
