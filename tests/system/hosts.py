@@ -55,7 +55,8 @@ class Host:
         self.address = f"{NETWORK}.{index + 1}"
         ready, told = os.pipe()
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
-                 sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(cluster.scratch), str(told)]
+                 sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(cluster.scratch),
+                 str(cluster.shared_memory_mib), str(told)]
         self.holder = subprocess.Popen(words, pass_fds=[told], stdin=subprocess.DEVNULL,
                                        stdout=cluster.log, stderr=subprocess.STDOUT)
         os.close(told)
@@ -102,10 +103,10 @@ class Host:
 
 
 class Cluster:
-    """`count` hosts n0, n1, ... The directory is for what they share beside a scene's."""
+    """`count` hosts n0, n1, ..., each with so much shared memory. The directory is for what they share beside a scene's."""
 
-    def __init__(self, count):
-        self.count = count
+    def __init__(self, count, shared_memory_mib=SHARED_MEMORY_MIB):
+        self.count, self.shared_memory_mib = count, shared_memory_mib
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
         self.log = open(self.directory / "hosts.log", "wb")
         self.hosts_file = self.directory / "hosts"
@@ -269,12 +270,12 @@ def namespace_of(pid):
 OUTPUT, ERRORS, END = b"o", b"e", b"x"
 
 
-def door_main(name, hosts_file, scratch, told):
+def door_main(name, hosts_file, scratch, shared_memory_mib, told):
     """Process 1 of the host: dresses it, and serves callers until it is killed. Process numbers are those of other hosts, too,
     so what programs name by them lies in a place of its own."""
     socket.sethostname(name)
     for path in ("/dev/shm", scratch):
-        run_checked("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY_MIB}m", "tmpfs", path)
+        run_checked("mount", "-t", "tmpfs", "-o", f"size={shared_memory_mib}m", "tmpfs", path)
     run_checked("mount", "--bind", hosts_file, "/etc/hosts")
     signal.signal(signal.SIGCHLD, lambda *_: reap())
     listener = socket.create_server(("", DOOR_PORT), backlog=64)
@@ -361,5 +362,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "control":
         sys.exit(control_main(*sys.argv[2:]))
     if sys.argv[1] == "door":
-        door_main(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+        door_main(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]))
     sys.exit(agent_main(sys.argv[2:]))
