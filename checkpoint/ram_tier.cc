@@ -26,7 +26,7 @@ Result<std::vector<std::string>> names_with(Env& env, const std::string& prefix)
 
 // Of this host: where several share a directory of shared memory, or a test plays several, each has its own.
 bool is_of_host(Env& env, const SnapshotIdentity& identity) {
-  return identity.host == digest_of(env.host_name());
+  return identity.host == digest_of(env.host_id());
 }
 
 }  // namespace

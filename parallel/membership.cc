@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <sstream>
 
 #include "parallel/quorum.h"
@@ -12,14 +13,15 @@
 namespace holdfast {
 namespace {
 
-// "rank pid ticks host", one a line; a host's name has no blanks.
+// "rank pid ticks host host_id", one a line; a host's name has no blanks.
 std::string line_of(const Member& member) {
-  return fmt::format("{} {} {} {}\n", member.launched_rank, member.process_id, member.started_ticks,
-                     member.host.empty() ? "?" : member.host);
+  return fmt::format("{} {} {} {} {}\n", member.launched_rank, member.process_id, member.started_ticks,
+                     member.host.empty() ? "?" : member.host, member.host_id.empty() ? "?" : member.host_id);
 }
 
 std::istream& operator>>(std::istream& stream, Member& member) {
-  return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host;
+  return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host >>
+         member.host_id;
 }
 
 // Message in which a rank introduces itself, in the first exchange of an epoch.
@@ -59,6 +61,12 @@ std::vector<Member> members_lost(const MembershipView& before, const MembershipV
   return lost;
 }
 
+int count_hosts(const MembershipView& view) {
+  std::set<std::string> hosts;
+  for (const Member& member : view.members) hosts.insert(member.host_id);
+  return static_cast<int>(hosts.size());
+}
+
 std::map<std::string, int> ranks_by_host(const MembershipView& view) {
   std::map<std::string, int> ranks;
   for (const Member& member : view.members) ++ranks[member.host];
@@ -91,7 +99,7 @@ void Membership::look_around() {
     const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
     const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
     const bool another = member.process_id != env_->process_id();  // a test's ranks may be threads of one
-    if (member.host == env_->host_name() && same && another) in_sight_.push_back(member.launched_rank);
+    if (member.host_id == env_->host_id() && same && another) in_sight_.push_back(member.launched_rank);
   }
 }
 
@@ -187,7 +195,8 @@ Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipVie
                           .self = {.launched_rank = group.global_rank(group.rank()),
                                    .process_id = process,
                                    .started_ticks = facts.has_value() ? facts->started_ticks : 0,
-                                   .host = env_->host_name()},
+                                   .host = env_->host_name(),
+                                   .host_id = env_->host_id()},
                           .newest = view_};
   HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, to_text(mine)));
   std::vector<Introduction> all;

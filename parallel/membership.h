@@ -84,7 +84,8 @@ struct Member {
   int launched_rank = 0;
   std::int64_t process_id = 0;
   std::int64_t started_ticks = 0;  // ProcessFacts; 0: not known
-  std::string host;
+  std::string host;                // its name, for people
+  std::string host_id = {};        // Env::host_id(): equal names may be those of two hosts
 };
 
 struct MembershipView {
@@ -172,7 +173,9 @@ class Membership {
 
 // Returns the members of `before` that are not in `now`.
 std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now);
-// Returns how many members each host has.
+// Returns how many hosts the members are on.
+int count_hosts(const MembershipView& view);
+// Returns how many members each host has, by name.
 std::map<std::string, int> ranks_by_host(const MembershipView& view);
 // Returns "rank 2 (host a)" or "ranks 1 (host a), 3 (host b)".
 std::string name_members(const std::vector<Member>& members);

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "runtime/core/env.h"
+
 namespace holdfast {
 namespace {
 
@@ -44,7 +46,8 @@ Error no_room(const MeshShape& shape, const std::vector<Host>& hosts) {
       "parallel.tensor = {} needs {} group{} of {} ranks, each inside one host, but the hosts have room for "
       "{} ({} has {} rank{}): start a multiple of {} ranks on every host, or lower parallel.tensor to {}",
       shape.tensor, groups, groups == 1 ? "" : "s", shape.tensor, groups_with_room(hosts, shape.tensor),
-      host.name, host.ranks.size(), host.ranks.size() == 1 ? "" : "s", shape.tensor, std::max(1, tensor));
+      host_name_of(host.name), host.ranks.size(), host.ranks.size() == 1 ? "" : "s", shape.tensor,
+      std::max(1, tensor));
 }
 
 std::vector<int> first_ranks(int count) {

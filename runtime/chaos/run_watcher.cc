@@ -87,7 +87,7 @@ void RunWatcher::find_ranks() {
   for (const LaunchedRank& told : read_launched_ranks(*env_, paths_.launch() + "/" + name)) {
     if (std::ranges::find(ranks_, told.rank, &RankProcess::rank) != ranks_.end()) continue;
     rank_of_process_[{told.host, told.process}] = told.rank;
-    if (told.host != host_) continue;  // out of reach of signals
+    if (!is_here(*env_, told)) continue;  // out of reach of signals
     Result<std::unique_ptr<Process>> process = env_->processes().find(told.process);
     const std::optional<ProcessFacts> facts = env_->processes().facts(told.process);
     const bool same = facts.has_value() && facts->started_ticks == told.started_ticks;

@@ -58,7 +58,6 @@ class RunWatcher {
   RunWatcher(Env& env, std::string directory, std::string points_log)
       : env_(&env),
         paths_{std::move(directory)},
-        host_(env.host_name()),
         log_([&env, paths = paths_](std::uint64_t begin) { return text_of_log(env, paths, begin); }),
         points_log_([&env, path = std::move(points_log)](std::uint64_t begin) {
           return text_of_file(env, path, begin);
@@ -103,7 +102,6 @@ class RunWatcher {
   std::vector<SlotView> living_slots();
   Env* env_;
   RunPaths paths_;
-  std::string host_;  // this one
   std::int64_t launcher_ = 0;
   std::int64_t find_ns_ = 0;  // when ranks are looked for next
   LineFollower log_, points_log_;

@@ -44,7 +44,7 @@ std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const Ru
   const Result<std::vector<std::string>> starts = env.list(paths.launch());
   for (const std::string& start : starts.ok() ? *starts : std::vector<std::string>()) {
     for (const LaunchedRank& rank : read_launched_ranks(env, paths.launch() + "/" + start)) {
-      if (rank.host == env.host_name()) processes.insert(rank.process);
+      if (holdfast::is_here(env, rank)) processes.insert(rank.process);
     }
   }
   return processes;

@@ -153,6 +153,11 @@ class Env {
   // Process
   virtual std::int64_t process_id() = 0;
   virtual std::string host_name() = 0;
+  // Tells this host from others that have the same name: one boot of one kernel, and one /dev/shm. Has no
+  // blanks.
+  virtual std::string machine_id() = 0;
+  // Returns what names this host beyond doubt: "NAME@MACHINE". For people it is host_name().
+  std::string host_id() { return host_name() + "@" + machine_id(); }
   virtual std::string variable(const std::string& name) = 0;  // empty when unset
   virtual std::uint64_t random_u64() = 0;  // from the kernel; never for anything that decides bits
   // SIGKILL to this process when its parent dies; checks that the parent has not died already.
@@ -169,6 +174,11 @@ class Env {
 
   virtual Network& network() = 0;  // plain sockets between hosts (runtime/core/network.h)
 };
+
+// Returns the name in what Env::host_id() has returned, for people.
+inline std::string host_name_of(const std::string& host_id) {
+  return host_id.substr(0, host_id.find('@'));
+}
 
 // The real operating system. Lives as long as the process; stateless.
 Env& posix_env();

@@ -255,6 +255,16 @@ class PosixEnv final : public Env {
     return buffer.data();
   }
 
+  // The boot tells kernels apart, and the device of /dev/shm those hosts of one kernel (containers) that do
+  // not share their snapshots.
+  std::string machine_id() override {
+    const std::string boot = text_or_empty("/proc/sys/kernel/random/boot_id");
+    struct stat memory {};
+    const bool has_memory = stat("/dev/shm", &memory) == 0;
+    return fmt::format("{}-{:x}", boot.empty() ? "unknown" : boot.substr(0, boot.find('\n')),
+                       has_memory ? std::uint64_t{memory.st_dev} : 0);
+  }
+
   std::string variable(const std::string& name) override {
     const char* value = std::getenv(name.c_str());
     return value == nullptr ? "" : value;

@@ -31,50 +31,49 @@ ToldHost own_facts(Env& env, RankWatch* watch) {
       env.network().own_addresses(env.variable(network_variable));
   return {.number = env.random_u64(),
           .host = env.host_name(),
+          .host_id = env.host_id(),
           .guard_port = port_of_guard(env, watch),
           .name_space = name_space.empty() ? "-" : name_space,
           .addresses = addresses.ok() ? *addresses : std::vector<std::string>()};
 }
 
-HostTableSetup setup_of(const std::vector<ToldHost>& told, const std::string& own_host) {
-  HostTableSetup setup;
-  setup.start = told.front().number;
-  for (const ToldHost& each : told) {
-    HostFacts facts;
-    facts.name = each.host;
-    facts.port = each.guard_port;
-    facts.addresses = each.addresses;
-    const auto known = std::ranges::find(setup.hosts, facts.name, &HostFacts::name);
-    if (known == setup.hosts.end()) {
-      setup.hosts.push_back(std::move(facts));
-    } else if (known->port == 0) {
-      *known = std::move(facts);
-    }
-  }
-  const auto own = std::ranges::find(setup.hosts, own_host, &HostFacts::name);
-  setup.own_host = static_cast<int>(own - setup.hosts.begin());
-  return setup;
-}
-
 }  // namespace
 
 std::string to_text(const ToldHost& told) {
-  return fmt::format("{} {} {} {} {}", told.number, told.host, told.guard_port, told.name_space,
-                     fmt::join(told.addresses, " "));
+  return fmt::format("{} {} {} {} {} {}", told.number, told.host, told.host_id, told.guard_port,
+                     told.name_space, fmt::join(told.addresses, " "));
 }
 
 ToldHost told_host(const std::string& text) {
   std::istringstream stream(text);
   ToldHost told;
-  stream >> told.number >> told.host >> told.guard_port >> told.name_space;
+  stream >> told.number >> told.host >> told.host_id >> told.guard_port >> told.name_space;
   for (std::string address; stream >> address;) told.addresses.push_back(address);
   return told;
+}
+
+ToldHosts different_hosts(const std::vector<ToldHost>& told) {
+  ToldHosts hosts;
+  std::map<std::string, int> named;
+  for (const ToldHost& each : told) {
+    const auto [known, is_new] =
+        hosts.index_of.try_emplace(each.host_id, static_cast<int>(hosts.facts.size()));
+    if (is_new) {
+      const int alike = ++named[each.host];
+      hosts.facts.push_back({.name = alike == 1 ? each.host : fmt::format("{}#{}", each.host, alike)});
+    }
+    HostFacts& facts = hosts.facts[static_cast<std::size_t>(known->second)];
+    if (!is_new && facts.port != 0) continue;
+    facts.port = each.guard_port;
+    facts.addresses = each.addresses;
+  }
+  return hosts;
 }
 
 std::string host_with_several_guards(const std::vector<ToldHost>& told) {
   for (const ToldHost& each : told) {
     const auto another = [&](const ToldHost& other) {
-      return other.host == each.host && other.name_space != each.name_space;
+      return other.host_id == each.host_id && other.name_space != each.name_space;
     };
     if (std::ranges::any_of(told, another)) return each.host;
   }
@@ -88,8 +87,8 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
          all_gather_text(inputs.communicator, waiter, to_text(own_facts(env, inputs.watch))));
   std::vector<ToldHost> told;
   for (const std::string& text : texts) told.push_back(told_host(text));
-  HostTableSetup setup = setup_of(told, env.host_name());
-  if (setup.hosts.size() < 2) return {};
+  ToldHosts hosts = different_hosts(told);
+  if (hosts.facts.size() < 2) return {};
   if (const std::string host = host_with_several_guards(told); !host.empty()) {
     if (inputs.communicator.rank() == 0)
       tell(
@@ -101,16 +100,20 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
   }
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t least_ms = 1'000;
-  setup.silence_ms = std::max(least_ms, config.floor_ms);
+  const HostTableSetup setup{.start = told.front().number,
+                             .own_host = hosts.index_of.at(env.host_id()),
+                             .silence_ms = std::max(least_ms, config.floor_ms),
+                             .hosts = std::move(hosts.facts)};
   Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
     tell("host {} does not notice when others are out of reach: {}", env.host_name(), made.error().message);
     return {};
   }
   const std::shared_ptr<HostTable> table = std::move(made).value();
-  const auto about = [table](const Member& member, const auto& question) {
-    const int host = table->find(member.host);
-    return host >= 0 && host != table->own_host() && question(host);
+  const auto about = [table, index_of = std::move(hosts.index_of)](const Member& member,
+                                                                   const auto& question) {
+    const auto host = index_of.find(member.host_id);
+    return host != index_of.end() && host->second != table->own_host() && question(host->second);
   };
   inputs.membership->use({.has_ended =
                               [table, about](const Member& member) {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "runtime/train/train_run.h"
+#include "watchdog/host_table.h"
 
 namespace holdfast {
 
@@ -15,16 +17,24 @@ namespace holdfast {
 // without, and says so; where a host has several guards, all do, and rank 0 says so.
 Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config);
 
-// ToldHost is what a rank tells the others of its host: "number host port namespace address ...".
+// ToldHost is what a rank tells the others of its host: "number host id port namespace address ...".
 struct ToldHost {
   std::uint64_t number = 0;  // random; rank 0's names the start
   std::string host = {};
+  std::string host_id = {};      // Env::host_id()
   std::uint16_t guard_port = 0;  // 0: nowhere
   std::string name_space = {};   // of the PIDs; "-": not known
   std::vector<std::string> addresses = {};
 };
 std::string to_text(const ToldHost& told);
 ToldHost told_host(const std::string& text);
+// The different hosts, in the order of their first ranks, each with the facts of a rank that knows a guard.
+// Two that have the same name are "NAME" and "NAME#2". `index_of`: by Env::host_id().
+struct ToldHosts {
+  std::vector<HostFacts> facts = {};
+  std::map<std::string, int> index_of = {};
+};
+ToldHosts different_hosts(const std::vector<ToldHost>& told);
 // The first host with ranks in several PID namespaces, each of which has a guard; empty: there is none. Other
 // hosts could not tell such guards apart.
 std::string host_with_several_guards(const std::vector<ToldHost>& told);

@@ -165,7 +165,7 @@ Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
 Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                    const Mesh& mesh) {
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(inputs.communicator, waiter, inputs.env.host_name()));
+         all_gather_text(inputs.communicator, waiter, inputs.env.host_id()));
   JoinedBuddies buddies{.of_rank = replica_buddies(config, mesh, hosts)};
   buddies.all_cross_hosts = all_cross_hosts(buddies.of_rank, hosts);
   return buddies;

@@ -43,6 +43,10 @@ std::int64_t whole_number_of(const Json& json, const char* key) {
   return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
 }
 
+std::string text_of(const Json& json, const char* key) {
+  return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+}
+
 // The lines that are whole. The newest first line counts: a process that the launcher of MPI started again
 // under the same rank appends to the same file.
 std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
@@ -54,6 +58,7 @@ std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
     if (json.contains("host") && json["host"].is_string()) {
       found = LaunchedRank{.rank = rank,
                            .host = json["host"].get<std::string>(),
+                           .host_id = text_of(json, "host_id"),
                            .process = whole_number_of(json, "process"),
                            .started_ticks = whole_number_of(json, "started_ticks")};
     }
@@ -87,6 +92,7 @@ void tell_launcher_ready(Env& env, int rank) {
   const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
   tell_of_rank(env, rank,
                {{"host", env.host_name()},
+                {"host_id", env.host_id()},
                 {"process", env.process_id()},
                 {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
 }
@@ -101,9 +107,13 @@ void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
 
 // Whoever reads the guard's own stream may have gone, so what fails here is not said.
 void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
-  static_cast<void>(write_fact(env, std::string(guard_prefix) + env.host_name(),
+  static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
                                {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
                         .ok());
+}
+
+bool is_here(Env& env, const LaunchedRank& rank) {
+  return rank.host_id == env.host_id();
 }
 
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory) {

@@ -38,12 +38,15 @@ void tell_launcher_verdict(Env& env, int rank, const std::string& sentence);
 
 struct LaunchedRank {
   int rank = 0;
-  std::string host = {};
+  std::string host = {};     // its name, for people
+  std::string host_id = {};  // Env::host_id()
   std::int64_t process = 0;
   std::int64_t started_ticks = 0;    // of the process (ProcessFacts)
   std::optional<ExitCode> end = {};  // none: it has not said so far, or it died
   int signal = 0;
 };
+// Returns whether its process is one of this host.
+bool is_here(Env& env, const LaunchedRank& rank);
 // In the order of ranks; those that have not written their first line whole are not there.
 std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory);
 

@@ -21,6 +21,7 @@ constexpr std::int64_t poll_interval_us = 100'000;
 
 void measure(Env& env, const MemoryTerms& terms, SnapshotTiers wanted, RankMemory& mine) {
   mine.host = env.host_name();
+  mine.host_id = env.host_id();
   mine.room = memory_room(env);
   mine.shared_free = std::nullopt;
   if (wanted != SnapshotTiers::none) {
@@ -38,6 +39,7 @@ std::string to_text(const RankMemory& rank, SnapshotTiers had, bool time_is_over
   for (const RankMemory::Need& each : rank.need) need.push_back({each.own_bytes, each.shared_bytes});
   const MemoryRoom room = rank.room.value_or(MemoryRoom{});
   return Json({{"host", rank.host},
+               {"host_id", rank.host_id},
                {"need", need},
                {"slot", rank.slot_bytes},
                {"kept", rank.kept_bytes},
@@ -63,6 +65,7 @@ Gathered gathered_from(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     const Json told = Json::parse(text);
     RankMemory rank{.host = told["host"],
+                    .host_id = told["host_id"],
                     .slot_bytes = told["slot"],
                     .kept_bytes = told["kept"],
                     .unneeded_bytes = told["old"][0],

@@ -14,7 +14,8 @@ using Ranks = std::vector<const RankMemory*>;
 // it.
 std::vector<Ranks> sharing_ranks(std::span<const RankMemory> ranks) {
   std::map<std::string, Ranks> by_host;
-  for (const RankMemory& rank : ranks) by_host[rank.host].push_back(&rank);
+  for (const RankMemory& rank : ranks)
+    by_host[rank.host_id.empty() ? rank.host : rank.host_id].push_back(&rank);
   std::vector<Ranks> groups;
   for (const auto& [host, sharers] : by_host) {
     std::set<std::string> limits;

@@ -37,6 +37,7 @@ struct RankMemory {
     std::uint64_t shared_bytes = 0;  // of shared memory
   };
   std::string host = {};
+  std::string host_id = {};                         // Env::host_id(); empty: the name stands for it
   std::array<Need, snapshot_tier_count> need = {};  // by SnapshotTiers
   std::uint64_t slot_bytes = 0;                     // of one slot of its own
   std::uint64_t kept_bytes = 0;  // of ordinary memory that it holds already, and takes again

@@ -28,7 +28,7 @@ class Replicas::Keeper {
                               .writer = writer,
                               .rank = static_cast<std::uint32_t>(rank),
                               .ranks = static_cast<std::uint32_t>(worker.communicator().size())},
-        digest_of(worker.env().host_name()), places, worker.faults());
+        digest_of(worker.env().host_id()), places, worker.faults());
     keeper->keep_names_ = true;
     return keeper;
   }

@@ -30,7 +30,7 @@ Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t wr
     }
   }
   identity_.run = digest_of(worker.state().memory_id);
-  identity_.host = digest_of(worker.env().host_name());
+  identity_.host = digest_of(worker.env().host_id());
   identity_.writer = writer;
   identity_.rank = static_cast<std::uint32_t>(worker.communicator().rank());
   identity_.ranks = static_cast<std::uint32_t>(worker.communicator().size());

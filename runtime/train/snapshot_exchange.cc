@@ -75,7 +75,7 @@ class PartExchange {
   // found to be damaged, the others of its host do not send.
   Result<bool> find_servers() {
     const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
-    const Json mine = {{"host", worker_.env().host_name()},
+    const Json mine = {{"host", worker_.env().host_id()},
                        {"parts", set_.ranks()},
                        {"damaged", damaged},
                        {"needs", !set_.holds(wanted_)}};

@@ -89,7 +89,8 @@ Result<void> TraceRecording::begin() {
   HF_TRY_VOID(broadcast(worker_->communicator(), worker_->waiter(),
                         std::as_writable_bytes(std::span(&recording, 1))));
   header_.recording = fmt::format("{:016x}", recording);
-  HF_TRY(header_.clock, find_clock_offset(worker_->communicator(), worker_->waiter(), header_.host));
+  HF_TRY(header_.clock,
+         find_clock_offset(worker_->communicator(), worker_->waiter(), worker_->env().host_id()));
   worker_->spans().record_into(memory_);
   return {};
 }

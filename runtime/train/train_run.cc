@@ -73,7 +73,7 @@ Result<void> TrainRun::join() {
   if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(world(), waiter()));
   HF_TRY_VOID(join_hosts(world(), waiter(), config_.watchdog));
-  if (launched_.membership != nullptr && ranks_by_host(launched_.membership->view()).size() > 1)
+  if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
     on_several_hosts_ = true;
   if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
   HF_TRY(data_, join_data(world(), waiter(), config_));
@@ -120,7 +120,7 @@ Result<void> TrainRun::join() {
 // Where nobody may be missing the error is that of the layout: what to start instead.
 Result<void> TrainRun::take_seats(const SeatingWish& wish) {
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(world().communicator, waiter(), launched_.env.host_name()));
+         all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
   Result<Seating> seating = plan_seating(wish, hosts);
   if (!seating.ok() && !recovery_.has_value()) {
     HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
@@ -253,8 +253,8 @@ Result<void> TrainRun::build_worker() {
   HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
   const Mesh mesh(epoch_->seating().shape);
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(seats().communicator, waiter(), launched_.env.host_name()));
-  const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_name()));
+         all_gather_text(seats().communicator, waiter(), launched_.env.host_id()));
+  const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
   HF_TRY(JoinedBuddies buddies, join_buddies(seats(), waiter(), config_, mesh));
   survives_host_ = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;

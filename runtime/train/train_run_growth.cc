@@ -177,7 +177,7 @@ Result<void> TrainRun::join_again() {
 // with it.
 Result<void> TrainRun::take_place_on_host() {
   const std::string mine =
-      fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_name());
+      fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_id());
   HF_TRY(const std::vector<std::string> texts, all_gather_text(world().communicator, waiter(), mine));
   std::set<int> taken;
   int newer_before_me = 0, on_host = 0;
@@ -186,7 +186,7 @@ Result<void> TrainRun::take_place_on_host() {
     int place = -1;
     std::string host;
     stream >> place >> host;
-    if (host != launched_.env.host_name()) continue;
+    if (host != launched_.env.host_id()) continue;
     ++on_host;
     if (place >= 0) taken.insert(place);
     if (place < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;

@@ -41,7 +41,7 @@ class SlotPoolTest : public testing::Test {
     const std::array<float, 4> values = {1, 2, 3, static_cast<float>(step)};
     filled.copy(0, 0, std::as_bytes(std::span(values)));
     filled.seal({.run = run,
-                 .host = digest_of(env.host_name()),
+                 .host = digest_of(env.host_id()),
                  .writer = old_writer,
                  .step = step,
                  .rank = static_cast<std::uint32_t>(rank),

@@ -195,7 +195,7 @@ class MixedSlots : public testing::Test {
 
   SnapshotIdentity identity_of(std::uint32_t rank, const SlotState& state) const {
     return {.run = run_,
-            .host = digest_of(posix_env().host_name()),
+            .host = digest_of(posix_env().host_id()),
             .writer = state.writer,
             .generation = state.generation,
             .step = state.step,

@@ -32,7 +32,7 @@ Manifest manifest_at(std::uint64_t step) {
 
 SnapshotIdentity identity_at(std::uint64_t step, std::uint32_t rank = 0, std::uint32_t ranks = 1) {
   return {.run = digest_of(std::string(32, '7')),
-          .host = digest_of(posix_env().host_name()),
+          .host = digest_of(posix_env().host_id()),
           .writer = 9,
           .generation = 0,
           .step = step,
@@ -238,6 +238,9 @@ TEST_F(RamTierTest, FindsWhatIsSealedAndRemovesAll) {
   FaultyEnv elsewhere(posix_env());
   elsewhere.move_to_host("another");
   EXPECT_TRUE(list_snapshots(elsewhere, run_).empty());
+  FaultyEnv of_the_same_name(posix_env());
+  of_the_same_name.move_to_machine("another boot, or another /dev/shm");
+  EXPECT_TRUE(list_snapshots(of_the_same_name, run_).empty());
   EXPECT_EQ(remove_snapshots(posix_env(), run_, 2)->count, 3u);
   EXPECT_EQ(list_snapshots(posix_env(), run_).size(), 1u);
   EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 1u);

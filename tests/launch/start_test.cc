@@ -16,6 +16,8 @@
 #include "runtime/train/launch_record.h"
 #include "runtime/train/run_identity.h"
 #include "tests/launch/variables_env.h"
+#include "tests/support/blind_processes.h"
+#include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -40,6 +42,10 @@ TEST(LaunchRecord, RanksTellThatTheyLiveAndHowTheyEnd) {
   EXPECT_EQ(ranks[1].rank, 12);
   EXPECT_EQ(ranks[1].end, std::nullopt);
   EXPECT_EQ(ranks[1].host, env.host_name());
+  EXPECT_TRUE(is_here(env, ranks[1]));
+  FaultyEnv another(env);
+  another.move_to_machine("another");
+  EXPECT_FALSE(is_here(another, ranks[1])) << "a host of the same name";
   EXPECT_EQ(ranks[1].process, getpid());
   EXPECT_EQ(ranks[1].started_ticks, env.processes().facts(getpid())->started_ticks);
 }

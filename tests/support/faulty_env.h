@@ -7,6 +7,7 @@
 //   operation on
 //
 //   env.move_to_host("node1");                                            // of another machine
+//   env.move_to_machine("m2");                        // the same for one whose name may be that of another
 //
 // Walking `at` from 1 until nothing fails any more tries a protocol at every one of its steps. What an
 // IoQueue starts counts as a read, write or sync like any other. A fault with the reason EINTR or EAGAIN, or
@@ -77,6 +78,7 @@ class FaultyEnv final : public ForwardingEnv {
     faults_.push_back({.fault = std::move(fault), .seen = 0});
   }
   void move_to_host(std::string name) { host_name_ = std::move(name); }  // before others use it
+  void move_to_machine(std::string id) { machine_id_ = std::move(id); }  // before others use it
   void clear_faults() {
     const std::lock_guard guard(mutex_);
     faults_.clear();
@@ -201,6 +203,7 @@ class FaultyEnv final : public ForwardingEnv {
 
   std::int64_t monotonic_ns() override { return inner().monotonic_ns() + clock_shift_ns; }
   std::string host_name() override { return host_name_.empty() ? inner().host_name() : host_name_; }
+  std::string machine_id() override { return machine_id_.empty() ? inner().machine_id() : machine_id_; }
 
  private:
   struct Armed {
@@ -325,7 +328,7 @@ class FaultyEnv final : public ForwardingEnv {
     return fault;
   }
 
-  std::string host_name_;  // empty: the inner one's
+  std::string host_name_, machine_id_;  // empty: the inner one's
   mutable std::mutex mutex_;
   std::array<std::uint64_t, operation_count> counts_{};
   std::vector<FailedCall> failed_;

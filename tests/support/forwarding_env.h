@@ -80,6 +80,7 @@ class ForwardingEnv : public Env {
   void sleep_us(std::int64_t microseconds) override { inner_->sleep_us(microseconds); }
   std::int64_t process_id() override { return inner_->process_id(); }
   std::string host_name() override { return inner_->host_name(); }
+  std::string machine_id() override { return inner_->machine_id(); }
   std::string variable(const std::string& name) override { return inner_->variable(name); }
   std::uint64_t random_u64() override { return inner_->random_u64(); }
   Result<void> die_with_parent() override { return inner_->die_with_parent(); }
