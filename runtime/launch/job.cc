@@ -103,15 +103,18 @@ void Job::look() {
 void Job::look_at_ranks() {
   const bool asks = stop_->requested() && !passed_on_;
   const bool all_known = ranks_.size() >= static_cast<std::size_t>(plan_.ranks);
-  if (all_known && !is_final(status_) && !asks && !all_ended()) return;
+  if (all_known && !is_final(status_) && !asks && !all_ended() && unseen_ == 0) return;
   ranks_ = read_launched_ranks(*env_, plan_.directory);
-  const std::string host = env_->host_name();
+  unseen_ = 0;
   for (const LaunchedRank& rank : ranks_) {
-    if (rank.host != host || processes_.contains(rank.rank)) continue;
+    if (!is_here(*env_, rank) || processes_.contains(rank.rank)) continue;
     // The handle first: if the facts are still those that the rank told, the handle is the rank's.
     Result<std::unique_ptr<Process>> process = env_->processes().find(rank.process);
     const Result<std::optional<ProcessFacts>> facts = env_->processes().look(rank.process);
-    if (!process.ok() || !facts.ok()) continue;  // it may live
+    if (!process.ok() || !facts.ok()) {
+      ++unseen_;
+      continue;
+    }
     const bool same = facts->has_value() && (*facts)->started_ticks == rank.started_ticks;
     processes_[rank.rank] = same ? std::move(process).value() : nullptr;
   }
@@ -139,7 +142,7 @@ bool Job::lasts(bool now, std::int64_t& since_ns, std::int64_t limit_ms) const {
 // Of this host, as far as they are known; false where there is none.
 bool Job::all_ended() const {
   const auto ended = [](const auto& rank) { return rank.second == nullptr || rank.second->wait_ended(0); };
-  return !processes_.empty() && std::ranges::all_of(processes_, ended);
+  return unseen_ == 0 && !processes_.empty() && std::ranges::all_of(processes_, ended);
 }
 
 void Job::look_at_mpirun() {
@@ -189,7 +192,7 @@ void Job::look_for_life() {
   const auto lives = [](const auto& rank) { return rank.second != nullptr && !rank.second->wait_ended(0); };
   const Result<FileStatus> log = env_->status(plan_.paths.events());
   const std::uint64_t bytes = log.ok() ? log->bytes : 0;
-  const bool lifeless = plan_.lives_elsewhere != nullptr && !ranks_.empty() &&
+  const bool lifeless = plan_.lives_elsewhere != nullptr && !ranks_.empty() && unseen_ == 0 &&
                         std::ranges::none_of(processes_, lives) && bytes == log_bytes_;
   log_bytes_ = bytes;
   if (!lasts(lifeless, lifeless_since_ns_, lifeless_limit_ms) || !why_killed_.empty()) return;

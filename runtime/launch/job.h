@@ -75,6 +75,7 @@ class Job {
   std::optional<ProcessEnd> mpirun_end_;
   std::vector<LaunchedRank> ranks_;
   std::map<int, std::unique_ptr<Process>> processes_;  // of the ranks of this host; null: gone already
+  int unseen_ = 0;                                     // of them that cannot be looked at, and may live
   RunStatus status_;                                   // of this start; "unknown" until it has written one
   std::string why_killed_;
   bool passed_on_ = false, cut_short_ = false, stayed_behind_ = false;  // the last: mpirun, behind its ranks

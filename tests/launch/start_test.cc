@@ -11,6 +11,7 @@
 #include "runtime/core/processes.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/host_probe.h"
+#include "runtime/launch/job.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/train/launch_record.h"
@@ -220,6 +221,38 @@ TEST(HostDuty, TakesNothingForAToken) {
     EXPECT_FALSE(run_host_duty(posix_env(), {"clean", text}).ok()) << text;
   }
   EXPECT_FALSE(run_host_duty(posix_env(), {"burn", "0123456789abcdef"}).ok());
+}
+
+// mpirun would be ended after five seconds in which no rank of this host is known to live; here a second is
+// twenty of them.
+TEST(Job, ARankThatCannotBeLookedAtMayLive) {
+  class HurriedEnv final : public ForwardingEnv {
+   public:
+    using ForwardingEnv::ForwardingEnv;
+    std::int64_t monotonic_ns() override { return inner().monotonic_ns() * 20; }
+  };
+  const TemporaryDirectory directory;
+  BlindEnv blind(posix_env(), directory / "hidden");
+  HurriedEnv env(blind);
+  const std::string start = directory / "run/launch/0-1";
+  ASSERT_TRUE(env.make_directories(start).ok());
+  hide(directory / "hidden", env.process_id());
+  ASSERT_TRUE(
+      env.append_line(start + "/rank-00000", fmt::format("{{\"host\":\"x\",\"host_id\":\"{}\",\"process\":{},"
+                                                         "\"started_ticks\":1}}",
+                                                         env.host_id(), env.process_id()))
+          .ok());
+  const std::unique_ptr<SignalWatcher> signals = SignalWatcher::watch({SIGURG}).value();
+  StopRequest stop(env, *signals, 60'000);
+  Job job(env, stop,
+          {.line = {.arguments = {"sleep", "1"}, .variables = {}},
+           .ranks = 2,
+           .paths = {directory / "run"},
+           .directory = start,
+           .lives_elsewhere = [] { return false; }});
+  const Result<StartEnd> end = job.run();
+  ASSERT_TRUE(end.ok()) << end.error().message;
+  EXPECT_THAT(end->fault, testing::Not(testing::HasSubstr("no rank is left")));
 }
 
 TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {
