@@ -79,6 +79,9 @@ struct FileStatus {
 class FileLock {
  public:
   virtual ~FileLock() = default;
+  // Replaces the content of the locked file, for readers on all hosts when it returns. Writes to the file
+  // that was locked, also where another one has its name by now. Errors: checkpoint.
+  virtual Result<void> rewrite(const std::string& content) = 0;
 };
 
 // Memory that the processes of this host share by name and that outlives them: it is there until its name is
@@ -123,10 +126,18 @@ class Env {
   virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
   // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix.
   virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
-  // Exclusive advisory lock (flock) on `path`, made when missing, with the holder's `content` in it. Errors:
-  // communication after `timeout_ms`, quoting the holder's; config where this user may not write `path`.
+  // Exclusive advisory lock (flock) on the file that has the name `path` when it is got, made when missing,
+  // with the holder's `content` in it; empty: what is there stays. Errors: communication after `timeout_ms`,
+  // quoting the holder's; config where this user may not write `path`.
   virtual Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                                  std::int64_t timeout_ms) = 0;
+  // Puts a new file under the name `path`, locked, with `content` in it, durable, whoever has a lock on the
+  // one before: that is then a lock on a file without a name.
+  virtual Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
+                                                         const std::string& content) = 0;
+  // Returns whether somebody holds the lock on `path`, which must exist. Makes and writes nothing, and two
+  // who ask at once do not see each other.
+  virtual Result<bool> is_locked(const std::string& path) = 0;
   virtual Result<std::uint64_t> free_bytes(const std::string& path) = 0;
 
   // Many operations at a time on files that this Env opened (runtime/core/io_queue.h). The engine is what

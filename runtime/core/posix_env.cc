@@ -1,7 +1,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -26,6 +25,7 @@
 #include "runtime/core/posix_command.h"
 #include "runtime/core/posix_file.h"
 #include "runtime/core/posix_io_engine.h"
+#include "runtime/core/posix_lock.h"
 #include "runtime/core/posix_shared_memory.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/processor_count.h"
@@ -33,47 +33,9 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t lock_retry_us = 50'000;
-constexpr std::int64_t longest_wait_ms = std::int64_t{1} << 40;  // keeps the deadline inside int64
-
 std::string parent_of(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
-}
-
-class HeldLock final : public FileLock {
- public:
-  explicit HeldLock(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
-
- private:
-  Descriptor descriptor_;  // the lock goes with the open file
-};
-
-Result<std::string> read_all(int descriptor, const std::string& path) {
-  std::string text;
-  std::array<char, 16384> buffer{};
-  while (true) {
-    const ssize_t got = read(descriptor, buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return read_error("read", path, errno);
-    if (got == 0) return text;
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-}
-
-// The content is changed in place: a rename would leave the lock on a file without a name, and what is
-// emptied first may have no room again on a full disk.
-Result<void> write_lock_content(int descriptor, const std::string& path, std::string_view content) {
-  std::size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t put =
-        pwrite(descriptor, content.data() + done, content.size() - done, static_cast<off_t>(done));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return write_error("write", path, errno);
-    done += static_cast<std::size_t>(put);
-  }
-  if (ftruncate(descriptor, static_cast<off_t>(done)) != 0) return write_error("write", path, errno);
-  return {};
 }
 
 class PosixEnv final : public Env {
@@ -151,7 +113,7 @@ class PosixEnv final : public Env {
   Result<std::string> read_text(const std::string& path) override {
     const Descriptor descriptor = open_descriptor(path, O_RDONLY);
     if (descriptor.value() < 0) return read_error("open", path, errno);
-    return read_all(descriptor.value(), path);
+    return read_all_of(descriptor, path);
   }
 
   Result<void> replace_text(const std::string& path, const std::string& text) override {
@@ -184,26 +146,15 @@ class PosixEnv final : public Env {
 
   Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
                                          std::int64_t timeout_ms) override {
-    Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT);
-    if (descriptor.value() < 0) return lock_error("open the lock file", path, errno);
-    const std::int64_t deadline_ns = monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
-    while (flock(descriptor.value(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return lock_error("lock", path, errno);
-      const std::int64_t left_us = (deadline_ns - monotonic_ns()) / 1000;
-      if (left_us <= 0) {
-        HF_TRY(const std::string holder, read_all(descriptor.value(), path));
-        return fail(
-            ExitCode::communication,
-            "{} is locked by another process ('{}') and was not released within {} ms; wait for that process "
-            "or end it, then start again",
-            path, holder, timeout_ms);
-      }
-      sleep_us(std::min(left_us, lock_retry_us));
-    }
-    HF_TRY_VOID(write_lock_content(descriptor.value(), path, content));
-    return std::unique_ptr<FileLock>(std::make_unique<HeldLock>(std::move(descriptor)));
+    return lock_posix_file(*this, path, content, timeout_ms);
   }
+
+  Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
+                                                 const std::string& content) override {
+    return replace_posix_lock(*this, path, content);
+  }
+
+  Result<bool> is_locked(const std::string& path) override { return is_posix_locked(path); }
 
   Result<std::uint64_t> free_bytes(const std::string& path) override {
     struct statvfs space {};

@@ -214,6 +214,18 @@ Descriptor open_descriptor(const std::string& path, int flags) {
   return Descriptor(value);
 }
 
+Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path) {
+  std::string text;
+  std::array<char, 16384> buffer{};
+  while (true) {
+    const ssize_t got = read(descriptor.value(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return read_error("read", path, errno);
+    if (got == 0) return text;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode) {
   const int access = is_read(mode) ? O_RDONLY : O_RDWR;
   Descriptor descriptor = open_descriptor(path, is_read(mode) ? access : access | O_CREAT | O_EXCL);

@@ -36,6 +36,8 @@ class Descriptor {
 
 // open(2), retried when interrupted; errno is set when the result is -1.
 Descriptor open_descriptor(const std::string& path, int flags);
+// Reads from where the descriptor is to the end; `path` is for the sentence.
+Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path);
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode);
 

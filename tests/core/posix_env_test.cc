@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +162,42 @@ TEST_F(PosixEnvTest, LockExcludesAndNamesTheHolder) {
   }
   ASSERT_TRUE(env.lock(path, "x", 0).ok());
   EXPECT_EQ(env.read_text(path).value(), "x") << "a shorter content replaces all of a longer one";
+}
+
+TEST_F(PosixEnvTest, ALockIsSeenWithoutBeingTaken) {
+  const std::string path = directory / "lock";
+  EXPECT_FALSE(env.is_locked(path).ok()) << "nothing is made";
+  {
+    const auto held = env.lock(path, "one", 0);
+    ASSERT_TRUE(held.ok());
+    EXPECT_TRUE(env.is_locked(path).value());
+  }
+  const int another = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // that asks at the same time
+  ASSERT_EQ(flock(another, LOCK_SH | LOCK_NB), 0);
+  EXPECT_FALSE(env.is_locked(path).value());
+  close(another);
+  EXPECT_EQ(env.read_text(path).value(), "one");
+}
+
+TEST_F(PosixEnvTest, ALockCanBeReplacedWhoeverHoldsIt) {
+  const std::string path = directory / "lock";
+  auto old_lock = env.lock(path, "old", 0).value();
+  Result<std::unique_ptr<FileLock>> waits = fail(ExitCode::communication, "not yet");
+  std::thread waiter([&] { waits = env.lock(path, "", 400); });
+  env.sleep_us(100'000);
+  auto new_lock = env.replace_lock(path, "new").value();
+  EXPECT_EQ(env.read_text(path).value(), "new");
+  EXPECT_TRUE(old_lock->rewrite("still old").ok());
+  EXPECT_EQ(env.read_text(path).value(), "new") << "the old one has a file without a name";
+  EXPECT_TRUE(new_lock->rewrite("newer").ok());
+  EXPECT_EQ(env.read_text(path).value(), "newer");
+  old_lock.reset();
+  waiter.join();
+  ASSERT_FALSE(waits.ok()) << "the new file is the one that counts";
+  EXPECT_THAT(waits.error().message, HasSubstr("'newer'"));
+  new_lock.reset();
+  EXPECT_TRUE(env.lock(path, "", 0).ok());
+  EXPECT_EQ(env.read_text(path).value(), "newer") << "without a content the file stays as it is";
 }
 
 TEST_F(PosixEnvTest, LockWaitsForTheHolder) {

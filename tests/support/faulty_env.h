@@ -168,6 +168,11 @@ class FaultyEnv final : public ForwardingEnv {
     if (const auto fault = next(Operation::lock, path)) return lock_error("lock", path, fault->reason);
     return inner().lock(path, content, timeout_ms);
   }
+  Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
+                                                 const std::string& content) override {
+    if (const auto fault = next(Operation::lock, path)) return lock_error("lock", path, fault->reason);
+    return inner().replace_lock(path, content);
+  }
   Result<std::uint64_t> free_bytes(const std::string& path) override {
     if (const auto fault = next(Operation::free_bytes, path)) {
       return read_error("get the free space of", path, fault->reason);

@@ -58,6 +58,11 @@ class ForwardingEnv : public Env {
                                          std::int64_t timeout_ms) override {
     return inner_->lock(path, content, timeout_ms);
   }
+  Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
+                                                 const std::string& content) override {
+    return inner_->replace_lock(path, content);
+  }
+  Result<bool> is_locked(const std::string& path) override { return inner_->is_locked(path); }
   Result<std::uint64_t> free_bytes(const std::string& path) override { return inner_->free_bytes(path); }
   Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) override {
     return inner_->make_io_engine(options);

@@ -122,9 +122,21 @@ class MemoryEnv final : public ForwardingEnv {
     for (const char one : std::string(line) + "\n") bytes.push_back(static_cast<std::byte>(one));
     return {};
   }
-  Result<std::unique_ptr<FileLock>> lock(const std::string&, const std::string&, std::int64_t) override {
-    return std::make_unique<FileLock>();
+  // Locks exclude nobody, as those of a file system that keeps them to each host do not exclude other hosts.
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path, const std::string& content,
+                                         std::int64_t) override {
+    if (!nodes_.contains(path)) HF_TRY_VOID(outcome_of(open(path, OpenMode::create)));
+    if (is_directory(path)) return lock_error("open the lock file", path, EISDIR);
+    auto lock = std::make_unique<MemoryLock>(nodes_.at(path));
+    if (!content.empty()) HF_TRY_VOID(lock->rewrite(content));
+    return std::unique_ptr<FileLock>(std::move(lock));
   }
+  Result<std::unique_ptr<FileLock>> replace_lock(const std::string& path,
+                                                 const std::string& content) override {
+    nodes_.erase(path);
+    return lock(path, content, 0);
+  }
+  Result<bool> is_locked(const std::string&) override { return false; }
   int processor_count() override { return 1; }  // so nobody starts threads
   Result<std::uint64_t> free_bytes(const std::string&) override { return std::uint64_t{1} << 40; }
   Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions&) override {
@@ -165,6 +177,19 @@ class MemoryEnv final : public ForwardingEnv {
    private:
     Content content_;
     std::string path_;
+  };
+
+  class MemoryLock final : public FileLock {
+   public:
+    explicit MemoryLock(Content content) : content_(std::move(content)) {}
+    Result<void> rewrite(const std::string& content) override {
+      content_->clear();
+      for (const char one : content) content_->push_back(static_cast<std::byte>(one));
+      return {};
+    }
+
+   private:
+    Content content_;
   };
 
   // Does everything when it is begun.
