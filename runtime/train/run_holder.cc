@@ -1,19 +1,15 @@
 #include "runtime/train/run_holder.h"
 
-#include <memory>
-
 namespace holdfast {
 namespace {
 
 std::optional<std::string> lock_holder(Env& env, const std::string& path) {
   const Result<FileStatus> status = env.status(path);
   if (!status.ok() || !status->exists) return std::nullopt;
-  const Result<std::string> holder = env.read_text(path);
-  if (!holder.ok()) return "unknown";
-  const Result<std::unique_ptr<FileLock>> lock = env.lock(path, *holder, /*timeout_ms=*/0);
-  // A lock that this user may not take says nothing about who has it.
-  if (lock.ok() || lock.error().code != ExitCode::communication) return std::nullopt;
-  return *holder;
+  const Result<bool> locked = env.is_locked(path);
+  if (!locked.ok() || !*locked) return std::nullopt;
+  const Result<std::string> text = env.read_text(path);
+  return text.ok() ? *text : "unknown";
 }
 
 }  // namespace
