@@ -154,6 +154,7 @@ std::string encode_manifest(const Manifest& manifest) {
   body["run_id"] = manifest.run_id;
   body["generation"] = manifest.generation;
   body["step"] = manifest.step;
+  if (manifest.epoch > 0) body["epoch"] = manifest.epoch;
   if (manifest.parent.has_value())
     body["parent"] = Json{{"generation", manifest.parent->generation}, {"step", manifest.parent->step}};
   body["identity"] = manifest.identity;
@@ -198,6 +199,7 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   members.read("step", manifest.step);
   members.read("identity", manifest.identity);
   members.read("config", manifest.config);
+  if (body.contains("epoch")) members.read("epoch", manifest.epoch);
   const Json* values = members.find("values", &Json::is_object);
   const Json* shards = members.find("shards", &Json::is_array);
   if (!members.problem().empty()) return bad_member(place, members.problem());

@@ -34,6 +34,7 @@ struct Manifest {
   std::string run_id;                                 // 32 hex digits, made at the first start of a run
   std::uint64_t generation = 0;
   std::uint64_t step = 0;                     // steps completed
+  std::uint64_t epoch = 0;                    // of the writer's claim of the run (WriterFence); 0: not said
   std::optional<ParentCheckpoint> parent;     // the newest one before it that was there; version 1 has none
   std::string identity;                       // hash of what makes it the same run (config_identity)
   std::string config;                         // the resolved config as TOML

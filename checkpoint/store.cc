@@ -64,9 +64,12 @@ Result<std::vector<ShardSpec>> tensors_of_shards(Env& env, const std::string& di
 
 // Whether a whole checkpoint with exactly this manifest, and so with exactly these bytes, stands there
 // already.
-bool is_already_there(Env& env, const std::string& target, const std::string& manifest_text) {
+bool is_already_there(Env& env, const std::string& target, const Manifest& manifest) {
   const Result<Checkpoint> existing = open_verified(env, target);
-  return existing.ok() && encode_manifest(existing.value().manifest()) == manifest_text;
+  if (!existing.ok()) return false;
+  Manifest there = existing->manifest();
+  there.epoch = manifest.epoch;  // whoever wrote it
+  return encode_manifest(there) == encode_manifest(manifest);
 }
 
 // Whatever the system calls it, what goes wrong here is a checkpoint's problem.
@@ -94,13 +97,14 @@ std::string CheckpointStore::shard_name(int rank) {
 }
 
 Result<void> CheckpointStore::remove_leftovers() {
+  HF_TRY_VOID(check_fence());
   HF_TRY_VOID(as_checkpoint_result(restore_replaced(*env_, run_directory_)));
   return env_->remove_tree(names::pending(run_directory_));
 }
 
 Result<void> CheckpointStore::begin_save(std::uint64_t step) {
   HF_TRY_VOID(remove_leftovers());
-  return env_->make_directories(pending_directory(step));
+  return as_checkpoint_result(env_->make_directories(pending_directory(step)));
 }
 
 Result<void> CheckpointStore::abandon_save(std::uint64_t step) {
@@ -113,6 +117,7 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
     // Gives the disk its space back; if that fails too, the next writer removes it, and the first error is
     // the one to tell.
     static_cast<void>(abandon_save(manifest.step).ok());
+    if (published.error().code == ExitCode::communication) return published;
     return fail(ExitCode::checkpoint, "the checkpoint of step {} could not be published: {}", manifest.step,
                 published.error().message);
   }
@@ -145,12 +150,14 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   const std::string target = checkpoint_directory(manifest.step);
   HF_TRY(manifest.tensors, tensors_of_shards(*env_, source, manifest));
   manifest.parent = parent_of(manifest);
+  manifest.epoch = fence_.epoch;
   const std::string text = encode_manifest(manifest);
   HF_FAULT_POINT(*faults_, "save.before_manifest");
   HF_TRY_VOID(write_manifest(*env_, source, text));
   HF_TRY_VOID(env_->make_directories(names::checkpoints(run_directory_)));
   HF_TRY(const FileStatus occupied, env_->status(target));
-  if (occupied.exists && is_already_there(*env_, target, text)) return abandon_save(manifest.step);
+  if (occupied.exists && is_already_there(*env_, target, manifest)) return abandon_save(manifest.step);
+  HF_TRY_VOID(check_fence());
 
   const std::string aside = fmt::format("{}/{}{}", names::pending(run_directory_), names::replaced_prefix,
                                         names::step_name(manifest.step));
@@ -160,7 +167,9 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
     HF_TRY_VOID(env_->rename(target, aside));
   }
   HF_FAULT_POINT(*faults_, "save.before_rename");
-  if (Result<void> renamed = env_->rename(source, target); !renamed.ok()) {
+  Result<void> renamed = check_fence();
+  if (renamed.ok()) renamed = env_->rename(source, target);
+  if (!renamed.ok()) {
     // It would be found where it is, too; but nothing should look odd after a mere error.
     if (occupied.exists) static_cast<void>(env_->rename(aside, target).ok());
     return renamed;
@@ -212,6 +221,7 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
   for (const CheckpointCandidate& candidate : candidates) {
     if (whole >= keep) {
       if (stays(candidate)) continue;
+      HF_TRY_VOID(check_fence());
       HF_TRY_VOID(as_checkpoint_result(remove_checkpoint(candidate.directory)));
       continue;
     }

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/chunk_reading.h"
@@ -26,6 +27,12 @@
 namespace holdfast {
 
 struct CheckpointCandidate;
+
+// What keeps a writer of a run that has been replaced, and does not know it, from changing its checkpoints.
+struct WriterFence {
+  std::uint64_t epoch = 0;                   // of its claim of the run; into every manifest. 0: has none
+  std::function<Result<void>()> check = {};  // fails, with communication, when another has replaced it
+};
 
 class CheckpointStore {
  public:
@@ -39,6 +46,10 @@ class CheckpointStore {
   // Of the newest one with a manifest that can be read: what a delta refers to; empty when there is none.
   std::string newest_directory() const;
 
+  // Called before anything is saved: from then on the fence is asked, on whichever thread saves, before
+  // anything becomes visible or goes.
+  void fence(WriterFence fence) { fence_ = std::move(fence); }
+
   // Of dead writers, and of this one's saves that failed; none of its is under way.
   Result<void> remove_leftovers();
   // remove_leftovers(), and an empty pending directory. Where several saves of one writer are under way, each
@@ -47,7 +58,7 @@ class CheckpointStore {
   // Opens the shards and adds `tensors` and `parent` to the manifest; then manifest durable, directory
   // durable, rename, parents durable. A whole checkpoint of the same step and
   // content stays; one of other content counts until the new one is in its place. On error the pending
-  // directory is removed.
+  // directory is removed; the fence's error stays what it is.
   Result<void> publish(const Manifest& manifest);
   // After a shard could not be written: gives the disk its space back.
   Result<void> abandon_save(std::uint64_t step);
@@ -61,6 +72,7 @@ class CheckpointStore {
   void set_in_use(std::vector<std::uint64_t> steps);
 
  private:
+  Result<void> check_fence() const { return fence_.check ? fence_.check() : Result<void>(); }
   Result<void> publish_pending(Manifest manifest);
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate);
@@ -70,6 +82,7 @@ class CheckpointStore {
   FaultPoints* faults_;
   std::string run_directory_;
   std::uint64_t writer_;
+  WriterFence fence_;
   std::uint64_t good_every_steps_ = 0;
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
   std::mutex mutex_;             // of what follows

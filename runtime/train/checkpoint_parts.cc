@@ -41,7 +41,9 @@ Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<
 }
 
 void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
-  if (const Result<void> retained = store.retain(keep); !retained.ok())
+  const Result<void> retained = store.retain(keep);
+  // A writer that has been replaced ends with that, and says it then.
+  if (!retained.ok() && retained.error().code != ExitCode::communication)
     tell("an old checkpoint stays: {}", retained.error().message);
 }
 

@@ -17,6 +17,7 @@ Manifest full_manifest() {
   manifest.run_id = "00112233445566778899aabbccddeeff";
   manifest.generation = 3;
   manifest.step = 18446744073709551615u;
+  manifest.epoch = 12;
   manifest.identity = "a5";
   manifest.config = "# comment\n[run]\ndirectory = \"r\xc3\xa4ume \\\"x\\\"\"\n";
   manifest.values = {{"data_cursor", "123"}, {"loss_digest", ""}, {"with\nnewline", "tab\t"}};
@@ -48,6 +49,7 @@ TEST(ManifestTest, EverythingComesBack) {
   EXPECT_EQ(decoded.value().run_id, manifest.run_id);
   EXPECT_EQ(decoded.value().generation, manifest.generation);
   EXPECT_EQ(decoded.value().step, manifest.step);
+  EXPECT_EQ(decoded.value().epoch, manifest.epoch);
   EXPECT_EQ(decoded.value().identity, manifest.identity);
   EXPECT_EQ(decoded.value().config, manifest.config);
   EXPECT_EQ(decoded.value().values, manifest.values);
@@ -59,6 +61,18 @@ TEST(ManifestTest, EverythingComesBack) {
   EXPECT_EQ(decoded.value().parent, manifest.parent);
   EXPECT_EQ(decoded.value().tensors, manifest.tensors);
   EXPECT_EQ(encode_manifest(decoded.value()), encode_manifest(manifest));
+}
+
+TEST(ManifestTest, ProgramsBeforeClaimsWroteNoEpoch) {
+  Manifest manifest = full_manifest();
+  manifest.epoch = 0;
+  const std::string text = encode_manifest(manifest);
+  EXPECT_EQ(text.find("epoch"), std::string::npos);
+  EXPECT_EQ(decode_manifest(text, "here").value().epoch, 0u);
+  const Result<Manifest> mistyped =
+      decode_manifest(forged(full_manifest(), "\"epoch\": 12", "\"epoch\": -1"), "here");
+  ASSERT_FALSE(mistyped.ok());
+  EXPECT_THAT(mistyped.error().message, HasSubstr("'epoch'"));
 }
 
 TEST(ManifestTest, Version1HasNeitherParentNorTensors) {

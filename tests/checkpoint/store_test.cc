@@ -70,6 +70,40 @@ TEST_F(StoreTest, NothingIsVisibleBeforeItIsPublished) {
   EXPECT_FALSE(fs::exists(store.pending_directory(8)));
 }
 
+TEST_F(StoreTest, AWriterThatHasBeenReplacedChangesNothing) {
+  Result<void> standing;
+  store.fence({.epoch = 7, .check = [&] { return standing; }});
+  for (const std::uint64_t step : {1, 2, 3}) save_step(step);
+  Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), store.checkpoint_directory(3));
+  HF_ASSERT_OK(checkpoint);
+  EXPECT_EQ(checkpoint->manifest().epoch, 7u);
+  HF_ASSERT_OK(store.begin_save(4));
+  standing = fail(ExitCode::communication, "another writer has the run");
+  const std::vector<Result<void>> refused = {store.remove_leftovers(), store.begin_save(5), store.retain(1)};
+  for (const Result<void>& each : refused) EXPECT_FALSE(each.ok());
+  EXPECT_TRUE(fs::exists(store.pending_directory(4))) << "it may be the other writer's";
+  standing = {};
+  HF_ASSERT_OK(store.begin_save(5));
+  Manifest manifest = manifest_of_step(5);
+  manifest.shards.push_back(write_shard_file(posix_env(), store.pending_directory(5), "shard-00000.hfs", 5,
+                                             manifest.run_id, pieces_of(tiny_state(5), 0, 1))
+                                .value());
+  standing = fail(ExitCode::communication, "another writer has the run");
+  const Result<void> published = store.publish(manifest);
+  ASSERT_FALSE(published.ok());
+  EXPECT_EQ(published.error().code, ExitCode::communication);
+  EXPECT_THAT(visible(), ElementsAre("step-00000001", "step-00000002", "step-00000003"));
+}
+
+// The same bits are not written twice because another claim wrote them.
+TEST_F(StoreTest, AnEpochMakesNoOtherCheckpoint) {
+  store.fence({.epoch = 1});
+  save_step(2);
+  store.fence({.epoch = 2});
+  save_step(2);
+  EXPECT_EQ(Checkpoint::open(posix_env(), store.checkpoint_directory(2))->manifest().epoch, 1u);
+}
+
 // As a writer leaves it that dies between moving one away and putting another of the same step there.
 TEST_F(StoreTest, OneThatWasMovedAwayComesBackWhenTheNextSaveBegins) {
   save_step(3);
