@@ -31,7 +31,7 @@ Result<void> clean(Env& env, const std::string& directory) {
         "{} is no run directory: it holds no run_id. Give the run.directory of a run that has started",
         directory);
   }
-  HF_TRY(const std::unique_ptr<FileLock> lock, claim_run_directory(env, paths));
+  HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env, paths));
   const RunIdentity identity = identify_run(env, paths);
   SharedSnapshots removed;
   if (!identity.id.empty()) {
@@ -43,7 +43,9 @@ Result<void> clean(Env& env, const std::string& directory) {
   }
   remove_dead_boards(env);
   FaultPoints none;
-  HF_TRY_VOID(CheckpointStore(env, none, directory).remove_leftovers());
+  CheckpointStore store(env, none, directory);
+  store.fence({.epoch = claim->epoch(), .check = claim->fence()});
+  HF_TRY_VOID(store.remove_leftovers());
   fmt::print("{}: {} snapshots removed from shared memory, {}\n", directory, removed.count,
              format_bytes(removed.bytes));
   return {};

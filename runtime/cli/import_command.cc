@@ -49,9 +49,10 @@ Result<void> save(Env& env, ModelImport& model, const std::string& source, const
     return fail(ExitCode::config, "{} holds a checkpoint; nothing is overwritten: give another CHECKPOINT",
                 directory);
   }
-  HF_TRY(const std::unique_ptr<FileLock> lock, claim_run_directory(env, {.directory = directory}));
+  HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env, {.directory = directory}));
   FaultPoints faults;
   CheckpointStore store(env, faults, directory);
+  store.fence({.epoch = claim->epoch(), .check = claim->fence()});
   const RunState state{.run_id = fmt::format("{:016x}{:016x}", env.random_u64(), env.random_u64())};
   Manifest manifest = make_manifest(model, state, source);
   HF_TRY_VOID(store.begin_save(state.step));

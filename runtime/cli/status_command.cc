@@ -13,6 +13,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/shared_memory_facts.h"
+#include "runtime/train/claim_record.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/run_holder.h"
@@ -37,10 +38,12 @@ constexpr const char* status_usage =
 // launcher.
 std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const RunPaths& paths) {
   std::set<std::int64_t> processes;
-  std::istringstream words(run.holder.value_or(""));  // "host NAME pid N"
+  const ClaimRecord claim = claim_record_of(env.text_or_empty(paths.lock()));
+  std::istringstream words(claim.holder);  // "host NAME pid N"
   std::string word, host;
   std::int64_t process = 0;
-  if (words >> word >> host >> word >> process && host == env.host_name()) processes.insert(process);
+  const bool is_here = run.holder.has_value() && claim.host_id == env.host_id();
+  if (is_here && words >> word >> host >> word >> process) processes.insert(process);
   const Result<std::vector<std::string>> starts = env.list(paths.launch());
   for (const std::string& start : starts.ok() ? *starts : std::vector<std::string>()) {
     for (const LaunchedRank& rank : read_launched_ranks(env, paths.launch() + "/" + start)) {

@@ -106,6 +106,7 @@ class Env {
   virtual Result<FileStatus> status(const std::string& path) = 0;  // a missing path is ok with exists = false
   // Names, sorted, no . and ..
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
+  // Errors: config where this user may not make it, or nobody may.
   virtual Result<void> make_directories(const std::string& path) = 0;
   virtual Result<void> rename(const std::string& source, const std::string& target) = 0;
   // A second name for a file, which lives until its last name is removed. `target` must not exist; fails

@@ -136,11 +136,12 @@ std::string_view EventLine::end() {
 }
 
 EventLog::EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes,
-                   std::function<void()> before_line)
+                   std::function<void()> before_line, std::function<bool()> may_write)
     : env_(&env),
       path_(path),
       rotate_bytes_(rotate_bytes),
       before_line_(std::move(before_line)),
+      may_write_(std::move(may_write)),
       lines_(env, path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 void EventLog::others_have_written() {
@@ -148,8 +149,20 @@ void EventLog::others_have_written() {
   lines_.others_have_written();
 }
 
+bool EventLog::is_closed() {
+  if (!may_write_ || may_write_()) return false;
+  lines_.forget();
+  return true;
+}
+
+Result<void> EventLog::insist(std::string_view line) {
+  if (is_closed()) return fail(ExitCode::communication, "another start writes {} by now", path_);
+  return lines_.insist(line);
+}
+
 Result<void> EventLog::append(std::string_view line) {
   if (before_line_) before_line_();
+  if (is_closed()) return {};
   static_cast<void>(lines_.append(line).ok());  // there is always room for one more
   note_gap();
   if (bytes_.has_value()) *bytes_ += line.size() + 1;
@@ -177,12 +190,14 @@ void EventLog::lost(std::uint64_t lines) {
 }
 
 Result<void> EventLog::flush() {
+  if (is_closed()) return {};
   HF_TRY_VOID(lines_.flush());
   note_gap();
   return lines_.flush();
 }
 
 void EventLog::retry() {
+  if (is_closed()) return;
   lines_.retry();
   note_gap();
 }
@@ -194,8 +209,10 @@ void EventLog::note_gap() {
 }
 
 EventQueue::EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes,
-                       std::function<void()> before_line)
-    : lines_(env, std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line)), path,
-             {.bytes = memory_bytes, .drops_oldest = true}) {}
+                       std::function<void()> before_line, std::function<bool()> may_write)
+    : lines_(
+          env,
+          std::make_unique<EventLog>(env, path, rotate_bytes, std::move(before_line), std::move(may_write)),
+          path, {.bytes = memory_bytes, .drops_oldest = true}) {}
 
 }  // namespace holdfast

@@ -46,9 +46,13 @@ class EventLine {
 class EventLog final : public LineSink {
  public:
   // Where it has grown to `rotate_bytes`, the next line begins another part (event_parts.h); 0: never.
-  // `before_line`: called before each append(), for tests.
+  // `before_line`: called before each append(), for tests. `may_write`: false says that the file is another
+  // writer's by now; then lines, and those that wait, are dropped.
   EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
-           std::function<void()> before_line = {});
+           std::function<void()> before_line = {}, std::function<bool()> may_write = {});
+  ~EventLog() override { static_cast<void>(is_closed()); }
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
   EventLine& line() { return line_; }
   // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
   // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
@@ -56,7 +60,7 @@ class EventLog final : public LineSink {
   Result<void> append(std::string_view line) override;  // never an error
   // As those of a LineLog: for the start of a run, whose log must be one that can be written, and for its
   // end.
-  Result<void> insist(std::string_view line) override { return lines_.insist(line); }
+  Result<void> insist(std::string_view line) override;
   Result<void> flush() override;
   void retry();
   // Before the next line: another writer may have died in the middle of one.
@@ -64,12 +68,14 @@ class EventLog final : public LineSink {
   void lost(std::uint64_t lines) override;  // a "gap" event says so
 
  private:
+  bool is_closed();
   void note_gap();
   void rotate();
   Env* env_;
   std::string path_;
   std::uint64_t rotate_bytes_;
   std::function<void()> before_line_;
+  std::function<bool()> may_write_;
   std::optional<std::uint64_t> bytes_;  // of the newest part; none: not known
   LineLog lines_;
   EventLine line_;
@@ -79,7 +85,7 @@ class EventLog final : public LineSink {
 class EventQueue {
  public:
   EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
-             std::function<void()> before_line = {});
+             std::function<void()> before_line = {}, std::function<bool()> may_write = {});
   EventLine& line() { return line_; }
   void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
   Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }

@@ -55,6 +55,12 @@ void LineLog::retry() {
   if (write_waiting().ok() && failing_) end_outage();
 }
 
+void LineLog::forget() {
+  waiting_.clear();
+  waiting_bytes_ = 0;
+  failing_ = false;
+}
+
 Result<void> LineLog::write_waiting() {
   while (!waiting_.empty()) {
     HF_TRY_VOID(write(waiting_.front()));

@@ -48,7 +48,8 @@ class LineLog {
   // Writes all that waits; the error (ExitCode::checkpoint) says why that cannot be, and how many lines are
   // not in the file.
   Result<void> flush();
-  void retry();  // writes what can be written
+  void retry();   // writes what can be written
+  void forget();  // what waits: the file is another writer's by now
   // Before the next line: they may have left half of one.
   void others_have_written() { ends_with_line_ = false; }
   std::size_t waiting() const { return waiting_.size(); }

@@ -74,7 +74,7 @@ class PosixEnv final : public Env {
   Result<void> make_directories(const std::string& path) override {
     std::error_code error;
     std::filesystem::create_directories(path, error);
-    if (error) return write_error("create the directory", path, error.value());
+    if (error) return lock_error("create the directory", path, error.value());
     return {};
   }
 

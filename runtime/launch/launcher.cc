@@ -7,7 +7,6 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/durable_directory.h"
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
@@ -20,7 +19,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t lock_timeout_ms = 10'000;
 constexpr std::int64_t host_retry_ms = 5'000;
 constexpr std::int64_t look_ms = 50;
 constexpr std::int64_t host_answer_ms = 10'000;
@@ -142,7 +140,7 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 }
 
 Result<ExitCode> Launcher::run() {
-  HF_TRY(const std::unique_ptr<FileLock> lock, claim_launch());
+  HF_TRY(const std::unique_ptr<Claim> claim, claim_launch(*env_, paths_));
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
@@ -167,6 +165,10 @@ Result<ExitCode> Launcher::run() {
     }
     starts_.push_back(std::move(end));
     const Verdict verdict = after_start(starts_, stop_->requested(), {});
+    // Where another launcher has taken the run over, what follows is its business.
+    if (const Result<void> mine = claim->check();
+        verdict.restart && !mine.ok() && mine.error().code == ExitCode::communication)
+      return mine.error();
     clean_up_after(starts_.back(), !verdict.restart);
     if (!verdict.restart) {
       if (verdict.code != ExitCode::done) say(verdict.sentence);
@@ -185,22 +187,6 @@ Result<ExitCode> Launcher::run() {
     }
     shape = std::move(next).value();
   }
-}
-
-Result<std::unique_ptr<FileLock>> Launcher::claim_launch() {
-  HF_TRY_VOID(make_durable_directories(*env_, paths_.launch()));
-  const std::string path = paths_.launch() + "/lock";
-  const std::string holder = fmt::format("host {} pid {}", env_->host_name(), env_->process_id());
-  Result<std::unique_ptr<FileLock>> lock = env_->lock(path, holder, lock_timeout_ms);
-  if (!lock.ok() && lock.error().code == ExitCode::checkpoint)
-    return Error{ExitCode::communication, lock.error().message};  // of the file system, which may pass
-  if (lock.ok() || lock.error().code != ExitCode::communication) return lock;
-  const Result<std::string> named = env_->read_text(path);
-  return fail(ExitCode::communication,
-              "{} is in use by another launch ({}), which did not end within {} s. One run has one launcher: "
-              "wait for that one, stop it, or give another run.directory",
-              paths_.directory, named.ok() ? *named : "its host and pid cannot be read",
-              lock_timeout_ms / 1000);
 }
 
 // Not by a signal to the ranks: the request also reaches a start that has not begun, or the next one.
@@ -228,7 +214,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   }
   if (hosts_.size() > 1) plan.lives_elsewhere = [this] { return lives_elsewhere(); };
   plan.look_after_hosts = [this] { return look_after_hosts(); };
-  HF_TRY_VOID(env_->make_directories(plan.directory));
+  if (const Result<void> made = env_->make_directories(plan.directory); !made.ok())
+    return run_directory_error(made.error());
   log_->retry();  // in front of what the start writes, where that can be
   log_bytes_ = seen_bytes_ = log_bytes(*env_, paths_);
   trains_ = asked_for_another_start_ = false;
@@ -266,15 +253,18 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
 
 // What a killed launcher has left: what its starts had on this host, and their directories.
 Result<void> Launcher::clean_up_before() {
-  HF_TRY(const std::vector<std::string> names, env_->list(paths_.launch()));
-  launched_before_ = std::ranges::find(names, "token") != names.end();
-  HF_TRY(token_, launch_token(*env_, paths_));
+  const Result<std::vector<std::string>> names = env_->list(paths_.launch());
+  if (!names.ok()) return run_directory_error(names.error());
+  launched_before_ = std::ranges::find(*names, "token") != names->end();
+  Result<std::string> token = launch_token(*env_, paths_);
+  if (!token.ok()) return run_directory_error(token.error());
+  token_ = std::move(token).value();
   if (!do_host_duty(*env_, HostDuty::clean, token_, "")) {
     return fail(ExitCode::communication,
                 "launch: processes of an earlier start of this run do not die on this host; the system holds "
                 "them");
   }
-  for (const std::string& name : names) {
+  for (const std::string& name : *names) {
     if (!name.starts_with(token_ + "-")) continue;
     static_cast<void>(env_->remove_tree(paths_.launch() + "/" + name).ok());
   }

@@ -43,7 +43,6 @@ class Launcher {
   static void say(const std::string& sentence);
   int ranks_per_copy() const;
   RanksWanted ranks_wanted() const;
-  Result<std::unique_ptr<FileLock>> claim_launch();
   void ask_for_save();
   Result<StartEnd> start(LaunchShape shape);
   Result<StartEnd> save_what_is_in_memory(const LaunchShape& shape);

@@ -180,7 +180,8 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   const RunState& state = save.snapshot->state();
   const std::string directory = store_->pending_directory(state.step);
   HF_FAULT_POINT(faults, "save.before_shard");
-  HF_TRY_VOID(env.make_directories(directory));
+  if (const Result<void> made = env.make_directories(directory); !made.ok())
+    return Error{ExitCode::checkpoint, made.error().message};
   ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
   // Processors that train do not compute while they compress.
   if (worker_->device().host_sees_memory() && options.compression == Compression::automatic)

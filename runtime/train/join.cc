@@ -46,8 +46,8 @@ void say_note(const std::string& note) {
   if (!note.empty()) tell("{}", note);
 }
 
-Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<FileLock>& lock) {
-  HF_TRY(lock, claim_run_directory(env, {config.run.directory}));
+Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
+  HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
   HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
   say_note(io_note);
   HF_TRY(StartPoint start, choose_start(env, config));
@@ -94,9 +94,9 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
 }
 
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                              std::unique_ptr<FileLock>& lock) {
+                              std::unique_ptr<Claim>& claim) {
   Result<StartPoint> chosen = StartPoint{};
-  if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, lock);
+  if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, claim);
   const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
   HF_TRY_VOID(agree(inputs, patient, outcome_of(chosen)));
   HF_TRY(const std::vector<std::string> texts,

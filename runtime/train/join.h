@@ -27,7 +27,7 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 // than for a peer that may take.
 inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                              std::unique_ptr<FileLock>& lock);
+                              std::unique_ptr<Claim>& claim);
 
 // Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
 // was seen, not yet read; where it turns out to be damaged, it is added to what is passed over, and this is

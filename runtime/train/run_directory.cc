@@ -14,16 +14,18 @@ Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
   HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
   for (const std::string& name : names) {
     for (const char* ours : {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "status.json.tmp.",
-                             "history.json.tmp.", "lineage.json.tmp.", "report.html.tmp."}) {
+                             "history.json.tmp.", "lineage.json.tmp.", "report.html.tmp.", "lock.tmp."}) {
       if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
     }
   }
   return {};
 }
 
-// `lasts`: another start would meet the same.
-Error cannot_be_used(const Error& reason, bool lasts) {
-  if (lasts) {
+}  // namespace
+
+Error run_directory_error(const Error& reason) {
+  if (reason.code == ExitCode::communication) return reason;
+  if (reason.code == ExitCode::config) {
     return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
                 reason.message);
   }
@@ -31,30 +33,38 @@ Error cannot_be_used(const Error& reason, bool lasts) {
               "run.directory cannot be used now: {}. Start the run again when that is over", reason.message);
 }
 
-}  // namespace
-
-Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths) {
-  constexpr std::int64_t patience_ms = 10'000;
-  if (Result<void> made = make_durable_directories(env, paths.directory); !made.ok()) {
-    const Result<FileStatus> there = env.status(paths.directory);
-    return cannot_be_used(made.error(), there.ok() && !there->directory);
-  }
-  const std::string holder = fmt::format("host {} pid {}", env.host_name(), env.process_id());
-  Result<std::unique_ptr<FileLock>> lock = env.lock(paths.lock(), holder, patience_ms);
-  if (lock.ok()) {
-    if (Result<void> removed = remove_temporaries(env, paths); !removed.ok())
-      return cannot_be_used(removed.error(), false);
-    return lock;
-  }
-  if (lock.error().code == ExitCode::communication) {
-    const Result<std::string> named = env.read_text(paths.lock());
+Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
+  if (const Result<void> made = make_durable_directories(env, paths.directory); !made.ok())
+    return run_directory_error(made.error());
+  const auto in_use = [&](const std::string& holder) {
     return fail(
         ExitCode::communication,
         "{} is in use by another run ({}), which did not end within {} s. One run directory has one writer: "
         "wait for that run, stop it, or give another run.directory",
-        paths.directory, named.ok() ? named.value() : "its host and pid cannot be read", patience_ms / 1000);
-  }
-  return cannot_be_used(lock.error(), lock.error().code == ExitCode::config);
+        paths.directory, holder.empty() ? "its host and pid cannot be read" : holder,
+        terms.patience_ms / 1000);
+  };
+  Result<std::unique_ptr<Claim>> claim = Claim::take(env, paths.lock(), in_use, terms);
+  if (!claim.ok()) return run_directory_error(claim.error());
+  if (const Result<void> removed = remove_temporaries(env, paths); !removed.ok())
+    return run_directory_error({ExitCode::checkpoint, removed.error().message});
+  return claim;
+}
+
+Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
+  if (const Result<void> made = make_durable_directories(env, paths.launch()); !made.ok())
+    return run_directory_error(made.error());
+  const auto in_use = [&](const std::string& holder) {
+    return fail(
+        ExitCode::communication,
+        "{} is in use by another launch ({}), which did not end within {} s. One run has one launcher: "
+        "wait for that one, stop it, or give another run.directory",
+        paths.directory, holder.empty() ? "its host and pid cannot be read" : holder,
+        terms.patience_ms / 1000);
+  };
+  Result<std::unique_ptr<Claim>> claim = Claim::take(env, paths.launch_lock(), in_use, terms);
+  if (!claim.ok()) return run_directory_error(claim.error());
+  return claim;
 }
 
 RunStatus read_status(Env& env, const RunPaths& paths) {

@@ -19,6 +19,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/train/claim.h"
 
 namespace holdfast {
 
@@ -37,6 +38,7 @@ struct RunPaths {
   std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
   std::string requests() const { return directory + "/requests"; }
   std::string launch() const { return directory + "/launch"; }
+  std::string launch_lock() const { return launch() + "/lock"; }
   std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
 };
 
@@ -54,9 +56,19 @@ struct RunStatus {
 
 // Makes the directory and its name durable, proves that it can be written, becomes its one writer, and
 // removes what a killed one left half written: waits 10 s for a writer that is there, then fails with
-// ExitCode::communication, naming its host and pid. The same code where the file system fails, which may be
-// over at the next start; ExitCode::config where the path cannot be written.
-Result<std::unique_ptr<FileLock>> claim_run_directory(Env& env, const RunPaths& paths);
+// ExitCode::communication, naming its host and pid; waits for the lease of one whose host may be gone, then
+// takes its place (claim.h). ExitCode::communication, too, where the file system fails, which may be over at
+// the next start; ExitCode::config where the path cannot be written.
+Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths,
+                                                   const LeaseTerms& terms = {});
+// The same for the launcher of the run, which waits for another one as a writer does for another.
+Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms = {});
+// Terms of ranks that go on without the writer: they have a quorum, so it has lost its place already, and a
+// few renewals that do not come say that it does not know.
+inline constexpr LeaseTerms recovery_lease = {.lease_ms = 6'000};
+// Makes of an error of the file system one of run.directory: ExitCode::config where another start would meet
+// the same, else ExitCode::communication.
+Error run_directory_error(const Error& reason);
 // "unknown" when there is no status file, or a foreign or damaged one.
 RunStatus read_status(Env& env, const RunPaths& paths);
 // `start` is that of this process, whatever the status says.

@@ -1,5 +1,7 @@
 #include "runtime/train/run_holder.h"
 
+#include "runtime/train/claim_record.h"
+
 namespace holdfast {
 namespace {
 
@@ -9,7 +11,7 @@ std::optional<std::string> lock_holder(Env& env, const std::string& path) {
   const Result<bool> locked = env.is_locked(path);
   if (!locked.ok() || !*locked) return std::nullopt;
   const Result<std::string> text = env.read_text(path);
-  return text.ok() ? *text : "unknown";
+  return text.ok() ? claim_record_of(*text).holder : "unknown";
 }
 
 }  // namespace
@@ -28,11 +30,11 @@ Result<void> expect_run_directory(Env& env, const RunPaths& paths) {
 
 std::optional<std::string> run_holder(Env& env, const RunPaths& paths) {
   std::optional<std::string> holder = lock_holder(env, paths.lock());
-  return holder.has_value() ? holder : lock_holder(env, paths.launch() + "/lock");
+  return holder.has_value() ? holder : lock_holder(env, paths.launch_lock());
 }
 
 bool has_launcher(Env& env, const RunPaths& paths) {
-  return lock_holder(env, paths.launch() + "/lock").has_value();
+  return lock_holder(env, paths.launch_lock()).has_value();
 }
 
 }  // namespace holdfast

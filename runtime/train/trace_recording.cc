@@ -113,7 +113,8 @@ Result<void> TraceRecording::write() {
   trace.header.lost = spans.lost();
   for (std::uint64_t i = 0; i < spans.kept(); ++i) trace.spans.push_back(spans.at(i));
   const RunPaths paths{worker_->config().run.directory};
-  HF_TRY_VOID(worker_->env().make_directories(paths.trace()));
+  if (const Result<void> made = worker_->env().make_directories(paths.trace()); !made.ok())
+    return Error{ExitCode::checkpoint, made.error().message};
   return worker_->env().replace_text(paths.trace(header_.rank), to_text(trace));
 }
 

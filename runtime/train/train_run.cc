@@ -79,9 +79,10 @@ Result<void> TrainRun::join() {
   HF_TRY(data_, join_data(world(), waiter(), config_));
   HF_TRY_VOID(join_device_check(world(), waiter(), config_));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
-  lock_.reset();  // of a start in which somebody died
+  claim_.reset();  // of a start in which somebody died
   enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
-  HF_TRY(start_, join_start(world(), waiter(), config_, lock_));
+  HF_TRY(start_, join_start(world(), waiter(), config_, claim_));
+  if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
   HF_TRY_VOID(
@@ -152,21 +153,26 @@ void TrainRun::tell_watch_epoch() {
                                 .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
-// The leader has the run directory.
+// The leader has the run directory. The one before may be gone with its host: then the others wait for the
+// lease, too.
 Result<void> TrainRun::take_lock() {
   if (!first_) leads_log_ = false;
-  if (!first_ && lock_ != nullptr) {
+  if (!first_ && claim_ != nullptr) {
     flush_log();  // the next leader's lines stand behind this one's
-    lock_.reset();
+    claim_.reset();
+    gate_->use({});
   }
   Result<void> outcome;
-  if (first_ && lock_ == nullptr) {
+  if (first_ && claim_ == nullptr) {
     const StorageWait storage(launched_.watch, "the lock of the run directory");
-    Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
-    outcome = outcome_of(lock);
-    if (lock.ok()) lock_ = std::move(lock).value();
+    Result<std::unique_ptr<Claim>> claim =
+        claim_run_directory(launched_.env, {config_.run.directory}, recovery_lease);
+    outcome = outcome_of(claim);
+    if (claim.ok()) claim_ = std::move(claim).value();
+    if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   }
-  return agree_among(world(), outcome);
+  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
+  return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
 }
 
 Result<ExitCode> TrainRun::run_epoch() {
@@ -337,8 +343,9 @@ Result<void> TrainRun::enter_generation() {
   saves_first_ = choice.begins && start_.snapshot.has_value();
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
-  Result<void> published;
-  if (first_) published = write_lineage(launched_.env, config_.run.directory, choice.lineage);
+  Result<void> published = check_claim();
+  if (first_ && published.ok())
+    published = write_lineage(launched_.env, config_.run.directory, choice.lineage);
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
   start_.lineage = std::move(choice.lineage);
@@ -387,6 +394,7 @@ Result<bool> TrainRun::load_snapshot() {
 
 Result<EpochEnd> TrainRun::train() {
   store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
   worker_->start_loader();
   store_->keep_for_good(config_.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
@@ -400,6 +408,7 @@ Result<EpochEnd> TrainRun::train() {
                    .held_out = held_out_,
                    .cadence = cadence_,
                    .requests = requests.has_value() ? &*requests : nullptr,
+                   .claim = claim_.get(),
                    .survives_host = survives_host_,
                    .writer = start_.writer,
                    .started_ns = launched_.started_ns,

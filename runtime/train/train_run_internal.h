@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ class TrainRun {
   Result<void> join();
   Result<void> take_seats(const SeatingWish& wish);
   Result<void> take_lock();
+  // Says whether this rank, where it is the writer, still is: before it writes for all.
+  Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
   Result<ExitCode> run_epoch();
   Result<EpochEnd> run_seat();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
@@ -82,6 +85,12 @@ class TrainRun {
   void complete_log();
   Result<EpochEnd> train();
   Result<ExitCode> say_finished();
+  // Hands a file of the run to the log's thread, which writes it while this start is the run's writer.
+  void post(std::function<void()> work) {
+    log_->post([gate = gate_, work = std::move(work)] {
+      if (gate->is_open()) work();
+    });
+  }
   // Writes what can be written soon, before this process ends or hands the log on.
   void flush_log() {
     if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
@@ -151,7 +160,8 @@ class TrainRun {
   std::unique_ptr<Epoch> epoch_;
   bool first_ = false;  // the leader, which writes for all
   SeatingWish wish_;
-  std::unique_ptr<FileLock> lock_;
+  std::unique_ptr<Claim> claim_;
+  std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // of what the log's thread writes
   StartPoint start_;
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;

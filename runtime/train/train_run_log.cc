@@ -67,7 +67,7 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
 // the record meanwhile has the whole old one.
 void TrainRun::forget_peak(double reached) {
   standing_.gemm_peak = std::max(standing_.gemm_peak, reached);
-  log_->post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
+  post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
     static_cast<void>(env.remove(path).ok());
   });
 }
@@ -85,7 +85,8 @@ Result<void> TrainRun::open_log() {
     log_ = std::make_unique<EventQueue>(
         launched_.env, RunPaths{config_.run.directory}.events(),
         static_cast<std::uint64_t>(config_.log.rotate_bytes),
-        [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); });
+        [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
+        [gate = gate_] { return gate->is_open(); });
   log_->others_have_written();
   if (first_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
@@ -125,12 +126,13 @@ void TrainRun::count_failure() {
   failure_counted_us_ = recovery_->noticed_us;
   failures_.take_over(launched_.env, paths);
   failures_.count_failure();
-  log_->post(failures_.writing(launched_.env, paths));
+  post(failures_.writing(launched_.env, paths));
 }
 
 // Whoever left may have recorded it as the run's end.
 Result<void> TrainRun::continue_log() {
   const RunPaths paths{config_.run.directory};
+  HF_TRY_VOID(check_claim());
   if (read_status(launched_.env, paths).state != "running") {
     HF_TRY_VOID(write_status(launched_.env, paths,
                              {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
@@ -142,11 +144,12 @@ Result<void> TrainRun::continue_log() {
 
 Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
+  HF_TRY_VOID(check_claim());
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty()) tell("{}", note);
-  log_->post(failures_.writing(launched_.env, paths));
+  post(failures_.writing(launched_.env, paths));
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
@@ -181,7 +184,10 @@ void TrainRun::conclude(const RunEnd& end) {
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{config_.run.directory};
   const bool begun = progress_ != nullptr;
-  if (lock_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
+  // A claim that another has by now is the only reason to say nothing; what cannot be read may be mended.
+  if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
+    claim_.reset();
+  if (claim_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
   // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
   if (world().communicator.abandoned()) return;
   const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
@@ -200,7 +206,7 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
   complain(write_status(launched_.env, paths, status));
   if (progress_ != nullptr) {
     failures_.end(status.state == "failed", launched_.env.wall_time_us());
-    log_->post(failures_.writing(launched_.env, paths));
+    post(failures_.writing(launched_.env, paths));
   }
   if (progress_ != nullptr && worker_ != nullptr)
     complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),

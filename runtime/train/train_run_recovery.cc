@@ -98,12 +98,16 @@ Result<void> TrainRun::regroup() {
   return regrouped;
 }
 
-// The run ends, and who would have said so may be gone.
+// The run ends, and who would have said so may be gone. Where the others may be going on they have the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || lock_ != nullptr || !standing_.joined) return;
-  Result<std::unique_ptr<FileLock>> lock = claim_run_directory(launched_.env, {config_.run.directory});
-  if (lock.ok()) lock_ = std::move(lock).value();
+  if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !standing_.joined) return;
+  if (launched_.membership->lost_quorum()) return;
+  const StorageWait storage(launched_.watch, "the lock of the run directory");
+  Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {config_.run.directory});
+  if (!claim.ok()) return;
+  claim_ = std::move(claim).value();
+  gate_->use(claim_->loose_fence());
 }
 
 Result<void> TrainRun::make_standing() {
@@ -143,7 +147,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
     record_for_the_dead();
     ends_here_ = true;
     // Another start may have the run directory by now.
-    if (launched_.membership->lost_quorum()) lock_.reset();
+    if (launched_.membership->lost_quorum()) claim_.reset();
     if (launched_.membership->cut_off()) return regrouped.error();
     // Cut off from all others: what was noticed first is what there is to say.
     return world().communicator.abandoned() ? fault : regrouped.error();

@@ -228,6 +228,7 @@ bool Trainer::time_is_up() const {
 
 Result<StepOutcome> Trainer::step() {
   Env& env = parts_.worker.env();
+  if (parts_.claim != nullptr) keep(parts_.claim->standing());
   const bool stop = parts_.stop.stop_requested() || time_is_up();
   const SaveDue due = this->due();
   const bool grow = grows(due);
@@ -372,6 +373,8 @@ void Trainer::report_saves() {
 }
 
 void Trainer::save_failed(const SaveReport& report) {
+  // Another writer has replaced this one: the run ends here, and its log is no longer this one's.
+  if (report.outcome.error().code == ExitCode::communication) return keep(report.outcome);
   parts_.progress.save_failed(report);
   if (parts_.requests != nullptr) parts_.requests->ended(report.step, report.outcome);
 }

@@ -7,6 +7,7 @@
 
 #include "checkpoint/store.h"
 #include "runtime/train/async_saver.h"
+#include "runtime/train/claim.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
@@ -29,6 +30,7 @@ class Trainer {
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
     std::optional<SaveCadence>& cadence;  // of the epochs before; made when the saver is prepared
     SaveRequests* requests = nullptr;     // null: this rank does not lead
+    const Claim* claim = nullptr;         // of the run directory; null: another rank has it
     bool survives_host = false;           // replicas are all on other hosts
     std::uint64_t writer = 0;             // StartPoint::writer
     std::int64_t started_ns = 0;          // when the program started, for run.stop_after

@@ -126,7 +126,7 @@ class FaultyEnv final : public ForwardingEnv {
   }
   Result<void> make_directories(const std::string& path) override {
     if (const auto fault = next(Operation::make_directories, path)) {
-      return write_error("create the directory", path, fault->reason);
+      return lock_error("create the directory", path, fault->reason);
     }
     return inner().make_directories(path);
   }

@@ -68,7 +68,7 @@ class MemoryEnv final : public ForwardingEnv {
     for (std::string one = without_slash(path); !one.empty(); one = parent_of(one)) {
       const auto found = nodes_.find(one);
       if (found != nodes_.end() && found->second != nullptr)
-        return write_error("create the directory", path, ENOTDIR);
+        return lock_error("create the directory", path, ENOTDIR);
     }
     put_directory(without_slash(path));
     return {};

@@ -781,6 +781,52 @@ class Errors(unittest.TestCase):
         self.expect(outcome)
         self.assertIn(f"host {os.uname().nodename} pid {first.pid}", outcome.stdout)
 
+    def test_run_directory_taken_over(self):
+        words = ["train", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000", "--checkpoint.keep=2"]
+        with open(self.folder / "out", "w+", encoding="utf-8") as out:
+            first = subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=out, stderr=subprocess.STDOUT)
+            try:
+                self.take_over_and_wait(first)
+            finally:
+                first.kill()
+                first.wait()
+            out.seek(0)
+            self.expect(subprocess.CompletedProcess(words, first.returncode, out.read()))
+        self.assertEqual(json.loads((self.run_directory / "status.json").read_text())["state"], "running")
+        self.assertNotIn('"finish"', (self.run_directory / "events.jsonl").read_text())
+
+    def take_over_and_wait(self, first):
+        """As another host does when it has not heard of the first one for its lease; no checkpoint comes or goes from then on."""
+        self.take_over(first, "lock")
+        checkpoints = None
+        while first.poll() is None:
+            time.sleep(0.3)  # the one that was published right then may have been looked at before
+            now = {path.name for path in (self.run_directory / "checkpoints").iterdir()}
+            self.assertTrue(checkpoints is None or now == checkpoints, f"{checkpoints} became {now}")
+            checkpoints = now
+
+    def take_over(self, first, lock):
+        while not any((self.run_directory / "checkpoints").glob("step-*")):
+            self.assertIsNone(first.poll())
+            time.sleep(0.05)
+        claim = self.run_directory / "claim"
+        claim.write_text("host elsewhere pid 1\nhost_id elsewhere@1\nepoch 9\nclaim 1\nrenewals 0\n")
+        claim.rename(self.run_directory / lock)
+
+    def test_launch_taken_over(self):
+        words = ["launch", "-np", "1", "run.toml", "--training.steps=1000000000", "--log.every_steps=1000000000"]
+        with open(self.folder / "out", "w+", encoding="utf-8") as out:
+            first = subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=out, stderr=subprocess.STDOUT)
+            try:
+                self.take_over(first, "launch/lock")
+                harness.kill(int((self.run_directory / "lock").read_text().split()[3]), signal.SIGKILL)
+                first.wait(PATIENCE_S)
+            finally:
+                first.kill()
+                first.wait()
+            out.seek(0)
+            self.expect(subprocess.CompletedProcess(words, first.returncode, out.read()))
+
     def in_namespace(self, mounting, script, as_root=True):
         """Runs it with mounts of its own, which go with the namespace."""
         if shutil.which("unshare") is None:

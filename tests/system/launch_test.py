@@ -1,5 +1,6 @@
 """holdfast launch: a run ends with the bits of the run that was never disturbed, whatever happens to mpirun and the ranks;
 a stop saves within the notice at every moment; and nothing stays behind."""
+import fcntl
 import json
 import os
 import re
@@ -120,6 +121,25 @@ class LaunchTest(unittest.TestCase):
         self.expect_finished(start, restarts=0)
         again = start.run.start_command(launch_words(start.run))
         self.assertIn("is finished", self.expect_end(again, 0))
+
+    @harness.full
+    def test_locks_of_a_host_that_is_gone(self):
+        """Both locks are held, as by the kernel of a host without power: one start waits for both leases, and is enough."""
+        run = self.scene.run("locks_of_a_host_that_is_gone", OPTIONS)
+        (run.directory / "launch").mkdir(parents=True)
+        held = []
+        for place in ("lock", "launch/lock"):
+            lock = open(run.directory / place, "w", encoding="utf-8")
+            self.addCleanup(lock.close)
+            lock.write("host gone pid 7\nhost_id gone@1\nepoch 4\nclaim 1\nrenewals 12\n")
+            lock.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.append(lock)
+        output = self.expect_finished(run.start_command(launch_words(run)), restarts=0)
+        self.assertEqual(output.count("which may be gone with its host: waiting until its claim has not been renewed for 20 s"), 2)
+        self.assertEqual(output.count("claim 5 takes over"), 2)
+        manifest = (run.checkpoints()[-1] / "manifest.json").read_text()
+        self.assertEqual(json.loads(manifest.rsplit("crc32c ", 1)[0])["epoch"], 5)
 
     def test_status(self):
         """What `holdfast status` says of a run, while it goes on and when it has ended."""

@@ -67,15 +67,22 @@ TEST(RunDirectory, WhatMayPassIsNoFaultOfTheUser) {
       {{.operation = Operation::list, .reason = ESTALE}, ExitCode::communication},
       {{.operation = Operation::remove, .reason = EIO}, ExitCode::communication},
       {{.operation = Operation::make_directories, .reason = ESTALE}, ExitCode::communication},
+      {{.operation = Operation::make_directories, .reason = ENOSPC}, ExitCode::communication},
+      {{.operation = Operation::make_directories, .reason = EDQUOT}, ExitCode::communication},
+      {{.operation = Operation::make_directories, .reason = EROFS}, ExitCode::config},
+      {{.operation = Operation::status, .reason = ESTALE}, ExitCode::communication},
       {{.operation = Operation::lock, .reason = EACCES}, ExitCode::config},
       {{.operation = Operation::lock, .reason = EROFS}, ExitCode::config},
   };
   for (const Case& each : cases) {
     const TemporaryDirectory directory;
+    // A directory to make, or one in which a killed start has left something.
+    const bool is_made = each.fault.operation == Operation::make_directories;
+    const RunPaths paths{is_made ? directory / "not/yet" : directory.path()};
     ASSERT_TRUE(posix_env().replace_text(directory / "status.json.tmp.1", "").ok());
     FaultyEnv env(posix_env());
     env.inject(each.fault);
-    const Result<std::unique_ptr<FileLock>> lock = claim_run_directory(env, {directory.path()});
+    const Result<std::unique_ptr<Claim>> lock = claim_run_directory(env, paths);
     ASSERT_FALSE(lock.ok());
     EXPECT_EQ(lock.error().code, each.code) << lock.error().message;
     const bool passes = each.code == ExitCode::communication;
@@ -84,12 +91,34 @@ TEST(RunDirectory, WhatMayPassIsNoFaultOfTheUser) {
   }
 }
 
+TEST(RunDirectory, ALauncherMeetsTheSame) {
+  struct Case {
+    Operation operation;
+    int reason;
+    ExitCode code;
+  };
+  for (const Case& each : {Case{Operation::make_directories, EDQUOT, ExitCode::communication},
+                           Case{Operation::status, ESTALE, ExitCode::communication},
+                           Case{Operation::sync_directory, EIO, ExitCode::communication},
+                           Case{Operation::lock, ENOLCK, ExitCode::communication},
+                           Case{Operation::make_directories, EACCES, ExitCode::config},
+                           Case{Operation::lock, EROFS, ExitCode::config}}) {
+    const TemporaryDirectory directory;
+    FaultyEnv env(posix_env());
+    env.inject({.operation = each.operation, .reason = each.reason});
+    const Result<std::unique_ptr<Claim>> claim = claim_launch(env, {directory / "run"});
+    ASSERT_FALSE(claim.ok());
+    EXPECT_EQ(claim.error().code, each.code) << claim.error().message;
+    EXPECT_THAT(claim.error().message, testing::StartsWith("run.directory cannot be used"));
+  }
+}
+
 TEST(RunDirectory, APathThatNobodyCanWriteIsTheUsersMatter) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(posix_env().replace_text(directory / "file", "").ok());
   ASSERT_TRUE(posix_env().make_directories(directory / "run/lock").ok());
   for (const char* path : {"file", "file/run", "run"}) {
-    const Result<std::unique_ptr<FileLock>> lock = claim_run_directory(posix_env(), {directory / path});
+    const Result<std::unique_ptr<Claim>> lock = claim_run_directory(posix_env(), {directory / path});
     ASSERT_FALSE(lock.ok());
     EXPECT_EQ(lock.error().code, ExitCode::config) << lock.error().message;
   }
