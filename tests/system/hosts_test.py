@@ -4,8 +4,10 @@ goes on, and nothing stays behind on any host.
 
 Where the system permits no namespaces this is skipped, and says why; with CI=true that is a failure.
 """
+import fcntl
 import re
 import signal
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -119,6 +121,23 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([(event["level"], event["ranks_before"], event["ranks_after"], event["resumed_from"])
                           for event in run.events("recovery")], [(1, RANKS, RANKS - SLOTS, "ram")])
         self.assertEqual(len(run.events("start")), 1)
+
+    @harness.full
+    def test_a_lock_that_outlives_its_host(self):
+        """As on a file server which the kernel of a lost host never tells: those that are left wait for a few renewals that do not
+        come, and go on in place."""
+        run, start = self.launch(NO_GROWTH)
+        lock = open(run.directory / "lock", "rb")
+        self.addCleanup(lock.close)
+        # It waits for the lock, and has it as soon as the writer is dead.
+        threading.Thread(target=fcntl.flock, args=(lock, fcntl.LOCK_EX), daemon=True).start()
+        time.sleep(0.5)
+        self.cluster.kill_ranks(run, "n0")
+        output = self.expect_finished(run, start)
+        self.assertRegex(output, r"host n0 pid \d+ has not renewed its claim: claim 2 takes over")
+        self.assertEqual([(event["level"], event["ranks_before"], event["ranks_after"]) for event in run.events("recovery")],
+                         [(1, RANKS, RANKS - SLOTS)], output)
+        print(f"\nwith a lock that outlives its host, to the next step: {run.events('recovery')[0]['duration_ms']} ms")
 
     def test_a_host_is_used_again(self):
         """Whose ranks had all died: the run is started again with all ranks, from the step that it had come to, in RAM. What dies
