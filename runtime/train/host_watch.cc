@@ -100,6 +100,10 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
   }
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t least_ms = 1'000;
+  // By name: a table that was there before may have its hosts in another order.
+  std::map<std::string, std::string> name_of;
+  for (const auto& [id, index] : hosts.index_of)
+    name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
   const HostTableSetup setup{.start = told.front().number,
                              .own_host = hosts.index_of.at(env.host_id()),
                              .silence_ms = std::max(least_ms, config.floor_ms),
@@ -110,10 +114,10 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
     return {};
   }
   const std::shared_ptr<HostTable> table = std::move(made).value();
-  const auto about = [table, index_of = std::move(hosts.index_of)](const Member& member,
-                                                                   const auto& question) {
-    const auto host = index_of.find(member.host_id);
-    return host != index_of.end() && host->second != table->own_host() && question(host->second);
+  const auto about = [table, name_of = std::move(name_of)](const Member& member, const auto& question) {
+    const auto name = name_of.find(member.host_id);
+    const int host = name == name_of.end() ? -1 : table->find(name->second);
+    return host >= 0 && host != table->own_host() && question(host);
   };
   inputs.membership->use({.has_ended =
                               [table, about](const Member& member) {
