@@ -14,8 +14,8 @@ namespace {
 
 // mpirun of Open MPI; of MPICH, Intel MPI and others of that family; srun.
 constexpr std::initializer_list<const char*> rank_names = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
-constexpr std::initializer_list<const char*> ranks_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                                            "SLURM_STEP_NUM_TASKS"};
+constexpr const char* tasks_name = "SLURM_STEP_NUM_TASKS";
+constexpr std::initializer_list<const char*> ranks_names = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", tasks_name};
 constexpr std::initializer_list<const char*> ranks_on_host_names = {
     "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
 
@@ -47,6 +47,22 @@ bool launched_by_mpi(Env& env) {
 
 bool launched_by_ranks(Env& env) {
   return !env.variable("OMPI_PARENT_PORT").empty();
+}
+
+bool launched_by_srun(Env& env) {
+  return env.variable("OMPI_COMM_WORLD_SIZE").empty() && first_number(env, {tasks_name}, 1).number > 1;
+}
+
+Result<void> check_tasks_are_ranks(Env& env) {
+  if (launched_by_mpi(env) || !launched_by_srun(env)) return {};
+  const int tasks = first_number(env, {tasks_name}, 1).number;
+  return fail(
+      ExitCode::config,
+      "this process (host {}) is one of {} tasks that srun started ({}={}), and srun gave them no PMIx, by "
+      "which ranks find each other: each would train a run of its own in the same directory. Start them "
+      "with srun --mpi=pmix (srun --mpi=list says whether this Slurm has it), or use holdfast launch -np {} "
+      "in the job. Where each task is to train another run, unset {}",
+      env.host_name(), tasks, tasks_name, tasks, tasks, tasks_name);
 }
 
 int launched_rank(Env& env) {

@@ -96,8 +96,9 @@ Result<void> check_launcher(Env& env) {
       ExitCode::config,
       "this process (host {}) was started as {}, but {}, which holdfast was built with, sees {} rank{}: "
       "the launcher belongs to another MPI. Start with tools/mpirun -np {}, or with the mpirun of that "
-      "Open MPI",
-      env.host_name(), launched_as(env), library_name(), size, size == 1 ? "" : "s", launched_ranks(env));
+      "Open MPI{}",
+      env.host_name(), launched_as(env), library_name(), size, size == 1 ? "" : "s", launched_ranks(env),
+      launched_by_srun(env) ? ", or with srun --mpi=pmix" : "");
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ struct Group {
 Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparation) {
   Group group;
   if (!launched_by_mpi(env)) {
+    HF_TRY_VOID(check_tasks_are_ranks(env));
     group.alone = std::move(make_local_communicators(1).front());
     return group;
   }
@@ -109,11 +110,12 @@ Result<Group> join_group(Env& env, RankWatch* watch, const Preparation& preparat
   HF_TRY_VOID(env.die_with_parent());  // a killed mpirun leaves no orphans
   HF_TRY(group.mpi, start_mpi(env, join_timeout_ms, watch, preparation));
   if (group.communicator().rank() == 0 && !group.mpi->facts().fault_tolerant) {
+    const bool by_srun = launched_by_srun(env);
     tell(
-        "{} runs without ULFM fault tolerance: when a rank dies, mpirun ends the whole run, "
-        "and the "
-        "next start resumes it from the newest checkpoint (tools/mpirun switches it on)",
-        group.mpi->facts().library);
+        "{} runs without ULFM fault tolerance: when a rank dies, {} ends the whole run, and the next start "
+        "resumes it from the newest checkpoint ({})",
+        group.mpi->facts().library, by_srun ? "srun" : "mpirun",
+        by_srun ? "holdfast launch in the job switches it on" : "tools/mpirun switches it on");
   }
   if (ShrinkingWorld* world = group.mpi->shrinking_world(); world != nullptr && world->current().size() > 1) {
     HF_TRY(group.membership, Membership::begin(env, *world, join_timeout_ms, {}, watch));

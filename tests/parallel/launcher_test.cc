@@ -52,6 +52,21 @@ class Launched {
   std::vector<std::pair<const char*, std::optional<std::string>>> before_;
 };
 
+// srun --mpi=none starts tasks that know of no others.
+TEST(Launcher, TasksWithoutPmixAreNoRanks) {
+  const auto is_refused = [](std::initializer_list<std::pair<const char*, const char*>> variables) {
+    const Launched launched(variables);
+    return !check_tasks_are_ranks(posix_env()).ok();
+  };
+  EXPECT_TRUE(is_refused({{"SLURM_STEP_NUM_TASKS", "4"}}));
+  EXPECT_FALSE(is_refused({{"SLURM_STEP_NUM_TASKS", "1"}}));
+  EXPECT_FALSE(is_refused({{"SLURM_STEP_NUM_TASKS", "4"}, {"PMIX_RANK", "2"}}));
+  EXPECT_FALSE(is_refused({{"SLURM_STEP_NUM_TASKS", "3"}, {"OMPI_COMM_WORLD_SIZE", "6"}}))
+      << "daemons of mpirun";
+  const Launched by_srun({{"SLURM_STEP_NUM_TASKS", "4"}, {"PMIX_RANK", "2"}});
+  EXPECT_TRUE(launched_by_srun(posix_env()));
+}
+
 TEST(Launcher, AloneIsOneRank) {
   const Launched nothing({});
   EXPECT_FALSE(launched_by_mpi(posix_env()));

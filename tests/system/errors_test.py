@@ -399,6 +399,9 @@ class Errors(unittest.TestCase):
     def test_launch_host_command(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--host-command", "exit 3", "run.toml"))
 
+    def test_train_without_pmix(self):
+        self.expect_nothing_made(self.train(environment={"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}))
+
     def test_launch_on_host(self):
         token = "0123456789abcdef"
         for words in ([], ["look"], ["look", "../../etc"], ["stop", token], ["clean", token, "run", "more"]):
