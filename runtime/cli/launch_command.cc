@@ -38,7 +38,7 @@ constexpr const char* launch_usage =
     "                    a shell command that prints such lines; the file is read, and the command run, "
     "again\n"
     "                    before every other start, and when a run that has too few ranks looks for more\n"
-    "  --host LIST       hosts, as in a:4,b:4; without any: this host, or what Slurm allocated\n"
+    "  --host LIST       hosts, as in a:4,b:4; without any: the nodes of the Slurm job, or this host\n"
     "  --tune F          settings for mpirun instead of configs/mpi/one_host.conf or several_hosts.conf\n"
     "  --notice SECONDS  from the first signal to the end of every process, 30 when left out\n"
     "  --wait-for-hosts SECONDS\n"

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "runtime/core/processes.h"
+#include "runtime/launch/slurm.h"
 
 namespace holdfast {
 namespace {
@@ -27,8 +28,23 @@ std::vector<std::string> agent_words(Env& env) {
   return words;
 }
 
+// Slurm may have another name for it.
 bool is_this_host(Env& env, const std::string& name) {
-  return name == env.host_name() || name == "localhost" || name == "127.0.0.1";
+  return name == env.host_name() || name == "localhost" || name == "127.0.0.1" ||
+         (!name.empty() && name == env.variable("SLURMD_NODENAME"));
+}
+
+ProcessStart question(Env& env, const std::string& host, const std::vector<std::string>& words) {
+  ProcessStart start{.arguments = {}, .own_session = true, .die_with_parent = true};
+  if (mpirun_uses_srun(env)) {
+    start.arguments = srun_line(env, host, words);
+    start.variables[srun_error_variable] = srun_error_code;
+    return start;
+  }
+  start.arguments = agent_words(env);
+  start.arguments.push_back(host);
+  start.arguments.insert(start.arguments.end(), words.begin(), words.end());
+  return start;
 }
 
 struct AskedHost {
@@ -40,12 +56,10 @@ struct AskedHost {
 };
 
 std::optional<AskedHost> ask_host(Env& env, const std::string& name, const std::vector<std::string>& words) {
-  std::vector<std::string> line = agent_words(env);
-  line.push_back(name);
-  line.insert(line.end(), words.begin(), words.end());
   const std::string folder = env.variable("TMPDIR").empty() ? "/tmp" : env.variable("TMPDIR");
   AskedHost host{.output = fmt::format("{}/holdfast-ask-{:016x}", folder, env.random_u64())};
-  ProcessStart start{.arguments = line, .output = host.output, .own_session = true, .die_with_parent = true};
+  ProcessStart start = question(env, name, words);
+  start.output = host.output;
   Result<std::unique_ptr<Process>> started = env.processes().start(start);
   if (!started.ok()) {  // where nothing can be written the host is heard at its end
     static_cast<void>(env.remove(host.output).ok());
@@ -76,14 +90,14 @@ std::int64_t silence_limit_ms(const std::vector<AskedHost>& asked) {
   return std::max(least_silence_ms, silence_factor * slowest_ms);
 }
 
-std::optional<int> answer_of(Env& env, AskedHost& host) {
+std::optional<int> answer_of(Env& env, AskedHost& host, int least_not_reached) {
   if (!host.process->wait_ended(0)) {
     static_cast<void>(host.process->signal_group(SIGKILL).ok());
     host.process->wait_ended(probe_death_limit_ms);
   }
   if (host.output != "/dev/null") static_cast<void>(env.remove(host.output).ok());
   const std::optional<ProcessEnd> end = host.process->end();
-  const bool answers = end.has_value() && !end->killed && end->code != not_reached;
+  const bool answers = end.has_value() && !end->killed && end->code < least_not_reached;
   return answers ? std::optional(end->code) : std::nullopt;
 }
 
@@ -92,6 +106,7 @@ std::optional<int> answer_of(Env& env, AskedHost& host) {
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms) {
+  const int least_not_reached = mpirun_uses_srun(env) ? least_srun_error : not_reached;
   std::vector<std::optional<int>> answers(hosts.size());
   std::vector<AskedHost> asked;
   const std::int64_t begin_ns = env.monotonic_ns();
@@ -118,7 +133,7 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
     if (std::ranges::none_of(asked, is_waited_for)) break;
     env.sleep_us(probe_look_us);
   }
-  for (AskedHost& host : asked) answers[host.index] = answer_of(env, host);
+  for (AskedHost& host : asked) answers[host.index] = answer_of(env, host, least_not_reached);
   return answers;
 }
 

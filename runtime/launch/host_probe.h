@@ -1,4 +1,5 @@
-// Which hosts answer, asked the way mpirun starts its daemons: by ssh, or what PRTE_MCA_plm_ssh_agent names.
+// Which hosts answer, asked the way mpirun starts its daemons: by ssh, or what PRTE_MCA_plm_ssh_agent names;
+// in a Slurm job by srun.
 #pragma once
 
 #include <cstdint>

@@ -183,12 +183,14 @@ std::vector<LaunchHost> hosts_of_list(const std::string& list) {
 }
 
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group) {
+  int needed = ranks;
   const auto left = static_cast<int>(std::ranges::count(hosts, true, &LaunchHost::answers));
   std::string list;
   for (const LaunchHost& host : hosts) {
-    if (!host.answers || (host.slots > 0 && host.slots < group)) continue;
+    if (!host.answers || needed <= 0 || (host.slots > 0 && host.slots < group)) continue;
     int slots = host.slots > 0 ? host.slots : (ranks + left - 1) / left;
     slots -= host.slots > 0 ? slots % group : 0;
+    needed -= slots;
     list += fmt::format("{}{}:{}", list.empty() ? "" : ",", host.name, slots);
   }
   return list;

@@ -14,7 +14,7 @@ namespace holdfast {
 struct LaunchOptions {
   int ranks = 0;        // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
   int least_ranks = 0;  // MIN; 0: N was given
-  // At most one of the three; none: this host, or what the scheduler allocated.
+  // At most one of the three; none: this host, or what Slurm allocated.
   std::string hostfile = {};
   std::string host_command = {};    // prints what a hostfile holds
   std::string hosts = {};           // LIST of --host
@@ -34,8 +34,9 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
 // without a number is one slot), each name once, in their order. Pure.
 std::vector<LaunchHost> hosts_of_file(const std::string& text);
 std::vector<LaunchHost> hosts_of_list(const std::string& list);
-// The LIST of the hosts that answer, with slots for whole groups of `group` ranks where they have as many.
-// Where nobody said how many slots they have they get what the ranks need.
+// The LIST of the first hosts that answer, as many as the ranks need: the loss of one on which none runs
+// would end the start, too. They have slots for whole groups of `group` ranks where they have as many, and
+// what the ranks need where nobody said how many slots they have.
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group = 1);
 
 }  // namespace holdfast

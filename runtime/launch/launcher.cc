@@ -12,6 +12,7 @@
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/launch/slurm.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/run_identity.h"
 #include "runtime/train/save_requests.h"
@@ -25,12 +26,6 @@ constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and less when it is over soon
 constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
-
-// Returns whether this runs in a Slurm allocation of several nodes, which mpirun uses by itself.
-bool allocated_several_hosts(Env& env) {
-  const std::string nodes = env.variable("SLURM_JOB_NUM_NODES");
-  return !env.variable("SLURM_JOB_ID").empty() && !nodes.empty() && nodes != "1";
-}
 
 void replace_setting(std::vector<std::string>& overrides, const std::string& key, std::int64_t value) {
   const std::string option = fmt::format("--{}=", key);
@@ -108,13 +103,13 @@ RanksWanted Launcher::ranks_wanted() const {
           .at_most = true};
 }
 
-// Gives mpirun a list of the hosts that a command printed.
+// Gives mpirun a list of the hosts that a command printed, or that Slurm allocated.
 LaunchShape Launcher::whole_shape() const {
   const RanksWanted wanted = ranks_wanted();
-  LaunchShape shape{.ranks = wanted.ranks,
-                    .several_hosts = hosts_.size() > 1 || (hosts_.empty() && allocated_several_hosts(*env_)),
-                    .overrides = options_.overrides};
-  if (!options_.host_command.empty()) shape.hosts = list_of_hosts_left(hosts_, wanted.ranks);
+  LaunchShape shape{
+      .ranks = wanted.ranks, .several_hosts = hosts_.size() > 1, .overrides = options_.overrides};
+  if (!hosts_.empty() && options_.hosts.empty() && options_.hostfile.empty())
+    shape.hosts = list_of_hosts_left(hosts_, wanted.ranks);
   // A run that loses ranks goes on with as few as a start would have.
   if (wanted.least_copies > config_.elastic.min_data_parallel)
     replace_setting(shape.overrides, "elastic.min_data_parallel", wanted.least_copies);
@@ -144,7 +139,7 @@ Result<ExitCode> Launcher::run() {
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
-  const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most;
+  const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_);
   Result<LaunchShape> first = looks_at_hosts ? shape_of_restart() : whole_shape();
   stop_->poll();
   if (stop_->requested()) {

@@ -8,6 +8,7 @@
 #include "runtime/core/network.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/launch/build_places.h"
+#include "runtime/launch/slurm.h"
 #include "runtime/train/device_choice.h"
 
 namespace holdfast {
@@ -110,6 +111,10 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   // Without the word "slot" Open MPI would put all of them on the first host.
   set("PRTE_MCA_rmaps_default_mapping_policy", "slot:OVERSUBSCRIBE");
   set("PRTE_MCA_hwloc_default_binding_policy", "none");
+  if (mpirun_uses_srun(env)) {
+    set("SLURM_OVERLAP", "1");  // else its daemons wait until those of a start before have ended, or for ever
+    set("SLURM_NO_KILL", "set");  // Slurm does not end them all when it notices that a node is lost
+  }
 
   std::vector<std::string>& words = line.arguments;
   // Runtime parameters cannot stand in a tune file. Without the two a rank that leaves with an exit code

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "runtime/launch/slurm.h"
+
 namespace holdfast {
 namespace {
 
@@ -23,6 +25,21 @@ Result<std::string> output_of_host_command(Env& env, const std::string& command)
               how, command);
 }
 
+// Ranks beyond what the job asked for would share processors and memory that Slurm counts.
+Result<std::vector<LaunchHost>> hosts_of_allocation(Env& env, const LaunchOptions& options) {
+  HF_TRY(std::vector<LaunchHost> hosts, allocated_hosts(env));
+  std::int64_t room = 0;
+  for (const LaunchHost& host : hosts) room += host.slots;
+  const int least = options.least_ranks > 0 ? options.least_ranks : options.ranks;
+  if (hosts.empty() || least <= room) return hosts;
+  return fail(
+      ExitCode::config,
+      "launch: -np asks for {}{} ranks, and Slurm job {} has room for {}: {} task{} on {} node{}, {}; give "
+      "sbatch or salloc more by --nodes and --ntasks-per-node, or lower -np",
+      options.least_ranks > 0 ? "at least " : "", least, env.variable("SLURM_JOB_ID"), room, room,
+      room == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s", env.variable("SLURM_JOB_NODELIST"));
+}
+
 }  // namespace
 
 Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
@@ -36,7 +53,7 @@ Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& optio
     if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
     hosts = hosts_of_file(*text);
   } else {
-    return hosts;
+    return hosts_of_allocation(env, options);
   }
   if (hosts.empty()) {
     return fail(ExitCode::config, "launch: {} names no host; a line is \"name slots=4\"",

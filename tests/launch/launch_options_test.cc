@@ -98,6 +98,7 @@ TEST(LaunchHosts, LeftAsAList) {
   std::vector<LaunchHost> hosts = hosts_of_list("a:4,b:4,c:4");
   hosts[1].answers = false;
   EXPECT_EQ(list_of_hosts_left(hosts, 8), "a:4,c:4");
+  EXPECT_EQ(list_of_hosts_left(hosts, 4), "a:4") << "the others are spares";
   std::vector<LaunchHost> unknown = hosts_of_file("a\nb\nc\n");
   unknown[0].answers = false;
   EXPECT_EQ(list_of_hosts_left(unknown, 5), "b:3,c:3");

@@ -66,6 +66,16 @@ TEST(MpirunLine, HostsThatAreLeftStandForTheHostfile) {
   EXPECT_EQ(line.find("--hostfile"), std::string::npos) << line;
 }
 
+// srun refuses any other value of the second.
+TEST(MpirunLine, InASlurmJobDaemonsStartBesideThoseOfAStartBefore) {
+  LaunchOptions options;
+  options.config = "run.toml";
+  const std::string line = line_of(options, {.ranks = 4, .several_hosts = true, .hosts = "n0:2,n1:2"},
+                                   {{"HOME", "/root"}, {"SLURM_JOB_ID", "7"}});
+  EXPECT_NE(line.find(" SLURM_NO_KILL=set SLURM_OVERLAP=1 "), std::string::npos) << line;
+  EXPECT_NE(line.find(" -np 4 --host n0:2,n1:2 "), std::string::npos) << line;
+}
+
 TEST(MpirunLine, VariablesReachDistantRanks) {
   LaunchOptions options;
   options.config = "run.toml";

@@ -399,6 +399,14 @@ class Errors(unittest.TestCase):
     def test_launch_host_command(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--host-command", "exit 3", "run.toml"))
 
+    def test_launch_slurm_nodes(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "2", "run.toml", environment={
+            "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-", "SLURM_TASKS_PER_NODE": "2(x3)"}))
+
+    def test_launch_slurm_room(self):
+        self.expect_nothing_made(self.holdfast("launch", "-np", "7", "run.toml", environment={
+            "SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x3)"}))
+
     def test_train_without_pmix(self):
         self.expect_nothing_made(self.train(environment={"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}))
 
