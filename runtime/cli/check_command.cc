@@ -14,6 +14,7 @@
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/data/loader.h"
+#include "runtime/launch/slurm.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/spec.h"
 #include "runtime/train/checkpoint_io.h"
@@ -53,6 +54,23 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
+// How a run is started in the Slurm job that this process belongs to, and which way recovers in place.
+void print_slurm(Env& env) {
+  if (!in_slurm_allocation(env)) return;
+  const Result<std::vector<LaunchHost>> hosts = allocated_hosts(env);
+  if (!hosts.ok()) return print_row("Slurm", false, hosts.error().message);
+  std::int64_t tasks = 0;
+  for (const LaunchHost& host : *hosts) tasks += host.slots;
+  print_row(
+      "Slurm", true,
+      fmt::format(
+          "job {}, {} task{} on {} node{} ({}): holdfast launch -np {} starts a run there and recovers it "
+          "in place, or on the nodes that are left; one that srun starts (srun --mpi=pmix holdfast train) "
+          "ends when a rank dies, and its next start goes on",
+          env.variable("SLURM_JOB_ID"), tasks, tasks == 1 ? "" : "s", hosts->size(),
+          hosts->size() == 1 ? "" : "s", env.variable("SLURM_JOB_NODELIST"), tasks));
+}
+
 void print_gpus(Env& env) {
   const Result<CudaPresence> cuda = find_cuda(env);
   if (!cuda.ok()) return print_row("CUDA", false, cuda.error().message);
@@ -90,6 +108,7 @@ void print_machine(Env& env, const DeviceWish& wish) {
   for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
   print_gpus(env);
   print_mpi();
+  print_slurm(env);
   const Result<void> printed = print_device(env, wish);
   if (!printed.ok()) print_row("device", false, printed.error().message);
 }
