@@ -52,6 +52,8 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual({event["step"] for event in self.run_.events("step")}, set(range(1, harness.STEPS + 1)))
         self.assertEqual(self.run_.status()["state"], "finished", output)
         harness.expect_no_processes(self.run_)
+        left = {node: self.cluster.hosts[node].shared_memory() for node in self.cluster.nodes if node in self.cluster.hosts}
+        self.assertEqual([names for names in left.values() if names], [], (left, output))
         return output
 
     def test_srun_alone(self):
