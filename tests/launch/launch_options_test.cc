@@ -102,7 +102,7 @@ TEST(LaunchHosts, LeftAsAList) {
   std::vector<LaunchHost> unknown = hosts_of_file("a\nb\nc\n");
   unknown[0].answers = false;
   EXPECT_EQ(list_of_hosts_left(unknown, 5), "b:3,c:3");
-  EXPECT_EQ(list_of_hosts_left(hosts_of_list("a:5,b:1,c:2"), 4, 2), "a:4,c:2")
+  EXPECT_EQ(list_of_hosts_left(hosts_of_list("a:5,b:1,c:2"), 6, 2), "a:4,c:2")
       << "groups of two inside a host";
 }
 
