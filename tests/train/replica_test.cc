@@ -18,6 +18,13 @@ namespace {
 
 using testing::HasSubstr;
 
+// As FaultyEnv::move_to_host names it.
+Digest digest_of_host(const std::string& name) {
+  FaultyEnv env(posix_env());
+  env.move_to_host(name);
+  return digest_of(env.host_id());
+}
+
 // Once the log has a line with the mark, no data can be read.
 class DyingEnv final : public ForwardingEnv {
  public:
@@ -165,7 +172,7 @@ TEST_F(ReplicaTest, AreKeptWhereTheyAreAskedFor) {
     EXPECT_THAT(events(run, "fault"), testing::IsEmpty());
     for (const Slot& slot : slots(run)) {
       const std::string source = cases[i].hosts[slot.identity.rank];
-      const bool crossed = slot.identity.host != digest_of(source);
+      const bool crossed = slot.identity.host != digest_of_host(source);
       EXPECT_EQ(crossed, slot.replica && cases[i].hosts.back() != cases[i].hosts.front()) << slot.name;
     }
   }
@@ -175,7 +182,7 @@ TEST_F(ReplicaTest, ALostHostCostsNothingThatWasConfirmed) {
   const std::string end = reference();
   const Launch two_hosts = launch("lost", {"a", "b"}, "auto");
   train_and_die(two_hosts);
-  remove_if("lost", [](const Slot& slot) { return slot.identity.host == digest_of("b"); });
+  remove_if("lost", [](const Slot& slot) { return slot.identity.host == digest_of_host("b"); });
   expect_no_loss(resume(launch("lost", {"a", "a"}, "auto")));
   EXPECT_EQ(digest("lost"), end);
 }
@@ -187,7 +194,7 @@ TEST_F(ReplicaTest, TheHostOfRank0MayBeTheOneThatIsLost) {
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const std::string run = fmt::format("first-{}", i);
     train_and_die(launch(run, {"a", "b"}, "auto"));
-    remove_if(run, [](const Slot& slot) { return slot.identity.host == digest_of("a"); });
+    remove_if(run, [](const Slot& slot) { return slot.identity.host == digest_of_host("a"); });
     expect_no_loss(resume(launch(run, hosts[i], "auto")));
     EXPECT_EQ(digest(run), end);
   }
@@ -200,7 +207,7 @@ TEST_F(ReplicaTest, PartsGoWhereTheyAreNeeded) {
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     const std::string run = fmt::format("replaced-{}", i);
     train_and_die(launch(run, {"a", "b"}, "auto"));
-    remove_if(run, [](const Slot& slot) { return slot.identity.host == digest_of("b"); });
+    remove_if(run, [](const Slot& slot) { return slot.identity.host == digest_of_host("b"); });
     expect_no_loss(resume(launch(run, hosts[i], "auto")));
     EXPECT_EQ(digest(run), end);
   }
@@ -210,7 +217,8 @@ TEST_F(ReplicaTest, OfAnotherHostStandForDamagedSlots) {
   const std::string end = reference();
   const Launch run = launch("across", {"a", "b"}, "auto");
   train_and_die(run);
-  damage_if("across", [](const Slot& slot) { return slot.identity.host == digest_of("a") && !slot.replica; });
+  damage_if("across",
+            [](const Slot& slot) { return slot.identity.host == digest_of_host("a") && !slot.replica; });
   expect_no_loss(resume(run));
   EXPECT_THAT(told_,
               HasSubstr("wrong checksum; it is passed over; the replica of its rank's snapshot is sound"));
