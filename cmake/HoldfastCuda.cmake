@@ -3,7 +3,12 @@
 set(HOLDFAST_CUDA AUTO CACHE STRING "CUDA device: ON, OFF, or AUTO (when there is nvcc)")
 set_property(CACHE HOLDFAST_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-if(HOLDFAST_CUDA)
+set(HOLDFAST_CUDA_WANTED ${HOLDFAST_CUDA})
+if(HOLDFAST_NATIVE AND HOLDFAST_CUDA STREQUAL AUTO AND NOT EXISTS /dev/nvidiactl)
+  set(HOLDFAST_CUDA_WANTED OFF) # it takes seconds to find out what nvcc can do
+endif()
+
+if(HOLDFAST_CUDA_WANTED)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -24,7 +29,7 @@ endif()
 # holdfast_cuda_module(NAME): bin/libNAME.so from kernels/cuda, where there is nvcc. With HF_NCCL it can use NCCL:
 # only the header is needed here, libnccl itself is loaded when the program asks for it.
 function(holdfast_cuda_module name)
-  if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA)
+  if(NOT CMAKE_CUDA_COMPILER OR NOT HOLDFAST_CUDA_WANTED)
     return()
   endif()
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cc)

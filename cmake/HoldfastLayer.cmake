@@ -160,23 +160,52 @@ endfunction()
 # into target NAME once per instruction set, and holdfast::cpu::FUNCTION() with their lists.
 function(holdfast_cpu_kernels name)
   cmake_parse_arguments(ARG "" "FUNCTION" "SOURCES;LINK" ${ARGN})
-  set(isas portable avx2 avx512)
   if(ARG_SOURCES)
-    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} ISAS ${isas} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
+    holdfast_compile_per_isa(${name} UNIT ${ARG_FUNCTION} ISAS ${HOLDFAST_OPS_ISAS} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   endif()
-  holdfast_kernel_lists(${name} FUNCTION ${ARG_FUNCTION} NAMESPACE cpu BUILDS ${isas} SOURCES ${ARG_SOURCES})
+  holdfast_kernel_lists(${name} FUNCTION ${ARG_FUNCTION} NAMESPACE cpu BUILDS ${HOLDFAST_OPS_ISAS} SOURCES ${ARG_SOURCES})
+endfunction()
+
+# holdfast_table_lists(NAME BUILDS namespace...): adds to target NAME holdfast::cpu::table_lists() and built_isas()
+# (kernels/cpu/lists.h).
+function(holdfast_table_lists name)
+  cmake_parse_arguments(ARG "" "" "BUILDS" ${ARGN})
+  list(TRANSFORM ARG_BUILDS REPLACE "(.+)" "&\\1::table_list," OUTPUT_VARIABLE lists)
+  list(TRANSFORM ARG_BUILDS REPLACE "(.+)" "CpuIsa::\\1," OUTPUT_VARIABLE isas)
+  list(JOIN lists " " lists)
+  list(JOIN isas " " isas)
+  set(generated ${CMAKE_CURRENT_BINARY_DIR}/${name}_table_lists.cc)
+  file(CONFIGURE OUTPUT ${generated} @ONLY CONTENT [[
+// Written by cmake/HoldfastLayer.cmake.
+#include "kernels/cpu/lists.h"
+namespace holdfast::cpu {
+std::span<const ImplementationList* const> table_lists() {
+static constexpr const ImplementationList* lists[] = {@lists@};
+return lists;
+}
+std::span<const CpuIsa> built_isas() {
+static constexpr CpuIsa isas[] = {@isas@};
+return isas;
+}
+}  // namespace holdfast::cpu
+]])
+  target_sources(${name} PRIVATE ${generated})
 endfunction()
 
 # holdfast_kernels(NAME SOURCES folder LINK target...): as holdfast_layer, with folder/cpu/ops compiled per instruction set,
-# folder/cpu/ops_bf16 for those that multiply bf16 matrices, and whatever users put into folder/cpu/custom.
+# folder/cpu/ops_bf16 for those that multiply bf16 matrices, and whatever users put into folder/cpu/custom. The yardstick
+# ops/stream.cc is no kernel, and always there for all.
 function(holdfast_kernels name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   holdfast_layer(${name} SOURCES ${ARG_SOURCES} ${ARG_SOURCES}/cpu ${ARG_SOURCES}/reference LINK ${ARG_LINK})
   set_target_properties(hf_${name} PROPERTIES UNITY_BUILD OFF)
   file(GLOB ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops/*.cc)
-  holdfast_compile_per_isa(hf_${name} UNIT ops ISAS portable avx2 avx512 SOURCES ${ops} LINK ${ARG_LINK})
+  list(REMOVE_ITEM ops ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops/stream.cc)
+  holdfast_compile_per_isa(hf_${name} UNIT stream ISAS portable avx2 avx512 SOURCES ${ARG_SOURCES}/cpu/ops/stream.cc LINK ${ARG_LINK})
+  holdfast_compile_per_isa(hf_${name} UNIT ops ISAS ${HOLDFAST_OPS_ISAS} SOURCES ${ops} LINK ${ARG_LINK})
   file(GLOB ops_bf16 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/ops_bf16/*.cc)
-  holdfast_compile_per_isa(hf_${name} UNIT ops_bf16 ISAS avx512_bf16 amx SOURCES ${ops_bf16} LINK ${ARG_LINK})
+  holdfast_compile_per_isa(hf_${name} UNIT ops_bf16 ISAS ${HOLDFAST_OPS_BF16_ISAS} SOURCES ${ops_bf16} LINK ${ARG_LINK})
+  holdfast_table_lists(hf_${name} BUILDS ${HOLDFAST_OPS_ISAS} ${HOLDFAST_OPS_BF16_ISAS})
   file(GLOB custom CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${ARG_SOURCES}/cpu/custom/*.cc)
   holdfast_cpu_kernels(hf_${name} FUNCTION custom_lists SOURCES ${custom} LINK ${ARG_LINK})
 endfunction()

@@ -65,7 +65,8 @@ const Implementation& KernelChoice::of(const void* arguments) const {
   return *order.back();  // which supports all
 }
 
-KernelRegistry::KernelRegistry(std::span<const ImplementationList> lists) {
+KernelRegistry::KernelRegistry(std::span<const ImplementationList> lists, std::span<const CpuIsa> built)
+    : built_(built) {
   for (const ImplementationList& list : lists) {
     for (const Implementation& each : std::span(list.first, list.count))
       entries_.push_back({&each, list.file});
@@ -103,6 +104,22 @@ Result<void> KernelRegistry::check_names() const {
                 entry->file, twin->file, name_of(one.op), one.name);
   }
   return {};
+}
+
+Result<void> KernelRegistry::check_isa(CpuIsa isa) const {
+  if (isa > best_cpu_isa()) {
+    return fail(ExitCode::config,
+                "kernels.isa = \"{}\": this processor has {} at most; leave the key out to take that",
+                name_of(isa), name_of(best_cpu_isa()));
+  }
+  if (std::ranges::find(built_, isa) != built_.end()) return {};
+  std::vector<std::string_view> names;
+  for (const CpuIsa each : built_) names.emplace_back(name_of(each));
+  return fail(
+      ExitCode::config,
+      "kernels for {} are not in this build, which tools/quickstart made for a processor with {}; build "
+      "all of them with cmake --preset release && cmake --build --preset release",
+      name_of(isa), fmt::join(names, " and "));
 }
 
 namespace {
@@ -150,11 +167,7 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
                                            std::span<const KernelWish> wishes) const {
   const CpuIsa isa = target.isa;
   HF_TRY_VOID(check_names());
-  if (isa > best_cpu_isa()) {
-    return fail(ExitCode::config,
-                "kernels.isa = \"{}\": this processor has {} at most; leave the key out to take that",
-                name_of(isa), name_of(best_cpu_isa()));
-  }
+  HF_TRY_VOID(check_isa(isa));
   KernelTable table;
   for (std::size_t index = 0; index < op_count; ++index) {
     const auto op = static_cast<OpId>(index);
@@ -178,7 +191,7 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
 }
 
 const KernelRegistry& kernel_registry() {
-  static const KernelRegistry registry(cpu::implementation_lists());
+  static const KernelRegistry registry(cpu::implementation_lists(), cpu::built_isas());
   return registry;
 }
 

@@ -53,7 +53,9 @@ struct KernelWish {
 
 class KernelRegistry {
  public:
-  explicit KernelRegistry(std::span<const ImplementationList> lists);
+  // `built`: the instruction sets for which they are compiled.
+  explicit KernelRegistry(std::span<const ImplementationList> lists,
+                          std::span<const CpuIsa> built = cpu_isas);
 
   // The implementations of an op in the order of their files, every build of them.
   std::vector<const Implementation*> of(OpId op) const;
@@ -64,7 +66,8 @@ class KernelRegistry {
   }
 
   // Returns what a device with this processor runs. ExitCode::config with a sentence when two files give one
-  // name to different things, when a wish names nothing, or something that the processor cannot run.
+  // name to different things, when a wish names nothing, or something that the processor cannot run, and when
+  // the kernels for this processor were not built: others might give other bits.
   Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelWish> wishes) const;
   Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
     return choose(KernelTarget{.isa = isa}, wishes);
@@ -76,10 +79,12 @@ class KernelRegistry {
     const char* file;
   };
   Result<void> check_names() const;
+  Result<void> check_isa(CpuIsa isa) const;
   Result<const Implementation*> find_wish(const KernelWish& wish, const KernelTarget& target) const;
   std::vector<const Implementation*> default_order(OpId op, const KernelTarget& target) const;
 
   std::vector<Entry> entries_;
+  std::span<const CpuIsa> built_;
 };
 
 // Those of this program.

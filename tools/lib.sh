@@ -29,10 +29,13 @@ quietly() {
   rm -f "$log"
 }
 
+# More for cmake than the preset says.
+configure_options=()
+
 # Builds targets of the preset release, and says every ten seconds how far it is and how long it will take.
 build_release() {
   local log ticker
-  quietly "configuring the build" cmake --preset release
+  quietly "configuring the build" cmake --preset release "${configure_options[@]}"
   log=$(mktemp)
   tell_progress "$log" &
   ticker=$!
@@ -62,7 +65,7 @@ tell_progress() {
 build_program() {
   local targets=(holdfast "$@")
   if [[ -e /dev/nvidiactl ]]; then
-    quietly "configuring the build" cmake --preset release
+    quietly "configuring the build" cmake --preset release "${configure_options[@]}"
     cmake --build --preset release --target help | grep -q '^holdfast_cuda:' && targets+=(holdfast_cuda)
   fi
   build_release "${targets[@]}"

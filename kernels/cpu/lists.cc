@@ -7,8 +7,8 @@ namespace holdfast::cpu {
 namespace {
 
 std::vector<ImplementationList> all_lists() {
-  std::vector<ImplementationList> lists = {reference_list,     portable::table_list,    avx2::table_list,
-                                           avx512::table_list, avx512_bf16::table_list, amx::table_list};
+  std::vector<ImplementationList> lists = {reference_list};
+  for (const ImplementationList* list : table_lists()) lists.push_back(*list);
   for (const ImplementationList* list : custom_lists()) lists.push_back(*list);
   return lists;
 }

@@ -4,12 +4,20 @@
 
 #include <span>
 
+#include "kernels/cpu/isa.h"
 #include "kernels/implementation.h"
 
 namespace holdfast::cpu {
 
 // All of them, in the order that tables show.
 std::span<const ImplementationList> implementation_lists();
+
+// The instruction sets that kernels are compiled for: all, or those that the processor chooses on which this
+// was built (HOLDFAST_NATIVE). CMake writes this function and the next.
+std::span<const CpuIsa> built_isas();
+
+// The lists below of kernels/cpu/ops and kernels/cpu/ops_bf16 that are there.
+std::span<const ImplementationList* const> table_lists();
 
 // kernels/reference/table.cc: every op in double, on one thread.
 extern const ImplementationList reference_list;

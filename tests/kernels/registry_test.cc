@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
+#include <span>
 
 #include "kernels/attention.h"
 #include "kernels/device.h"
@@ -55,6 +57,9 @@ class Rotary {
     std::vector<KernelWish> wishes;
     if (!name.empty()) wishes.push_back({OpId::rotary, name, "run.toml:3:5"});
     return registry().choose(isa, wishes);
+  }
+  Result<KernelTable> choose_built(CpuIsa isa, std::span<const CpuIsa> built) const {
+    return KernelRegistry(lists_, built).choose(isa, {});
   }
   // The names in the order of the table, and why.
   std::vector<std::string> order(CpuIsa isa, const std::string& name = {}) const {
@@ -153,6 +158,21 @@ TEST(KernelRegistry, WhatTheProcessorOrTheConfigRulesOutIsAnError) {
       table.error().message,
       HasSubstr(best_cpu_isa() < CpuIsa::amx ? "this processor has" : "kernels.isa = \"portable\" rules"));
   EXPECT_THAT(table.error().message, testing::EndsWith("choose one of portable"));
+}
+
+// As in a build of tools/quickstart, on another processor than the one that it was made for: others have
+// other bits, perhaps.
+TEST(KernelRegistry, WhatWasNotBuiltIsNotReplacedByWhatWas) {
+  const Rotary rotary({of_rotary("portable", CpuIsa::portable)});
+  EXPECT_TRUE(rotary.choose_built(CpuIsa::portable, std::array{CpuIsa::portable}).ok());
+  const Result<KernelTable> table =
+      rotary.choose_built(CpuIsa::portable, std::array{CpuIsa::avx512, CpuIsa::amx});
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.error().code, ExitCode::config);
+  EXPECT_EQ(
+      table.error().message,
+      "kernels for portable are not in this build, which tools/quickstart made for a processor with avx512 "
+      "and amx; build all of them with cmake --preset release && cmake --build --preset release");
 }
 
 TEST(KernelRegistry, OneNameForTwoThingsIsAnErrorThatNamesTheFiles) {
