@@ -13,6 +13,7 @@
 
 #include "checkpoint/compression_choice.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/paced.h"
 #include "checkpoint/shard_index.h"
 #include "runtime/core/env.h"
 #include "runtime/core/io_engine.h"
@@ -41,7 +42,7 @@ struct ShardWriteOptions {
   IoBackend io = IoBackend::automatic;
   bool takes_digests = false;  // of every chunk: what lets the next checkpoint refer to this one
   // Called on the writing thread after every chunk, with its bytes; sleeps there to slow the drain.
-  std::function<void(std::uint64_t bytes)> pace = {};
+  Pace pace = {};
   // Asked after every chunk: true ends the writing with an error, because nobody needs the file any more.
   std::function<bool()> cancelled = {};
 };
