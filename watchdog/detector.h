@@ -47,6 +47,10 @@ struct HangVerdict {
 // Cheap. While it is so of none, there is no verdict.
 bool may_hang(const WatchedRank& rank, std::int64_t now_ns);
 
+// A rank that waits looks every some milliseconds. The guard, and who reads flight records, take it for
+// silent after this time.
+inline constexpr std::int64_t waiting_silent_ns = 2'000'000'000;
+
 // `silent_ns`: a rank that waits looks at least this often. Of several ranks over a learned time only that
 // for longest is named, because the others may hang for its sake, and they have their time anew after its
 // end. Where no time was learned yet, that would take longer than the others have patience: so all that have

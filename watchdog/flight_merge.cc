@@ -12,8 +12,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t guard_silent_ns = 2'000'000'000;  // as the guard
-
 // An operation that every rank of the communicator takes part in, in the order in which they do.
 using Operation = std::tuple<std::uint64_t, std::int32_t, std::string>;  // step, number, kind
 
@@ -90,7 +88,7 @@ HangVerdict hang_among(std::span<const FlightRecord> records) {
                      .stopped = record.state == 'T',
                      .ended = record.state == 'X' || record.state == 'Z'});
   }
-  return find_culprit(ranks, now_ns, guard_silent_ns);
+  return find_culprit(ranks, now_ns, waiting_silent_ns);
 }
 
 std::string culprit_text(std::span<const FlightRecord> records, const std::optional<Divergence>& divergence) {

@@ -13,7 +13,6 @@ namespace {
 using Kind = GuardAction::Kind;
 
 constexpr std::int64_t ms = 1'000'000;
-constexpr std::int64_t silent_ns = 2'000 * ms;  // a rank that waits looks every some milliseconds
 constexpr std::int64_t tell_for_ns = 500 * ms, distant_look_ns = 500 * ms;
 constexpr char stopped = 'T';
 
@@ -213,7 +212,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
     ranks.push_back(rank);
     ranks.back().anew_ns = anew_ns_;
   }
-  const HangVerdict verdict = find_culprit(ranks, now_ns_, silent_ns);
+  const HangVerdict verdict = find_culprit(ranks, now_ns_, waiting_silent_ns);
   std::vector<HangVerdict::Another> culprits = verdict.others;
   culprits.insert(culprits.begin(), {.index = verdict.index, .sentence = verdict.sentence});
   Suspicion suspicion = {.kind = verdict.kind, .indices = {}};
