@@ -16,9 +16,9 @@ if(CCACHE)
 endif()
 
 # Preset "release" compiles several files as one, where a local variable may have the name of a constant of another file; so
-# there only locals that hide locals are warned of. All other presets compile each file by itself with -Wshadow, those with
-# sanitizers without precompiled headers as well, so that every file includes what it needs. Kernels are always compiled file
-# by file: each is compiled for several instruction sets.
+# there only locals that hide locals are warned of. All other presets compile each file by itself with -Wshadow, "tsan" and
+# "fuzz" without precompiled headers as well, so that every file includes what it needs. Kernels are always compiled file by
+# file: each is compiled for several instruction sets.
 set(shadow -Wshadow)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(shadow -Wshadow=local)
