@@ -142,7 +142,8 @@ class BitsTest(unittest.TestCase):
     def test_stop_after_is_in_time(self):
         run = self.scene.run("in-time", ["--training.steps=1000000"])
         limit_s = 12 if harness.SANITIZED else 3  # more than two steps
-        run.start(2, overrides=[f"--run.stop_after={limit_s}s"]).expect_exit(75, limit_s + 20)
+        slow = harness.slow_steps(2, count=200, milliseconds=60)  # others need the processor meanwhile
+        run.start(2, overrides=[f"--run.stop_after={limit_s}s"], faults=slow).expect_exit(75, limit_s + 20)
         # By its own clock, because mpirun takes its time to come and go: the step before the one that it stopped behind was begun
         # when there still was time for both.
         (begun,), steps = run.events("start"), run.events("step")

@@ -102,24 +102,24 @@ class CudaTest(unittest.TestCase):
     def test_a_rank_whose_gpu_breaks_leaves_the_run_with_its_bits(self):
         """Kernels that trap or read what is not there end their rank; one that never ends is noticed by the watchdog, which names
         the rank whose own device is stuck, not the peers that it seems to wait for. A rank passes the point twice a step."""
-        steps = ["--training.steps=18", "--checkpoint.every_steps=0", "--checkpoint.ram_every_steps=1", "--watchdog.floor=2s"]
+        steps = ["--training.steps=12", "--checkpoint.every_steps=0", "--checkpoint.ram_every_steps=1", "--watchdog.floor=2s"]
         alone = self.scene.run("undisturbed")
         alone.start(1, overrides=[*SMALL, *steps]).expect_exit(0)
         for action, said in (("gpu_trap", "unspecified launch failure"),
                              ("gpu_illegal_address", "an illegal memory access was encountered"),
-                             ("gpu_endless", r"rank 1 \(host .*\) hangs: step 14 for .*; it waits for nobody")):
+                             ("gpu_endless", r"rank 1 \(host .*\) hangs: step 9 for .*; it waits for nobody")):
             with self.subTest(action):
                 run = self.scene.run(action)
-                output = run.start(2, overrides=[*SMALL, *steps], faults=f"step.before_reduce@27:1={action}").expect_exit(0)
+                output = run.start(2, overrides=[*SMALL, *steps], faults=f"step.before_reduce@17:1={action}").expect_exit(0)
                 self.assertRegex(output, said)
                 if action == "gpu_endless":
                     self.expect_found_in_time(output)
-                self.assertRegex(output, "recovery: .*lost rank 1 .* at step 14: 1 of 2 ranks go on, from step 13 in RAM")
+                self.assertRegex(output, "recovery: .*lost rank 1 .* at step 9: 1 of 2 ranks go on, from step 8 in RAM")
                 self.assertEqual(run.digest(), alone.digest())
 
     def expect_found_in_time(self, output):
         """At the floor of 2 s, or at three times what a step takes where that is more (watchdog.factor), and within another step."""
-        hung, usual, unit = re.search(r"hangs: step 14 for ([\d.]+) s, ([\d.]+) (ms|s) are usual", output).groups()
+        hung, usual, unit = re.search(r"hangs: step 9 for ([\d.]+) s, ([\d.]+) (ms|s) are usual", output).groups()
         usual_s = float(usual) * (1e-3 if unit == "ms" else 1)
         limit_s = max(2, 3 * usual_s)
         self.assertTrue(limit_s - 0.1 <= float(hung) < limit_s + max(1, usual_s), (hung, usual, unit))

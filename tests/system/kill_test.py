@@ -74,7 +74,7 @@ class KillTest(unittest.TestCase):
         start.expect_failure(kills.SETTLE_S)
         start.expect_faults()
         kills.check_after_kill(run, RESUME_STEP)
-        run.start(2).expect_exit(0)
+        run.start(1 + rank).expect_exit(0)
         self.assertEqual(run.digest(), self.reference)
         harness.expect_no_snapshots(run)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import harness
 
 RANKS = 3
-STEPS = 12
+STEPS = 9
 CONFIG = harness.ROOT / "configs/chaos/llama-15m.toml"
 
 

@@ -17,9 +17,9 @@ class EmulatedGpu : public TrainingTest {
 
   // Fewer steps and shorter sequences than on the CPU: each thread of a GPU is a fiber here.
   RunEnd train_small(Launch launch, const std::string& device = "cuda") {
-    std::vector<std::string> overrides = {
-        "device=" + device,         "training.steps=4",         "training.sequence_length=16",
-        "optimizer.warmup_steps=2", "evaluation.every_steps=4", "evaluation.batches=1"};
+    std::vector<std::string> overrides = {"device=" + device,           "training.steps=4",
+                                          "training.sequence_length=8", "optimizer.warmup_steps=2",
+                                          "evaluation.every_steps=4",   "evaluation.batches=1"};
     overrides.insert(overrides.end(), launch.overrides.begin(), launch.overrides.end());
     launch.overrides = overrides;
     return train(launch);

@@ -18,7 +18,7 @@ class EmulatedRecovery : public RecoveryTest {
 TEST_F(EmulatedRecovery, UnderCudaGraphsTheBitsAreThoseOfTheUndisturbedRun) {
   const std::vector<std::string> what = {"device=cuda",
                                          "training.cuda_graphs=true",
-                                         "training.steps=6",
+                                         "training.steps=4",
                                          "training.sequence_length=8",
                                          "training.microbatches_per_lane=2",
                                          "optimizer.warmup_steps=2",
@@ -27,7 +27,7 @@ TEST_F(EmulatedRecovery, UnderCudaGraphsTheBitsAreThoseOfTheUndisturbedRun) {
                                          "parallel.lanes=3"};
   ASSERT_EQ(survive({.run = "undisturbed", .ranks = 1, .overrides = what}), 0);
   for (const auto& [ranks, faults] :
-       {std::pair{2, "step.before_vote@4:1=kill"}, std::pair{3, "step.begin@4:0=kill,step.end@5:2=kill"}}) {
+       {std::pair{2, "step.before_vote@3:1=kill"}, std::pair{3, "step.begin@2:0=kill,step.end@3:2=kill"}}) {
     const std::string run = fmt::format("disturbed-{}", ranks);
     EXPECT_GT(survive({.run = run, .ranks = ranks, .overrides = what, .faults = faults}), 0);
     EXPECT_EQ(digest(run), digest("undisturbed")) << ranks << " ranks";
