@@ -241,7 +241,7 @@ class PosixProcesses final : public Processes {
     const Image image{.arguments = pointers_to(arguments),
                       .environment = pointers_to(environment),
                       .input = input.value(),
-                      .output = output.value(),
+                      .output = start.output.empty() ? start.output_descriptor : output.value(),
                       .report = to->value(),
                       .parent = ::getpid(),
                       .own_session = start.own_session,

@@ -45,9 +45,10 @@ class Process {
 struct ProcessStart {
   std::vector<std::string> arguments;                 // the program first, looked for in PATH
   std::map<std::string, std::string> variables = {};  // added to the environment of this process
-  std::string output = {};   // file to append both output streams to; empty: where those of this process go
-  bool own_session = false;  // and a group of its own: Ctrl-C at the terminal does not reach it
-  bool orphan = false;       // init's child, not this process's: it is nobody's to reap
+  std::string output = {};     // file to append both output streams to; empty: where those of this process go
+  int output_descriptor = -1;  // instead of it, a descriptor of this process for both; -1: none
+  bool own_session = false;    // and a group of its own: Ctrl-C at the terminal does not reach it
+  bool orphan = false;         // init's child, not this process's: it is nobody's to reap
   // SIGKILL when the thread that starts it ends, which is what the kernel means by parent here. Not for an
   // orphan.
   bool die_with_parent = false;

@@ -1,10 +1,14 @@
 // Commands that a run starts beside itself.
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <thread>
 
 #include "runtime/core/env.h"
+#include "runtime/core/processes.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -59,6 +63,30 @@ TEST(Command, IsKilledWhenItIsCancelled) {
     cancelled = true;
   });
   EXPECT_EQ(run({.line = "sleep 60", .cancelled = &cancelled}).how, CommandEnd::How::cancelled);
+}
+
+// Else it would go on beside that of the process that takes over.
+TEST(Command, DiesWithTheProcessThatRunsIt) {
+  const TemporaryDirectory directory;
+  const std::string told = directory / "told";
+  const pid_t runner = ::fork();
+  ASSERT_GE(runner, 0);
+  if (runner == 0) {
+    static_cast<void>(run(
+        {.line = "echo $$ > '" + told + ".new' && mv '" + told + ".new' '" + told + "' && exec sleep 60"}));
+    ::_exit(0);
+  }
+  while (!posix_env().status(told)->exists) posix_env().sleep_us(1000);
+  const std::int64_t shell = std::stoll(posix_env().read_text(told).value());
+  ASSERT_EQ(::kill(runner, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(runner, nullptr, 0), runner);
+  Processes& processes = posix_env().processes();
+  const auto is_there = [&] {
+    const std::optional<ProcessFacts> facts = processes.facts(shell);
+    return facts.has_value() && facts->state != 'Z';
+  };
+  for (int looks = 0; is_there() && looks < 10'000; ++looks) posix_env().sleep_us(1000);
+  EXPECT_FALSE(is_there());
 }
 
 TEST(Command, ThatClosesItsOutputIsStillWaitedFor) {
