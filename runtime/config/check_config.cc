@@ -210,6 +210,12 @@ void Checker::check_saves() {
             fmt::format("{} contradicts {}: replicas are copies of RAM snapshots; leave one of the two out",
                         shown("checkpoint.replicas"), shown("checkpoint.ram_every_steps")));
   }
+  if (!saves.upload_command.empty() && !saves.upload_shard_command.empty()) {
+    problem(
+        {"checkpoint.upload_shard_command", "checkpoint.upload_command"},
+        "checkpoint.upload_shard_command and checkpoint.upload_command are both given: a checkpoint is sent "
+        "either file by file by all ranks, or whole by one; leave one of the two out");
+  }
   const bool fixed = saves.every_steps != CheckpointConfig::interval_auto;
   if (!fixed || saves.keep_every_steps == 0) return;
   if (saves.every_steps == 0 || saves.keep_every_steps % saves.every_steps != 0) {

@@ -114,7 +114,8 @@ struct CheckpointConfig {
   std::int64_t every_ms = 0;                 // longest time between two saves; 0 = no limit
   std::int64_t keep = 3;
   std::int64_t keep_every_steps = 0;  // 0 = none beside the newest
-  std::string upload_command;         // empty = none
+  std::string upload_command;         // of a whole checkpoint; empty = none
+  std::string upload_shard_command;   // of one file of it; empty = none
   std::int64_t upload_timeout_ms = 600'000;
   std::string compression = "automatic";         // "automatic", "none", "always"
   bool delta = false;                            // unchanged parts refer to the checkpoint before

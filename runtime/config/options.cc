@@ -283,11 +283,15 @@ std::vector<Option> interval_options() {
               "auto made; 0 = none"),
       text("checkpoint.upload_command", HF_FIELD(checkpoint.upload_command), kSafe,
            "Shell command that takes a checkpoint elsewhere: run for each one after it is durable, beside "
-           "training, with HOLDFAST_CHECKPOINT (its directory), HOLDFAST_STEP and HOLDFAST_RUN in the "
-           "environment, and tried again when it fails; while it runs, only the newest one waits; empty = "
-           "none"),
+           "training, with HOLDFAST_CHECKPOINT (its directory), HOLDFAST_NAME (what to call it there), "
+           "HOLDFAST_STEP and HOLDFAST_RUN in the environment, and tried again when it fails; while it runs, "
+           "only the newest one waits; empty = none"),
+      text("checkpoint.upload_shard_command", HF_FIELD(checkpoint.upload_shard_command), kSafe,
+           "The same for one file of a checkpoint, HOLDFAST_FILE: every rank runs it for its own shard, all "
+           "at once, and when all are sent rank 0 runs it for the manifest, without which nobody takes the "
+           "others for a checkpoint; instead of checkpoint.upload_command"),
       duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
-               "An upload that takes longer is killed, and has failed"),
+               "An upload command that takes longer is killed, and has failed"),
       choice(
           "checkpoint.compression", HF_FIELD(checkpoint.compression), {"automatic", "none", "always"}, kSafe,
           "Whether the writer compresses what compresses; automatic = where that takes less time than the "

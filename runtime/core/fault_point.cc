@@ -156,7 +156,9 @@ const std::vector<std::string_view>& FaultPoints::names() {
                                                      "step.before_reduce",
                                                      "step.before_vote",
                                                      "step.begin",
-                                                     "step.end"};
+                                                     "step.end",
+                                                     "upload.before_file",
+                                                     "upload.before_manifest"};
   return list;
 }
 

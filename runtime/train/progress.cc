@@ -216,8 +216,7 @@ void Progress::uploaded(const UploadReport& report) {
   EventLine& line = log_->line().begin(ok ? "upload" : "fault", env_->wall_time_us());
   line.field("step", report.step);
   if (!ok) {
-    tell("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
-         report.outcome.error().message);
+    tell_upload(report);
     line.field("what", "upload").field("reason", report.outcome.error().message);
   }
   log_->write(line.field("attempts", report.attempts).field("duration_ms", milliseconds(report.duration_ns)));

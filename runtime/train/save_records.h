@@ -35,13 +35,16 @@ struct SaveVotes {
   std::int64_t to_ram = 0;
   // Whether somebody asked this rank, which may be any, for a save to disk.
   std::int64_t asked_for = 0;
+  // Whether this rank's part of the upload that is under way (shard_uploads.h) is sent, or cannot be.
+  std::int64_t sent = 0;
+  std::int64_t unsent = 0;
 
   bool wants_disk() const { return to_disk + asked_for > 0; }
 
-  using Words = std::array<std::int64_t, 11>;
+  using Words = std::array<std::int64_t, 13>;
   Words words() const {
-    return {durable,    failed,  published, unpublished, replicated, unreplicated,
-            last_slots, to_disk, to_ram,    asked_for,   settling};
+    return {durable, failed, published, unpublished, replicated, unreplicated, last_slots,
+            to_disk, to_ram, asked_for, settling,    sent,       unsent};
   }
   static SaveVotes of(const Words& words) {
     return {.durable = words[0],
@@ -54,7 +57,9 @@ struct SaveVotes {
             .settling = words[10],
             .to_disk = words[7],
             .to_ram = words[8],
-            .asked_for = words[9]};
+            .asked_for = words[9],
+            .sent = words[11],
+            .unsent = words[12]};
   }
 };
 

@@ -10,6 +10,7 @@
 #include "parallel/device_wait.h"
 #include "runtime/optim/schedule.h"
 #include "runtime/train/async_saver.h"
+#include "runtime/train/uploads.h"
 
 namespace holdfast {
 namespace {
@@ -142,6 +143,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   } else if (request.due.asked_for) {
     ballot.saves.asked_for = 1;
   }
+  if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
   // After the wait for a snapshot: none is voted on that the device did not give whole.
   if (Result<void> device = worker.device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);

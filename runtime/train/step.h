@@ -14,6 +14,7 @@
 namespace holdfast {
 
 class AsyncSaver;
+class Uploads;
 
 // 64-bit words that the vote of a step adds up over all ranks: loss, squared gradient norm, digest of the
 // data, how many ask to stop, failed, and targets count, whether the run grows, and how the saves stand.
@@ -27,6 +28,7 @@ struct StepRequest {
   RestartWish restart = {};   // of the leader: the run ends after this step, for another start
   Result<void> trouble;       // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
+  Uploads* uploads = nullptr;   // the vote carries its votes, too
   SaveDue due = {};             // by this rank's count; the vote carries rank 0's, and who was asked
 };
 

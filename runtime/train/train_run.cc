@@ -17,6 +17,7 @@
 #include "runtime/train/save.h"
 #include "runtime/train/train_run_internal.h"
 #include "runtime/train/trainer.h"
+#include "runtime/train/uploads.h"
 #include "runtime/train/watch.h"
 
 namespace holdfast {
@@ -429,12 +430,31 @@ Result<EpochEnd> TrainRun::train() {
   return EpochEnd{.code = *end, .grows = trainer.stands_still()};
 }
 
+// Sends the last checkpoint of a run that was killed when only that was left to do.
+Result<void> TrainRun::send_last() {
+  CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  Communicator& all = world().communicator;
+  Uploads uploads({.env = launched_.env,
+                   .faults = launched_.faults,
+                   .store = store,
+                   .config = config_,
+                   .rank = all.rank(),
+                   .ranks = all.size()});
+  HF_TRY_VOID(uploads.offer_newest(all, waiter()));
+  HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
+  for (const UploadReport& report : uploads.take_reports()) {
+    if (all.rank() == 0) tell_upload(report);
+  }
+  return {};
+}
+
 // Also of one whose last start died right behind its last save.
 Result<ExitCode> TrainRun::say_finished() {
   if (!start_.memory_id.empty())
     HF_TRY_VOID(
         agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
   step_ = start_.step;
+  HF_TRY_VOID(send_last());
   if (first_) {
     show("the run in {} is finished: step {} of {}", config_.run.directory, step(), config_.training.steps);
   }

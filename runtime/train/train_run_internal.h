@@ -84,6 +84,7 @@ class TrainRun {
   void count_failure();
   void complete_log();
   Result<EpochEnd> train();
+  Result<void> send_last();
   Result<ExitCode> say_finished();
   // Hands a file of the run to the log's thread, which writes it while this start is the run's writer.
   void post(std::function<void()> work) {

@@ -36,21 +36,20 @@ class StepSpan {
 
 }  // namespace
 
-Trainer::Trainer(const Parts& parts) : parts_(parts), trace_(parts.worker) {
+Trainer::Trainer(const Parts& parts)
+    : parts_(parts),
+      trace_(parts.worker),
+      uploads_({.env = parts.worker.env(),
+                .faults = parts.worker.faults(),
+                .store = parts.store,
+                .config = parts.worker.config(),
+                .rank = parts.worker.communicator().rank(),
+                .ranks = parts.worker.communicator().size()}) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
   if (parts.worker.snapshot_bytes() > 0)
     saver_ = std::make_unique<AsyncSaver>(parts.worker, parts.store, parts.writer, parts.resumed);
-  const CheckpointConfig& config = parts.worker.config().checkpoint;
-  if (config.upload_command.empty() || parts.worker.communicator().rank() != 0) return;
-  uploader_.emplace(parts.worker.env(), parts.store,
-                    Uploader::Settings{.command = config.upload_command,
-                                       .run_id = parts.worker.state().run_id,
-                                       .timeout_ms = config.upload_timeout_ms});
-  const std::uint64_t step = parts.worker.state().step;
-  const Result<FileStatus> resumed = parts.worker.env().status(parts.store.checkpoint_directory(step));
-  if (resumed.ok() && resumed->exists) uploader_->offer(step);
 }
 
 // What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
@@ -68,6 +67,7 @@ Result<ExitCode> Trainer::run_steps() {
   Worker& worker = parts_.worker;
   const Config& config = worker.config();
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
+  HF_TRY_VOID(uploads_.offer_newest(worker.communicator(), worker.waiter()));
   HF_TRY(const bool stops, stops_before_a_step());
   if (stops) {
     HF_TRY_VOID(prepare_saves());
@@ -127,7 +127,7 @@ Result<ExitCode> Trainer::stand_still(bool to_disk, bool in_replicas) {
   }
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
-  if (uploader_) uploader_->cancel();
+  uploads_.cancel();
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
   stands_still_ = true;
   return ExitCode::done;
@@ -189,8 +189,11 @@ Result<ExitCode> Trainer::end(ExitCode code) {
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   // Asked to stop there may be no time for it; the next start offers this checkpoint again.
-  if (uploader_ && code != ExitCode::done) uploader_->cancel();
-  HF_TRY_VOID(finish_uploads());
+  if (code != ExitCode::done) uploads_.cancel();
+  HF_TRY_VOID(uploads_.finish(worker.communicator(), worker.waiter(), [&] {
+    report_uploads();
+    mark(worker.watch());  // the command has a limit of its own
+  }));
   keep(parts_.progress.flush());
   if (Ledger* ledger = worker.ledger()) keep(ledger->flush());
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
@@ -247,6 +250,7 @@ Result<StepOutcome> Trainer::step() {
                      .restart = parts_.requests != nullptr ? parts_.requests->restart_wish() : RestartWish{},
                      .trouble = trouble_,
                      .saver = saver_.get(),
+                     .uploads = &uploads_,
                      .due = due});
   }());
   if (parts_.starts_ranks_ns != nullptr)
@@ -259,6 +263,7 @@ Result<StepOutcome> Trainer::step() {
   state.recent_steps.add(parts_.progress.stepped(outcome, state.data_digest, duration_ns));
   HF_TRY_VOID(outcome.gathers);
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
+  HF_TRY_VOID(uploads_.advance(parts_.worker.communicator(), parts_.worker.waiter(), outcome.saves));
   report_saves();
   if (RankWatch* const watch = parts_.worker.watch(); watch != nullptr) {
     const std::string lost = watch->take_lost_spares();
@@ -387,27 +392,11 @@ void Trainer::saved(const SaveReport& report) {
     step_asked_for_ = 0;
     parts_.progress.say(fmt::format("saved on request: step {} in {}", report.step, directory));
   }
-  if (uploader_) uploader_->offer(report.step);
+  uploads_.offer(report.step);
 }
 
 void Trainer::report_uploads() {
-  if (!uploader_) return;
-  for (const UploadReport& report : uploader_->take_reports()) parts_.progress.uploaded(report);
-}
-
-// All ranks leave together, so the others vote on while rank 0 waits.
-Result<void> Trainer::finish_uploads() {
-  Worker& worker = parts_.worker;
-  if (worker.config().checkpoint.upload_command.empty()) return {};
-  constexpr std::int64_t pause_us = 20'000;
-  while (true) {
-    std::array<std::int64_t, 1> busy = {uploader_ && uploader_->busy() ? 1 : 0};
-    HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), busy));
-    report_uploads();
-    mark(worker.watch());  // the command has a limit of its own
-    if (busy[0] == 0) return {};
-    worker.env().sleep_us(pause_us);
-  }
+  for (const UploadReport& report : uploads_.take_reports()) parts_.progress.uploaded(report);
 }
 
 // Waits for all of it, as nothing comes after; what fails ends the run.

@@ -15,7 +15,7 @@
 #include "runtime/train/save_requests.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/train_run.h"
-#include "runtime/train/uploader.h"
+#include "runtime/train/uploads.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -82,7 +82,6 @@ class Trainer {
   void save_failed(const SaveReport& report);
   void saved(const SaveReport& report);
   void report_uploads();
-  Result<void> finish_uploads();
   // Keeps the first error that only this rank met (its ledger has no room): the next vote carries it to all.
   void keep(const Result<void>& result);
 
@@ -97,7 +96,7 @@ class Trainer {
   bool saved_ = false;
   bool stands_still_ = false, ends_for_another_start_ = false;
   Result<void> trouble_;
-  std::optional<Uploader> uploader_;  // of rank 0, where there is a command
+  Uploads uploads_;
 };
 
 }  // namespace holdfast

@@ -2,35 +2,17 @@
 
 #include <fmt/core.h>
 
-#include <chrono>
+#include "checkpoint/candidates.h"
+#include "runtime/core/tell.h"
+#include "runtime/train/upload_name.h"
 
 namespace holdfast {
-namespace {
 
-std::string sentence_of(const CommandEnd& end, std::int64_t timeout_ms) {
-  switch (end.how) {
-    case CommandEnd::How::exited:
-      return fmt::format("ended with exit code {}", end.code);
-    case CommandEnd::How::killed:
-      return fmt::format("was killed by signal {}", end.code);
-    case CommandEnd::How::timed_out:
-      return fmt::format("took longer than checkpoint.upload_timeout = {} s", timeout_ms / 1000);
-    case CommandEnd::How::cancelled:
-      return "was killed, because the run ends";
-  }
-  return "";
+void tell_upload(const UploadReport& report) {
+  if (report.outcome.ok()) return;
+  tell("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
+       report.outcome.error().message);
 }
-
-// In one line, for a sentence.
-std::string printed(std::string output) {
-  for (char& each : output) {
-    if (each == '\n' || each == '\r') each = ' ';
-  }
-  while (output.ends_with(' ')) output.pop_back();
-  return output.empty() ? "it printed nothing" : "it printed: " + output;
-}
-
-}  // namespace
 
 Uploader::Uploader(Env& env, CheckpointStore& store, Settings settings)
     : env_(&env), store_(&store), settings_(std::move(settings)), thread_([this] { work(); }) {}
@@ -96,34 +78,24 @@ void Uploader::work() {
 }
 
 UploadReport Uploader::upload(std::uint64_t step) {
-  const std::int64_t begin_ns = env_->monotonic_ns();
   const std::string directory = store_->checkpoint_directory(step);
-  const Command command{.line = settings_.command,
-                        .variables = {{"HOLDFAST_CHECKPOINT", directory},
-                                      {"HOLDFAST_STEP", fmt::format("{}", step)},
-                                      {"HOLDFAST_RUN", settings_.run_id}},
-                        .timeout_ms = settings_.timeout_ms,
-                        .cancelled = &cancelled_};
   UploadReport report{.step = step, .outcome = {}};
-  while (true) {
-    ++report.attempts;
-    const Result<CommandEnd> end = env_->run_command(command);
-    report.duration_ns = env_->monotonic_ns() - begin_ns;
-    report.outcome = {};
-    if (end.ok() && end->succeeded()) return report;
-    report.outcome =
-        end.ok() ? fail(ExitCode::checkpoint, "checkpoint.upload_command {} (attempt {}); {}",
-                        sentence_of(*end, settings_.timeout_ms), report.attempts, printed(end->output))
-                 : end.error();
-    const auto retries = static_cast<std::size_t>(report.attempts) - 1;
-    if (retries >= settings_.retry_after_ms.size() || !rest(settings_.retry_after_ms[retries])) return report;
+  const Result<Manifest> manifest = read_manifest(*env_, directory);
+  if (!manifest.ok()) {
+    report.outcome = manifest.error();
+    return report;
   }
-}
-
-bool Uploader::rest(std::int64_t milliseconds) {
-  std::unique_lock lock(mutex_);
-  return !changed_.wait_for(lock, std::chrono::milliseconds(milliseconds),
-                            [this] { return cancelled_.load(); });
+  CommandAttempts done = run_user_command(*env_, settings_.command,
+                                          {{"HOLDFAST_CHECKPOINT", directory},
+                                           {"HOLDFAST_NAME", upload_name(*manifest)},
+                                           {"HOLDFAST_STEP", fmt::format("{}", step)},
+                                           {"HOLDFAST_RUN", manifest->run_id}},
+                                          cancelled_);
+  if (done.outcome.ok()) record_upload(*env_, settings_.record, *manifest, settings_.command.line);
+  report.outcome = std::move(done.outcome);
+  report.attempts = done.attempts;
+  report.duration_ns = done.duration_ns;
+  return report;
 }
 
 }  // namespace holdfast

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "runtime/core/command.h"
 #include "runtime/core/env.h"
+#include "runtime/train/user_command.h"
 
 namespace holdfast {
 
@@ -29,13 +29,14 @@ struct UploadReport {
   std::int64_t duration_ns = 0;  // of all attempts and the waits between them
 };
 
+// Says on stderr that an upload has failed; nothing of one that has not.
+void tell_upload(const UploadReport& report);
+
 class Uploader {
  public:
   struct Settings {
-    std::string command;
-    std::string run_id;
-    std::int64_t timeout_ms = 0;                                // of one attempt
-    std::vector<std::int64_t> retry_after_ms = {1000, 10'000};  // so many attempts more
+    UserCommand command;
+    std::string record = {};  // path of RUN/uploaded; empty: none
   };
   // The store outlives it.
   Uploader(Env& env, CheckpointStore& store, Settings settings);
@@ -56,8 +57,6 @@ class Uploader {
   void work();
   void mark_in_use();
   UploadReport upload(std::uint64_t step);
-  // False when it was cancelled.
-  bool rest(std::int64_t milliseconds);
 
   Env* env_;
   CheckpointStore* store_;

@@ -577,6 +577,9 @@ class Errors(unittest.TestCase):
     def test_keeps_what_is_not_saved(self):
         self.expect_nothing_made(self.train("--checkpoint.keep_every_steps=3"))
 
+    def test_uploads_twice(self):
+        self.expect_nothing_made(self.train("--checkpoint.upload_command=exit 0", "--checkpoint.upload_shard_command=exit 0"))
+
     def test_warmup_too_long(self):
         self.expect_nothing_made(self.train("--optimizer.warmup_steps=5"))
 
@@ -869,6 +872,10 @@ class Errors(unittest.TestCase):
             cat log; '{PROGRAM}' verify disk/run; exit $code""")
         self.expect(outcome)
         self.assertIn("whole    disk/run/checkpoints/step-00000030", outcome.stdout)
+
+    @harness.full
+    def test_upload_failed(self):
+        self.expect(self.train("--checkpoint.every_steps=0", "--checkpoint.upload_shard_command=echo no route to host; exit 6"))
 
     @harness.full
     def test_log_waits(self):

@@ -52,7 +52,20 @@ class HeldCommands final : public ForwardingEnv {
 class UploaderTest : public testing::Test {
  protected:
   Uploader::Settings settings() const {
-    return {.command = "x", .run_id = "r", .timeout_ms = 1000, .retry_after_ms = {1, 1}};
+    return {.command = {.key = "checkpoint.upload_command",
+                        .line = "x",
+                        .timeout_key = "checkpoint.upload_timeout",
+                        .timeout_ms = 1000,
+                        .retry_after_ms = {1, 1}}};
+  }
+  void publish(std::initializer_list<std::uint64_t> steps) {
+    for (const std::uint64_t step : steps) {
+      Manifest manifest;
+      manifest.run_id = "r";
+      manifest.step = step;
+      ASSERT_TRUE(store_.begin_save(step).ok());
+      ASSERT_TRUE(store_.publish(manifest).ok());
+    }
   }
   static std::vector<UploadReport> wait_until_idle(Uploader& uploader) {
     while (uploader.busy()) posix_env().sleep_us(1000);
@@ -65,6 +78,7 @@ class UploaderTest : public testing::Test {
 };
 
 TEST_F(UploaderTest, OnlyTheNewestWaitsWhileOneIsUnderWay) {
+  publish({10, 20, 30, 40});
   Uploader uploader(env_, store_, settings());
   uploader.offer(10);
   env_.wait_for(1);
@@ -80,13 +94,7 @@ TEST_F(UploaderTest, OnlyTheNewestWaitsWhileOneIsUnderWay) {
 }
 
 TEST_F(UploaderTest, WhatWaitsForItsTurnIsNotRemoved) {
-  for (const std::uint64_t step : {10U, 20U, 30U, 40U}) {
-    Manifest manifest;
-    manifest.run_id = "r";
-    manifest.step = step;
-    ASSERT_TRUE(store_.begin_save(step).ok());
-    ASSERT_TRUE(store_.publish(manifest).ok());
-  }
+  publish({10, 20, 30, 40});
   Uploader uploader(env_, store_, settings());
   uploader.offer(10);
   env_.wait_for(1);
@@ -105,6 +113,7 @@ TEST_F(UploaderTest, WhatWaitsForItsTurnIsNotRemoved) {
 }
 
 TEST_F(UploaderTest, AFailureIsTriedAgainAndThenGivenUp) {
+  publish({10, 20});
   Uploader uploader(env_, store_, settings());
   uploader.offer(10);
   env_.let_end(1);
@@ -125,6 +134,7 @@ TEST_F(UploaderTest, AFailureIsTriedAgainAndThenGivenUp) {
 }
 
 TEST_F(UploaderTest, CancellingKillsWhatIsUnderWayAndLeavesTheRest) {
+  publish({10, 20});
   Uploader uploader(env_, store_, settings());
   uploader.offer(10);
   env_.wait_for(1);
