@@ -117,6 +117,8 @@ struct CheckpointConfig {
   std::string upload_command;         // of a whole checkpoint; empty = none
   std::string upload_shard_command;   // of one file of it; empty = none
   std::int64_t upload_timeout_ms = 600'000;
+  std::string download_command;  // empty = none
+  std::int64_t download_timeout_ms = 3'600'000;
   std::string compression = "automatic";         // "automatic", "none", "always"
   bool delta = false;                            // unchanged parts refer to the checkpoint before
   std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process

@@ -292,6 +292,12 @@ std::vector<Option> interval_options() {
            "others for a checkpoint; instead of checkpoint.upload_command"),
       duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
                "An upload command that takes longer is killed, and has failed"),
+      text("checkpoint.download_command", HF_FIELD(checkpoint.download_command), kSafe,
+           "Shell command that brings the newest checkpoint back where a start finds none on the disk and "
+           "none in RAM: it puts manifest.json and the files beside it into HOLDFAST_DOWNLOAD (an empty "
+           "directory), or nothing where there is nothing; empty = none"),
+      duration("checkpoint.download_timeout", HF_FIELD(checkpoint.download_timeout_ms), {1000, 7 * kDay_ms},
+               kSafe, "A download that takes longer is killed, and has failed"),
       choice(
           "checkpoint.compression", HF_FIELD(checkpoint.compression), {"automatic", "none", "always"}, kSafe,
           "Whether the writer compresses what compresses; automatic = where that takes less time than the "

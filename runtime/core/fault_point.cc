@@ -111,6 +111,10 @@ void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view a
 
 const std::vector<std::string_view>& FaultPoints::names() {
   static const std::vector<std::string_view> list = {"data.before_batch",
+                                                     "download.after_command",
+                                                     "download.after_rename",
+                                                     "download.before_command",
+                                                     "download.before_rename",
                                                      "evaluation.begin",
                                                      "generation.after_publish",
                                                      "generation.before_publish",

@@ -97,8 +97,12 @@ Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, c
                               std::unique_ptr<Claim>& claim) {
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, claim);
-  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
-  HF_TRY_VOID(agree(inputs, patient, outcome_of(chosen)));
+  return share_start(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), chosen);
+}
+
+Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
+                               const Result<StartPoint>& chosen) {
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
   return start_from_text(texts.front());
@@ -154,11 +158,15 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
   return std::optional(std::move(held_out).value());
 }
 
-Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
+Result<void> resolve_shape_with_data(Config& config, const DataSet& data) {
   if (config.model.vocabulary == 0 && config.model.preset.empty()) {
     HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
   }
-  HF_TRY_VOID(resolve_config(config, data.vocabulary_needed()));
+  return resolve_config(config, data.vocabulary_needed());
+}
+
+Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
+  HF_TRY_VOID(resolve_shape_with_data(config, data));
   return check_layout(config, ranks, config.elastic.spares);
 }
 

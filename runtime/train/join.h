@@ -29,6 +29,10 @@ inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
 Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                               std::unique_ptr<Claim>& claim);
 
+// Gives what rank 0 has chosen, or its error, to all; what the others bring does not count.
+Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
+                               const Result<StartPoint>& chosen);
+
 // Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
 // was seen, not yet read; where it turns out to be damaged, it is added to what is passed over, and this is
 // called again.
@@ -46,7 +50,9 @@ Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Wait
 Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
                                                 const Config& config, const DataSet& training);
 
-// resolve_config() with what the data says about the vocabulary, and check_layout(). `ranks`: with spares.
+// resolve_config() with what the data says about the vocabulary.
+Result<void> resolve_shape_with_data(Config& config, const DataSet& data);
+// The same, and check_layout(). `ranks`: with spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
 // replica_buddies() with the hosts of all ranks, and whether all_cross_hosts().

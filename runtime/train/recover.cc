@@ -40,14 +40,6 @@ std::string text_left(std::istream& stream) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-Result<StartPoint> from_rank_0(const TrainInputs& inputs, const Waiter& waiter,
-                               const Result<StartPoint>& chosen) {
-  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(chosen), inputs.env.host_name()));
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
-  return start_from_text(texts.front());
-}
-
 }  // namespace
 
 Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
@@ -117,7 +109,7 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
     newest->memory_id = memory_id.empty() ? identify_run(world.env, {config.run.directory}).id : memory_id;
     newest->writer = world.env.random_u64();
   }
-  HF_TRY(StartPoint start, from_rank_0(world, waiter, newest));
+  HF_TRY(StartPoint start, share_start(world, waiter, newest));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
   return join_checkpoint_of_run(world, waiter, config, start);
@@ -139,7 +131,7 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
       chosen = start;
     }
   }
-  HF_TRY(StartPoint start, from_rank_0(inputs, waiter, chosen));
+  HF_TRY(StartPoint start, share_start(inputs, waiter, chosen));
   HF_TRY_VOID(join_snapshot(inputs, waiter, as_resumed(config), start));
   return start;
 }

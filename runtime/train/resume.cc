@@ -166,19 +166,22 @@ Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
                 directory, own->checkpoint.manifest().step);
   }
   if (named) return start_at_path(env, config, std::move(own), lineage);
-  if (resume == "must" && !own.has_value()) {
-    return fail(
-        ExitCode::checkpoint,
-        "run.resume = \"must\", but {} holds no checkpoint. Give the directory of the run to resume, or set "
-        "run.resume = \"auto\" to start afresh",
-        directory);
-  }
+  const bool may_come = !config.checkpoint.download_command.empty();
+  if (resume == "must" && !own.has_value() && !may_come) return nothing_to_resume(directory);
   StartPoint start = own.has_value() ? start_at(*own) : StartPoint{};
   if (!own.has_value() || lineage.run_id == own->checkpoint.manifest().run_id) start.lineage = lineage;
   return start;
 }
 
 }  // namespace
+
+Error nothing_to_resume(const std::string& run_directory) {
+  return fail(
+      ExitCode::checkpoint,
+      "run.resume = \"must\", but {} holds no checkpoint. Give the directory of the run to resume, or set "
+      "run.resume = \"auto\" to start afresh",
+      run_directory);
+}
 
 Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
   HF_TRY(StartPoint start, choose_checkpoint(env, config));

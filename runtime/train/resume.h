@@ -38,7 +38,9 @@ struct StartPoint {
 // Follows run.resume:
 //   auto   the newest whole checkpoint of run.directory, else fresh
 //   never  fresh; refused when run.directory holds checkpoints (nothing is overwritten)
-//   must   the newest whole checkpoint, else ExitCode::checkpoint
+//   must   the newest whole checkpoint, else ExitCode::checkpoint; with a checkpoint.download_command that
+//   may
+//          still bring one (download.h), as auto
 //   path   that checkpoint, once: the run goes back to it and begins a generation there, and a later start
 //   with
 //          the same path and the same numeric settings goes on in that generation. A path outside of
@@ -46,6 +48,8 @@ struct StartPoint {
 // Nothing of a discarded future (checkpoint/lineage.h) is chosen. Where the newest checkpoint that was
 // published is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
 Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
+// Error of run.resume = "must" where nothing is found.
+Error nothing_to_resume(const std::string& run_directory);
 // "checkpoints/step-00000010", or words for a snapshot.
 std::string name_of(const StartPoint& start);
 std::string to_text(const StartPoint& start);

@@ -9,6 +9,7 @@
 
 #include "runtime/core/tell.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/download.h"
 #include "runtime/train/generation.h"
 #include "runtime/train/host_watch.h"
 #include "runtime/train/join.h"
@@ -86,6 +87,7 @@ Result<void> TrainRun::join() {
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
+  if (wants_download(config_, start_)) HF_TRY_VOID(download());
   HF_TRY_VOID(
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
   const bool says = world().communicator.rank() == 0;
@@ -116,6 +118,13 @@ Result<void> TrainRun::join() {
         "bits)",
         start_.device, device);
   }
+  return {};
+}
+
+Result<void> TrainRun::download() {
+  enter(launched_.watch, Phase::load, 0, config_.watchdog.ceiling_ms);
+  HF_TRY(start_, join_download(world(), waiter(), config_, *data_, start_));
+  enter(launched_.watch, Phase::start_up, 0);
   return {};
 }
 

@@ -63,6 +63,7 @@ class TrainRun {
   void record_end(const RunPaths& paths, const RunEnd& end);
   Result<ExitCode> start();
   Result<void> join();
+  Result<void> download();
   Result<void> take_seats(const SeatingWish& wish);
   Result<void> take_lock();
   // Says whether this rank, where it is the writer, still is: before it writes for all.

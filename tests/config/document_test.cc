@@ -45,6 +45,8 @@ Config all_changed() {
                        .upload_command = {},
                        .upload_shard_command = "cp \"$HOLDFAST_FILE\" there",
                        .upload_timeout_ms = 1000,
+                       .download_command = "cp there/* \"$HOLDFAST_DOWNLOAD\"",
+                       .download_timeout_ms = 2000,
                        .compression = "always",
                        .delta = true,
                        .ram_every_steps = 6,

@@ -1083,6 +1083,29 @@ class Errors(unittest.TestCase):
     def test_resume_must(self):
         self.expect(self.train("--run.resume=must"))
 
+    def test_download_must(self):
+        self.expect(self.train("--run.resume=must", "--checkpoint.download_command=exit 0"))
+
+    def fetching(self):
+        """A download_command for a copy of a run's newest checkpoint, which is no longer in the run directory."""
+        self.saved_run().rename(self.folder / "elsewhere")
+        return f"--checkpoint.download_command=cp {newest(self.folder / 'elsewhere')}/* $HOLDFAST_DOWNLOAD/"
+
+    def expect_not_kept(self, outcome):
+        self.expect(outcome)
+        self.assertEqual([], [*self.run_directory.glob("checkpoints/*"), *self.run_directory.glob(".pending/*")])
+
+    def test_download_damaged(self):
+        fetching = self.fetching()
+        flip_byte(newest(self.folder / "elsewhere") / "shard-00000.hfs", 5000)
+        self.expect_not_kept(self.mpirun(2, "train", "run.toml", fetching))
+
+    def test_download_foreign(self):
+        self.expect_not_kept(self.train(self.fetching(), "--run.seed=7"))
+
+    def test_download_failed(self):
+        self.expect_not_kept(self.mpirun(2, "train", "run.toml", "--checkpoint.download_command=echo no route to host; exit 6"))
+
     def test_resume_never(self):
         self.saved_run()
         self.expect(self.train("--run.resume=never"))

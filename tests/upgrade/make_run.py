@@ -54,7 +54,7 @@ isa = "portable"
 CHECKPOINT_OF_2 = 'ram_every_steps = 0\ncompression = "always"\ndelta = true\n'
 # What programs that wrote version 1 did not know.
 KEYS_AFTER_1 = """checkpoint.compression checkpoint.delta checkpoint.every checkpoint.io checkpoint.keep_every_steps checkpoint.mtbf
-    checkpoint.ram_every_steps checkpoint.replicas checkpoint.upload_command
+    checkpoint.download_command checkpoint.download_timeout checkpoint.ram_every_steps checkpoint.replicas checkpoint.upload_command
     checkpoint.upload_shard_command checkpoint.upload_timeout elastic.grow elastic.grow_after
     elastic.memory_timeout elastic.recovery_timeout elastic.spares log.rotate_bytes optimizer.shard_gradients training.head_rows
     watchdog.ceiling watchdog.factor watchdog.floor watchdog.guard""".split()

@@ -1,0 +1,80 @@
+#include "checkpoint/incoming.h"
+
+#include <fmt/core.h>
+
+#include "checkpoint/names.h"
+#include "runtime/core/durable_directory.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view incoming_prefix = "incoming-";
+
+Result<void> as_incoming_result(const Result<void>& result) {
+  if (result.ok()) return {};
+  return Error{ExitCode::checkpoint, result.error().message};
+}
+
+void remove_older(Env& env, const std::string& pending) {
+  const Result<std::vector<std::string>> names = env.list(pending);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (name.starts_with(incoming_prefix)) static_cast<void>(env.remove_tree(pending + "/" + name).ok());
+  }
+}
+
+Result<void> sync_files(Env& env, const std::string& directory) {
+  HF_TRY(const std::vector<std::string> names, env.list(directory));
+  for (const std::string& name : names) {
+    const std::string path = directory + "/" + name;
+    HF_TRY(const FileStatus status, env.status(path));
+    if (status.directory) continue;
+    HF_TRY(const std::unique_ptr<File> file, env.open(path, OpenMode::read));
+    HF_TRY_VOID(file->sync());
+  }
+  return env.sync_directory(directory);
+}
+
+Result<void> make_visible(Env& env, FaultPoints& faults, const std::string& run_directory,
+                          const std::string& source, const std::string& target) {
+  HF_TRY_VOID(sync_files(env, source));
+  const std::string visible = checkpoint_names::checkpoints(run_directory);
+  HF_TRY_VOID(make_durable_directories(env, visible));
+  HF_FAULT_POINT(faults, "download.before_rename");
+  HF_TRY_VOID(env.rename(source, target));
+  HF_FAULT_POINT(faults, "download.after_rename");
+  return env.sync_directory(visible);
+}
+
+}  // namespace
+
+Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory) {
+  const std::string pending = checkpoint_names::pending(run_directory);
+  remove_older(env, pending);
+  std::string directory = fmt::format("{}/{}{:016x}", pending, incoming_prefix, env.random_u64());
+  HF_TRY_VOID(as_incoming_result(env.make_directories(directory)));
+  return directory;
+}
+
+IncomingSize size_of_incoming(Env& env, const std::string& directory) {
+  IncomingSize size;
+  const Result<std::vector<std::string>> names = env.list(directory);
+  if (!names.ok()) return size;
+  for (const std::string& name : *names) {
+    const Result<FileStatus> status = env.status(directory + "/" + name);
+    if (!status.ok() || !status->exists) continue;
+    ++size.files;
+    if (!status->directory) size.bytes += status->bytes;
+  }
+  return size;
+}
+
+Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
+                                     const Checkpoint& checkpoint) {
+  const std::string name = checkpoint_names::step_name(checkpoint.manifest().step);
+  std::string target = checkpoint_names::checkpoints(run_directory) + "/" + name;
+  HF_TRY_VOID(as_incoming_result(make_visible(env, faults, run_directory, checkpoint.directory(), target)));
+  return target;
+}
+
+}  // namespace holdfast

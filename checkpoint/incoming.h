@@ -1,0 +1,38 @@
+// A checkpoint that is brought into a run directory from elsewhere. It lies in RUN/.pending, where nothing
+// takes it for a checkpoint, until every byte of it was verified and is durable; then it appears by one
+// rename.
+//
+//   HF_TRY(const std::string directory, make_incoming_directory(env, run_directory));
+//   ... somebody puts manifest.json and the files beside it there ...
+//   HF_TRY(const Checkpoint checkpoint, open_verified(env, directory));
+//   HF_TRY(const std::string visible, publish_incoming(env, faults, run_directory, checkpoint));
+//
+// The caller holds the run directory's lock. Threads: any, one at a time. Errors: ExitCode::checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "runtime/core/env.h"
+#include "runtime/core/fault_point.h"
+
+namespace holdfast {
+
+// Makes an empty directory of a name that none had before: what a process that was killed had started may
+// still write into an older one. Those are removed as far as that is possible now.
+Result<std::string> make_incoming_directory(Env& env, const std::string& run_directory);
+
+struct IncomingSize {
+  int files = 0;
+  std::uint64_t bytes = 0;
+};
+// Counts what lies in it now, without what is in directories below it.
+IncomingSize size_of_incoming(Env& env, const std::string& directory);
+
+// Makes the files durable, then the checkpoint visible; returns where it is now. `checkpoint` was opened in
+// its incoming directory and verified. On error nothing is visible, and the directory stays where it was.
+Result<std::string> publish_incoming(Env& env, FaultPoints& faults, const std::string& run_directory,
+                                     const Checkpoint& checkpoint);
+
+}  // namespace holdfast
