@@ -1,6 +1,6 @@
 """Checkpoints in an object store: a run that loses all that it has on its machine goes on from there, and what is killed on the way to
 the store or back is never taken for a checkpoint. The server is moto's, the client configs/object_store/s3.py with boto3; both are in
-.deps/object_store (tools/bootstrap).
+.deps/object_store (tools/bootstrap --tests).
 """
 import contextlib
 import os
@@ -71,7 +71,7 @@ class ObjectStoreTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if not PYTHON.exists():
-            harness.skip("tools/bootstrap could not install an S3 server and client")
+            harness.skip("tools/bootstrap --tests could not install an S3 server and client")
         cls.scene = harness.Scene(steps=STEPS)
         cls.addClassCleanup(cls.scene.close)
         cls.server = Server(cls.scene.directory / "server")
