@@ -48,27 +48,6 @@ struct Answer {
 };
 static_assert(sizeof(Answer) == 16 && std::is_trivially_copyable_v<Answer>);
 
-template <typename Frame>
-std::uint32_t frame_checksum(const Frame& frame) {
-  return crc32c(std::as_bytes(std::span(&frame, 1)).first(offsetof(Frame, crc32c)));
-}
-
-template <typename Frame>
-Result<void> send_frame(Connection& connection, Frame frame, std::int64_t timeout_ms) {
-  frame.crc32c = frame_checksum(frame);
-  return connection.send(std::as_bytes(std::span(&frame, 1)), timeout_ms);
-}
-
-template <typename Frame>
-Result<Frame> receive_frame(Connection& connection, const std::array<char, 8>& magic,
-                            std::int64_t timeout_ms) {
-  Frame frame;
-  HF_TRY_VOID(connection.receive(std::as_writable_bytes(std::span(&frame, 1)), timeout_ms));
-  if (frame.magic == magic && frame.crc32c == frame_checksum(frame)) return frame;
-  return fail(ExitCode::communication, "{} sent something else than a rank of this program would",
-              connection.peer());
-}
-
 Result<void> answer(Connection& connection, Verdict verdict, const ReplicaLimits& limits) {
   const Answer frame = {.magic = answer_magic, .verdict = static_cast<std::uint32_t>(verdict), .crc32c = 0};
   return send_frame(connection, frame, limits.answer_timeout_ms);

@@ -22,15 +22,11 @@
 
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/snapshot_slot.h"
+#include "checkpoint/transfer_frames.h"
 #include "runtime/core/fault_point.h"
 #include "runtime/core/network.h"
 
 namespace holdfast {
-
-struct ReplicaLimits {
-  std::int64_t answer_timeout_ms = 20'000;  // of a keeper, and of a source's hello
-  std::int64_t part_timeout_ms = 20'000;    // of a MiB
-};
 
 // `slot` is sealed and stays so; it is of the snapshot `step`. Returns when the replica is sealed.
 // `confirmed`: the step whose replica the keeper must not touch; all zero: none is.
