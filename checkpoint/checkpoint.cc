@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,14 @@ namespace names = checkpoint_names;
 
 Error in_directory(const std::string& directory, const Error& error) {
   return fail(ExitCode::checkpoint, "{}: {}", directory, error.message);
+}
+
+Error on_other_hosts(const std::string& directory, const ShardFile& shard) {
+  return fail(
+      ExitCode::checkpoint,
+      "{} has a part of a checkpoint, and {} is not in it: run.directory was another directory on "
+      "each host, and the one of {} has this file; holdfast collect makes one whole checkpoint of all",
+      directory, shard.name, fmt::join(shard.hosts, " or "));
 }
 
 using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
@@ -61,12 +71,21 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory) {
+Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory, Shards shards) {
   Checkpoint checkpoint;
   checkpoint.env_ = &env;
   checkpoint.directory_ = directory;
   HF_TRY(checkpoint.manifest_, read_manifest(env, directory));
   for (const ShardFile& shard : checkpoint.manifest_.shards) {
+    if (shards == Shards::present || !shard.hosts.empty()) {
+      const Result<FileStatus> status = env.status(directory + "/" + shard.name);
+      const bool is_missing = status.ok() && !status->exists;
+      if (is_missing && shards == Shards::all) return on_other_hosts(directory, shard);
+      if (is_missing) {
+        checkpoint.missing_.push_back(shard.name);
+        continue;
+      }
+    }
     HF_TRY(ShardReader reader,
            ShardReader::open(env, directory, shard, checkpoint.manifest_.step, checkpoint.manifest_.run_id));
     std::vector<std::vector<char>>& read = checkpoint.read_.emplace_back();
@@ -169,6 +188,7 @@ std::vector<ChunkJob> Checkpoint::jobs_of(std::vector<PiecePart> parts) const {
 
 Result<void> Checkpoint::verify_rest(int threads) {
   HF_TRY_VOID(read_chunks(*env_, unread_chunks(), threads));
+  if (!missing_.empty()) return {};
   const std::vector<ShardSpec> existing = pieces();
   // A number of slices is believed only when there is a piece for each.
   for (const ShardSpec& tensor : manifest_.tensors.empty() ? existing : manifest_.tensors) {

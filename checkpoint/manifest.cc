@@ -72,6 +72,13 @@ Result<ShardFile> decode_shard(const Json& object, const std::string& place) {
     return fail(ExitCode::checkpoint, "{}: '{}' is no name for a shard file; use another checkpoint", place,
                 shard.name);
   }
+  const auto hosts = object.find("hosts");
+  if (hosts == object.end()) return shard;
+  if (!hosts->is_array()) return bad_member(place, "shards: hosts");
+  for (const Json& host : *hosts) {
+    if (!host.is_string()) return bad_member(place, "shards: hosts");
+    shard.hosts.push_back(host.text());
+  }
   return shard;
 }
 
@@ -165,10 +172,12 @@ std::string encode_manifest(const Manifest& manifest) {
   for (const ShardSpec& tensor : manifest.tensors) body["tensors"].push_back(encode_tensor(tensor));
   body["shards"] = Json::array();
   for (const ShardFile& shard : manifest.shards) {
-    body["shards"].push_back(Json{{"name", shard.name},
-                                  {"bytes", shard.bytes},
-                                  {"index_crc32c", shard.index_crc32c},
-                                  {"piece_count", shard.piece_count}});
+    Json entry{{"name", shard.name},
+               {"bytes", shard.bytes},
+               {"index_crc32c", shard.index_crc32c},
+               {"piece_count", shard.piece_count}};
+    if (!shard.hosts.empty()) entry["hosts"] = shard.hosts;
+    body["shards"].push_back(std::move(entry));
   }
   // Bytes that are not UTF-8 become U+FFFD: the alternative of this library is to throw.
   const std::string text = body.dump_any(1) + "\n";

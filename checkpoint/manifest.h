@@ -18,6 +18,8 @@ struct ShardFile {
   std::uint64_t bytes = 0;         // exact length
   std::uint32_t index_crc32c = 0;  // of the file's index, which holds a checksum for every chunk
   std::uint32_t piece_count = 0;
+  // Hosts that have it, where run.directory was another directory on each host; else empty.
+  std::vector<std::string> hosts = {};
 };
 
 // Which other checkpoint of the run this one followed.

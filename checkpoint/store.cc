@@ -62,10 +62,21 @@ Result<std::vector<ShardSpec>> tensors_of_shards(Env& env, const std::string& di
   return tensors;
 }
 
+// The part of this host, opened for the same reason.
+Result<std::vector<ShardReader>> shards_of_host(Env& env, const std::string& directory,
+                                                const Manifest& manifest, const std::string& host) {
+  std::vector<ShardReader> shards;
+  for (const ShardFile& shard : manifest.shards) {
+    if (std::ranges::find(shard.hosts, host) == shard.hosts.end()) continue;
+    HF_TRY(ShardReader reader, ShardReader::open(env, directory, shard, manifest.step, manifest.run_id));
+    shards.push_back(std::move(reader));
+  }
+  return shards;
+}
+
 // Whether a whole checkpoint with exactly this manifest, and so with exactly these bytes, stands there
 // already.
-bool is_already_there(Env& env, const std::string& target, const Manifest& manifest) {
-  const Result<Checkpoint> existing = open_verified(env, target);
+bool is_already_there(const Result<Checkpoint>& existing, const Manifest& manifest) {
   if (!existing.ok()) return false;
   Manifest there = existing->manifest();
   there.epoch = manifest.epoch;  // whoever wrote it
@@ -148,7 +159,11 @@ std::optional<ParentCheckpoint> CheckpointStore::parent_of(const Manifest& manif
 Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   const std::string source = pending_directory(manifest.step);
   const std::string target = checkpoint_directory(manifest.step);
-  HF_TRY(manifest.tensors, tensors_of_shards(*env_, source, manifest));
+  if (host_.empty()) {
+    HF_TRY(manifest.tensors, tensors_of_shards(*env_, source, manifest));
+  } else {
+    HF_TRY_VOID(outcome_of(shards_of_host(*env_, source, manifest, host_)));
+  }
   manifest.parent = parent_of(manifest);
   manifest.epoch = fence_.epoch;
   const std::string text = encode_manifest(manifest);
@@ -156,7 +171,7 @@ Result<void> CheckpointStore::publish_pending(Manifest manifest) {
   HF_TRY_VOID(write_manifest(*env_, source, text));
   HF_TRY_VOID(env_->make_directories(names::checkpoints(run_directory_)));
   HF_TRY(const FileStatus occupied, env_->status(target));
-  if (occupied.exists && is_already_there(*env_, target, manifest)) return abandon_save(manifest.step);
+  if (occupied.exists && is_already_there(verify_own(target), manifest)) return abandon_save(manifest.step);
   HF_TRY_VOID(check_fence());
 
   const std::string aside = fmt::format("{}/{}{}", names::pending(run_directory_), names::replaced_prefix,
@@ -204,7 +219,7 @@ bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
 bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const {
   return !candidate.discarded && candidate.manifest.ok() &&
          encode_manifest(candidate.manifest.value()) == read_to_the_end_ &&
-         Checkpoint::open(*env_, candidate.directory).ok();
+         open_own(candidate.directory).ok();
 }
 
 // That their files are there and have the right lengths and indices makes them count, but one must be known
@@ -226,14 +241,32 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
       continue;
     }
     if (!candidate.manifest.ok()) continue;
-    const bool counts = one_is_known ? Checkpoint::open(*env_, candidate.directory).ok()
-                                     : open_verified(*env_, candidate.directory).ok();
+    const bool counts =
+        one_is_known ? open_own(candidate.directory).ok() : verify_own(candidate.directory).ok();
     if (!counts) continue;
     ++whole;
     if (!one_is_known) read_to_the_end_ = encode_manifest(candidate.manifest.value());
     one_is_known = true;
   }
   return {};
+}
+
+Result<Checkpoint> CheckpointStore::open_own(const std::string& directory) const {
+  if (host_.empty()) return Checkpoint::open(*env_, directory);
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(*env_, directory, Checkpoint::Shards::present));
+  for (const ShardFile& shard : checkpoint.manifest().shards) {
+    const bool is_own = std::ranges::find(shard.hosts, host_) != shard.hosts.end();
+    if (is_own && std::ranges::find(checkpoint.missing(), shard.name) != checkpoint.missing().end())
+      return fail(ExitCode::checkpoint, "{}/{} is missing; {} names this host", directory, shard.name,
+                  names::manifest);
+  }
+  return checkpoint;
+}
+
+Result<Checkpoint> CheckpointStore::verify_own(const std::string& directory) const {
+  HF_TRY(Checkpoint checkpoint, open_own(directory));
+  HF_TRY_VOID(checkpoint.verify(env_->processor_count()));
+  return checkpoint;
 }
 
 // The rename makes it disappear at once: a half-removed checkpoint is never visible.

@@ -3,6 +3,10 @@
 // else is visible in RUN/checkpoints: work in progress lives in RUN/.pending and is removed by the next
 // writer.
 //
+// Where run.directory is another directory on each host, each holds a part of a checkpoint: the manifest, and
+// some of the shards that it names (part_inventory.h). Every host publishes its part when all of them are
+// durable; the checkpoint is whole when each shard is on some host.
+//
 // Saving, on R ranks that share the directory:
 //   rank 0   begin_save(step)                      (then a barrier)
 //   each     write_shard_file(pending_directory(step), shard_name(rank), ...)
@@ -27,6 +31,7 @@
 namespace holdfast {
 
 struct CheckpointCandidate;
+class Checkpoint;
 
 // What keeps a writer of a run that has been replaced, and does not know it, from changing its checkpoints.
 struct WriterFence {
@@ -68,6 +73,10 @@ class CheckpointStore {
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
+  // From now on this directory is that of one host of several, which has the shards whose
+  // ShardFile::hosts name it. Manifests to publish then have their tensors already.
+  void holds_part_of(std::string host) { host_ = std::move(host); }
+  bool has_part() const { return !host_.empty(); }
   // Of any thread: the checkpoints of these steps are being read, or will be, so retain() leaves them.
   void set_in_use(std::vector<std::uint64_t> steps);
 
@@ -78,11 +87,14 @@ class CheckpointStore {
   bool stays(const CheckpointCandidate& candidate);
   bool is_known_whole(const CheckpointCandidate& candidate) const;
   Result<void> remove_checkpoint(const std::string& directory);
+  Result<Checkpoint> open_own(const std::string& directory) const;
+  Result<Checkpoint> verify_own(const std::string& directory) const;
   Env* env_;
   FaultPoints* faults_;
   std::string run_directory_;
   std::uint64_t writer_;
   WriterFence fence_;
+  std::string host_;  // empty: the directory has all shards
   std::uint64_t good_every_steps_ = 0;
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
   std::mutex mutex_;             // of what follows
@@ -94,7 +106,11 @@ class Checkpoint {
  public:
   // `directory` is one checkpoint directory. Verifies manifest and every shard's length and index, not yet
   // the chunks.
-  static Result<Checkpoint> open(Env& env, const std::string& directory);
+  // `shards`: those that are not there are an error, or left out; then missing() names them, and read() and
+  // verify() are about the others.
+  enum class Shards { all, present };
+  static Result<Checkpoint> open(Env& env, const std::string& directory, Shards shards = Shards::all);
+  const std::vector<std::string>& missing() const { return missing_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& directory() const { return directory_; }
   std::vector<ShardSpec> pieces() const;   // of all shards, concatenated
@@ -111,7 +127,7 @@ class Checkpoint {
   Result<void> verify(int threads = 1);
   // What read() or verify() found first.
   const std::optional<Error>& damage() const { return damage_; }
-  const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists them
+  const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists those there
 
  private:
   struct PiecePart {
@@ -129,6 +145,7 @@ class Checkpoint {
   Manifest manifest_;
   std::string directory_;
   std::vector<ShardReader> shards_;
+  std::vector<std::string> missing_;
   std::vector<std::vector<std::vector<char>>> read_;  // by shard, piece and chunk: whether it was
   std::optional<Error> damage_;
 };

@@ -30,8 +30,10 @@ std::vector<Option> general_options() {
 
 std::vector<Option> run_options() {
   return {
-      required(text("run.directory", HF_FIELD(run.directory), kSafe,
-                    "Where the run keeps its events, status, report and checkpoints; one writer at a time")),
+      required(text(
+          "run.directory", HF_FIELD(run.directory), kSafe,
+          "Where the run keeps its events, status, report and checkpoints; one writer at a time. On a file "
+          "system that the hosts share, or on a disk of each")),
       integer<std::uint64_t>("run.seed", HF_FIELD(run.seed), "", {0, kInt64Max}, kForbidden,
                              "Decides the initial weights and the order of the data"),
       text("run.resume", HF_FIELD(run.resume), kSafe,
@@ -314,7 +316,9 @@ std::vector<Option> interval_options() {
                       "the time; 0 = never"),
       choice("checkpoint.replicas", HF_FIELD(checkpoint.replicas), {"auto", "on", "off"}, kSafe,
              "Whether another data-parallel rank keeps a copy of each snapshot in shared memory, of another "
-             "host where there is one; auto = where data-parallel ranks are on several hosts. Hosts reach "
+             "host where there is one; auto = where data-parallel ranks are on several hosts. Where "
+             "run.directory is local to each host, another host keeps a copy of each shard on its disk, too, "
+             "unless it is off. Hosts reach "
              "each other through the default route, or what HOLDFAST_NETWORK names: an interface or an "
              "address of it"),
       choice("checkpoint.io", HF_FIELD(checkpoint.io), {"auto", "io_uring", "threads"}, kSafe,

@@ -110,7 +110,9 @@ void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view a
 }  // namespace
 
 const std::vector<std::string_view>& FaultPoints::names() {
-  static const std::vector<std::string_view> list = {"data.before_batch",
+  static const std::vector<std::string_view> list = {"copy.mid_receive",
+                                                     "copy.mid_send",
+                                                     "data.before_batch",
                                                      "download.after_command",
                                                      "download.after_rename",
                                                      "download.before_command",

@@ -14,16 +14,18 @@
 namespace holdfast {
 
 AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
-                       const std::optional<SnapshotStep>& resumed)
+                       const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
     : worker_(&worker),
       store_(&store),
       writer_(writer),
       resumed_(resumed),
-      first_(worker.communicator().rank() == 0) {}
+      first_(worker.communicator().rank() == 0),
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())) {}
 
 void AsyncSaver::cancel() {
   cancelled_ = true;
   replicas_.reset();  // which waits for nobody, and reads slots
+  if (tier_.copies() != nullptr) tier_.copies()->cancel();
 }
 
 AsyncSaver::~AsyncSaver() {
@@ -43,7 +45,7 @@ Result<void> AsyncSaver::prepare() {
   }
   // After this agreement every rank of the host has given up what its new slots do not need.
   HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
-                               first_ ? store_->remove_leftovers() : Result<void>(),
+                               tier_.publishes() ? store_->remove_leftovers() : Result<void>(),
                                worker_->env().host_name()));
   HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
   for (const std::span<std::byte> slot : memory_->slots())
@@ -164,13 +166,16 @@ Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
   return shard;
 }
 
-// Runs on rank 0, and returns how long it took, in ns.
+// Runs on a rank that publishes, and returns how long it took, in ns.
 Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
   Env& env = worker_->env();
   const std::int64_t begin_ns = env.monotonic_ns();
+  const std::int64_t keep = tier_.kept(worker_->config().checkpoint.keep);
+  // Another host may not publish its part; until all have, the ones before count.
+  if (tier_.in_parts() && all_published_) retain_or_complain(*store_, keep);
   HF_TRY_VOID(store_->publish(manifest));
   save.durable_ns = env.monotonic_ns() - save.begin_ns;
-  retain_or_complain(*store_, worker_->config().checkpoint.keep);
+  if (!tier_.in_parts()) retain_or_complain(*store_, keep);
   return env.monotonic_ns() - begin_ns;
 }
 
@@ -197,6 +202,14 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
       write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
                        state.step, state.run_id, save.snapshot->pieces(), {}, options);
   HF_FAULT_POINT(faults, "save.after_shard");
+  if (shard.ok()) {
+    const auto count = [&](std::uint64_t bytes) {
+      const std::uint64_t drained = save.drained_bytes += bytes;
+      if (watch != nullptr) watch->drains(state.step, drained);
+    };
+    if (const Result<void> copied = tier_.copy(state.step, directory, *shard, count); !copied.ok())
+      shard = copied.error();
+  }
   if (watch != nullptr) watch->drained();
   return shard;
 }
@@ -222,7 +235,7 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
   }
   if (!saves_.empty() && saves_.front()->to_disk && saves_.front()->job.finished())
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
-  if (publishing_ && first_ && publish_.finished())
+  if (publishing_ && tier_.publishes() && publish_.finished())
     (publish_.result().ok() ? votes.published : votes.unpublished) = 1;
   if (first_) {
     votes.to_disk = due.to_disk ? 1 : 0;
@@ -243,7 +256,8 @@ Result<void> AsyncSaver::advance(const SaveVotes& sums) {
   is_settled_ = sums.settling == 0;
   HF_TRY_VOID(end_sending(sums));
   confirm_newest();
-  if (sums.published + sums.unpublished > 0) end_publishing(sums.published > 0);
+  if (publishing_ && sums.published + sums.unpublished == tier_.publishers())
+    end_publishing(sums.unpublished == 0);
   const bool drained = sums.durable + sums.failed == worker_->communicator().size();
   if (!drained || publishing_) return {};
   return sums.failed == 0 ? begin_publishing() : give_up();
@@ -354,9 +368,10 @@ Result<void> AsyncSaver::begin_publishing() {
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(), to_text(*shard)));
   save->report.bytes = bytes_of_shards(texts);
-  if (first_) {
-    Manifest manifest = save->snapshot->manifest();
-    for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
+  Manifest manifest = save->snapshot->manifest();
+  for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
+  HF_TRY_VOID(describe_parts(*worker_, tier_, manifest));
+  if (tier_.publishes()) {
     publish_.start([this, published = save.get(), manifest = std::move(manifest)] {
       worker_->env().lower_thread_priority();
       return publish(*published, manifest);
@@ -369,10 +384,15 @@ Result<void> AsyncSaver::begin_publishing() {
 
 void AsyncSaver::end_publishing(bool published) {
   Result<void> outcome;
-  if (!published) outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
-  if (first_) {
+  if (!published && tier_.in_parts()) {
+    outcome = fail(ExitCode::checkpoint, "a host could not publish its part of the checkpoint");
+  } else if (!published) {
+    outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
+  }
+  all_published_ = published;
+  if (tier_.publishes()) {
     publishing_->published = publish_.take();
-    outcome = outcome_of(*publishing_->published);
+    if (!publishing_->published->ok()) outcome = publishing_->published->error();
   }
   report(*publishing_, outcome);
   publishing_.reset();
@@ -386,7 +406,7 @@ Result<void> AsyncSaver::give_up() {
                                                 outcome_of(save->job.take()), worker_->env().host_name());
   HF_CHECK(!outcome.ok());
   if (outcome.error().code == ExitCode::communication) return outcome;
-  if (first_) static_cast<void>(store_->abandon_save(save->report.step).ok());
+  if (tier_.publishes()) static_cast<void>(store_->abandon_save(save->report.step).ok());
   report(*save, outcome);
   return {};
 }

@@ -12,7 +12,10 @@
 //   drain    the same thread writes the copy as the rank's shard and makes it durable
 //   vote     ranks say so in the vote of some later step; then rank 0 learns what the shards are
 //   publish  a thread of rank 0 writes the manifest, renames, and removes what is too old; a later vote says
-//            so. One rank alone publishes what it has drained, and asks nobody
+//            so. One rank alone publishes what it has drained, and asks nobody. Where run.directory is local
+//            to each host (disk_tier.h), a rank also gives its shard to a rank of another host before it
+//            votes, one rank of each host publishes, and what is too old goes before the next one is
+//            published, when all hosts have published this one
 // A RAM snapshot ends with the first, or, where ranks keep replicas for each other (replicas.h), goes on so:
 //   send     a thread of every rank copies it to the rank's buddy; ranks say so in the vote of some later
 //            step, and when all have, the snapshot is confirmed
@@ -49,6 +52,7 @@
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
 #include "runtime/train/background_job.h"
+#include "runtime/train/disk_tier.h"
 #include "runtime/train/replicas.h"
 #include "runtime/train/save_records.h"
 #include "runtime/train/snapshot.h"
@@ -61,8 +65,9 @@ class AsyncSaver {
  public:
   // The worker and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
   // state came from, which stays until a newer step is confirmed; none: from elsewhere.
+  // `tier`: where checkpoints are; none: in one directory.
   AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
-             const std::optional<SnapshotStep>& resumed = {});
+             const std::optional<SnapshotStep>& resumed = {}, std::optional<DiskTier> tier = {});
   // Gives up what is under way: nobody will vote for it any more. Waits for nothing.
   void cancel();
   // Cancels, and waits for its threads, which a disk may hold in a write that is under way. Snapshots in
@@ -155,7 +160,9 @@ class AsyncSaver {
   CheckpointStore* store_;
   std::uint64_t writer_;
   std::optional<SnapshotStep> resumed_;
-  bool first_;  // rank 0, which publishes
+  bool first_;  // rank 0, which decides when to save
+  DiskTier tier_;
+  bool all_published_ = true;  // the newest checkpoint, on every host
   std::optional<SnapshotMemory> memory_;
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
   const Snapshot* confirmed_ = nullptr;  // in shared memory

@@ -1,5 +1,10 @@
 #include "runtime/train/checkpoint_parts.h"
 
+#include <map>
+#include <set>
+
+#include "checkpoint/snapshot_slot.h"
+#include "parallel/collectives.h"
 #include "runtime/config/document.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
@@ -40,17 +45,40 @@ Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<
   return manifest;
 }
 
+Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest) {
+  if (!tier.in_parts()) return {};
+  std::vector<ShardSpec> own;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const StatePiece& piece : saved_state(worker)) {
+    if (!seen.insert({piece.spec.tensor, piece.spec.kind}).second) continue;
+    ShardSpec& tensor = own.emplace_back(piece.spec);
+    tensor.slice = 0;
+    tensor.first_block = 0;
+    tensor.block_count = tensor.slice_blocks();
+  }
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(worker.communicator(), worker.waiter(), to_text(own)));
+  std::map<std::pair<std::string, std::string>, ShardSpec> tensors;
+  for (const std::string& text : texts) {
+    for (ShardSpec& tensor : specs_from_text(text))
+      tensors.try_emplace({tensor.tensor, tensor.kind}, std::move(tensor));
+  }
+  manifest.tensors.clear();
+  for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
+  const std::vector<int> keepers = tier.places()->copy_keepers();
+  for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank) {
+    std::vector<std::string>& hosts = manifest.shards[rank].hosts;
+    hosts = {tier.places()->of(static_cast<int>(rank)).host};
+    if (tier.copies() != nullptr) hosts.push_back(tier.places()->of(keepers[rank]).host);
+  }
+  return {};
+}
+
 void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
   const Result<void> retained = store.retain(keep);
   // A writer that has been replaced ends with that, and says it then.
   if (!retained.ok() && retained.error().code != ExitCode::communication)
     tell("an old checkpoint stays: {}", retained.error().message);
-}
-
-Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep) {
-  HF_TRY_VOID(store.publish(manifest));
-  retain_or_complain(store, keep);
-  return {};
 }
 
 Waiter patient_waiter(const Worker& worker) {

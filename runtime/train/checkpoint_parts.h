@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "runtime/train/disk_tier.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -22,11 +23,13 @@ std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
 // Of the shards of all ranks, which hold `state`.
 Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts);
 
-// On rank 0: removes what is older than the newest `keep`. What could not be removed is told on stderr and
-// tried again after the next one.
+// Of ranks that publish a checkpoint in parts: who has which shard, and the tensors that no single host could
+// tell. All ranks together; no-op where there is one directory.
+Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest);
+
+// On a rank that publishes: removes what is older than the newest `keep`. What could not be removed is told
+// on stderr and tried again after the next one.
 void retain_or_complain(CheckpointStore& store, std::int64_t keep);
-// Makes the checkpoint visible first.
-Result<void> publish_and_retain(CheckpointStore& store, const Manifest& manifest, std::int64_t keep);
 
 // For agreements of ranks that read or write files: one may find them in memory and another on a disk far
 // slower than is meant to be used.

@@ -10,6 +10,7 @@
 #include "runtime/model/spec.h"
 #include "runtime/train/checkpoint_io.h"
 #include "runtime/train/device_choice.h"
+#include "runtime/train/part_start.h"
 #include "runtime/train/rank_layout.h"
 
 namespace holdfast {
@@ -46,13 +47,49 @@ void say_note(const std::string& note) {
   if (!note.empty()) tell("{}", note);
 }
 
-Result<StartPoint> claim_and_choose(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
+Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
   HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
   HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
   say_note(io_note);
-  HF_TRY(StartPoint start, choose_start(env, config));
-  start.writer = env.random_u64();
-  return start;
+  return {};
+}
+
+// What would be done to a part of a checkpoint as if it were all of it.
+Result<void> check_fits_parts(const Config& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (!checkpoint.upload_command.empty() || !checkpoint.upload_shard_command.empty()) {
+    return fail(ExitCode::config,
+                "run.directory {} is local to each host, so each has a part of every checkpoint, and "
+                "checkpoint.{} would upload one part as if it were all: leave it out, or give a "
+                "directory that the hosts share",
+                config.run.directory,
+                checkpoint.upload_command.empty() ? "upload_shard_command" : "upload_command");
+  }
+  if (!checkpoint.download_command.empty()) {
+    return fail(ExitCode::config,
+                "run.directory {} is local to each host, and checkpoint.download_command would bring a checkpoint "
+                "to one of them alone: leave it out, or give a directory that the hosts share",
+                config.run.directory);
+  }
+  return {};
+}
+
+// The first rank of each other host claims its directory. What they have is all ranks' to see.
+Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                              const RunPlaces& places, std::unique_ptr<Claim>& claim) {
+  HF_TRY_VOID(check_fits_parts(config));
+  Result<void> claimed;
+  if (places.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
+    claimed = claim_directory(inputs.env, config, claim);
+  HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places));
+  if (inputs.communicator.rank() == 0) {
+    tell(
+        "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
+        config.run.directory, places.count(),
+        config.checkpoint.replicas == "off" ? "" : ", and a copy of another's");
+  }
+  return own;
 }
 
 // Takes config and device of the snapshot from the first rank whose host has a sound slot of it; rank 0's may
@@ -93,11 +130,31 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
   return config;
 }
 
-Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                              std::unique_ptr<Claim>& claim) {
+Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               std::unique_ptr<Claim>& claim) {
+  const bool first = inputs.communicator.rank() == 0;
+  Env& env = inputs.env;
+  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
+  HF_TRY_VOID(agree(inputs, patient, first ? claim_directory(env, config, claim) : Result<void>()));
+  HF_TRY(const std::optional<RunPlaces> places, find_places(inputs, waiter, config.run.directory));
+  OwnStates own;
+  if (places.has_value()) {
+    HF_TRY(own, join_places(inputs, waiter, config, *places, claim));
+  }
   Result<StartPoint> chosen = StartPoint{};
-  if (inputs.communicator.rank() == 0) chosen = claim_and_choose(inputs.env, config, claim);
-  return share_start(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), chosen);
+  if (first) {
+    chosen =
+        places.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
+    if (chosen.ok()) {
+      StartPoint start = *chosen;
+      start.writer = env.random_u64();
+      chosen = std::move(start);
+    }
+  }
+  HF_TRY(StartPoint start, share_start(inputs, patient, chosen));
+  JoinedStart joined{.start = std::move(start)};
+  if (places.has_value()) joined.place = places->of(inputs.communicator.rank());
+  return joined;
 }
 
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,

@@ -14,6 +14,7 @@
 #include "runtime/train/evaluation.h"
 #include "runtime/train/resume.h"
 #include "runtime/train/run_directory.h"
+#include "runtime/train/run_places.h"
 #include "runtime/train/train_run.h"
 
 namespace holdfast {
@@ -26,8 +27,14 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 // Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
 // than for a peer that may take.
 inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
-Result<StartPoint> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                              std::unique_ptr<Claim>& claim);
+struct JoinedStart {
+  StartPoint start = {};
+  std::optional<Place> place = {};  // of this rank, where run.directory is local to each host
+};
+// Where it is local, the first rank of each host claims that of its host, and all of them choose together
+// (part_start.h).
+Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               std::unique_ptr<Claim>& claim);
 
 // Gives what rank 0 has chosen, or its error, to all; what the others bring does not count.
 Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,

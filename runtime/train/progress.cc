@@ -25,8 +25,12 @@ std::string rate(double per_second) {
 
 }  // namespace
 
-Progress::Progress(Env& env, EventQueue& log, Setup setup, bool speaks)
-    : env_(&env), setup_(std::move(setup)), speaks_(speaks), log_(&log) {}
+Progress::Progress(Env& env, EventQueue& log, Setup setup, Role role)
+    : env_(&env),
+      setup_(std::move(setup)),
+      speaks_(role == Role::speaks),
+      writes_(role != Role::silent),
+      log_(&log) {}
 
 Result<void> Progress::flush() {
   return log_->flush();
@@ -40,7 +44,7 @@ void Progress::say(std::string_view line) const {
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                                const RunState& state, std::string_view resumed_from,
                                const StartupTimes& times, const Device& device, std::string_view exchange) {
-  if (!speaks_) return {};
+  if (!writes_) return {};
   EventLine& line = log_->line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
   if (!hosts.empty()) line.counts("hosts", hosts);
@@ -89,7 +93,7 @@ CompletedStep Progress::stepped(const StepOutcome& outcome, const Digest& data_d
       .duration_ms = duration_ms,
       .tokens_per_sec = tokens_per_sec,
       .data_digest = data_digest};
-  if (!speaks_) return completed;
+  if (!writes_) return completed;
   constexpr double memory = 0.95;
   // The first two begin anew: the first step of a process is slow.
   const bool warm = ++steps_seen_ > 2;
@@ -118,14 +122,14 @@ void Progress::compare_with_peak(double flops_per_second) {
 }
 
 void Progress::evaluated(std::uint64_t step, double loss, std::int64_t duration_ns) {
-  if (!speaks_) return;
+  if (!writes_) return;
   say(fmt::format("step {}/{}  held-out loss {:.4f}", step, setup_.steps, loss));
   EventLine& line = log_->line().begin("evaluation", env_->wall_time_us());
   log_->write(line.field("step", step).field("loss", loss).field("duration_ms", milliseconds(duration_ns)));
 }
 
 void Progress::saved(const SaveReport& report, const std::string& directory) {
-  if (!speaks_) return;
+  if (!writes_) return;
   EventLine& line = log_->line().begin("checkpoint", env_->wall_time_us());
   line.field("step", report.step).field("directory", directory).field("bytes", report.bytes);
   line.field("duration_ms", milliseconds(report.duration_ns));
@@ -178,17 +182,19 @@ void Progress::told_failure_cost(std::uint64_t step, const FailureCost& cost) {
 }
 
 void Progress::save_failed(const SaveReport& report) {
-  if (!speaks_) return;
+  if (!writes_) return;
   const std::string& reason = report.outcome.error().message;
-  tell("step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
-       report.step, reason);
+  if (speaks_) {
+    tell("step {} could not be saved: {}. Training goes on, and the next save that is due is another try",
+         report.step, reason);
+  }
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", report.step).field("what", "save").field("reason", reason);
   log_->write(line);
 }
 
 void Progress::replicated(const ReplicaReport& report) {
-  if (!speaks_) return;
+  if (!writes_) return;
   const bool failed = !report.outcome.ok();
   const bool failed_before = std::exchange(replicas_fail_, failed);
   EventLine& line = log_->line().begin(failed ? "fault" : "snapshot", env_->wall_time_us());
@@ -196,7 +202,7 @@ void Progress::replicated(const ReplicaReport& report) {
   if (failed) {
     const std::string& reason = report.outcome.error().message;
     line.field("what", "replica").field("reason", reason);
-    if (!failed_before) {
+    if (!failed_before && speaks_) {
       tell(
           "the snapshot of step {} has not all its replicas: {}. Training goes on with the last one that "
           "has, "
@@ -206,12 +212,12 @@ void Progress::replicated(const ReplicaReport& report) {
     log_->write(line);
     return;
   }
-  if (failed_before) tell("the snapshot of step {} has all its replicas again", report.step);
+  if (failed_before && speaks_) tell("the snapshot of step {} has all its replicas again", report.step);
   log_->write(line.field("bytes_sent", report.bytes).field("duration_ms", milliseconds(report.duration_ns)));
 }
 
 void Progress::uploaded(const UploadReport& report) {
-  if (!speaks_) return;
+  if (!writes_) return;
   const bool ok = report.outcome.ok();
   EventLine& line = log_->line().begin(ok ? "upload" : "fault", env_->wall_time_us());
   line.field("step", report.step);
@@ -223,7 +229,7 @@ void Progress::uploaded(const UploadReport& report) {
 }
 
 void Progress::lost_spares(std::uint64_t step, const std::string& names) {
-  if (!speaks_) return;
+  if (!writes_) return;
   const std::string reason = fmt::format("lost {}, which had no seat", names);
   say(fmt::format("{}, at step {}: training goes on", reason, step));
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
@@ -270,7 +276,7 @@ void Progress::recovered() {
 
 Result<void> Progress::finished(const RunStatus& status, const LaneReductionCounts& gradients,
                                 const ParameterGatherCounts& parameters, const AxisTraffic& traffic) {
-  if (!speaks_) return {};
+  if (!writes_) return {};
   // Asked to stop, those who were left have saved what they had, without another step.
   if (recovery_.has_value() && status.state != "failed") recovered();
   EventLine& line = log_->line().begin("finish", env_->wall_time_us());

@@ -1,6 +1,7 @@
-// What a run tells while it goes: the console line and the events. Only rank 0's speaks. Between
-// its start and its end none of it ends the run: an event that cannot be written waits
-// (runtime/core/events.h), a console that is gone hears nothing.
+// What a run tells while it goes: the console line and the events. Only rank 0's speaks; where run.directory
+// is local to each host (run_places.h), one rank of each writes the events. Between its start and its end
+// none of it ends the run: an event that cannot be written waits (runtime/core/events.h), a console that is
+// gone hears nothing.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,9 @@ class Progress {
     std::function<void(double flops)> peak_beaten = {};
     std::uint64_t first_step = 0, first_tokens = 0;  // made before; with other lanes a step has other tokens
   };
+  enum class Role { silent, writes, speaks };  // who speaks writes, too
   // The log outlives it, from one epoch of the run to the next.
-  Progress(Env& env, EventQueue& log, Setup setup, bool speaks);
+  Progress(Env& env, EventQueue& log, Setup setup, Role role);
 
   // How long this process was busy before its first step, by phase.
   struct StartupTimes {
@@ -83,7 +85,7 @@ class Progress {
 
   Env* env_;
   Setup setup_;
-  bool speaks_;
+  bool speaks_, writes_;
   EventQueue* log_;
   std::optional<RecoveryRecord> recovery_;  // until its first step is made
   std::int64_t resumed_ns_ = 0;

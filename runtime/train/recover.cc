@@ -9,6 +9,7 @@
 #include "checkpoint/candidates.h"
 #include "parallel/agreement.h"
 #include "runtime/train/join.h"
+#include "runtime/train/part_start.h"
 #include "runtime/train/run_identity.h"
 
 namespace holdfast {
@@ -100,7 +101,7 @@ Result<void> count_redo(Standing& standing) {
 }
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& memory_id) {
+                                       const std::string& memory_id, const std::optional<RunPlaces>& places) {
   Result<StartPoint> newest = StartPoint{};
   if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
   if (newest.ok() && world.communicator.rank() == 0) {
@@ -112,17 +113,23 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   HF_TRY(StartPoint start, share_start(world, waiter, newest));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
-  return join_checkpoint_of_run(world, waiter, config, start);
+  return join_checkpoint_of_run(world, waiter, config, start, places);
 }
 
 // Looks for a snapshot again: where the newest checkpoint is damaged, one between it and the newest whole one
 // is newer than what is left on the disk.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
-                                          const Config& config, const StartPoint& asked) {
+                                          const Config& config, const StartPoint& asked,
+                                          const std::optional<RunPlaces>& places) {
   const std::string& memory_id = asked.memory_id;
+  OwnStates own;
+  if (places.has_value()) {
+    HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *places));
+  }
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {
-    chosen = choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
+    chosen = places.has_value() ? choose_start(inputs.env, as_resumed(config), own, /*in_place=*/true)
+                                : choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
     if (chosen.ok()) {
       StartPoint start = *chosen;
       if (!memory_id.empty()) start.memory_id = memory_id;

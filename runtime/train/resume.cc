@@ -18,11 +18,18 @@
 namespace holdfast {
 namespace {
 
-StartPoint start_at(const FoundCheckpoint& found) {
-  const Manifest& manifest = found.checkpoint.manifest();
-  StartPoint start{.checkpoint = found.checkpoint.directory(),
+OwnCheckpoint without_files(const FoundCheckpoint& found) {
+  return {.manifest = found.checkpoint.manifest(),
+          .directory = found.checkpoint.directory(),
+          .skipped = found.skipped};
+}
+
+StartPoint start_at(const OwnCheckpoint& found) {
+  const Manifest& manifest = found.manifest;
+  StartPoint start{.checkpoint = found.directory,
                    .generation = manifest.generation,
                    .step = manifest.step,
+                   .content = found.content,
                    .config = manifest.config,
                    .device = {},
                    .notes = found.skipped};
@@ -32,14 +39,14 @@ StartPoint start_at(const FoundCheckpoint& found) {
 }
 
 // An imported model has no training state to go on with.
-Result<void> check_has_state(const FoundCheckpoint& found) {
-  const Manifest& manifest = found.checkpoint.manifest();
+Result<void> check_has_state(const OwnCheckpoint& found) {
+  const Manifest& manifest = found.manifest;
   const auto source = manifest.values.find(imported_from_key);
   if (source == manifest.values.end()) return {};
   return fail(ExitCode::config,
               "{} is a model imported from {}: weights without a training state. Start a new run from it: "
               "another run.directory, and run.initialize_from = the imported one",
-              found.checkpoint.directory(), source->second);
+              found.directory, source->second);
 }
 
 Result<Config> stored_config(Env& env, const StartPoint& start) {
@@ -104,30 +111,30 @@ Result<void> check_same_run(Env& env, const std::string& run_directory, const st
 }
 
 // `own`: what the run directory itself goes on from; none also where nothing of it can be used.
-Result<StartPoint> start_at_path(Env& env, const Config& config, std::optional<FoundCheckpoint> own,
+Result<StartPoint> start_at_path(Env& env, const Config& config, const std::optional<OwnCheckpoint>& own,
                                  const Lineage& lineage) {
   const std::string& path = config.run.resume;
-  HF_TRY(const std::optional<FoundCheckpoint> found, find_checkpoint(env, path));
-  if (!found.has_value()) {
+  HF_TRY(const std::optional<FoundCheckpoint> at_path, find_checkpoint(env, path));
+  if (!at_path.has_value()) {
     return fail(ExitCode::checkpoint,
                 "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
   }
-  HF_TRY_VOID(check_has_state(*found));
-  HF_TRY_VOID(check_same_run(env, config.run.directory, path, found->checkpoint.manifest()));
-  const auto age = [](const FoundCheckpoint& one) {
-    return std::pair(one.checkpoint.manifest().generation, one.checkpoint.manifest().step);
+  const OwnCheckpoint found = without_files(*at_path);
+  HF_TRY_VOID(check_has_state(found));
+  HF_TRY_VOID(check_same_run(env, config.run.directory, path, found.manifest));
+  const auto age = [](const OwnCheckpoint& one) {
+    return std::pair(one.manifest.generation, one.manifest.step);
   };
-  const auto with_lineage = [&](const FoundCheckpoint& one) {
+  const auto with_lineage = [&](const OwnCheckpoint& one) {
     StartPoint start = start_at(one);
-    if (lineage.run_id == one.checkpoint.manifest().run_id) start.lineage = lineage;
+    if (lineage.run_id == one.manifest.run_id) start.lineage = lineage;
     return start;
   };
-  StartPoint start = with_lineage(*found);
+  StartPoint start = with_lineage(found);
   HF_TRY(const bool begun, has_begun_at(env, start, config));
-  if (begun) return own.has_value() && age(*own) > age(*found) ? with_lineage(*own) : start;
-  const bool outside =
-      !real_path(found->checkpoint.directory()).starts_with(real_path(config.run.directory) + "/");
-  if (outside && own.has_value() && age(*own) > age(*found)) return with_lineage(*own);
+  if (begun) return own.has_value() && age(*own) > age(found) ? with_lineage(*own) : start;
+  const bool outside = !real_path(found.directory).starts_with(real_path(config.run.directory) + "/");
+  if (outside && own.has_value() && age(*own) > age(found)) return with_lineage(*own);
   begin_generation_at(start, fmt::format("run.resume names step {}", start.step));
   if (outside && !own.has_value() && start.lineage.run_id.empty())
     start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
@@ -135,27 +142,20 @@ Result<StartPoint> start_at_path(Env& env, const Config& config, std::optional<F
 }
 
 // Of the newest checkpoint that the run has published, where it is not there any more and nothing newer is.
-Result<std::string> newest_was_removed(Env& env, const std::string& run_directory, const StartPoint& start) {
+std::string newest_was_removed(const OwnStates& own, const StartPoint& start) {
   const std::optional<ParentCheckpoint>& newest = start.lineage.newest_checkpoint;
-  if (!newest.has_value()) return std::string();
-  if (std::pair(start.generation, start.step) >= std::pair(newest->generation, newest->step))
-    return std::string();
-  const std::string directory =
-      checkpoint_names::checkpoints(run_directory) + "/" + checkpoint_names::step_name(newest->step);
-  const Result<FileStatus> status = env.status(directory);
-  if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
-  return status->exists ? "" : fmt::format("the checkpoint of step {} was removed", newest->step);
+  if (!newest.has_value() || own.has_newest_recorded) return "";
+  if (std::pair(start.generation, start.step) >= std::pair(newest->generation, newest->step)) return "";
+  return fmt::format("the checkpoint of step {} was removed", newest->step);
 }
 
-Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
+Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnStates& states) {
   const std::string& resume = config.run.resume;
   const std::string& directory = config.run.directory;
   const bool named =
       resume != "auto" && resume != "must" && resume != "never" && real_path(resume) != real_path(directory);
-  HF_TRY(const Lineage lineage, read_lineage(env, directory));
-  Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, directory);
-  if (!found.ok() && !named) return found.error();
-  std::optional<FoundCheckpoint> own = found.ok() ? std::move(*found) : std::nullopt;
+  if (!states.newest.ok() && !named) return states.newest.error();
+  const std::optional<OwnCheckpoint> own = states.newest.ok() ? *states.newest : std::nullopt;
   if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
   if (resume == "never") {
     if (!own.has_value()) return StartPoint{};
@@ -163,13 +163,13 @@ Result<StartPoint> choose_checkpoint(Env& env, const Config& config) {
                 "run.resume = \"never\", but {} holds checkpoints up to step {}; nothing is overwritten. "
                 "Give another "
                 "run.directory, remove this one, or set run.resume = \"auto\"",
-                directory, own->checkpoint.manifest().step);
+                directory, own->manifest.step);
   }
-  if (named) return start_at_path(env, config, std::move(own), lineage);
+  if (named) return start_at_path(env, config, own, states.lineage);
   const bool may_come = !config.checkpoint.download_command.empty();
   if (resume == "must" && !own.has_value() && !may_come) return nothing_to_resume(directory);
   StartPoint start = own.has_value() ? start_at(*own) : StartPoint{};
-  if (!own.has_value() || lineage.run_id == own->checkpoint.manifest().run_id) start.lineage = lineage;
+  if (!own.has_value() || states.lineage.run_id == own->manifest.run_id) start.lineage = states.lineage;
   return start;
 }
 
@@ -183,15 +183,41 @@ Error nothing_to_resume(const std::string& run_directory) {
       run_directory);
 }
 
-Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
-  HF_TRY(StartPoint start, choose_checkpoint(env, config));
-  if (!in_place && start.begins.empty() && config.run.resume != "never") {
-    HF_TRY(std::string removed, newest_was_removed(env, config.run.directory, start));
-    if (!removed.empty()) begin_generation_at(start, std::move(removed));
+Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory) {
+  OwnStates own;
+  HF_TRY(own.lineage, read_lineage(env, run_directory));
+  const Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
+  if (!found.ok()) {
+    own.newest = found.error();
+  } else if (found->has_value()) {
+    own.newest = std::optional(without_files(**found));
   }
-  const RunIdentity identity = identify_run(env, {config.run.directory});
-  start.copy_of = identity.copy_of;
-  if (start.memory_id.empty()) start.memory_id = identity.id;
+  if (const auto& newest = own.lineage.newest_checkpoint; newest.has_value()) {
+    const std::string directory =
+        checkpoint_names::checkpoints(run_directory) + "/" + checkpoint_names::step_name(newest->step);
+    const Result<FileStatus> status = env.status(directory);
+    if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+    own.has_newest_recorded = status->exists;
+  }
+  const RunIdentity identity = identify_run(env, {run_directory});
+  own.memory_id = identity.id;
+  own.copy_of = identity.copy_of;
+  return own;
+}
+
+Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
+  HF_TRY(const OwnStates own, states_of_directory(env, config.run.directory));
+  return choose_start(env, config, own, in_place);
+}
+
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place) {
+  HF_TRY(StartPoint start, choose_checkpoint(env, config, own));
+  if (!in_place && start.begins.empty() && config.run.resume != "never") {
+    if (std::string removed = newest_was_removed(own, start); !removed.empty())
+      begin_generation_at(start, std::move(removed));
+  }
+  start.copy_of = own.copy_of;
+  if (start.memory_id.empty()) start.memory_id = own.memory_id;
   if (start.memory_id.empty() && !start.checkpoint.empty()) start.memory_id = new_run_id(env);
   return start;
 }
@@ -208,7 +234,7 @@ std::string to_text(const StartPoint& start) {
   return Json::array({start.checkpoint, start.generation, start.step, start.memory_id,
                       start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
                       start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
-                      encode_lineage(start.lineage), start.begins})
+                      encode_lineage(start.lineage), start.begins, start.content})
       .dump();
 }
 
@@ -217,6 +243,7 @@ StartPoint start_from_text(const std::string& text) {
   StartPoint start = {.checkpoint = json[0],
                       .generation = json[1],
                       .step = json[2],
+                      .content = json[16],
                       .memory_id = json[3],
                       .config = json[8],
                       .device = json[9],

@@ -18,6 +18,8 @@ namespace holdfast {
 struct StartPoint {
   std::string checkpoint = {};             // directory to resume from; empty = a fresh run
   std::uint64_t generation = 0, step = 0;  // of the checkpoint
+  // Digest of its shards where it is in parts on several hosts (part_start.h); empty: the directory has all.
+  std::string content = {};
   // Names what the run has in shared memory (run_identity.h); empty = nothing that is known of, for a fresh
   // run.
   std::string memory_id = {};
@@ -35,6 +37,25 @@ struct StartPoint {
   std::uint64_t writer = 0;  // drawn anew by every start: names its unfinished saves
 };
 
+// A checkpoint of run.directory that was verified.
+struct OwnCheckpoint {
+  Manifest manifest = {};
+  std::string directory = {};
+  std::vector<std::string> skipped = {};  // a sentence for each newer one that cannot be used
+  std::string content = {};               // StartPoint::content
+};
+
+// What run.directory has, from which a run can go on.
+struct OwnStates {
+  Result<std::optional<OwnCheckpoint>> newest =
+      std::optional<OwnCheckpoint>();  // error: none of several is whole
+  Lineage lineage = {};
+  bool has_newest_recorded = false;  // Lineage::newest_checkpoint is there, whole or not
+  std::string memory_id = {};        // StartPoint::memory_id
+  std::string copy_of = {};
+};
+Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory);
+
 // Follows run.resume:
 //   auto   the newest whole checkpoint of run.directory, else fresh
 //   never  fresh; refused when run.directory holds checkpoints (nothing is overwritten)
@@ -48,6 +69,8 @@ struct StartPoint {
 // Nothing of a discarded future (checkpoint/lineage.h) is chosen. Where the newest checkpoint that was
 // published is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
 Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
+// The same where somebody has looked already; `own`: of run.directory.
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place);
 // Error of run.resume = "must" where nothing is found.
 Error nothing_to_resume(const std::string& run_directory);
 // "checkpoints/step-00000010", or words for a snapshot.

@@ -16,6 +16,7 @@
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/device_state.h"
 #include "runtime/train/inference.h"
+#include "runtime/train/shard_fetch.h"
 #include "runtime/train/shard_options.h"
 #include "runtime/train/snapshot_exchange.h"
 #include "runtime/train/watch.h"
@@ -134,8 +135,8 @@ bool is_cut_alike(const Worker& worker, const Config& stored) {
   return stored.parallel.tensor_lanes == worker.config().parallel.tensor_lanes;
 }
 
-Result<void> read_owned(Worker& worker, const std::string& directory) {
-  HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory));
+Result<void> read_owned(Worker& worker, const std::string& directory, Checkpoint::Shards shards) {
+  HF_TRY(Checkpoint checkpoint, Checkpoint::open(worker.env(), directory, shards));
   HF_TRY(const Config stored, config_of(worker, checkpoint.manifest(), directory));
   HF_TRY(const RunState state, checked_state(worker, checkpoint.manifest(), stored, directory));
   const std::vector<OwnedState> pieces = worker.optimizer().state();
@@ -149,8 +150,8 @@ Result<void> read_owned(Worker& worker, const std::string& directory) {
   return {};
 }
 
-// What this rank owns, in the slices in which the snapshot has it.
-std::vector<ShardSpec> wanted_of_snapshot(Worker& worker, const Config& stored) {
+// What this rank owns, in the slices in which a snapshot or a checkpoint has it.
+std::vector<ShardSpec> wanted_in_cut_of(Worker& worker, const Config& stored) {
   std::vector<ShardSpec> wanted;
   for (const OwnedState& piece : worker.optimizer().state()) wanted.push_back(piece.spec);
   if (is_cut_alike(worker, stored)) return wanted;
@@ -180,7 +181,7 @@ Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const s
   if (manifest_text.empty()) return set.why_empty(worker.env(), step);
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
   HF_TRY(const Config stored, config_of(worker, manifest, place));
-  const std::vector<ShardSpec> wanted = wanted_of_snapshot(worker, stored);
+  const std::vector<ShardSpec> wanted = wanted_in_cut_of(worker, stored);
   HF_TRY_VOID(fetch_missing_parts(worker, set, wanted));
   HF_TRY(const RunState state, checked_state(worker, manifest, stored, place));
   HF_TRY_VOID(read_set(worker, stored, place, wanted, set));
@@ -191,29 +192,54 @@ Result<RunState> read_snapshot(Worker& worker, const SnapshotStep& step, const s
 
 }  // namespace
 
-Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep) {
-  const bool first = worker.communicator().rank() == 0;
+Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep,
+                                      const std::optional<DiskTier>& given_tier) {
+  const DiskTier tier = given_tier.has_value() ? *given_tier : DiskTier(worker.communicator().rank());
   HF_TRY_VOID(worker.parameter_gather().finish());
-  HF_TRY_VOID(agree(worker, first ? store.begin_save(worker.state().step) : Result<void>()));
+  HF_TRY_VOID(agree(worker, tier.publishes() ? store.begin_save(worker.state().step) : Result<void>()));
   HF_FAULT_POINT(worker.faults(), "save.before_shard");
-  const Result<ShardFile> shard = write_own_shard(worker, store);
+  Result<ShardFile> shard = write_own_shard(worker, store);
   HF_FAULT_POINT(worker.faults(), "save.after_shard");
+  if (shard.ok()) {
+    const std::uint64_t step = worker.state().step;
+    const auto is_slow_not_stuck = [&](std::uint64_t) { mark(worker.watch()); };
+    if (const Result<void> copied = tier.copy(step, store.pending_directory(step), *shard, is_slow_not_stuck);
+        !copied.ok())
+      shard = copied.error();
+  }
   if (Result<void> written = agree(worker, outcome_of(shard)); !written.ok()) {
     // What the others wrote is of no use; the error that made it so is the one to tell.
-    if (first) static_cast<void>(store.abandon_save(worker.state().step).ok());
+    if (tier.publishes()) static_cast<void>(store.abandon_save(worker.state().step).ok());
     return written.error();
   }
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker.communicator(), worker.waiter(), to_text(shard.value())));
+  Manifest manifest = make_manifest(worker, worker.state(), texts);
+  HF_TRY_VOID(describe_parts(worker, tier, manifest));
   Result<void> published;
-  if (first) published = publish_and_retain(store, make_manifest(worker, worker.state(), texts), keep);
+  if (tier.publishes()) published = store.publish(manifest);
+  if (!tier.in_parts() && tier.publishes() && published.ok()) retain_or_complain(store, tier.kept(keep));
   HF_TRY_VOID(agree(worker, published));
+  if (tier.in_parts() && tier.publishes()) retain_or_complain(store, tier.kept(keep));
   return bytes_of_shards(texts);
 }
 
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory) {
   HF_FAULT_POINT(worker.faults(), "load.before_read");
-  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory)));
+  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory, Checkpoint::Shards::all)));
+  return worker.publish_parameters();
+}
+
+Result<void> restore_parts(Worker& worker, const std::string& checkpoint_directory,
+                           const std::string& content, const RunPlaces& places) {
+  HF_FAULT_POINT(worker.faults(), "load.before_read");
+  HF_TRY_VOID(fetch_missing_shards(worker, places, checkpoint_directory, content,
+                                   [&](const Manifest& manifest) -> Result<std::vector<ShardSpec>> {
+                                     HF_TRY(const Config stored,
+                                            config_of(worker, manifest, checkpoint_directory));
+                                     return wanted_in_cut_of(worker, stored);
+                                   }));
+  HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory, Checkpoint::Shards::present)));
   return worker.publish_parameters();
 }
 

@@ -83,7 +83,9 @@ Result<void> TrainRun::join() {
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
   claim_.reset();  // of a start in which somebody died
   enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
-  HF_TRY(start_, join_start(world(), waiter(), config_, claim_));
+  HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
+  start_ = std::move(joined.start);
+  place_ = std::move(joined.place);
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
@@ -140,6 +142,10 @@ Result<void> TrainRun::take_seats(const SeatingWish& wish) {
   // Somebody has to record why the run ends.
   first_ =
       seating.ok() ? seating->seat_of(world().communicator.rank()) == 0 : world().communicator.rank() == 0;
+  writes_ = first_;
+  if (seating.ok()) {
+    HF_TRY(writes_, writes_with(*seating));
+  }
   HF_TRY_VOID(take_lock());
   if (!seating.ok()) return seating.error();
   epoch_ = std::make_unique<Epoch>(world(), std::move(seating).value());
@@ -163,17 +169,17 @@ void TrainRun::tell_watch_epoch() {
                                 .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
-// The leader has the run directory. The one before may be gone with its host: then the others wait for the
+// Who writes has the run directory. The one before may be gone with its host: then the others wait for the
 // lease, too.
 Result<void> TrainRun::take_lock() {
-  if (!first_) leads_log_ = false;
-  if (!first_ && claim_ != nullptr) {
-    flush_log();  // the next leader's lines stand behind this one's
+  if (!writes_) leads_log_ = false;
+  if (!writes_ && claim_ != nullptr) {
+    flush_log();  // the next one's lines stand behind this one's
     claim_.reset();
     gate_->use({});
   }
   Result<void> outcome;
-  if (first_ && claim_ == nullptr) {
+  if (writes_ && claim_ == nullptr) {
     const StorageWait storage(launched_.watch, "the lock of the run directory");
     Result<std::unique_ptr<Claim>> claim =
         claim_run_directory(launched_.env, {config_.run.directory}, recovery_lease);
@@ -332,14 +338,17 @@ Result<void> TrainRun::load_state() {
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
       StartPoint asked = start_;
       asked.memory_id = standing_.memory_id;
-      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked));
+      HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
+      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places));
     }
   }
   if (start_.checkpoint.empty()) return start_afresh();
   standing_.memory_id = start_.memory_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
-  return restore_checkpoint(*worker_, start_.checkpoint);
+  if (start_.content.empty()) return restore_checkpoint(*worker_, start_.checkpoint);
+  HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
+  return restore_parts(*worker_, start_.checkpoint, start_.content, *places);
 }
 
 // A generation that begins is in RUN/lineage.json before anything is made in it.
@@ -354,7 +363,7 @@ Result<void> TrainRun::enter_generation() {
   if (!choice.begins) return {};
   HF_FAULT_POINT(launched_.faults, "generation.before_publish");
   Result<void> published = check_claim();
-  if (first_ && published.ok())
+  if (writes_ && published.ok())
     published = write_lineage(launched_.env, config_.run.directory, choice.lineage);
   HF_TRY_VOID(agree(published));
   HF_FAULT_POINT(launched_.faults, "generation.after_publish");
@@ -403,20 +412,23 @@ Result<bool> TrainRun::load_snapshot() {
 }
 
 Result<EpochEnd> TrainRun::train() {
+  drop_copies();
   store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
   if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
+  HF_TRY_VOID(make_tier());
   worker_->start_loader();
   store_->keep_for_good(config_.checkpoint.keep_every_steps);
   std::optional<Growth> growth = plan_growth();
   starts_ranks_ns_ = 0;
   std::optional<SaveRequests> requests;
-  if (first_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
+  if (writes_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
   Trainer trainer({.worker = *worker_,
                    .store = *store_,
                    .progress = *progress_,
                    .stop = launched_.stop,
                    .held_out = held_out_,
                    .cadence = cadence_,
+                   .tier = tier_,
                    .requests = requests.has_value() ? &*requests : nullptr,
                    .claim = claim_.get(),
                    .survives_host = survives_host_,

@@ -1,7 +1,7 @@
 // TrainRun, behind train_run.h: holds what a rank has and goes through, from its start to its end.
 // train_run.cc has the way to the first step and through the epochs, train_run_recovery.cc what comes between
-// a death and the next epoch, train_run_growth.cc how new ranks come, train_run_log.cc what is told. Nobody
-// else includes it.
+// a death and the next epoch, train_run_growth.cc how new ranks come, train_run_log.cc what is told,
+// train_run_places.cc what is done where run.directory is local to each host. Nobody else includes it.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include "runtime/data/loader.h"
 #include "runtime/train/async_saver.h"
 #include "runtime/train/device_loss.h"
+#include "runtime/train/disk_tier.h"
 #include "runtime/train/epoch.h"
 #include "runtime/train/evaluation.h"
 #include "runtime/train/exchange_choice.h"
@@ -68,6 +69,10 @@ class TrainRun {
   Result<void> take_lock();
   // Says whether this rank, where it is the writer, still is: before it writes for all.
   Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
+  Result<bool> writes_with(const Seating& seating);
+  Result<void> make_tier();
+  void drop_copies();
+  Result<std::optional<RunPlaces>> places_of(const TrainInputs& group);
   Result<ExitCode> run_epoch();
   Result<EpochEnd> run_seat();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
@@ -160,7 +165,11 @@ class TrainRun {
   Config config_;
   std::optional<TrainInputs> world_;
   std::unique_ptr<Epoch> epoch_;
-  bool first_ = false;  // the leader, which writes for all
+  bool first_ = false;  // the leader, which speaks for all
+  // This rank writes to the run directory: the leader, or one rank of each host where it is local to each.
+  bool writes_ = false;
+  std::optional<Place> place_;    // of this rank, where run.directory is local to each host
+  std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
   SeatingWish wish_;
   std::unique_ptr<Claim> claim_;
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // of what the log's thread writes
@@ -177,9 +186,10 @@ class TrainRun {
   std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::optional<CheckpointStore> store_;        // of the newest trainer
+  std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
   std::unique_ptr<AsyncSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
   std::unique_ptr<Progress> progress_;
-  bool leads_log_ = false;               // this rank, and it has completed the log
+  bool leads_log_ = false;               // this rank writes the log, and it has completed the log
   bool saves_first_ = false;             // the state that a generation began from was in RAM alone
   std::optional<SaveCadence> cadence_;   // measures over all epochs
   bool survives_host_ = false;           // replicas of all snapshots are on other hosts

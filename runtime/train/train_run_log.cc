@@ -88,7 +88,7 @@ Result<void> TrainRun::open_log() {
         [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
         [gate = gate_] { return gate->is_open(); });
   log_->others_have_written();
-  if (first_ && !std::exchange(leads_log_, true)) complete_log();
+  if (writes_ && !std::exchange(leads_log_, true)) complete_log();
   progress_ = std::make_unique<Progress>(
       launched_.env, *log_,
       Progress::Setup{.steps = config_.training.steps,
@@ -100,10 +100,12 @@ Result<void> TrainRun::open_log() {
                       .first_step = step(),
                       .first_tokens = worker_->state().data_cursor *
                                       static_cast<std::uint64_t>(config_.training.sequence_length)},
-      first_);
+      first_    ? Progress::Role::speaks
+      : writes_ ? Progress::Role::writes
+                : Progress::Role::silent);
   Result<void> outcome;
-  if (first_ && !opened_before) outcome = begin_log();
-  if (first_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
+  if (writes_ && !opened_before) outcome = begin_log();
+  if (writes_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
   standing_.log_opened = true;
   return {};
@@ -148,7 +150,8 @@ Result<void> TrainRun::begin_log() {
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
-  if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty()) tell("{}", note);
+  if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
+    tell("{}", note);
   post(failures_.writing(launched_.env, paths));
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));

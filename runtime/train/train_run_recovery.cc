@@ -90,6 +90,7 @@ Result<void> TrainRun::regroup() {
   const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= regroup_deadline_ms(config_) * 1'000'000)
     standing_.lost_starter = true;
+  drop_copies();
   worker_.reset();
   progress_.reset();
   epoch_.reset();
@@ -164,7 +165,8 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   if (standing_.log_opened != true) return start();
   if (!standing_.joined) return admit();
   HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
+  HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id, places));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

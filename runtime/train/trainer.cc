@@ -49,7 +49,7 @@ Trainer::Trainer(const Parts& parts)
   constexpr std::int64_t slow_ns_per_byte = 10;
   longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
   if (parts.worker.snapshot_bytes() > 0)
-    saver_ = std::make_unique<AsyncSaver>(parts.worker, parts.store, parts.writer, parts.resumed);
+    saver_ = std::make_unique<AsyncSaver>(parts.worker, parts.store, parts.writer, parts.resumed, parts.tier);
 }
 
 // What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
@@ -408,7 +408,8 @@ Result<void> Trainer::save() {
   enter(worker.watch(), Phase::save, worker.state().step, worker.config().watchdog.ceiling_ms);
   const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
   const std::int64_t begin_ns = worker.env().monotonic_ns();
-  HF_TRY(const std::uint64_t bytes, save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep));
+  HF_TRY(const std::uint64_t bytes,
+         save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep, parts_.tier));
   const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
   note_save(duration_ns);
   const std::uint64_t step = worker.state().step;

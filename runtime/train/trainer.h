@@ -29,7 +29,8 @@ class Trainer {
     StopSource& stop;
     std::optional<HeldOutSet>& held_out;  // none: no evaluation
     std::optional<SaveCadence>& cadence;  // of the epochs before; made when the saver is prepared
-    SaveRequests* requests = nullptr;     // null: this rank does not lead
+    std::optional<DiskTier> tier = {};    // of the checkpoints; none: they are in one directory
+    SaveRequests* requests = nullptr;     // null: this rank does not write the log
     const Claim* claim = nullptr;         // of the run directory; null: another rank has it
     bool survives_host = false;           // replicas are all on other hosts
     std::uint64_t writer = 0;             // StartPoint::writer

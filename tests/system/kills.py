@@ -86,7 +86,7 @@ def fault_points(scene):
     run = scene.run("names")
     output = run.start(1, faults="?=kill").expect_exit(2)
     listed = output.split("there are ", 1)[1].split(";", 1)[0]
-    return [name for name in map(str.strip, listed.split(",")) if not name.startswith(("recover.", "grow.", "slot.", "generation."))]
+    return [name for name in map(str.strip, listed.split(",")) if not name.startswith(("recover.", "grow.", "slot.", "generation.", "copy."))]
 
 
 def carry_out(kill, start, generator):

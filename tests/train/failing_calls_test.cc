@@ -86,7 +86,8 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   const std::string directory = worker.config().run.directory;
   CheckpointStore store(env, faults, directory, writer);
   EventQueue log(env, RunPaths{directory}.events());
-  Progress progress(env, log, {.steps = steps, .every_steps = 1000}, worker.communicator().rank() == 0);
+  Progress progress(env, log, {.steps = steps, .every_steps = 1000},
+                    worker.communicator().rank() == 0 ? Progress::Role::speaks : Progress::Role::silent);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;
   std::optional<SaveCadence> cadence;

@@ -37,7 +37,7 @@ class PeakTest : public testing::Test {
                       .peak_flops = 2.0,
                       .tokens_per_step = 1,
                       .peak_beaten = [this](double flops) { beaten_.push_back(flops); }},
-                     /*speaks=*/true};
+                     Progress::Role::speaks};
   std::uint64_t step_ = 0;
 };
 

@@ -82,7 +82,7 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
                        .flops_per_token = 0.0,
                        .peak_flops = 0.0,
                        .tokens_per_step = worker.tokens_per_step()},
-                      first);
+                      first ? Progress::Role::speaks : Progress::Role::silent);
     std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
     worker.spans().record_into(spans);
     Result<void> outcome;  // kept, so that no rank waits at the gate for one that returned

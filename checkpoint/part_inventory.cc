@@ -1,0 +1,213 @@
+#include "checkpoint/part_inventory.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/chunk_reading.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/json.h"
+
+namespace holdfast {
+namespace {
+
+std::string last_name(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+Json to_json(const ShardFile& shard) {
+  return Json::array({shard.name, shard.bytes, shard.index_crc32c, shard.piece_count, shard.hosts});
+}
+
+Json to_json(const CheckpointPart& part) {
+  Json named = Json::array();
+  for (const ShardFile& shard : part.named) named.push_back(to_json(shard));
+  return Json::array({part.run_id, part.state.generation, part.state.step, part.content, part.directory,
+                      named, part.present});
+}
+
+CheckpointPart part_from_json(const Json& json) {
+  CheckpointPart part{.run_id = json[0],
+                      .state = {.generation = json[1], .step = json[2]},
+                      .content = json[3],
+                      .directory = json[4]};
+  for (const Json& shard : json[5]) {
+    part.named.push_back({.name = shard[0],
+                          .bytes = shard[1],
+                          .index_crc32c = shard[2],
+                          .piece_count = shard[3],
+                          .hosts = shard[4].get<std::vector<std::string>>()});
+  }
+  part.present = json[6].get<std::vector<std::string>>();
+  return part;
+}
+
+std::string run_of(const PartInventory& inventory) {
+  if (!inventory.parts.empty()) return inventory.parts.front().run_id;
+  return inventory.lineage.run_id;
+}
+
+Error different_runs(const PartInventory& one, const PartInventory& other) {
+  return fail(ExitCode::config,
+              "the run directories of {} and {} are of different runs ({} and {}), so they cannot be put "
+              "together; give the directories of one run, or another run.directory",
+              one.host, other.host, run_of(one), run_of(other));
+}
+
+Error different_futures(const PartInventory& one, const PartInventory& other, std::uint64_t generation) {
+  return fail(
+      ExitCode::config,
+      "the run directories of {} and {} have gone different ways: generation {} began in each of them by "
+      "itself, under two leaders; leave out the directories of one of them",
+      one.host, other.host, generation);
+}
+
+}  // namespace
+
+std::string content_of(const std::vector<ShardFile>& shards) {
+  std::string text;
+  for (const ShardFile& shard : shards)
+    text += fmt::format("{} {} {} {}\n", shard.name, shard.bytes, shard.index_crc32c, shard.piece_count);
+  return to_hex(digest_of(text));
+}
+
+Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host) {
+  PartInventory inventory{.host = host};
+  HF_TRY(inventory.lineage, read_lineage(env, run_directory));
+  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
+  for (const CheckpointCandidate& candidate : candidates) {
+    if (!candidate.manifest.ok()) continue;
+    const Manifest& manifest = *candidate.manifest;
+    CheckpointPart& part = inventory.parts.emplace_back(CheckpointPart{.run_id = manifest.run_id,
+                                                                       .state = state_of(manifest),
+                                                                       .content = content_of(manifest.shards),
+                                                                       .directory = candidate.directory,
+                                                                       .named = manifest.shards});
+    for (const ShardFile& shard : manifest.shards) {
+      const Result<FileStatus> status = env.status(candidate.directory + "/" + shard.name);
+      if (status.ok() && status->exists && status->bytes == shard.bytes) part.present.push_back(shard.name);
+    }
+  }
+  return inventory;
+}
+
+std::string to_text(const PartInventory& inventory) {
+  Json parts = Json::array();
+  for (const CheckpointPart& part : inventory.parts) parts.push_back(to_json(part));
+  return Json::array({inventory.host, inventory.memory_id, encode_lineage(inventory.lineage), parts})
+      .dump_any();
+}
+
+PartInventory inventory_from_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  PartInventory inventory{.host = json[0],
+                          .memory_id = json[1],
+                          .lineage = decode_lineage(json[2].get<std::string>(), "of another host").value()};
+  for (const Json& part : json[3]) inventory.parts.push_back(part_from_json(part));
+  return inventory;
+}
+
+Result<Lineage> merge_lineages(std::span<const PartInventory> inventories) {
+  const PartInventory* first = nullptr;  // that knows of a run
+  Lineage merged;
+  std::map<std::uint64_t, const PartInventory*> teller;  // by generation
+  for (const PartInventory& each : inventories) {
+    if (run_of(each).empty()) continue;
+    if (first == nullptr) first = &each;
+    const bool is_foreign = std::ranges::any_of(
+        each.parts, [&](const CheckpointPart& part) { return part.run_id != run_of(*first); });
+    if (is_foreign || run_of(each) != run_of(*first)) return different_runs(*first, each);
+    if (each.lineage.run_id != run_of(*first)) continue;  // says nothing about this run
+    for (const Generation& generation : each.lineage.generations) {
+      const Generation* const known = merged.find(generation.number);
+      if (known != nullptr && (known->parent != generation.parent || known->settings != generation.settings))
+        return different_futures(*teller.at(generation.number), each, generation.number);
+      if (known != nullptr) continue;
+      merged.generations.push_back(generation);
+      teller[generation.number] = &each;
+    }
+    const auto& newest = each.lineage.newest_checkpoint;
+    const auto age = [](const ParentCheckpoint& state) { return std::pair(state.generation, state.step); };
+    if (newest.has_value() &&
+        (!merged.newest_checkpoint.has_value() || age(*newest) > age(*merged.newest_checkpoint)))
+      merged.newest_checkpoint = newest;
+    merged.run_id = each.lineage.run_id;
+  }
+  std::ranges::sort(merged.generations, {}, &Generation::number);
+  if (merged.newest_checkpoint.has_value() && merged.discards(*merged.newest_checkpoint))
+    merged.newest_checkpoint.reset();
+  return merged;
+}
+
+Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
+                          const ShardFile& shard) {
+  HF_TRY(const ShardReader reader, ShardReader::open(env, directory, shard, parts.state.step, parts.run_id));
+  std::vector<ChunkJob> chunks;
+  for (std::size_t piece = 0; piece < reader.pieces().size(); ++piece) {
+    for (std::size_t chunk = 0; chunk < reader.pieces()[piece].chunks.size(); ++chunk)
+      chunks.push_back({.shard = &reader, .piece = piece, .chunk = chunk, .parts = {}});
+  }
+  return read_chunks(env, chunks, env.processor_count());
+}
+
+std::vector<std::string> FoundParts::missing() const {
+  std::vector<std::string> names;
+  for (const ShardFile& shard : named) {
+    if (!holders.contains(shard.name)) names.push_back(shard.name);
+  }
+  return names;
+}
+
+std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage) {
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::string>, FoundParts> found;
+  for (std::size_t i = 0; i < inventories.size(); ++i) {
+    for (const CheckpointPart& part : inventories[i].parts) {
+      if (part.run_id == lineage.run_id && lineage.discards(part.state)) continue;
+      FoundParts& parts = found[{part.state.generation, part.state.step, part.content}];
+      parts.run_id = part.run_id;
+      parts.state = part.state;
+      parts.content = part.content;
+      parts.directory_name = last_name(part.directory);
+      parts.named = part.named;
+      parts.with_manifest.push_back(i);
+      for (const std::string& shard : part.present) parts.holders[shard].push_back(i);
+    }
+  }
+  std::vector<FoundParts> newest_first;
+  for (auto& [key, parts] : found) newest_first.insert(newest_first.begin(), std::move(parts));
+  // Of two of one step the one that is whole.
+  std::ranges::stable_sort(newest_first, std::greater<>(), [](const FoundParts& parts) {
+    return std::tuple(parts.state.generation, parts.state.step, parts.missing().empty());
+  });
+  return newest_first;
+}
+
+std::string why_not_whole(const FoundParts& parts) {
+  const std::vector<std::string> missing = parts.missing();
+  const auto shard = std::ranges::find(parts.named, missing.front(), &ShardFile::name);
+  const std::string more = missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1);
+  if (shard->hosts.empty()) {
+    return fmt::format("step {} is not whole: no host has {}{}", parts.state.step, shard->name, more);
+  }
+  return fmt::format("step {} is not whole: no host that is here has {}{}; it was on host {}",
+                     parts.state.step, shard->name, more, fmt::join(shard->hosts, " and on host "));
+}
+
+bool misses_a_host(const FoundParts& parts, std::span<const PartInventory> inventories) {
+  std::set<std::string> here;
+  for (const PartInventory& inventory : inventories) {
+    if (inventory.knows_run()) here.insert(inventory.host);
+  }
+  for (const std::string& name : parts.missing()) {
+    const auto shard = std::ranges::find(parts.named, name, &ShardFile::name);
+    const bool is_away =
+        std::ranges::all_of(shard->hosts, [&](const std::string& host) { return !here.contains(host); });
+    if (!shard->hosts.empty() && is_away) return true;
+  }
+  return false;
+}
+
+}  // namespace holdfast

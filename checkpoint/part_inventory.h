@@ -1,0 +1,81 @@
+// Parts of checkpoints: what the run directories of several hosts hold together, where run.directory is
+// another directory on each. Each has a manifest of every checkpoint and some of its shards; a checkpoint
+// counts when all its shards are somewhere. Used by whoever starts a run from such directories, or collects
+// them.
+//
+//   inventory   of one directory: which checkpoints, which shards of each
+//   merge       the lineages of all, unless they are of different runs or futures
+//   find_parts  the newest checkpoints first, and where their shards are
+//
+// Pure, but for take_inventory(). An inventory travels as text.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/lineage.h"
+#include "checkpoint/manifest.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+// One checkpoint directory of one host.
+struct CheckpointPart {
+  std::string run_id = {};
+  ParentCheckpoint state = {};
+  // Digest of the shards that the manifest names: two layouts may have saved the same step.
+  std::string content = {};
+  std::string directory = {};
+  std::vector<ShardFile> named = {};      // by the manifest
+  std::vector<std::string> present = {};  // of these, with the length that the manifest says
+};
+
+struct PartInventory {
+  std::string host = {};       // whose directory it is, as manifests name it and for sentences
+  std::string memory_id = {};  // of the run there (run_identity.h); the caller's
+  Lineage lineage = {};
+  std::vector<CheckpointPart> parts = {};
+  // False of a directory that is new, as that of a host whose disk was lost.
+  bool knows_run() const { return !memory_id.empty() || !lineage.run_id.empty() || !parts.empty(); }
+};
+
+// Of `run_directory`. Checkpoints without a manifest that can be read are left out. ExitCode::checkpoint
+// where the directory or its lineage cannot be read.
+Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host);
+std::string to_text(const PartInventory& inventory);
+PartInventory inventory_from_text(const std::string& text);  // written by to_text
+std::string content_of(const std::vector<ShardFile>& shards);
+
+// The newest generations that any of them knows. ExitCode::config, with the hosts, where they are of
+// different runs, or where a generation began in two ways: two leaders have gone on by themselves.
+Result<Lineage> merge_lineages(std::span<const PartInventory> inventories);
+
+// One checkpoint of several directories.
+struct FoundParts {
+  std::string run_id = {};
+  ParentCheckpoint state = {};
+  std::string content = {};
+  std::string directory_name = {};  // "step-00000020"
+  std::vector<ShardFile> named = {};
+  std::map<std::string, std::vector<std::size_t>> holders = {};  // by shard: which inventories have it
+  std::vector<std::size_t> with_manifest = {};                   // inventories
+  // Shards that no inventory has.
+  std::vector<std::string> missing() const;
+};
+// Reads every chunk of one shard in the checkpoint directory against its checksum.
+Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
+                          const ShardFile& shard);
+// Those that `lineage` does not discard, the newest first; whole or not.
+std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
+// Why one that is not whole cannot be used: which shard is missing, and which host has it.
+std::string why_not_whole(const FoundParts& parts);
+// Whether what is missing was on hosts that are not among `inventories`, or have lost their directory. Else
+// it was never published on all hosts, and nothing of it is lost.
+bool misses_a_host(const FoundParts& parts, std::span<const PartInventory> inventories);
+
+}  // namespace holdfast

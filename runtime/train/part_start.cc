@@ -1,0 +1,189 @@
+#include "runtime/train/part_start.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/names.h"
+#include "checkpoint/part_inventory.h"
+#include "parallel/agreement.h"
+#include "runtime/core/json.h"
+#include "runtime/train/join.h"
+#include "runtime/train/run_directory.h"
+#include "runtime/train/run_identity.h"
+
+namespace holdfast {
+namespace {
+
+class PartsOfHosts {
+ public:
+  PartsOfHosts(const TrainInputs& inputs, const Waiter& waiter, const std::string& run_directory,
+               const RunPlaces& places)
+      : env_(inputs.env),
+        communicator_(inputs.communicator),
+        waiter_(waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms)),
+        run_directory_(run_directory),
+        places_(places),
+        leads_(places.leads(communicator_.rank())) {}
+
+  Result<OwnStates> run() {
+    HF_TRY_VOID(gather());
+    OwnStates own;
+    HF_TRY(own.lineage, merge_lineages(inventories_));
+    HF_TRY_VOID(adopt(own.lineage));
+    for (const PartInventory& inventory : inventories_) {
+      if (own.memory_id.empty()) own.memory_id = inventory.memory_id;
+    }
+    const std::vector<FoundParts> found = find_parts(inventories_, own.lineage);
+    own.has_newest_recorded = std::ranges::any_of(
+        found, [&](const FoundParts& parts) { return own.lineage.newest_checkpoint == parts.state; });
+    own.newest = choose(found);
+    if (!own.newest.ok() && communicator_.abandoned()) return own.newest.error();
+    return own;
+  }
+
+ private:
+  Result<void> agree(const Result<void>& mine) {
+    return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
+  }
+
+  // By place, in the order of their leaders.
+  Result<void> gather() {
+    Result<PartInventory> own = PartInventory{};
+    if (leads_) own = take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host);
+    HF_TRY_VOID(agree(outcome_of(own)));
+    if (leads_) own->memory_id = identify_run(env_, RunPaths{run_directory_}).id;
+    HF_TRY(const std::vector<std::string> texts,
+           all_gather_text(communicator_, waiter_, leads_ ? to_text(*own) : std::string()));
+    for (const int leader : places_.leaders())
+      inventories_.push_back(inventory_from_text(texts[static_cast<std::size_t>(leader)]));
+    return {};
+  }
+
+  // A host that was away while a generation began learns of it before it removes or keeps anything.
+  Result<void> adopt(const Lineage& merged) {
+    Result<void> written;
+    if (leads_ && !merged.run_id.empty() && index_of_place() >= 0 &&
+        inventories_[static_cast<std::size_t>(index_of_place())].lineage != merged)
+      written = write_lineage(env_, run_directory_, merged);
+    return agree(written);
+  }
+
+  int index_of_place() const {
+    const std::vector<int> leaders = places_.leaders();
+    const auto found = std::ranges::find(leaders, communicator_.rank());
+    return found == leaders.end() ? -1 : static_cast<int>(found - leaders.begin());
+  }
+
+  Result<std::optional<OwnCheckpoint>> choose(const std::vector<FoundParts>& found) {
+    std::vector<std::string> skipped;
+    bool some_are_lost = false;
+    for (const FoundParts& parts : found) {
+      if (!parts.missing().empty()) {
+        skipped.push_back(why_not_whole(parts));
+        some_are_lost = some_are_lost || misses_a_host(parts, inventories_);
+        continue;
+      }
+      HF_TRY(const std::string damage, verify_together(parts));
+      if (!damage.empty()) {
+        skipped.push_back(damage);
+        some_are_lost = true;
+        continue;
+      }
+      HF_TRY(OwnCheckpoint chosen, describe(parts));
+      chosen.skipped = std::move(skipped);
+      return std::optional(std::move(chosen));
+    }
+    if (!some_are_lost) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
+    std::string list;
+    for (const std::string& sentence : skipped) list += "\n  " + sentence;
+    return fail(
+        ExitCode::checkpoint,
+        "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
+        "that are here; start it with the hosts that are missing, or set run.resume = \"never\" and "
+        "another run.directory to start from the beginning:{}",
+        run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
+  }
+
+  std::string directory_of(const FoundParts& parts) const {
+    return checkpoint_names::checkpoints(run_directory_) + "/" + parts.directory_name;
+  }
+
+  bool has_manifest_of(const FoundParts& parts) const {
+    const int own = index_of_place();
+    return own >= 0 &&
+           std::ranges::find(parts.with_manifest, static_cast<std::size_t>(own)) != parts.with_manifest.end();
+  }
+
+  // Each host verifies what it has. A shard counts when one copy of it is sound; where another is not, that
+  // one is removed, so that nobody reads it. Returns what is wrong; empty: nothing.
+  Result<std::string> verify_together(const FoundParts& parts) {
+    Json sound = Json::array();
+    std::string damage;
+    std::vector<std::string> damaged;
+    if (has_manifest_of(parts)) {
+      for (const ShardFile& shard : parts.named) {
+        const auto holders = parts.holders.find(shard.name);
+        const bool is_here = holders != parts.holders.end() &&
+                             std::ranges::find(holders->second, static_cast<std::size_t>(index_of_place())) !=
+                                 holders->second.end();
+        if (!is_here) continue;
+        const Result<void> verified = verify_shard(env_, directory_of(parts), parts, shard);
+        if (verified.ok()) {
+          sound.push_back(shard.name);
+          continue;
+        }
+        if (damage.empty()) damage = verified.error().message;
+        damaged.push_back(shard.name);
+      }
+    }
+    HF_TRY(const std::vector<std::string> texts,
+           all_gather_text(communicator_, waiter_, Json::array({sound, damage}).dump_any()));
+    std::set<std::string> sound_somewhere;
+    std::string told;
+    for (const std::string& text : texts) {
+      const Json each = Json::parse(text);
+      for (const Json& name : each[0]) sound_somewhere.insert(name.get<std::string>());
+      if (told.empty()) told = each[1].get<std::string>();
+    }
+    for (const std::string& name : damaged) {
+      if (sound_somewhere.contains(name))
+        static_cast<void>(env_.remove(directory_of(parts) + "/" + name).ok());
+    }
+    const bool whole = std::ranges::all_of(
+        parts.named, [&](const ShardFile& shard) { return sound_somewhere.contains(shard.name); });
+    return whole ? std::string() : told;
+  }
+
+  // The manifest, of the first host that has it.
+  Result<OwnCheckpoint> describe(const FoundParts& parts) {
+    const int teller = places_.leaders()[parts.with_manifest.front()];
+    const bool tells = teller == communicator_.rank();
+    const std::string own =
+        tells ? env_.text_or_empty(directory_of(parts) + "/" + checkpoint_names::manifest) : std::string();
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, own));
+    HF_TRY(Manifest manifest, decode_manifest(texts[static_cast<std::size_t>(teller)], directory_of(parts)));
+    return OwnCheckpoint{.manifest = std::move(manifest),
+                         .directory = directory_of(parts),
+                         .skipped = {},
+                         .content = parts.content};
+  }
+
+  Env& env_;
+  Communicator& communicator_;
+  Waiter waiter_;
+  std::string run_directory_;
+  const RunPlaces& places_;
+  bool leads_;
+  std::vector<PartInventory> inventories_;
+};
+
+}  // namespace
+
+Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
+                             const std::string& run_directory, const RunPlaces& places) {
+  return PartsOfHosts(inputs, waiter, run_directory, places).run();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,20 @@
+// What a start goes on from where run.directory is local to each host: each host brings the inventory of its
+// directory (checkpoint/part_inventory.h), all see the same, and verify what they have of the newest
+// checkpoint together.
+#pragma once
+
+#include <string>
+
+#include "runtime/train/resume.h"
+#include "runtime/train/run_places.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+
+// All ranks together; equal on all. The lineage that they agree on is in every host's directory when it
+// returns. Errors: those of merge_lineages(); ExitCode::checkpoint where there are checkpoints, and none can
+// be put together from the hosts that are there.
+Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
+                             const std::string& run_directory, const RunPlaces& places);
+
+}  // namespace holdfast

@@ -1,0 +1,54 @@
+// Places: which ranks see the same run directory. Usually all do, because it is on a file system that the
+// hosts share. Where run.directory is another directory on each host, each is a place of its own: the first
+// rank of a place holds the lock, writes the log and publishes the host's part of each checkpoint there, as
+// rank 0 does where there is one directory.
+//
+// A file with a name that nobody has looked up before (a nonce) tells them apart: who sees it sees the
+// directory of the rank that made it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/collectives.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+#include "runtime/train/train_run.h"
+
+namespace holdfast {
+
+// The place of a rank. It does not change while the rank lives.
+struct Place {
+  int number = 0;    // the first rank of it when the run was started
+  std::string host;  // that rank's host, which names the place
+  bool operator==(const Place&) const = default;
+};
+
+// Those of all ranks of a communicator, by rank.
+class RunPlaces {
+ public:
+  explicit RunPlaces(std::vector<Place> of_rank) : of_rank_(std::move(of_rank)) {}
+  const Place& of(int rank) const { return of_rank_[static_cast<std::size_t>(rank)]; }
+  int ranks() const { return static_cast<int>(of_rank_.size()); }
+  // Ranks that lead a place: the lowest of each, ascending.
+  std::vector<int> leaders() const;
+  int leader_of(int rank) const;
+  bool leads(int rank) const { return leader_of(rank) == rank; }
+  int count() const { return static_cast<int>(leaders().size()); }
+  // Who keeps a copy of each rank's shards on its disk: a rank of the next place, in turn; -1 where there is
+  // one place only.
+  std::vector<int> copy_keepers() const;
+
+ private:
+  std::vector<Place> of_rank_;
+};
+
+// All ranks together. Rank 0 has the directory, which it can write; others make theirs where they do not see
+// that one. Returns nothing where all see one directory.
+Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Waiter& waiter,
+                                             const std::string& run_directory);
+// The same of places that are known, for the ranks of another communicator.
+Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine);
+
+}  // namespace holdfast
