@@ -12,6 +12,7 @@ int run_bench_command(const std::vector<std::string>& arguments);
 int run_chaos_command(const std::vector<std::string>& arguments);
 int run_check_command(const std::vector<std::string>& arguments);
 int run_clean_command(const std::vector<std::string>& arguments);
+int run_collect_command(const std::vector<std::string>& arguments);
 int run_config_command(const std::vector<std::string>& arguments);
 int run_diff_command(const std::vector<std::string>& arguments);
 int run_digest_command(const std::vector<std::string>& arguments);

@@ -55,6 +55,8 @@ constexpr std::array<Command, 23> commands = {{
     {"bench", "where the time goes, beside what this machine allows", holdfast::run_bench_command},
     {"clean", "remove what killed starts of a run left in this host's shared memory",
      holdfast::run_clean_command},
+    {"collect", "one whole checkpoint of the parts that hosts keep where run.directory is local to each",
+     holdfast::run_collect_command},
     {"config", "reference of all keys, the config as it is resolved, a schema for editors",
      holdfast::run_config_command},
 }};

@@ -18,8 +18,10 @@ constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // by which ssh says so
 constexpr std::int64_t least_silence_ms = 1'500, silence_factor = 4;
 
+}  // namespace
+
 // The first of "ssh -x : rsh". ssh by itself would ask a person for a password.
-std::vector<std::string> agent_words(Env& env) {
+std::vector<std::string> host_agent(Env& env) {
   const std::string agents = env.variable("PRTE_MCA_plm_ssh_agent");
   if (agents.empty()) return {"ssh", "-o", "BatchMode=yes"};
   std::istringstream first(agents.substr(0, agents.find(':')));
@@ -27,6 +29,8 @@ std::vector<std::string> agent_words(Env& env) {
   for (std::string word; first >> word;) words.push_back(word);
   return words;
 }
+
+namespace {
 
 // Slurm may have another name for it.
 bool is_this_host(Env& env, const std::string& name) {
@@ -41,7 +45,7 @@ ProcessStart question(Env& env, const std::string& host, const std::vector<std::
     start.variables[srun_error_variable] = srun_error_code;
     return start;
   }
-  start.arguments = agent_words(env);
+  start.arguments = host_agent(env);
   start.arguments.push_back(host);
   start.arguments.insert(start.arguments.end(), words.begin(), words.end());
   return start;

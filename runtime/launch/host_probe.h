@@ -13,6 +13,10 @@
 
 namespace holdfast {
 
+// The command that reaches a host, whose name and words for its shell stand behind it: the first of
+// PRTE_MCA_plm_ssh_agent's, else ssh.
+std::vector<std::string> host_agent(Env& env);
+
 // Runs the words there (for its shell), on all hosts at once; the exit codes. None: it could not be reached,
 // or did not answer while `left_ms`, which is asked again and again, was more than 0, or had not said a word
 // long after half of the others had. Of this host, where nothing is run: 0.

@@ -1,5 +1,6 @@
 """Several hosts on one machine, for tests: each has a network, a name, processes, mounts and shared memory of its own (Linux
-namespaces), and a cable to a switch that can be cut. The file system is shared by all, as that of a cluster is.
+namespaces), and a cable to a switch that can be cut. The file system is shared by all, as that of a cluster is, but for one
+directory that is another one on each host (Cluster.local), as on a disk of its own.
 
     with harness.Scene() as scene, Cluster(3) as cluster:
         run = scene.run("straight")
@@ -56,7 +57,7 @@ class Host:
         ready, told = os.pipe()
         words = ["setpriv", "--pdeathsig", "KILL", "unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc",
                  sys.executable, __file__, "door", self.name, str(cluster.hosts_file), str(cluster.scratch),
-                 str(cluster.shared_memory_mib), str(told)]
+                 str(cluster.shared_memory_mib), str(cluster.disk(self.name)), str(cluster.local), str(told)]
         self.holder = subprocess.Popen(words, pass_fds=[told], stdin=subprocess.DEVNULL,
                                        stdout=cluster.log, stderr=subprocess.STDOUT)
         os.close(told)
@@ -112,6 +113,8 @@ class Cluster:
         self.hosts_file = self.directory / "hosts"
         self.scratch = self.directory / "tmp"  # on every host its own
         self.scratch.mkdir()
+        self.local = self.directory / "local"  # too, and still there when its power comes back
+        self.local.mkdir()
         self.hosts, self.switch, self.control = {}, None, None
         try:
             self.build()
@@ -160,6 +163,12 @@ class Cluster:
 
     def in_switch(self, *words, check=True):
         return run_checked("nsenter", "--target", str(self.switch.pid), "--net", "--", *words, check=check)
+
+    def disk(self, name):
+        """What a host sees as `local`, as others see it."""
+        path = self.directory / "disks" / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
 
     # What happens to hosts
 
@@ -270,13 +279,14 @@ def namespace_of(pid):
 OUTPUT, ERRORS, END = b"o", b"e", b"x"
 
 
-def door_main(name, hosts_file, scratch, shared_memory_mib, told):
+def door_main(name, hosts_file, scratch, shared_memory_mib, disk, local, told):
     """Process 1 of the host: dresses it, and serves callers until it is killed. Process numbers are those of other hosts, too,
     so what programs name by them lies in a place of its own."""
     socket.sethostname(name)
     for path in ("/dev/shm", scratch):
         run_checked("mount", "-t", "tmpfs", "-o", f"size={shared_memory_mib}m", "tmpfs", path)
     run_checked("mount", "--bind", hosts_file, "/etc/hosts")
+    run_checked("mount", "--bind", disk, local)
     signal.signal(signal.SIGCHLD, lambda *_: reap())
     listener = socket.create_server(("", DOOR_PORT), backlog=64)
     os.write(told, b"ready\n")
@@ -362,5 +372,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "control":
         sys.exit(control_main(*sys.argv[2:]))
     if sys.argv[1] == "door":
-        door_main(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]))
+        door_main(*sys.argv[2:5], int(sys.argv[5]), *sys.argv[6:8], int(sys.argv[8]))
     sys.exit(agent_main(sys.argv[2:]))

@@ -1,0 +1,33 @@
+// Where `holdfast collect` takes files from: another directory of the run that this host sees, or the run
+// directory of another host, which is reached as `holdfast launch` reaches hosts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "checkpoint/part_inventory.h"
+#include "runtime/core/env.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct CollectSource {
+  std::string host = {};       // empty: a directory of this host
+  std::string directory = {};  // of the run
+  PartInventory inventory = {};
+  std::uint64_t newest_step = 0;  // in its event log
+};
+
+// The source with what it holds. ExitCode::checkpoint where nothing of a run is there; communication where
+// the host does not answer. `program`: this one, which the host has under the same path.
+Result<CollectSource> source_at(Env& env, const std::string& directory);
+Result<CollectSource> source_on_host(Env& env, const std::string& host, const std::string& directory,
+                                     const std::string& program);
+// What source_on_host() asks the host to print.
+Result<std::string> listing_of(Env& env, const std::string& directory);
+
+// Copies the file `path` of the source to `target`, which must not exist; durable when it returns.
+Result<void> copy_from(Env& env, const CollectSource& source, const std::string& path,
+                       const std::string& target);
+
+}  // namespace holdfast
