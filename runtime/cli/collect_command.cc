@@ -58,7 +58,7 @@ class Collection {
     HF_TRY(const Lineage lineage, merge_lineages(inventories_));
     const std::vector<FoundParts> found = find_parts(inventories_, lineage);
     HF_TRY(const FoundParts* const newest, choose(found));
-    HF_TRY(const std::unique_ptr<FileLock> lock, claim_run_directory(env_, paths_));
+    HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env_, paths_));
     HF_TRY_VOID(gather(*newest));
     if (!lineage.run_id.empty()) HF_TRY_VOID(write_lineage(env_, paths_.directory, lineage));
     HF_TRY_VOID(copy_log());

@@ -23,7 +23,7 @@ struct Command {
   bool tells_news = false;
 };
 
-constexpr std::array<Command, 23> commands = {{
+constexpr std::array<Command, 24> commands = {{
     {"train", "train a model, or go on with a run that was interrupted", holdfast::run_train_command, true},
     {"launch", "train under mpirun, and start the run again when something fails",
      holdfast::run_launch_command, true},
