@@ -50,6 +50,7 @@ class Campaign {
               .tensor_lanes = config_.parallel.tensor_lanes,
               .digest = {},
               .host_options = host_options(options),
+              .hosts = machine.hosts,
               .other_hosts = machine.other_hosts,
               .host_commands = options.host_commands,
               .mounts = &mounts};
@@ -191,6 +192,7 @@ class Campaign {
     const std::string directory = fmt::format("{}/seed-{}", options_->directory, seed);
     HF_TRY_VOID(env_->remove_tree(directory));
     HF_TRY_VOID(env_->remove(directory + ".log"));
+    HF_TRY_VOID(look_at_hosts());
     HF_TRY(ChaosRun run, run_chaos(*env_, setup_, plan, directory, options_->keep));
     tell(run);
     if (run.wrong.empty() && !options_->keep) {
@@ -198,6 +200,17 @@ class Campaign {
       HF_TRY_VOID(env_->remove(directory + ".log"));
     }
     runs_.push_back(std::move(run));
+    return {};
+  }
+
+  // What replaces a host goes by another name.
+  Result<void> look_at_hosts() {
+    HF_TRY(setup_.hosts, hosts_of(*env_, *options_));
+    std::vector<std::string> others = others_of(*env_, setup_.hosts);
+    if (others.empty() && !setup_.other_hosts.empty())
+      return fail(ExitCode::config, "chaos: {} names no host but this one any more; write the others into it",
+                  options_->hostfile);
+    setup_.other_hosts = std::move(others);
     return {};
   }
 
@@ -226,12 +239,8 @@ class Campaign {
     if (options_->kills_only) text += " --kills-only";
     if (options_->as_configured) text += " --as-configured";
     for (const std::string& word : setup_.host_options) text += " " + shell_word(word);
-    const HostCommands& commands = options_->host_commands;
-    for (const auto& [name, words] :
-         {std::pair("--lose-host", commands.lose), std::pair("--return-host", commands.give_back),
-          std::pair("--cut-link", commands.cut), std::pair("--mend-link", commands.mend)}) {
-      if (!words.empty()) text += fmt::format(" {} {}", name, shell_word(words));
-    }
+    for (const auto& [option, words] : options_->host_commands)
+      text += fmt::format(" --{} {}", option, shell_word(words));
     if (options_->faults_max != CampaignOptions{}.faults_max)
       text += fmt::format(" --faults-max {}", options_->faults_max);
     std::string names;

@@ -55,6 +55,11 @@ struct ChaosMachine {
   std::vector<std::string> other_hosts = {};  // of them, all but this one
 };
 
+// The hosts that the options name at the moment: a hostfile may be written anew while the campaign goes on.
+Result<std::vector<LaunchHost>> hosts_of(Env& env, const CampaignOptions& options);
+// Returns the names of all of them but this one.
+std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& hosts);
+
 // Asks for mounts of its own where the options may need them.
 Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options);
 

@@ -90,15 +90,14 @@ std::vector<std::string> points_of(const Config& config) {
   return points;
 }
 
-std::string why_no_host_fault(const CampaignOptions& options, const ChaosMachine& machine, bool lost) {
+std::string why_no_host_fault(const HostFault& fault, const CampaignOptions& options,
+                              const ChaosMachine& machine) {
   if (machine.hosts.size() < 2) return "all ranks are on this host";
   if (machine.other_hosts.empty()) return "the hosts of the run are all this one";
-  const HostCommands& commands = options.host_commands;
-  const bool told = lost ? !commands.lose.empty() && !commands.give_back.empty()
-                         : !commands.cut.empty() && !commands.mend.empty();
-  if (told) return "";
-  return lost ? "nobody said how: --lose-host CMD and --return-host CMD"
-              : "nobody said how: --cut-link CMD and --mend-link CMD";
+  const std::string missing = missing_commands(fault, options.host_commands);
+  if (!missing.empty()) return "nobody said how: " + missing;
+  return fault.renames && options.hostfile.empty() ? "a host with another name can only join by --hostfile"
+                                                   : "";
 }
 
 // Why this one cannot be made here; empty when it can.
@@ -106,6 +105,8 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
                     const ChaosMachine& machine) {
   constexpr const char* other_memory = "what other hosts have in memory would be left";
   const bool several_hosts = machine.hosts.size() > 1;
+  if (const HostFault* of_host = host_fault_of(fault); of_host != nullptr)
+    return why_no_host_fault(*of_host, options, machine);
   switch (fault) {
     case ChaosFault::hang:
     case ChaosFault::livelock:
@@ -127,9 +128,6 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
     case ChaosFault::stalled_disk:
       if (several_hosts) return "other hosts would not see a file system that is mounted here";
       return machine.no_stalling_disk;
-    case ChaosFault::lost_host:
-    case ChaosFault::cut_link:
-      return why_no_host_fault(options, machine, fault == ChaosFault::lost_host);
     default:
       return "";
   }
@@ -148,16 +146,25 @@ Error nothing_to_draw(const ChaosChoice& choice) {
               facts_of(fault).name, reason);
 }
 
+Result<std::vector<LaunchHost>> hosts_of(Env& env, const CampaignOptions& options) {
+  if (options.hostfile.empty())
+    return options.hosts.empty() ? std::vector<LaunchHost>{} : hosts_of_list(options.hosts);
+  HF_TRY(const std::string text, env.read_text(options.hostfile));
+  return hosts_of_file(text);
+}
+
+std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& hosts) {
+  std::vector<std::string> others;
+  for (const LaunchHost& host : hosts) {
+    if (host.name != env.host_name() && host.name != "localhost") others.push_back(host.name);
+  }
+  return others;
+}
+
 Result<ChaosMachine> look_around(Env& env, Mounts& mounts, const CampaignOptions& options) {
   ChaosMachine machine;
-  if (!options.hosts.empty()) machine.hosts = hosts_of_list(options.hosts);
-  if (!options.hostfile.empty()) {
-    HF_TRY(const std::string text, env.read_text(options.hostfile));
-    machine.hosts = hosts_of_file(text);
-  }
-  for (const LaunchHost& host : machine.hosts) {
-    if (host.name != env.host_name() && host.name != "localhost") machine.other_hosts.push_back(host.name);
-  }
+  HF_TRY(machine.hosts, hosts_of(env, options));
+  machine.other_hosts = others_of(env, machine.hosts);
   const auto may_draw = [&](ChaosFault fault) {
     return !options.kills_only && machine.hosts.size() < 2 &&
            (options.faults.empty() || std::ranges::find(options.faults, fault) != options.faults.end());

@@ -157,6 +157,9 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
       injection.lasts = 0;
       injection.pause_us = 1000 * draw.between(500, stall_most_ms);
       break;
+    case ChaosFault::host_killed:
+      injection.lasts = 0;
+      break;
     case ChaosFault::slow_rank:
       injection.pause_us = 1000 * draw.between(50, 400);
       injection.point = points_of_slow_rank(limits, layout, injection);
@@ -255,6 +258,12 @@ const ChaosFaultFacts& facts_of(ChaosFault fault) {
       {.name = "cut_link", .text = "a host is cut off from the others", .lasts = true},
       {.name = "stalled_disk", .text = "the disk stalls", .lasts = true},
       {.name = "stalled_output", .text = "nobody reads the output", .lasts = true},
+      {.name = "host_killed", .text = "kill -9 of all ranks of a host", .kills_rank = true, .lasts = true},
+      {.name = "deaf_host", .text = "nothing reaches a host", .lasts = true},
+      {.name = "mute_host", .text = "nothing that a host sends arrives", .lasts = true},
+      {.name = "lossy_link", .text = "some of what a host sends and gets is lost", .lasts = true},
+      {.name = "slow_link", .text = "all that a host sends and gets is late", .lasts = true},
+      {.name = "replaced_host", .text = "a host is lost, and another one replaces it", .lasts = true},
   }};
   return table[static_cast<std::size_t>(fault)];
 }

@@ -33,6 +33,12 @@ enum class ChaosFault : std::uint8_t {
   cut_link,            // of a machine to all others
   stalled_disk,        // no write to the run directory returns for a while, and none fails
   stalled_output,      // nobody reads what the launcher and its ranks print, for a while
+  host_killed,         // SIGKILL of all ranks of a machine
+  deaf_host,           // nothing that is sent to a machine reaches it
+  mute_host,           // nothing that a machine sends reaches anybody
+  lossy_link,          // some of what a machine sends and gets is lost
+  slow_link,           // all of it comes late
+  replaced_host,       // a machine is gone, and one with another name takes its place
   count
 };
 inline constexpr std::size_t chaos_fault_kinds = static_cast<std::size_t>(ChaosFault::count);
@@ -74,7 +80,7 @@ struct ChaosInjection {
   int other = 0;   // the next one, counted from the one before
   // Before the next; kill_in_recovery: since the others recover. A stall: how long it lasts.
   std::int64_t pause_us = 0;
-  std::uint64_t lasts = 0;  // steps, until a full disk, a lost host or a cut link is as it was before
+  std::uint64_t lasts = 0;  // steps, until a full disk, a lost host or a link is as it was before
   int signal = 0;           // of a crash
   std::string point =
       {};  // for HOLDFAST_FAULTS: it happens by itself, in every start of the plan's first launch

@@ -46,6 +46,8 @@ Json json_of(const ChaosRun& run) {
     verdicts.push_back({{"time_us", verdict.time_us}, {"rank", verdict.rank}, {"verdict", verdict.sentence}});
   Json losses = Json::array();
   for (const CheckedLoss& checked : check_losses(run)) losses.push_back(json_of(checked));
+  Json starts = Json::array();
+  for (const HostRanks& ranks : run.starts) starts.push_back(Json(ranks));
   return {{"seed", run.plan.seed},
           {"plan", to_lines(run.plan)},
           {"ranks", run.plan.layout.ranks},
@@ -61,6 +63,7 @@ Json json_of(const ChaosRun& run) {
           {"right", run.wrong.empty()},
           {"wrong", run.wrong},
           {"faults", std::move(faults)},
+          {"starts", std::move(starts)},
           {"verdicts", std::move(verdicts)},
           {"losses", std::move(losses)}};
 }

@@ -9,6 +9,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/chaos/lasting_fault.h"
+#include "runtime/chaos/left_out.h"
 #include "runtime/chaos/run_watcher.h"
 #include "runtime/chaos/small_disk.h"
 #include "runtime/core/json.h"
@@ -50,6 +51,7 @@ class Executor {
       HF_TRY_VOID(trouble_);
       on = goes_on();
     }
+    read_log();
     if (run_.wrong.empty()) check_end();
     run_.duration_ms = (env_->monotonic_ns() - begun_ns_) / 1'000'000;
     HF_TRY_VOID(env_->remove(points_log()));
@@ -58,7 +60,6 @@ class Executor {
     std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
     if (Result<FaultLedger> ledger = read_fault_ledger(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
-    read_losses();
     const bool keeps = keep || !run_.wrong.empty();
     if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
     if (keeps && stalling_disk_ != nullptr) HF_TRY_VOID(stalling_disk_->keep());
@@ -229,6 +230,7 @@ class Executor {
     const RunGround ground{small_disk_.get(), stalling_disk_.get(), output_.get()};
     lasting_.emplace(*env_, *setup_, ground, injection);
     note(injection.fault, lasting_->what());
+    run_.injected.back().host = lasting_->host();
     trouble_ = lasting_->begin();
     watcher_.look(launcher_->id());
     lasting_->since(step_reached());
@@ -342,6 +344,7 @@ class Executor {
     } else {
       run_.wrong = left_behind();
     }
+    if (run_.wrong.empty()) run_.wrong = host_left_out(run_, setup_->hosts, env_->host_name());
   }
 
   std::string left_behind() const {
@@ -366,11 +369,15 @@ class Executor {
     return text.empty() ? "no rank lives" : text;
   }
 
-  void read_losses() {
+  void read_log() {
     const Result<LogReader> log = LogReader::open(*env_, paths_);
     if (!log.ok()) return;
     WorkLossReader reader;
-    const auto take = [&](const Json& event) { reader.read(event); };
+    const auto take = [&](const Json& event) {
+      reader.read(event);
+      if (std::optional<HostRanks> start = ranks_of_start(event); start.has_value())
+        run_.starts.push_back(std::move(*start));
+    };
     if (log->for_each(take).ok()) run_.losses = std::move(reader).finish();
   }
 

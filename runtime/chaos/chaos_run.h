@@ -9,23 +9,18 @@
 #include <vector>
 
 #include "runtime/chaos/chaos_plan.h"
+#include "runtime/chaos/host_fault.h"
 #include "runtime/chaos/work_loss.h"
 #include "runtime/core/env.h"
 #include "runtime/core/mounts.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/result.h"
+#include "runtime/launch/launch_options.h"
 #include "runtime/train/fault_ledger.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
-
-// What the user does to hosts: commands for a shell, with {host} for the name, or the name behind them.
-// Empty: nobody can do it.
-struct HostCommands {
-  std::string lose = {}, give_back = {};
-  std::string cut = {}, mend = {};
-};
 
 // Of a campaign.
 struct ChaosSetup {
@@ -38,6 +33,7 @@ struct ChaosSetup {
   std::int64_t limit_ms = 600'000;             // of one run, all its launches together
   std::int64_t hang_ms = 0;                    // more for each rank that hangs in it
   std::vector<std::string> host_options = {};  // of `holdfast launch`: which hosts
+  std::vector<LaunchHost> hosts = {};          // that these name at the moment
   std::vector<std::string> other_hosts = {};   // of them, those that may be lost
   HostCommands host_commands = {};
   Mounts* mounts = nullptr;      // for runs whose disk is full for a while
@@ -50,6 +46,7 @@ struct ChaosInjected {
   std::int64_t time_us = 0;  // wall clock
   std::string what = {};     // "kill -9 of rank 2"
   int rank = -1;             // whom it met; -1: not one rank
+  std::string host = {};     // which one of the others it met; empty: this one
   // Whether a rank was recovering from an earlier death then, as the watchdog's board said. The log knows
   // less: which rank noticed a death first is forgotten when that one is killed, too.
   bool during_recovery = false;
@@ -73,6 +70,8 @@ enum class LaunchEnd : std::uint8_t {
 // before a fault must fit after it.
 LaunchEnd end_of(const ChaosLaunch& launch, bool disk_was_full);
 
+using HostRanks = std::map<std::string, int>;  // how many, by the name of the host
+
 struct ChaosRun {
   ChaosPlan plan;
   std::string directory = {};
@@ -81,9 +80,11 @@ struct ChaosRun {
   std::int64_t ended_truthfully = 0;       // of the launches, and another one followed
   std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
   FaultLedger ledger = {};
-  std::vector<WorkLoss> losses = {};  // in the order of time
+  std::vector<WorkLoss> losses = {};   // in the order of time
+  std::vector<HostRanks> starts = {};  // that said where their ranks are, in the order of time
   bool ran_out_of_time = false;
-  std::string wrong = {};  // empty: it ended with the bits of the undisturbed run and left nothing behind
+  // Empty: it ended with the bits of the undisturbed run, left nothing behind, and left no host out.
+  std::string wrong = {};
   std::int64_t duration_ms = 0;
 };
 

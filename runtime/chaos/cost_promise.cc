@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/chaos/host_fault.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
@@ -16,7 +17,7 @@ bool is_disk(ChaosFault fault) {
 
 LostPart part_of(ChaosFault fault) {
   if (fault == ChaosFault::ram_lost || fault == ChaosFault::damaged_checkpoint) return LostPart::job;
-  if (fault == ChaosFault::lost_host || fault == ChaosFault::cut_link) return LostPart::host;
+  if (host_fault_of(fault) != nullptr) return LostPart::host;
   return LostPart::process;
 }
 

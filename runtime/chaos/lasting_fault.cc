@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/core/check.h"
+
 namespace holdfast {
 namespace {
 
@@ -12,16 +14,16 @@ constexpr std::int64_t disk_limit_ms = 5'000;
 constexpr std::int64_t host_limit_ms = 60'000;  // too few hosts are left, and the launcher waits for more
 constexpr std::int64_t fault_command_limit_ms = 60'000;
 
-bool is_of_host(ChaosFault fault) {
-  return fault == ChaosFault::lost_host || fault == ChaosFault::cut_link;
-}
-
 }  // namespace
 
 LastingFault::LastingFault(Env& env, const ChaosSetup& setup, const RunGround& ground,
                            const ChaosInjection& injection)
-    : env_(&env), setup_(&setup), ground_(ground), injection_(&injection) {
-  if (!is_of_host(injection.fault)) return;
+    : env_(&env),
+      setup_(&setup),
+      ground_(ground),
+      injection_(&injection),
+      of_host_(host_fault_of(injection.fault)) {
+  if (of_host_ == nullptr) return;
   host_ = setup.other_hosts[static_cast<std::size_t>(injection.victim) % setup.other_hosts.size()];
 }
 
@@ -29,10 +31,9 @@ std::string LastingFault::what() const {
   if (is_stall(injection_->fault))
     return fmt::format("{} for {:.1f} s", facts_of(injection_->fault).text,
                        static_cast<double>(injection_->pause_us) / 1e6);
-  const std::string duration = fmt::format("for {} steps", injection_->lasts);
-  if (injection_->fault == ChaosFault::full_disk) return "the disk is full " + duration;
-  return fmt::format("host {} is {} {}", host_,
-                     injection_->fault == ChaosFault::lost_host ? "lost" : "cut off", duration);
+  const std::string what =
+      of_host_ == nullptr ? "the disk is full" : fmt::format("host {} {}", host_, of_host_->text);
+  return injection_->lasts == 0 ? what : fmt::format("{} for {} steps", what, injection_->lasts);
 }
 
 void LastingFault::since(std::uint64_t step) {
@@ -48,24 +49,25 @@ Result<void> LastingFault::begin() {
   if (disk) return ground_.small_disk->fill();
   if (injection_->fault == ChaosFault::stalled_disk) return ground_.stalling_disk->stall();
   if (injection_->fault == ChaosFault::stalled_output) return ground_.output->fill();
-  const HostCommands& commands = setup_->host_commands;
-  return command(injection_->fault == ChaosFault::lost_host ? commands.lose : commands.cut);
+  return command(of_host_->begin);
 }
 
 Result<void> LastingFault::end() {
   if (injection_->fault == ChaosFault::full_disk) return ground_.small_disk->empty();
   if (injection_->fault == ChaosFault::stalled_disk) return ground_.stalling_disk->resume();
   if (injection_->fault == ChaosFault::stalled_output) return {};  // it is read again when this is over
-  const HostCommands& commands = setup_->host_commands;
-  return command(injection_->fault == ChaosFault::lost_host ? commands.give_back : commands.mend);
+  return of_host_->end.empty() ? Result<void>() : command(of_host_->end);
 }
 
 bool LastingFault::is_over(std::uint64_t step) const {
   return (!is_stall(injection_->fault) && step >= last_step_) || env_->monotonic_ns() >= until_ns_;
 }
 
-Result<void> LastingFault::command(const std::string& words) const {
+Result<void> LastingFault::command(std::string_view option) const {
   constexpr std::string_view mark = "{host}";
+  const auto told = setup_->host_commands.find(option);
+  HF_CHECK(told != setup_->host_commands.end());
+  const std::string& words = told->second;
   std::string line = words.find(mark) == std::string::npos ? fmt::format("{} {}", words, mark) : words;
   for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host_.size()))
     line.replace(at, mark.size(), host_);

@@ -1,5 +1,5 @@
-// A fault that lasts: a full disk, a lost host and a host that is cut off for some steps of a run, a disk
-// that stalls and output that nobody reads for some time.
+// A fault that lasts: a full disk and what happens to a host for some steps of a run, a disk that stalls and
+// output that nobody reads for some time.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/host_fault.h"
 #include "runtime/chaos/small_disk.h"
 #include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/env.h"
@@ -28,7 +29,8 @@ class LastingFault {
   LastingFault(Env& env, const ChaosSetup& setup, const RunGround& ground, const ChaosInjection& injection);
 
   ChaosFault fault() const { return injection_->fault; }
-  std::string what() const;  // "host b is lost for 5 steps"
+  std::string what() const;                          // "host b is lost for 5 steps"
+  const std::string& host() const { return host_; }  // empty: it is none of hosts
   // Errors of both: a command failed, or the disk or the pipe cannot be filled or emptied.
   Result<void> begin();
   Result<void> end();
@@ -38,11 +40,12 @@ class LastingFault {
   bool is_over(std::uint64_t step) const;
 
  private:
-  Result<void> command(const std::string& words) const;
+  Result<void> command(std::string_view option) const;
   Env* env_;
   const ChaosSetup* setup_;
   RunGround ground_;
   const ChaosInjection* injection_;
+  const HostFault* of_host_;  // null: it is none of hosts
   std::string host_ = {};
   std::uint64_t last_step_ = 0;
   std::int64_t until_ns_ = 0;

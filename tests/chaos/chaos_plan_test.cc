@@ -253,9 +253,47 @@ TEST(Campaign, WhatHostsCanMeetWithIsForTheirOwnerToSay) {
   EXPECT_THAT(skipped()[ChaosFault::cut_link], HasSubstr("--cut-link CMD and --mend-link CMD"));
   EXPECT_THAT(skipped(), Contains(testing::Key(ChaosFault::full_disk)));
   EXPECT_THAT(skipped(), Contains(testing::Key(ChaosFault::ram_lost)));
-  options.host_commands = {.lose = "off", .give_back = "on", .cut = "down", .mend = ""};
+  options.host_commands = {{"lose-host", "off"}, {"return-host", "on"}, {"cut-link", "down"}};
   EXPECT_THAT(skipped(), Not(Contains(testing::Key(ChaosFault::lost_host))));
   EXPECT_THAT(skipped(), Contains(testing::Key(ChaosFault::cut_link)));
+}
+
+TEST(Campaign, EveryFaultOfHostsTakesItsOwnCommands) {
+  const ChaosMachine machine{.hosts = {{.name = "a", .slots = 2}, {.name = "b", .slots = 2}},
+                             .other_hosts = {"b"}};
+  for (const HostFault& of_host : host_faults()) {
+    const auto reason = [&](const HostCommands& commands, const char* hostfile = "hosts") {
+      const CampaignOptions options{.config = "run.toml", .hostfile = hostfile, .host_commands = commands};
+      const auto skipped = choose_limits(small_config(), options, machine)->skipped;
+      const auto found = skipped.find(of_host.fault);
+      return found == skipped.end() ? "" : found->second;
+    };
+    const std::string begin(of_host.begin), end(of_host.end);
+    EXPECT_THAT(reason({}), HasSubstr(fmt::format("nobody said how: --{} CMD", begin)));
+    if (!end.empty()) {
+      EXPECT_THAT(reason({}), HasSubstr(fmt::format(" and --{} CMD", end)));
+    }
+    EXPECT_EQ(reason({{begin, "begin"}}).empty(), end.empty());
+    EXPECT_FALSE(reason({{end, "end"}}).empty());
+    EXPECT_EQ(reason({{begin, "begin"}, {end, "end"}}), "");
+    EXPECT_EQ(reason({{begin, "begin"}, {end, "end"}}, "").empty(), !of_host.renames)
+        << "who is named by --host has the names of before";
+  }
+}
+
+TEST(ChaosPlan, WhatHappensToAHostLastsUnlessItsRanksAreKilled) {
+  ChaosLimits limits{.steps = 50, .layouts = {{.ranks = 6}}, .savings = {""}};
+  std::set<ChaosFault> drawn;
+  for (const HostFault& of_host : host_faults()) limits.faults.push_back(of_host.fault);
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    for (const ChaosInjection& injection : plan_chaos(seed, limits).injections) {
+      drawn.insert(injection.fault);
+      EXPECT_EQ(injection.lasts == 0, injection.fault == ChaosFault::host_killed) << to_text(injection);
+      EXPECT_TRUE(facts_of(injection.fault).lasts) << "it is made by a command";
+      EXPECT_EQ(to_text(injection).find(" steps") == std::string::npos, injection.lasts == 0);
+    }
+  }
+  EXPECT_EQ(drawn.size(), host_faults().size());
 }
 
 TEST(Campaign, ADiskIsFullWhereOneCanBeMounted) {

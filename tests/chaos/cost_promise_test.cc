@@ -145,6 +145,7 @@ TEST(CostPromise, EachPartHasItsFigure) {
   EXPECT_EQ(to_text(broken), "a lost process cost 10.1 s of work (10 steps again), and 4 s were promised");
   EXPECT_TRUE(check(ChaosFault::lost_host, 21).held());
   EXPECT_FALSE(check(ChaosFault::cut_link, 12).held());
+  EXPECT_TRUE(check(ChaosFault::host_killed, 21).held());
   EXPECT_TRUE(check(ChaosFault::ram_lost, 11).held());
   EXPECT_FALSE(check(ChaosFault::ram_lost, 1).held());
   EXPECT_EQ(check(ChaosFault::damaged_checkpoint, 1).no_promise, NoPromise::damaged);

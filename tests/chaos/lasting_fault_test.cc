@@ -30,10 +30,10 @@ class LastingFaultTest : public testing::Test {
     setup_.steps = 100;
     setup_.other_hosts = {"b", "c"};
     const std::string log = " >> " + folder_ + "/log";
-    setup_.host_commands = {.lose = "echo lose {host} and {host}" + log,
-                            .give_back = "echo back" + log + "; echo",
-                            .cut = "echo no switch >&2; exit 3; #",
-                            .mend = "true"};
+    setup_.host_commands = {{"lose-host", "echo lose {host} and {host}" + log},
+                            {"return-host", "echo back" + log + "; echo"},
+                            {"cut-link", "echo no switch >&2; exit 3; #"},
+                            {"mend-link", "true"}};
   }
   void TearDown() override { EXPECT_TRUE(env_.remove_tree(folder_).ok()); }
 
@@ -53,6 +53,26 @@ TEST_F(LastingFaultTest, AHostIsLostAndComesBackByTheUsersCommands) {
   EXPECT_TRUE(fault.is_over(14));
   ASSERT_TRUE(fault.end().ok());
   EXPECT_EQ(env_.read_text(folder_ + "/log").value(), "lose c and c\nback\n") << "the name stands behind it";
+}
+
+TEST_F(LastingFaultTest, EveryFaultOfHostsIsMadeAndEndedByItsOwnCommands) {
+  for (const std::string_view option : host_fault_options())
+    setup_.host_commands[std::string(option)] = fmt::format("echo {} {{host}} >> {}/log", option, folder_);
+  std::string expected;
+  for (const HostFault& of_host : host_faults()) {
+    const bool ends = !of_host.end.empty();
+    const ChaosInjection injection{.fault = of_host.fault, .victim = 1, .lasts = ends ? std::uint64_t{4} : 0};
+    LastingFault fault(env_, setup_, {}, injection);
+    EXPECT_EQ(fault.host(), "c");
+    EXPECT_EQ(fault.what(), fmt::format("host c {}{}", of_host.text, ends ? " for 4 steps" : ""));
+    ASSERT_TRUE(fault.begin().ok());
+    fault.since(10);
+    EXPECT_EQ(fault.is_over(10), !ends);
+    ASSERT_TRUE(fault.end().ok());
+    expected += fmt::format("{} c\n", of_host.begin);
+    if (ends) expected += fmt::format("{} c\n", of_host.end);
+  }
+  EXPECT_EQ(env_.read_text(folder_ + "/log").value(), expected);
 }
 
 TEST_F(LastingFaultTest, ACommandThatFailsIsToldWithWhatItSaid) {

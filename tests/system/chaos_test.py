@@ -18,6 +18,7 @@ import unittest
 from pathlib import Path
 
 import harness
+import host_campaign
 import hosts
 
 KILLS = int(os.environ.get("HOLDFAST_CHAOS_KILLS") or 300)
@@ -303,7 +304,7 @@ class ChaosHostsTest(unittest.TestCase):
 
     @harness.full
     def test_a_lost_host_and_a_cut_link(self):
-        self.torment("21..22", "lost_host", "cut_link")
+        self.torment("24..25", "lost_host", "cut_link")
 
     def torment(self, seeds, *faults):
         """One run for each of the faults."""
@@ -330,6 +331,38 @@ class ChaosHostsTest(unittest.TestCase):
             harness.wait_until(lambda: not host.processes(), 15, lambda: False,
                                f"{name} still has {[harness.describe(pid) for pid in host.processes()]}", lambda: output)
             self.assertEqual(host.shared_memory(), [], (name, output))
+
+    @harness.full
+    def test_each_of_the_other_faults_of_hosts(self):
+        """Once each: what a link does beside being cut, a host whose ranks all die, and one with another name in the place of a lost
+        one. No host to which nothing happened is left out, in any start."""
+        if reason := hosts.why_no_links():
+            harness.skip(reason)
+        scene = harness.Scene(steps=480, lanes=6)
+        self.addCleanup(scene.close)
+        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        cluster = hosts.Cluster(3)
+        self.addCleanup(cluster.close)
+        campaign = scene.run("campaign")
+        made = ["host_killed", "deaf_host", "mute_host", "lossy_link", "slow_link", "replaced_host"]
+        start = host_campaign.start(cluster, campaign, scene.config, f"--faults={','.join(made)}", "--faults-max=1",
+                                    "--seeds=6327..6332", "--checkpoint.every_steps=160", "--checkpoint.ram_every_steps=2",
+                                    "--checkpoint.replicas=on", "--watchdog.floor=4s", "--elastic.grow_after=2s")
+        output = start.expect_exit(0, 600)
+        self.assertIn("6 of 6 runs ended with the right bits", output)
+        result = host_campaign.result(campaign)
+        self.assertEqual({name: fault["injected"] for name, fault in result["faults"].items()}, dict.fromkeys(made, 1), output)
+        outcomes = {name: {key for key in ("in place", "restarted", "nothing to mend") if fault[key]}
+                    for name, fault in result["faults"].items()}
+        for name in ("deaf_host", "mute_host", "replaced_host"):
+            self.assertEqual(outcomes[name], {"restarted"}, (name, output))
+        self.assertLessEqual(outcomes["host_killed"], {"in place", "restarted"}, output)
+        self.assertEqual(result["launches"], {"all": 6, "launched_again": 0, "ended_truthfully": 0}, output)
+        [(old, new)] = cluster.successors.items()
+        starts = [each["starts"][0] for each in result["each"]]
+        replaced = [each["faults"][0]["fault"] for each in result["each"]].index("replaced_host")
+        for index, ranks in enumerate(starts):  # of each run the first
+            self.assertEqual(set(ranks), {"n0", "n1", "n2"} if index <= replaced else {"n0", "n1", "n2", new} - {old}, output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Several hosts on one machine, for tests: each has a network, a name, processes, mounts and shared memory of its own (Linux
-namespaces), and a cable to a switch that can be cut. The file system is shared by all, as that of a cluster is, but for one
-directory that is another one on each host (Cluster.local), as on a disk of its own.
+namespaces), and a cable to a switch that can be cut, or do less than it should (links.py). The file system is shared by all, as
+that of a cluster is, but for one directory that is another one on each host (Cluster.local), as on a disk of its own.
 
     with harness.Scene() as scene, Cluster(3) as cluster:
         run = scene.run("straight")
@@ -27,6 +27,7 @@ import threading
 from pathlib import Path
 
 import harness
+import links
 
 DOOR_PORT = 22
 DOOR_PATIENCE_S = 5
@@ -46,6 +47,12 @@ def why_not():
             return None if cluster.call("n0", "true").returncode == 0 else "a command on a host does not work"
     except (OSError, subprocess.SubprocessError, AssertionError) as error:
         return f"namespaces are not permitted: {error}"
+
+
+def why_no_links():
+    """Why links cannot do less than they should, where there are hosts; None when they can."""
+    with Cluster(1) as cluster:
+        return links.why_not(cluster)
 
 
 class Host:
@@ -108,6 +115,7 @@ class Cluster:
 
     def __init__(self, count, shared_memory_mib=SHARED_MEMORY_MIB):
         self.count, self.shared_memory_mib = count, shared_memory_mib
+        self.slots, self.successors = 0, {}  # {name: of the host that took its place}
         self.directory = Path(tempfile.mkdtemp(prefix="holdfast-hosts-"))
         self.log = open(self.directory / "hosts.log", "wb")
         self.hosts_file = self.directory / "hosts"
@@ -115,7 +123,9 @@ class Cluster:
         self.scratch.mkdir()
         self.local = self.directory / "local"  # too, and still there when its power comes back
         self.local.mkdir()
+        self.hostfile = self.directory / "hostfile"
         self.hosts, self.switch, self.control = {}, None, None
+        self.links = links.Links(self)
         try:
             self.build()
         except BaseException:
@@ -150,6 +160,7 @@ class Cluster:
         if self.control is not None:
             self.control.shutdown(socket.SHUT_RDWR)
             self.control.close()
+        self.links.close()
         for name in list(self.hosts):
             self.lose(name)
         if self.switch is not None:
@@ -161,8 +172,11 @@ class Cluster:
     def log_text(self):
         return (self.directory / "hosts.log").read_text(errors="replace").strip()
 
+    def enter_switch(self):
+        return ["nsenter", "--target", str(self.switch.pid), "--net", "--"]
+
     def in_switch(self, *words, check=True):
-        return run_checked("nsenter", "--target", str(self.switch.pid), "--net", "--", *words, check=check)
+        return run_checked(*self.enter_switch(), *words, check=check)
 
     def disk(self, name):
         """What a host sees as `local`, as others see it."""
@@ -186,9 +200,42 @@ class Cluster:
     def mend(self, name):
         self.in_switch("ip", "link", "set", self.hosts[name].cable, "master", "bridge")
 
+    def kill_trainers(self, name):
+        """All ranks on it, of whatever run."""
+        for pid in self.hosts[name].processes():
+            if is_rank(pid):
+                harness.kill(pid, signal.SIGKILL)
+
+    def write_hostfile(self, slots):
+        """For --hostfile: the hosts that are up. What replaces one is written into it."""
+        self.slots = slots
+        text = "".join(f"{name} slots={slots}\n" for name in sorted(self.hosts))
+        partial = self.hostfile.with_suffix(".partial")
+        partial.write_text(text)
+        partial.rename(self.hostfile)
+        return self.hostfile
+
+    def replace(self, name):
+        """A host that was lost does not come back: one with another name and address takes its place, also in the hostfile."""
+        successor = f"n{self.count}"
+        with open(self.hosts_file, "a") as lines:  # the same file on every host
+            lines.write(f"{NETWORK}.{self.count + 1} {successor}\n")
+        self.count += 1
+        self.power_on(successor)
+        self.successors[name] = successor
+        if self.slots:
+            self.write_hostfile(self.slots)
+
+    def deeds(self):
+        """What command() can do, each with the name of a host."""
+        at_cable = {deed: lambda name, act=getattr(self.links, deed): act(self.hosts[name].cable)
+                    for deed in ("deafen", "mute", "spoil", "clean", "slow", "fast")}
+        return {"lose": self.lose, "power_on": self.power_on, "cut": self.cut, "mend": self.mend, "replace": self.replace,
+                "kill_trainers": self.kill_trainers, **at_cable}
+
     def command(self, deed):
-        """A command for a shell on a host, which does to the host whose name is put behind it what only this process can: lose,
-        power_on, cut or mend."""
+        """A command for a shell on a host, which does to the host whose name is put behind it, or to the one that has taken its
+        place, one of deeds(), which only this process can."""
         path = self.directory / "control"
         if self.control is None:
             self.control = socket.socket(socket.AF_UNIX)
@@ -198,7 +245,7 @@ class Cluster:
         return f"{sys.executable} {__file__} control {path} {deed}"
 
     def obey(self):
-        deeds = {"lose": self.lose, "power_on": self.power_on, "cut": self.cut, "mend": self.mend}
+        deeds = self.deeds()
         while True:
             try:
                 caller, _ = self.control.accept()
@@ -206,6 +253,8 @@ class Cluster:
                 return  # closed
             with caller, caller.makefile("rw") as words:
                 deed, name = words.readline().split()
+                while name in self.successors:
+                    name = self.successors[name]
                 try:
                     deeds[deed](name)
                     words.write("done\n")
@@ -237,8 +286,7 @@ class Cluster:
     def ranks_on(self, run, name):
         """Pids of `holdfast train` on one host."""
         here = set(self.hosts[name].processes()) if name in self.hosts else set()
-        return [pid for pid in run.processes()
-                if pid in here and harness.executable_of(pid) == PROGRAM_NAME and b"\0train\0" in command_line(pid)]
+        return [pid for pid in run.processes() if pid in here and is_rank(pid)]
 
     def kill_ranks(self, run, name):
         for pid in self.ranks_on(run, name):
@@ -258,6 +306,10 @@ def run_checked(*words, check=True):
     if check and done.returncode != 0:
         raise AssertionError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done
+
+
+def is_rank(pid):
+    return harness.executable_of(pid) == PROGRAM_NAME and b"\0train\0" in command_line(pid)
 
 
 def command_line(pid):

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <sstream>
 
 #include "runtime/chaos/campaign.h"
@@ -43,6 +44,14 @@ constexpr const char* usage =
     "  --lose-host CMD, --return-host CMD   what ends a host, and what brings it back: {host} in CMD is its "
     "name\n"
     "  --cut-link CMD, --mend-link CMD      what cuts a host off from the others, and what mends that\n"
+    "  --kill-host CMD                      what kills all ranks of a host\n"
+    "  --deafen-host CMD, --undeafen-host CMD   what keeps all from a host that is sent to it, and what ends "
+    "that\n"
+    "  --mute-host CMD, --unmute-host CMD   the same of all that it sends\n"
+    "  --spoil-link CMD, --clean-link CMD   what loses a part of both, and what ends that\n"
+    "  --slow-link CMD, --fast-link CMD     what makes both late, and what ends that\n"
+    "  --replace-host CMD                   behind --lose-host: what puts a host with another name into the "
+    "hostfile\n"
     "  --directory DIR   where the runs are; run.directory with \"-chaos\" behind it when left out\n"
     "  --json FILE       DIR/chaos.json when left out\n"
     "  --limit SECONDS   of one run: longer is a hang; 60 and ten times the undisturbed run when left out\n"
@@ -141,10 +150,9 @@ Result<CampaignOptions> read_options(const Arguments& parsed) {
     return fail(ExitCode::config,
                 "chaos: --host and --hostfile both say where the ranks run; give one of them");
   }
-  options.host_commands = {.lose = parsed.text("lose-host", ""),
-                           .give_back = parsed.text("return-host", ""),
-                           .cut = parsed.text("cut-link", ""),
-                           .mend = parsed.text("mend-link", "")};
+  for (const std::string_view option : host_fault_options()) {
+    if (parsed.has(option)) options.host_commands.emplace(option, parsed.text(option, ""));
+  }
   options.kills_only = parsed.has("kills-only");
   options.as_configured = parsed.has("as-configured");
   options.keep = parsed.has("keep");
@@ -163,12 +171,12 @@ std::string without_slashes(std::string path) {
 Result<bool> chaos(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const Words parts = split(words);
-  HF_TRY(const Arguments parsed,
-         Arguments::parse("chaos", parts.others, {"RUN.toml"},
-                          {"runs", "minutes", "kills", "seed", "seeds", "ranks", "layouts", "faults",
-                           "faults-max", "directory", "json", "limit", "host", "hostfile", "lose-host",
-                           "return-host", "cut-link", "mend-link"},
-                          {"kills-only", "as-configured", "keep", "plan"}));
+  std::vector<std::string_view> names = {"runs",  "minutes", "kills",  "seed",       "seeds",
+                                         "ranks", "layouts", "faults", "faults-max", "directory",
+                                         "json",  "limit",   "host",   "hostfile"};
+  std::ranges::copy(host_fault_options(), std::back_inserter(names));
+  HF_TRY(const Arguments parsed, Arguments::parse("chaos", parts.others, {"RUN.toml"}, names,
+                                                  {"kills-only", "as-configured", "keep", "plan"}));
   HF_TRY(CampaignOptions options, read_options(parsed));
   options.overrides = parts.overrides;
   HF_TRY(const std::vector<Override> overrides, parse_overrides(parts.overrides));
