@@ -350,6 +350,19 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 2, "n2": 2})
 
     @harness.full
+    def test_a_campaign_whose_hostfile_loses_the_other_hosts(self):
+        """The first run goes on; the next one has nobody to whom anything can happen."""
+        hostfile = self.scene.directory / "hostfile"
+        hostfile.write_text("n0 slots=2\nn1 slots=2\n")
+        campaign = self.scene.run("campaign")
+        words = [str(harness.PROGRAM), "chaos", str(self.scene.config), f"--directory={campaign.directory}", "--hostfile", str(hostfile),
+                 "--layouts=4x1x1", "--faults=host_killed", "--faults-max=1", "--seeds=1..2", "--kill-host",
+                 f"echo n0 slots=2 > {hostfile} #", *OPTIONS]
+        output = self.cluster.start(campaign, words).expect_exit(2, SETTLE_S)
+        self.assertIn("1 fault", output)
+        self.expect_sentence("chaos-hostfile-lost", output)
+
+    @harness.full
     def test_a_command_names_the_hosts(self):
         """As a hostfile does, which it prints here: a host with another name takes the place of one that is lost."""
         hosts = self.scene.directory / "hosts"
