@@ -333,6 +333,27 @@ class ChaosHostsTest(unittest.TestCase):
             self.assertEqual(host.shared_memory(), [], (name, output))
 
     @harness.full
+    def test_a_host_that_is_left_out_for_nothing(self):
+        """As if a run had left out another host than the one that was lost: the commands take the other one."""
+        scene = harness.Scene(steps=240, lanes=6)
+        self.addCleanup(scene.close)
+        del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
+        cluster = hosts.Cluster(3)
+        self.addCleanup(cluster.close)
+        campaign = scene.run("campaign")
+        other = "case {host} in n1) other=n2 ;; *) other=n1 ;; esac; "
+        words = [str(harness.PROGRAM), "chaos", str(scene.config), f"--directory={campaign.directory}", "--host",
+                 cluster.host_list(2), "--layouts=6x1x1", "--faults=lost_host", "--faults-max=1", "--seeds=25..25",
+                 "--lose-host", f"{other}{cluster.command('lose')} $other", "--return-host",
+                 f"{other}{cluster.command('power_on')} $other", "--checkpoint.every_steps=80", "--checkpoint.ram_every_steps=2",
+                 "--checkpoint.replicas=on", "--watchdog.floor=4s"]
+        output = cluster.start(campaign, words).expect_exit(1, 300)
+        [lost] = re.findall(r"done: host (n\d) is lost", output)
+        wrong = json.loads((campaign.directory / "chaos.json").read_text())["each"][0]["wrong"]
+        self.assertRegex(wrong, r"^start 2 of \d had no rank on host n\d, to which nothing had happened$", output)
+        self.assertNotIn(f" {lost},", wrong)
+
+    @harness.full
     def test_each_of_the_other_faults_of_hosts(self):
         """Once each: what a link does beside being cut, a host whose ranks all die, and one with another name in the place of a lost
         one. No host to which nothing happened is left out, in any start."""
