@@ -156,7 +156,7 @@ class BenchTest(unittest.TestCase):
     def test_what_is_no_case_is_refused(self):
         outcome = self.bench("stpe")
         self.assertEqual(outcome.returncode, 2)
-        self.assertIn("there is no case stpe; there are bubble, checksum, dimensions, disk, lanes, ", outcome.stderr)
+        self.assertIn("there is no case stpe; there are bubble, checksum, dimensions, disk, hosts, lanes, ", outcome.stderr)
 
     def test_a_case_that_fails_is_named_and_the_others_still_run(self):
         outcome = self.bench("op", "gelu", "op", "add", "--shape", "llama-15m 4x64", "--milliseconds", "5")
