@@ -66,10 +66,11 @@ Result<void> check_fits_parts(const Config& config) {
                 checkpoint.upload_command.empty() ? "upload_shard_command" : "upload_command");
   }
   if (!checkpoint.download_command.empty()) {
-    return fail(ExitCode::config,
-                "run.directory {} is local to each host, and checkpoint.download_command would bring a checkpoint "
-                "to one of them alone: leave it out, or give a directory that the hosts share",
-                config.run.directory);
+    return fail(
+        ExitCode::config,
+        "run.directory {} is local to each host, and checkpoint.download_command would bring a checkpoint "
+        "to one of them alone: leave it out, or give a directory that the hosts share",
+        config.run.directory);
   }
   return {};
 }

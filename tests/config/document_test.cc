@@ -36,6 +36,9 @@ Config all_changed() {
   config.elastic.memory_timeout_ms = 2'000;
   config.elastic.grow = "off";
   config.elastic.grow_after_ms = 1'500;
+  config.elastic.notice_file = "/run/preempted";
+  config.elastic.notice_command = "exit 1";
+  config.elastic.notice_every_ms = 2'000;
   config.watchdog = {false, 4.5, 600, 61'000};
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
   config.checkpoint = {.every_steps = 11,

@@ -240,7 +240,7 @@ TEST(Loader, AllProblemsComeTogetherInFileOrder) {
             "--optimizer        error  optimizer is a section: write --optimizer.key=value\n"
             "run.toml           error  run.directory is missing: Where the run keeps its events, status, "
             "report and "
-            "checkpoints; one writer at a time\n"
+            "checkpoints; one writer at a time. On a file system that the hosts share, or on a disk of each\n"
             "run.toml           error  data.sources is missing: Training data: a list of {path, format, "
             "weight}. On "
             "resume a path may change; number, formats and weights may not\n"
