@@ -54,7 +54,7 @@ bool ScaleUp::may_have_ranks(const std::string& host, const std::vector<std::str
   const auto is_unknown = [&](const auto& entry) {
     return std::ranges::find(names, entry.first) == names.end();
   };
-  return count_of(ranks_, host) > 0 || std::ranges::any_of(ranks_, is_unknown);
+  return ranks_.empty() || count_of(ranks_, host) > 0 || std::ranges::any_of(ranks_, is_unknown);
 }
 
 bool ScaleUp::is_due(std::int64_t now_ns) const {

@@ -32,8 +32,8 @@ class ScaleUp {
   std::vector<std::string> saw(std::int64_t now_ns, const std::map<std::string, int>& ranks);
 
   int ranks() const;  // of the start; 0: it does not train yet
-  // Returns whether ranks of the start are on this host; true as well where its ranks are on hosts of which
-  // some have none of `names`, so that nobody can say.
+  // Returns whether ranks of the start are on this host; true as well where nobody can say, because it has
+  // not told where its ranks are, or some of its hosts have none of `names`.
   bool may_have_ranks(const std::string& host, const std::vector<std::string>& names) const;
   bool is_due(std::int64_t now_ns) const;
   // More ranks could not be had.

@@ -10,6 +10,7 @@
 #include "runtime/train/gemm_peak.h"
 #include "runtime/train/gemm_peak_record.h"
 #include "runtime/train/kernel_choice.h"
+#include "runtime/train/launch_record.h"
 #include "runtime/train/missing_steps.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/report.h"
@@ -156,9 +157,12 @@ Result<void> TrainRun::begin_log() {
   HF_TRY_VOID(
       write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
   const std::string from = resumed_from();
-  const std::map<std::string, int> hosts = launched_.membership == nullptr
-                                               ? std::map<std::string, int>()
-                                               : ranks_by_host(launched_.membership->view());
+  std::map<std::string, int> hosts;
+  if (launched_.membership != nullptr) {
+    hosts = ranks_by_host(launched_.membership->view());
+  } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
+    hosts[launched_.env.host_name()] = 1;  // its launcher sees by that how many more there could be
+  }
   HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
                                  worker_->state(), from == "start" ? "" : from, times_, *device_,
                                  exchange_.choice.description));

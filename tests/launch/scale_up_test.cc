@@ -82,6 +82,15 @@ TEST(ScaleUp, WaitsLongerForAHostThatLosesWhatItGotBack) {
   EXPECT_TRUE(scale_up.may_use("b"));
 }
 
+TEST(ScaleUp, SaysWhichHostsMayHaveRanks) {
+  ScaleUp scale_up(10'000);
+  EXPECT_TRUE(scale_up.may_have_ranks("b", {"a", "b"})) << "nobody has told";
+  scale_up.began(0, without_b);
+  EXPECT_TRUE(scale_up.may_have_ranks("a", {"a", "b"}));
+  EXPECT_FALSE(scale_up.may_have_ranks("b", {"a", "b"}));
+  EXPECT_TRUE(scale_up.may_have_ranks("10.0.0.2", {"10.0.0.1", "10.0.0.2"})) << "a calls itself otherwise";
+}
+
 TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
   ScaleUp scale_up(10'000);
   std::int64_t now_ns = flap(scale_up, 0, ScaleUp::most_failures, 5 * s);

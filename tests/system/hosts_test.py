@@ -318,6 +318,17 @@ class HostsTest(unittest.TestCase):
         self.assertIn("host n2 has to be left now, and the step would last longer", self.expect_finished(run, start))
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS])
 
+    @harness.full
+    def test_one_rank_gets_another(self):
+        """A run that is left with one rank is as it was when there is a host for the other again."""
+        run, start = self.launch_on("one-rank", "-np", "2", "--host", "n0:1,n1:1")
+        self.cluster.lose("n1")
+        harness.wait_until(lambda: len(run.events("start")) == 2, SETTLE_S, lambda: not start.alive(), "no start", start.tail)
+        self.assertEqual(run.events("start")[-1]["hosts"], {"n0": 1})
+        self.cluster.power_on("n1")
+        self.expect_finished(run, start)
+        self.assertEqual([event["ranks"] for event in run.events("start")], [2, 1, 2])
+
     def launch_on(self, name, *words):
         """A slow run on the hosts that the words name, which looks for more of them every second, at its eleventh step."""
         run = self.scene.run(name, OPTIONS)
