@@ -1,7 +1,8 @@
 // TrainRun, behind train_run.h: holds what a rank has and goes through, from its start to its end.
-// train_run.cc has the way to the first step and through the epochs, train_run_recovery.cc what comes between
-// a death and the next epoch, train_run_growth.cc how new ranks come, train_run_log.cc what is told,
-// train_run_places.cc what is done where run.directory is local to each host. Nobody else includes it.
+// train_run.cc has the way to the first step and through the epochs, train_run_state.cc where their state
+// comes from, train_run_recovery.cc what comes between a death and the next epoch, train_run_growth.cc how
+// new ranks come, train_run_log.cc what is told, train_run_places.cc what is done where run.directory is
+// local to each host. Nobody else includes it.
 #pragma once
 
 #include <cstdint>
