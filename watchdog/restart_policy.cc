@@ -111,9 +111,10 @@ int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wan
 std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted) {
   const int room = room_on_hosts_left(hosts, wanted);
   if (room == wanted.ranks) return room;
-  const int copies = room / wanted.per_copy;
+  const int copies_wanted = (wanted.ranks - wanted.spares) / wanted.per_copy;
+  const int copies = std::min(room / wanted.per_copy, copies_wanted);
   if (copies < std::max(wanted.least_copies, 1)) return std::nullopt;
-  return copies * wanted.per_copy;
+  return copies == copies_wanted ? room : copies * wanted.per_copy;
 }
 
 }  // namespace holdfast

@@ -61,10 +61,11 @@ struct LaunchHost {
 
 // Says what a run wants of its hosts.
 struct RanksWanted {
-  int ranks = 1;
+  int ranks = 1;         // spares among them
   int per_copy = 1;      // ranks of a copy of the model
   int least_copies = 1;  // a start with fewer is none
   bool at_most = false;  // as many as the hosts have slots for: fewer are no loss that is made up for
+  int spares = 0;        // ranks that wait for a seat: the first to be gone without
   // The hosts had slots for all ranks when the run was launched, so those that are left get no more ranks
   // than slots, whatever hosts are named by now.
   bool within_slots = false;
@@ -75,7 +76,8 @@ struct RanksWanted {
 int room_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
 // Returns how many ranks the next start has on the hosts that answer: as many as wanted while there is room
-// for them, else whole copies of the model. None: fewer than the least copies would be left.
+// for them, else whole copies of the model, and spares for what room they leave only where no copy is lost.
+// None: fewer than the least copies would be left.
 std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const RanksWanted& wanted);
 
 }  // namespace holdfast

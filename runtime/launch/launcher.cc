@@ -93,6 +93,7 @@ RanksWanted Launcher::ranks_wanted() const {
     return {.ranks = options_.ranks,
             .per_copy = per_copy,
             .least_copies = least,
+            .spares = static_cast<int>(config_.elastic.spares),
             .within_slots = has_slots_for_all_};
   const std::int64_t lanes = lanes_of_run() > 0 ? lanes_of_run() : default_lanes;
   const std::int64_t most = config_.parallel.data > 0 ? config_.parallel.data : lanes;
@@ -402,14 +403,15 @@ LaunchShape Launcher::shape_on_hosts_left(const StartLayout& layout) const {
   shape.is_narrower = is_narrower(layout);
   shape.hosts = list_of_hosts_left(hosts_, layout.ranks, shape.is_narrower ? layout.tensor : 1);
   if (layout.ranks == wanted) return shape;
-  // Where there are too few ranks none waits for a seat.
-  if (config_.elastic.spares > 0) replace_setting(shape.overrides, "elastic.spares", 0);
+  const std::int64_t computing = wanted - config_.elastic.spares;
+  const std::int64_t spares = std::max<std::int64_t>(0, layout.ranks - computing);
+  if (config_.elastic.spares > 0) replace_setting(shape.overrides, "elastic.spares", spares);
   if (shape.is_narrower) {
     replace_setting(shape.overrides, "parallel.tensor", layout.tensor);
     replace_setting(shape.overrides, "parallel.pipeline", layout.pipeline);
     if (layout.pipeline == 1) replace_setting(shape.overrides, "parallel.pipeline_chunks", 1);
   }
-  const std::int64_t data = layout.ranks / (layout.pipeline * layout.tensor);
+  const std::int64_t data = (layout.ranks - spares) / (layout.pipeline * layout.tensor);
   if (config_.parallel.data <= data) return shape;
   // The degree that was wanted is not to be had. It also stands for the number of lanes where nobody gave
   // one.

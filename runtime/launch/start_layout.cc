@@ -34,7 +34,7 @@ bool can_run(Config run, const StartLayout& layout) {
 std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
                                            const RanksWanted& wanted, int least_ranks) {
   const int room = room_on_hosts_left(hosts, wanted);
-  const int most_copies = wanted.ranks / wanted.per_copy;
+  const int most_copies = (wanted.ranks - wanted.spares) / wanted.per_copy;
   std::optional<StartLayout> best;
   const auto rank = [](const StartLayout& layout) {
     return std::tuple(layout.ranks, layout.pipeline * layout.tensor, layout.tensor);

@@ -180,6 +180,17 @@ TEST(HostsLeft, NoMoreRanksThanSlotsWhereTheHostsHadSlotsForAll) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({3, 3}, {}), wanted), 6) << "two of them are spares";
 }
 
+TEST(HostsLeft, SparesGoFirst) {
+  RanksWanted wanted{.ranks = 32, .spares = 8, .within_slots = true};
+  EXPECT_EQ(ranks_on_hosts_left(hosts({8, 8, 8, 8}, {}), wanted), 32);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({4, 8, 8, 8}, {}), wanted), 28) << "four of them are spares";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({8, 8, 8, 8}, {0}), wanted), 24);
+  EXPECT_EQ(ranks_on_hosts_left(hosts({8, 8, 8, 8}, {0, 1}), wanted), 16);
+  wanted = {.ranks = 10, .per_copy = 4, .spares = 2, .within_slots = true};
+  EXPECT_EQ(ranks_on_hosts_left(hosts({5, 4}, {}), wanted), 9) << "one is a spare";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({5, 2}, {}), wanted), 4) << "a copy is lost, and none waits for a seat";
+}
+
 TEST(HostsLeft, WaitsWhenTooFewAreLeft) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 1, 5}), std::nullopt);
   EXPECT_EQ(ranks_on_hosts_left(hosts({4, 4}, {0}), {8, 8, 1}), std::nullopt);
