@@ -136,7 +136,7 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 }
 
 Result<ExitCode> Launcher::run() {
-  HF_TRY(const std::unique_ptr<Claim> claim, claim_launch(*env_, paths_));
+  HF_TRY(claim_, claim_launch(*env_, paths_));
   stop_->on_save_request([this] { ask_for_save(); });
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
@@ -161,10 +161,7 @@ Result<ExitCode> Launcher::run() {
     }
     starts_.push_back(std::move(end));
     const Verdict verdict = after_start(starts_, stop_->requested(), {});
-    // Where another launcher has taken the run over, what follows is its business.
-    if (const Result<void> mine = claim->check();
-        verdict.restart && !mine.ok() && mine.error().code == ExitCode::communication)
-      return mine.error();
+    HF_TRY_VOID(check_claim());
     clean_up_after(starts_.back(), !verdict.restart);
     if (!verdict.restart) {
       if (verdict.code != ExitCode::done) say(verdict.sentence);
@@ -183,6 +180,14 @@ Result<ExitCode> Launcher::run() {
     }
     shape = std::move(next).value();
   }
+}
+
+// Fails where another launcher has taken the run over: what follows is its business, and its ranks would be
+// taken for those that a start of this one has left. A file that cannot be read says nothing.
+Result<void> Launcher::check_claim() const {
+  const Result<void> mine = claim_->check();
+  const bool is_replaced = !mine.ok() && mine.error().code == ExitCode::communication;
+  return is_replaced ? mine : Result<void>();
 }
 
 // Not by a signal to the ranks: the request also reaches a start that has not begun, or the next one.
@@ -351,6 +356,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   if (always_the_same) return whole_shape();
   const std::int64_t begin_ns = env_->monotonic_ns();
   for (bool said = false;; said = true) {
+    HF_TRY_VOID(check_claim());
     read_hosts_again();
     drains_.forget_cancelled(read_drain_requests(*env_, paths_));
     ask_all_hosts(HostDuty::clean, /*last=*/false);

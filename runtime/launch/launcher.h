@@ -43,6 +43,7 @@ class Launcher {
   static void say(const std::string& sentence);
   int ranks_per_copy() const;
   RanksWanted ranks_wanted() const;
+  Result<void> check_claim() const;
   void ask_for_save();
   Result<StartEnd> start(LaunchShape shape);
   Result<StartEnd> save_what_is_in_memory(const LaunchShape& shape);
@@ -84,6 +85,7 @@ class Launcher {
   Config config_;
   RunPaths paths_;
   std::unique_ptr<EventLog> log_;
+  std::unique_ptr<Claim> claim_;
   std::vector<LaunchHost> hosts_;   // empty: mpirun knows them
   std::string hosts_trouble_;       // why they could not be read again last
   bool has_slots_for_all_ = false;  // the hosts that were named first
