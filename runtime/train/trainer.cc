@@ -83,8 +83,11 @@ Result<ExitCode> Trainer::run_steps() {
     HF_TRY(const StepOutcome outcome, step());
     const bool last = outcome.step == last_step;
     const bool stopping = outcome.stop && !last;
-    if (outcome.restart.wanted && !last && !stopping)
-      return end_for_another_start(outcome.saves.wants_disk(), outcome.restart.hosts_leaving);
+    if (outcome.restart.wanted && !last && !stopping) {
+      HF_TRY(const bool ends,
+             end_for_another_start(outcome.saves.wants_disk(), outcome.restart.hosts_leaving));
+      if (ends) return ExitCode::saved;
+    }
     if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
@@ -112,36 +115,73 @@ Result<bool> Trainer::stops_before_a_step() {
 
 // An evaluation that is due is made up for by whoever goes on. Nothing is computed again: where there is no
 // RAM tier the disk has the state.
-Result<ExitCode> Trainer::stand_still(bool to_disk, bool in_replicas) {
-  Worker& worker = parts_.worker;
+Result<ExitCode> Trainer::stand_still(bool to_disk) {
   if (saver_ && saver_->has_ram_tier()) {
-    HF_TRY_VOID(saver_->finish_with_replicas());
-    HF_TRY(const bool begun, saver_->begin(to_disk));
-    if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
-    if (to_disk || !begun) answer_requests();
-    HF_TRY_VOID(in_replicas ? saver_->finish_with_replicas() : saver_->finish());
+    HF_TRY_VOID(seal_in_memory(to_disk));
+    HF_TRY_VOID(saver_->finish());
     report_saves();
-    if (in_replicas && saver_->confirmed_step() != worker.state().step) HF_TRY_VOID(save());
   } else {
     HF_TRY_VOID(save());
   }
-  HF_TRY_VOID(worker.parameter_gather().finish());
-  trace_.finish();
-  uploads_.cancel();
-  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
+  HF_TRY_VOID(leave_steps());
   stands_still_ = true;
   return ExitCode::done;
 }
 
-// What is in the RAM of a host that leaves is lost to the next start. One host may leave where all of it has
-// replicas on others; else the disk has the state.
-Result<ExitCode> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
-  const bool survives_a_host = parts_.survives_host && saver_ && saver_->has_replicas();
-  const bool in_replicas = hosts_leaving == 1 && survives_a_host && !to_disk;
-  HF_TRY_VOID(outcome_of(stand_still(to_disk || (hosts_leaving > 0 && !in_replicas), in_replicas)));
-  stands_still_ = false;
+Result<void> Trainer::seal_in_memory(bool to_disk) {
+  HF_TRY_VOID(saver_->finish_with_replicas());
+  HF_TRY(const bool begun, saver_->begin(to_disk));
+  if (!begun) HF_TRY_VOID(outcome_of(saver_->begin(/*to_disk=*/true)));
+  if (to_disk || !begun) answer_requests();
+  return {};
+}
+
+// What is still under way beside the steps ends.
+Result<void> Trainer::leave_steps() {
+  Worker& worker = parts_.worker;
+  HF_TRY_VOID(worker.parameter_gather().finish());
+  trace_.finish();
+  uploads_.cancel();
+  return agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name());
+}
+
+// Seals the state where the next start finds it. False: a host is to be left, and the others would not have
+// it; the run goes on, and the next step is another try.
+Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
+  if (hosts_leaving == 0) {
+    HF_TRY_VOID(outcome_of(stand_still(to_disk)));
+    stands_still_ = false;
+  } else {
+    HF_TRY(const bool sealed, seal_elsewhere(to_disk, hosts_leaving));
+    if (!sealed) {
+      if (!std::exchange(told_unsealed_, true))
+        parts_.progress.say(
+            "the state is not safe without the hosts that are to be left: they are left when it is");
+      return false;
+    }
+    HF_TRY_VOID(leave_steps());
+  }
   ends_for_another_start_ = true;
-  return ExitCode::saved;
+  return true;
+}
+
+// Returns whether the state survives the hosts that leave: one of them where all of it has replicas on
+// others; else on the disk, which is not lost with them unless each host has its own.
+Result<bool> Trainer::seal_elsewhere(bool to_disk, int hosts_leaving) {
+  const std::uint64_t step = parts_.worker.state().step;
+  if (hosts_leaving == 1 && parts_.survives_host && saver_ && saver_->has_replicas()) {
+    HF_TRY_VOID(seal_in_memory(to_disk));
+    HF_TRY_VOID(saver_->finish_with_replicas());
+    report_saves();
+    if (saver_->confirmed_step() == step) return true;
+  }
+  const bool in_parts = parts_.tier.has_value() && parts_.tier->in_parts();
+  if (in_parts && (hosts_leaving > 1 || parts_.tier->copies() == nullptr)) return false;
+  const Result<void> saved = save();
+  if (saved.ok()) return true;
+  if (saved.error().code == ExitCode::communication) return saved.error();
+  save_failed({.step = step, .outcome = saved});
+  return false;
 }
 
 Result<void> Trainer::prepare_saves() {

@@ -71,8 +71,11 @@ class Trainer {
   bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
-  Result<ExitCode> stand_still(bool to_disk, bool in_replicas = false);
-  Result<ExitCode> end_for_another_start(bool to_disk, int hosts_leaving);
+  Result<ExitCode> stand_still(bool to_disk);
+  Result<void> seal_in_memory(bool to_disk);
+  Result<void> leave_steps();
+  Result<bool> end_for_another_start(bool to_disk, int hosts_leaving);
+  Result<bool> seal_elsewhere(bool to_disk, int hosts_leaving);
   Result<void> prepare_saves();
   Result<void> free_old_snapshots();
   void report_saves();
@@ -95,7 +98,7 @@ class Trainer {
   std::int64_t longest_save_ns_ = 0;  // an estimate until something was saved
   std::uint64_t step_asked_for_ = 0;  // the newest step that somebody asked to save; 0: none is under way
   bool saved_ = false;
-  bool stands_still_ = false, ends_for_another_start_ = false;
+  bool stands_still_ = false, ends_for_another_start_ = false, told_unsealed_ = false;
   Result<void> trouble_;
   Uploads uploads_;
 };

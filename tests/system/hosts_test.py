@@ -319,6 +319,16 @@ class HostsTest(unittest.TestCase):
         self.assertEqual([event["ranks"] for event in run.events("start")], [RANKS, RANKS - SLOTS])
 
     @harness.full
+    def test_a_drained_host_without_replicas(self):
+        """What is in its memory alone goes to the disk before it is left."""
+        run, start = self.launch(NO_GROWTH, "--checkpoint.replicas=off", faults=SLOW_UNTIL_THE_END, until=11)
+        code, output = self.drain(run, "n2")
+        self.assertEqual(code, 0, output)
+        self.expect_finished(run, start)
+        self.assertEqual([event["lost_steps"] for event in run.events("recovery")], [0])
+        self.assertEqual(run.events("start")[-1]["resumed_from"], "disk")
+
+    @harness.full
     def test_one_rank_gets_another(self):
         """A run that is left with one rank is as it was when there is a host for the other again."""
         run, start = self.launch_on("one-rank", "-np", "2", "--host", "n0:1,n1:1")
