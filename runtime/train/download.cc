@@ -30,7 +30,7 @@ Error not_kept(const std::string& what) {
       what);
 }
 
-// What a resume asks of a checkpoint, before this one is visible.
+// Asks of a checkpoint what a resume asks, before it is visible.
 Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const Checkpoint& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();
   if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end())
@@ -54,8 +54,13 @@ Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const
 // The download of rank 0, on a thread of its own.
 class Download {
  public:
-  Download(const TrainInputs& inputs, const Config& config, const DataSet& data)
-      : env_(&inputs.env), faults_(&inputs.faults), config_(&config), data_(&data) {}
+  Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
+           std::function<Result<void>()> fence)
+      : env_(&inputs.env),
+        faults_(&inputs.faults),
+        config_(&config),
+        data_(&data),
+        fence_(std::move(fence)) {}
   ~Download() {
     cancelled_ = true;
     job_.wait();
@@ -83,7 +88,7 @@ class Download {
          verifies_ ? ", every byte is being checked" : "");
   }
 
-  // Where the run starts from then; none: nothing came.
+  // Returns where the run starts from then; none: nothing came.
   Result<std::optional<StartPoint>> end() { return job_.take(); }
 
  private:
@@ -129,6 +134,7 @@ class Download {
     const Result<Checkpoint> checkpoint = open_verified(*env_, directory_);
     if (!checkpoint.ok()) return not_kept(checkpoint.error().message);
     HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
+    if (fence_) HF_TRY_VOID(fence_());
     HF_TRY_VOID(outcome_of(publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint)));
     show("downloaded the checkpoint of step {}: {} in {} files, every byte checked",
          checkpoint->manifest().step, format_bytes(size.bytes), size.files);
@@ -139,6 +145,7 @@ class Download {
   FaultPoints* faults_;
   const Config* config_;
   const DataSet* data_;
+  std::function<Result<void>()> fence_;
   std::string directory_;
   std::int64_t begin_ns_ = 0, told_ns_ = 0;
   std::atomic<bool> cancelled_ = false, verifies_ = false;
@@ -165,9 +172,10 @@ bool wants_download(const Config& config, const StartPoint& start) {
 }
 
 Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                 const DataSet& data, const StartPoint& start) {
+                                 const DataSet& data, const StartPoint& start,
+                                 const std::function<Result<void>()>& fence) {
   const bool first = inputs.communicator.rank() == 0;
-  Download download(inputs, config, data);
+  Download download(inputs, config, data, fence);
   HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, first ? download.begin() : Result<void>(),
                                inputs.env.host_name()));
   constexpr std::int64_t pause_us = 20'000;

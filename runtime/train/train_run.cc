@@ -125,7 +125,8 @@ Result<void> TrainRun::join() {
 
 Result<void> TrainRun::download() {
   enter(launched_.watch, Phase::load, 0, config_.watchdog.ceiling_ms);
-  HF_TRY(start_, join_download(world(), waiter(), config_, *data_, start_));
+  HF_TRY(start_, join_download(world(), waiter(), config_, *data_, start_,
+                               claim_ == nullptr ? nullptr : claim_->fence()));
   enter(launched_.watch, Phase::start_up, 0);
   return {};
 }
