@@ -74,6 +74,9 @@ class SignalStop final : public StopSource {
     save_requested_ = false;
     if (asked_for) answered_ns_ = env_.monotonic_ns();
   }
+  void directory_is_local() override {
+    if (notice_ != nullptr) notice_->launcher_does_not_see();
+  }
   void is_rank(int number) { number_ = number; }              // to the launcher
   int signal() const { return signal_; }                      // the last one; 0: none
   void heeds(PreemptionNotice* notice) { notice_ = notice; }  // which outlives the last call of this

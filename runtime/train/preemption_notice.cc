@@ -15,7 +15,10 @@ constexpr std::int64_t notice_command_limit_ms = 10'000;
 }  // namespace
 
 PreemptionNotice::PreemptionNotice(Env& env, RunPaths paths, Settings settings)
-    : env_(&env), paths_(std::move(paths)), settings_(std::move(settings)) {
+    : env_(&env),
+      paths_(std::move(paths)),
+      settings_(std::move(settings)),
+      has_launcher_(settings_.has_launcher) {
   const ElasticConfig& config = settings_.config;
   settings_.looks = settings_.looks && !(config.notice_file.empty() && config.notice_command.empty());
   if (settings_.looks) begin();
@@ -26,13 +29,18 @@ PreemptionNotice::~PreemptionNotice() {
   if (thread_.joinable()) thread_.join();
 }
 
+void PreemptionNotice::launcher_does_not_see() {
+  has_launcher_ = false;
+  if (signalled_) stops_ = true;
+}
+
 void PreemptionNotice::begin() {
   if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
 }
 
 void PreemptionNotice::signalled() {
   signalled_ = true;
-  if (!settings_.has_launcher) stops_ = true;
+  if (!has_launcher_) stops_ = true;
   begin();
 }
 
@@ -55,11 +63,15 @@ bool PreemptionNotice::is_given() {
   return end.ok() && end->succeeded();
 }
 
-// True: it knows, or a person has asked for the same before.
+// True: it knows, or is about to leave the host already. What a person asked for may be refused; this may
+// not.
 bool PreemptionNotice::ask_launcher() {
   const std::string host = env_->host_name();
-  const std::vector<DrainRequest> known = read_drain_requests(*env_, paths_);
-  if (std::ranges::find(known, host, &DrainRequest::host) != known.end()) return true;
+  for (const DrainRequest& known : read_drain_requests(*env_, paths_)) {
+    const bool is_left =
+        known.state == DrainRequest::State::begun || known.state == DrainRequest::State::drained;
+    if (known.host == host && is_left) return true;
+  }
   return write_drain_request(*env_, paths_, {.host = host, .state = DrainRequest::State::notice}).ok();
 }
 
@@ -68,12 +80,9 @@ void PreemptionNotice::work() {
     if (!rest(settings_.config.notice_every_ms)) return;
   }
   tell("host {} is about to be taken away: the run {}", env_->host_name(),
-       settings_.has_launcher ? "leaves it" : "saves and stops");
-  if (!settings_.has_launcher) {
-    stops_ = true;
-    return;
-  }
-  while (!ended_ && !ask_launcher()) env_->sleep_us(ask_again_ms * 1000);
+       has_launcher_ ? "leaves it" : "saves and stops");
+  while (!ended_ && has_launcher_ && !ask_launcher()) env_->sleep_us(ask_again_ms * 1000);
+  if (!has_launcher_) stops_ = true;
 }
 
 }  // namespace holdfast

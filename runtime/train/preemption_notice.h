@@ -36,6 +36,9 @@ class PreemptionNotice {
 
   // The system says that the power of the host is about to fail.
   void signalled();
+  // Says that the launcher does not read what is written here, because run.directory is local to each host: a
+  // notice then stops the run. Before the first step.
+  void launcher_does_not_see();
   // Returns whether the run must save and stop, because nobody can move it to other hosts.
   bool stops() const { return stops_; }
 
@@ -49,6 +52,7 @@ class PreemptionNotice {
   Env* env_;
   RunPaths paths_;
   Settings settings_;
+  std::atomic<bool> has_launcher_;
   std::atomic<bool> signalled_ = false, stops_ = false, ended_ = false;
   std::thread thread_;  // not joinable: nothing to look at so far
 };

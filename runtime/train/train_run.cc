@@ -86,6 +86,7 @@ Result<void> TrainRun::join() {
   HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
   start_ = std::move(joined.start);
   place_ = std::move(joined.place);
+  if (place_.has_value()) launched_.stop.directory_is_local();
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));

@@ -30,6 +30,8 @@ class StopSource {
   virtual bool save_requested() { return false; }  // save and go on; true until it is answered
   // The state that is there now is being saved, which answers this rank; `asked_for`: some rank was asked.
   virtual void save_begun(bool asked_for) { static_cast<void>(asked_for); }
+  // run.directory is local to each host, so nobody on another host reads what is written there.
+  virtual void directory_is_local() {}
 };
 
 struct TrainInputs {

@@ -76,6 +76,25 @@ TEST_F(PreemptionNoticeTest, TheRunStopsWhereNobodyCanMoveIt) {
   EXPECT_TRUE(read_drain_requests(env_, paths_).empty());
 }
 
+TEST_F(PreemptionNoticeTest, TheRunStopsWhereTheLauncherSeesNothing) {
+  PreemptionNotice::Settings does_not_look = settings(/*has_launcher=*/true);
+  does_not_look.looks = false;
+  PreemptionNotice notice(env_, paths_, does_not_look);
+  notice.launcher_does_not_see();
+  notice.signalled();
+  wait_until([&] { return notice.stops(); });
+  EXPECT_TRUE(read_drain_requests(env_, paths_).empty());
+}
+
+TEST_F(PreemptionNoticeTest, IsToldThoughAPersonAskedInVain) {
+  ASSERT_TRUE(write_drain_request(env_, paths_,
+                                  {.host = env_.host_name(), .state = State::refused, .sentence = "no room"})
+                  .ok());
+  PreemptionNotice notice(env_, paths_, settings(/*has_launcher=*/true));
+  notice.signalled();
+  wait_until([&] { return read_drain_requests(env_, paths_).at(0).state == State::notice; });
+}
+
 TEST_F(PreemptionNoticeTest, ACommandUnderWayEndsWithTheRank) {
   PreemptionNotice::Settings with_command = settings(/*has_launcher=*/true);
   with_command.config.notice_command = "sleep 1000";
