@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // by which ssh says so
-constexpr std::int64_t least_silence_ms = 1'500, silence_factor = 4;
+constexpr std::int64_t least_silence_ms = 3'000, silence_factor = 4;
 
 }  // namespace
 
