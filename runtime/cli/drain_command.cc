@@ -115,7 +115,9 @@ Result<void> drain(const std::vector<std::string>& words) {
     HF_TRY(deadline_ms, parse_duration(arguments.text("deadline", "")));
   }
   if (!has_launcher(env, paths)) return say_ended(env, paths);
-  if (!known.has_value() || known->state == DrainRequest::State::refused) {
+  const bool is_drained = known.has_value() && known->state == DrainRequest::State::drained;
+  const bool is_asked = known.has_value() && known->state != DrainRequest::State::refused;
+  if (!is_asked || (deadline_ms > 0 && !is_drained)) {
     HF_TRY_VOID(write_drain_request(env, paths, {.host = host, .deadline_s = (deadline_ms + ms - 1) / ms}));
   }
   return wait_until_drained(env, paths, host);

@@ -42,13 +42,19 @@ DrainStep Drains::take(std::int64_t now_ns, const std::vector<DrainRequest>& req
   DrainStep step;
   for (const DrainRequest& request : requests) {
     const bool is_new = request.state == State::asked || request.state == State::notice;
-    const bool is_known = std::ranges::find(drains_, request.host, &Drain::asked_as) != drains_.end();
-    if (is_new && !is_known) take_new(now_ns, request, hosts, view, step);
+    const auto known = std::ranges::find(drains_, request.host, &Drain::asked_as);
+    if (!is_new) continue;
+    if (known == drains_.end()) {
+      take_new(now_ns, request, hosts, view, step);
+    } else if (request.state == State::asked && known->deadline_s != request.deadline_s &&
+               known->state != State::drained) {
+      set_deadline(*known, now_ns, request.deadline_s);
+    }
   }
   for (Drain& drain : drains_) {
     if (drain.state != State::asked) continue;
     if (view.has_ranks(drain.host)) {
-      step.leave.push_back(drain.host);
+      if (std::ranges::find(step.leave, drain.host) == step.leave.end()) step.leave.push_back(drain.host);
     } else {
       drain.state = State::drained;
       step.answers.push_back(answer_of(drain, view.step));
@@ -69,6 +75,12 @@ void Drains::take_new(std::int64_t now_ns, const DrainRequest& request, const st
   if (goes_away && (hosts.empty() || is_same_host(request.host, view.launcher_host)))
     return refuse(fmt::format("host {} is about to go away, and holdfast launch with it", request.host),
                   /*stops=*/true);
+  if (is_same_host(request.host, view.launcher_host)) {
+    return refuse(fmt::format(
+        "holdfast launch itself is on host {}, and the run ends with it: let the run save and stop "
+        "(SIGTERM to holdfast launch), and launch it on another host",
+        request.host));
+  }
   if (found == hosts.end()) {
     return refuse(hosts.empty() ? "the run was launched without a list of hosts, so it cannot leave one"
                                 : fmt::format("the run has no host {}; its hosts are {}", request.host,
@@ -86,10 +98,14 @@ void Drains::take_new(std::int64_t now_ns, const DrainRequest& request, const st
             request.host),
         /*stops=*/goes_away);
   }
-  drains_.push_back(
-      {.host = found->name,
-       .asked_as = request.host,
-       .deadline_ns = request.deadline_s > 0 ? now_ns + request.deadline_s * 1'000'000'000 : -1});
+  Drain drain{.host = found->name, .asked_as = request.host};
+  set_deadline(drain, now_ns, request.deadline_s);
+  drains_.push_back(std::move(drain));
+}
+
+void Drains::set_deadline(Drain& drain, std::int64_t now_ns, std::int64_t deadline_s) {
+  drain.deadline_s = deadline_s;
+  drain.deadline_ns = deadline_s > 0 ? now_ns + deadline_s * 1'000'000'000 : -1;
 }
 
 std::vector<DrainRequest> Drains::begun() {

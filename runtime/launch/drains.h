@@ -17,7 +17,7 @@
 
 namespace holdfast {
 
-// What is known of the start that trains.
+// DrainView is what is known of the start that trains.
 struct DrainView {
   std::uint64_t step = 0;          // the newest
   std::string launcher_host = {};  // as it calls itself
@@ -30,13 +30,14 @@ struct DrainView {
 struct DrainStep {
   std::vector<DrainRequest> answers = {};
   std::vector<std::string> leave = {};  // hosts for whose sake the start has to end
-  // Why the run must save and stop: a host will be gone that it cannot do without. Empty: it need not.
+  // Says why the run must save and stop: a host will be gone that it cannot do without. Empty: it need not.
   std::string stop = {};
 };
 
 class Drains {
  public:
-  // Takes the requests that are there now; a host whose request is gone may be used again.
+  // Takes the requests that are there now; a host whose request is gone may be used again. A later deadline
+  // for a host that is not left yet counts from now.
   DrainStep take(std::int64_t now_ns, const std::vector<DrainRequest>& requests,
                  const std::vector<LaunchHost>& hosts, const DrainView& view);
   // Forgets the hosts whose requests are gone, and does nothing else.
@@ -59,8 +60,10 @@ class Drains {
     std::string host;      // its name in the list of hosts
     std::string asked_as;  // and in the request
     DrainRequest::State state = DrainRequest::State::asked;
+    std::int64_t deadline_s = 0;    // as it was asked for last
     std::int64_t deadline_ns = -1;  // -1: none
   };
+  static void set_deadline(Drain& drain, std::int64_t now_ns, std::int64_t deadline_s);
   DrainRequest answer_of(const Drain& drain, std::uint64_t step = 0) const;
   void take_new(std::int64_t now_ns, const DrainRequest& request, const std::vector<LaunchHost>& hosts,
                 const DrainView& view, DrainStep& step);

@@ -40,7 +40,7 @@ class Job {
 
   // Of the last one that run() was: it was cut short.
   bool was_cut_short() const { return cut_short_; }
-  // Whether it ended as asked, with its state sealed, so that there can be another start.
+  // Returns whether it ended as asked, with its state sealed, so that there can be another start.
   bool ended_for_another_start() const;
   // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
   // ranks as SIGUSR2, once all of them can take it. Killed is

@@ -169,7 +169,8 @@ Result<ExitCode> Launcher::run() {
     }
     failed_ns_ = env_->monotonic_ns();
     ranks_before_ = ranks_at_end(*env_, paths_, log_bytes_).value_or(shape.ranks);
-    ended_as_asked_ ? log_drains(starts_.back().step) : log_fault(starts_.back());
+    if (!ended_as_asked_) log_fault(starts_.back());
+    log_drains(starts_.back().step);
     say(fmt::format("{}; starting again{}", verdict.sentence,
                     verdict.delay_ms == 0 ? "" : fmt::format(" in {} s", verdict.delay_ms / 1000)));
     Result<LaunchShape> next = wait_ms(verdict.delay_ms) ? shape_of_restart() : shape;
@@ -210,6 +211,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   if (failed_ns_ >= 0) {
     plan.on_running = [this, ranks = shape.ranks](std::uint64_t step) {
       log_recovery(ranks, step);
+      drains_.forget_cancelled(read_drain_requests(*env_, paths_));
       answer(drains_.trains(step));
     };
   }
@@ -358,7 +360,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
   for (bool said = false;; said = true) {
     HF_TRY_VOID(check_claim());
     read_hosts_again();
-    drains_.forget_cancelled(read_drain_requests(*env_, paths_));
+    look_at_drains_between_starts();
     ask_all_hosts(HostDuty::clean, /*last=*/false);
     if (const std::optional<StartLayout> layout = layout_on(hosts_); layout.has_value()) {
       if (is_narrower(*layout)) say_narrower(*layout, wanted.per_copy);
@@ -426,7 +428,7 @@ LaunchShape Launcher::shape_on_hosts_left(const StartLayout& layout) const {
   return shape;
 }
 
-// As its first start resolved it; none: there was no start that came so far.
+// Returns the config as the first start resolved it; none: there was no start that came so far.
 std::optional<Config> Launcher::config_of_run() const {
   const Result<std::string> stored = env_->read_text(paths_.config());
   if (!stored.ok()) return std::nullopt;
@@ -461,6 +463,7 @@ void Launcher::log_fault(const StartEnd& end) {
 }
 
 void Launcher::log_drains(std::uint64_t step) {
+  if (drains_.leaving().empty()) return;
   log_->others_have_written();
   for (const std::string& host : drains_.leaving()) {
     EventLine& line = log_->line().begin("drain", env_->wall_time_us());
@@ -473,8 +476,12 @@ void Launcher::log_recovery(int ranks, std::uint64_t step) {
   const std::int64_t duration_ms = (env_->monotonic_ns() - failed_ns_) / 1'000'000;
   log_->others_have_written();
   EventLine& line = log_->line().begin("recovery", env_->wall_time_us());
-  if (std::exchange(ended_as_asked_, false))
-    line.field("reason", drains_.leaving().empty() ? "growth" : "drain");
+  const bool ended_as_asked = std::exchange(ended_as_asked_, false);
+  if (!drains_.leaving().empty()) {
+    line.field("reason", "drain");
+  } else if (ended_as_asked) {
+    line.field("reason", "growth");
+  }
   line.field("level", 2).field("ranks_before", ranks_before_);
   line.field("ranks_after", ranks).field("lost_steps", reached > step ? reached - step : std::uint64_t{0});
   log_->write(line.field("duration_ms", duration_ms));

@@ -70,7 +70,10 @@ class Launcher {
   void look_for_room();
   void look_at_ranks();
   bool look_at_drains();
+  void look_at_drains_between_starts();
+  DrainView drain_view(const std::vector<std::string>& names, std::uint64_t step) const;
   void answer(const std::vector<DrainRequest>& drains);
+  void answer_refused(const DrainStep& step);
   void forget_earlier_drains();
   bool may_use(const std::string& host) const { return scale_up_.may_use(host) && !drains_.leaves(host); }
   void ask_for_room();

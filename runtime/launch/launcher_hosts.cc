@@ -1,6 +1,6 @@
-// How a launch on several hosts follows what becomes of these while a run trains: when they have room for
-// more ranks (scale_up.h), or one of them is to be left (drains.h), the run is asked to end after its next
-// step, and is started again.
+// The launcher follows what becomes of its hosts while a run trains: when they have room for more ranks
+// (scale_up.h), or one of them is to be left (drains.h), the run is asked to end after its next step, and is
+// started again.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -117,31 +117,58 @@ void Launcher::forget_earlier_drains() {
     static_cast<void>(remove_drain_request(*env_, paths_, request.host).ok());
 }
 
+// A request that was withdrawn meanwhile stays so.
 void Launcher::answer(const std::vector<DrainRequest>& drains) {
-  for (const DrainRequest& request : drains)
+  if (drains.empty()) return;
+  const std::vector<DrainRequest> there = read_drain_requests(*env_, paths_);
+  for (const DrainRequest& request : drains) {
+    if (std::ranges::find(there, request.host, &DrainRequest::host) == there.end()) continue;
     static_cast<void>(write_drain_request(*env_, paths_, request).ok());  // it holds without that
+  }
 }
 
-// False: the run is not asked to leave a host.
-bool Launcher::look_at_drains() {
-  const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
-  std::vector<std::string> names;
-  for (const LaunchHost& host : hosts_) names.push_back(host.name);
-  const DrainStep step = drains_.take(
-      env_->monotonic_ns(), requests, hosts_,
-      {.step = requests.empty() ? 0 : newest_step(*env_, paths_),
-       .launcher_host = env_->host_name(),
-       .has_ranks = [&](const std::string& host) { return scale_up_.may_have_ranks(host, names); },
-       .has_room = [&](const std::vector<LaunchHost>& hosts) { return layout_on(hosts).has_value(); }});
+DrainView Launcher::drain_view(const std::vector<std::string>& names, std::uint64_t step) const {
+  return {.step = step,
+          .launcher_host = env_->host_name(),
+          .has_ranks = [&](const std::string& host) { return scale_up_.may_have_ranks(host, names); },
+          .has_room = [&](const std::vector<LaunchHost>& hosts) { return layout_on(hosts).has_value(); }};
+}
+
+// Says what is refused, and answers that.
+void Launcher::answer_refused(const DrainStep& step) {
   answer(step.answers);
   for (const DrainRequest& refused : step.answers) {
     if (!refused.sentence.empty())
       say(fmt::format("host {} is not drained: {}", refused.host, refused.sentence));
   }
-  if (!step.stop.empty()) {
-    say("the run saves and stops, because it cannot go on elsewhere");
-    stop_->request();
-  } else if (!step.leave.empty() && !asked_for_another_start_) {
+  if (step.stop.empty()) return;
+  say("the run saves and stops, because it cannot go on elsewhere");
+  stop_->request();
+}
+
+// A host is left by ending a start that trains; the next one has it for so long, unless its time is over.
+void Launcher::look_at_drains_between_starts() {
+  const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
+  drains_.forget_cancelled(requests);
+  if (requests.empty()) return;
+  DrainView view = drain_view({}, newest_step(*env_, paths_));
+  view.has_ranks = [](const std::string&) { return true; };
+  const std::int64_t now_ns = env_->monotonic_ns();
+  answer_refused(drains_.take(now_ns, requests, hosts_, view));
+  if (drains_.overdue(now_ns).has_value()) answer(drains_.begun());
+}
+
+// False: the run is not asked to leave a host.
+bool Launcher::look_at_drains() {
+  const std::vector<DrainRequest> requests = read_drain_requests(*env_, paths_);
+  drains_.forget_cancelled(requests);
+  if (requests.empty()) return false;
+  std::vector<std::string> names;
+  for (const LaunchHost& host : hosts_) names.push_back(host.name);
+  const DrainStep step =
+      drains_.take(env_->monotonic_ns(), requests, hosts_, drain_view(names, newest_step(*env_, paths_)));
+  answer_refused(step);
+  if (step.stop.empty() && !step.leave.empty() && !asked_for_another_start_) {
     const auto leaving = static_cast<int>(step.leave.size());
     if (request_restart(*env_, paths_, leaving).ok()) {
       asked_for_another_start_ = true;
@@ -150,7 +177,7 @@ bool Launcher::look_at_drains() {
                       leaving == 1 ? "" : "s", fmt::join(step.leave, ", "), leaving == 1 ? "is" : "are"));
     }
   }
-  return !requests.empty();
+  return true;
 }
 
 void Launcher::give_up_asking() {

@@ -29,8 +29,6 @@ struct DrainRequest {
   std::int64_t deadline_s = 0;  // of `asked`
   std::uint64_t step = 0;       // of `drained`
   std::string sentence = {};    // of `refused`
-
-  bool is_answered() const { return state == State::drained || state == State::refused; }
 };
 
 // Returns whether it is the name of a request to drain, among the files of RUN/requests.

@@ -75,6 +75,7 @@ TEST_F(DrainsTest, WhatTheRunCannotDoIsRefused) {
   ASSERT_EQ(step.answers.size(), 1u);
   EXPECT_EQ(step.answers[0].state, State::refused);
   EXPECT_EQ(step.answers[0].sentence, "the run has no host d; its hosts are a, b, c");
+  EXPECT_THAT(take({asked("a")}).answers[0].sentence, HasSubstr("holdfast launch itself is on host a"));
   least_hosts_ = 2;
   step = take({asked("b"), asked("c")});
   EXPECT_THAT(step.leave, ElementsAre("b"));
@@ -98,6 +99,13 @@ TEST_F(DrainsTest, ANoticeThatCannotBeHeededStopsTheRun) {
   EXPECT_THAT(take({notice("x")}).stop, HasSubstr("about to go away"));
 }
 
+TEST_F(DrainsTest, TwoNamesOfAHostAreOneHost) {
+  hosts_[1].name = "b.cluster";
+  with_ranks_ = {"b.cluster"};
+  EXPECT_THAT(take({asked("b"), notice("b.cluster")}).leave, ElementsAre("b.cluster"));
+  EXPECT_EQ(drains_.begun().size(), 2u) << "both are answered";
+}
+
 TEST_F(DrainsTest, NamesMayLackTheDomain) {
   hosts_[1].name = "b.cluster";
   with_ranks_ = {"b.cluster"};
@@ -112,8 +120,14 @@ TEST_F(DrainsTest, ADeadlineRunsFromTheRequestToTheStartWithoutTheHost) {
   take({asked("b", 5)}, 10);
   EXPECT_EQ(drains_.overdue(14 * one_second), std::nullopt);
   EXPECT_EQ(drains_.overdue(15 * one_second), "b");
+  take({asked("b", 5)}, 12);
+  EXPECT_EQ(drains_.overdue(15 * one_second), "b") << "it is the same request";
+  take({asked("b", 20)}, 12);
+  EXPECT_EQ(drains_.overdue(31 * one_second), std::nullopt) << "and this is another";
+  EXPECT_EQ(drains_.overdue(32 * one_second), "b");
+  take({notice("b")}, 13);
   const std::vector<DrainRequest> answers = drains_.begun();
-  EXPECT_EQ(drains_.overdue(15 * one_second), "b");
+  EXPECT_EQ(drains_.overdue(32 * one_second), "b") << "which a notice does not take back";
   drains_.trains(3);
   EXPECT_EQ(drains_.overdue(99 * one_second), std::nullopt);
 }
