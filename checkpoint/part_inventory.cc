@@ -178,7 +178,7 @@ std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, c
   }
   std::vector<FoundParts> newest_first;
   for (auto& [key, parts] : found) newest_first.insert(newest_first.begin(), std::move(parts));
-  // Of two of one step the one that is whole.
+  // Puts the whole one of two of the same step first.
   std::ranges::stable_sort(newest_first, std::greater<>(), [](const FoundParts& parts) {
     return std::tuple(parts.state.generation, parts.state.step, parts.missing().empty());
   });

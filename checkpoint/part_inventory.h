@@ -44,8 +44,8 @@ struct PartInventory {
   bool knows_run() const { return !memory_id.empty() || !lineage.run_id.empty() || !parts.empty(); }
 };
 
-// Of `run_directory`. Checkpoints without a manifest that can be read are left out. ExitCode::checkpoint
-// where the directory or its lineage cannot be read.
+// Reads what `run_directory` holds. Checkpoints without a manifest that can be read are left out.
+// ExitCode::checkpoint where the directory or its lineage cannot be read.
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host);
 std::string to_text(const PartInventory& inventory);
 PartInventory inventory_from_text(const std::string& text);  // written by to_text
@@ -70,12 +70,12 @@ struct FoundParts {
 // Reads every chunk of one shard in the checkpoint directory against its checksum.
 Result<void> verify_shard(Env& env, const std::string& directory, const FoundParts& parts,
                           const ShardFile& shard);
-// Those that `lineage` does not discard, the newest first; whole or not.
+// Returns the checkpoints that `lineage` does not discard, the newest first; whole or not.
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
-// Why one that is not whole cannot be used: which shard is missing, and which host has it.
+// Says why one that is not whole cannot be used: which shard is missing, and which host has it.
 std::string why_not_whole(const FoundParts& parts);
-// Whether what is missing was on hosts that are not among `inventories`, or have lost their directory. Else
-// it was never published on all hosts, and nothing of it is lost.
+// Returns whether what is missing was on hosts that are not among `inventories`, or have lost their
+// directory. Else it was never published on all hosts, and nothing of it is lost.
 bool misses_a_host(const FoundParts& parts, std::span<const PartInventory> inventories);
 
 }  // namespace holdfast

@@ -6,7 +6,7 @@
 //   source -> keeper   the file, then its CRC32C
 //   keeper -> source   durable, or damaged, or no room
 //
-// What is of another run or start is refused. The keeper makes the file exclusively, so a copy that was given
+// The keeper refuses files of another run or start. It makes each file exclusively, so a copy that was given
 // up is never taken for another.
 //
 // Threads: both ends block; Connection::shut_down() ends them. Errors: of the connection
@@ -27,7 +27,7 @@
 
 namespace holdfast {
 
-// Whose files: those of one start of a run.
+// CopySource names one start of a run, whose files are copied.
 struct CopySource {
   Digest run;                // of the run's id
   std::uint64_t writer = 0;  // StartPoint::writer

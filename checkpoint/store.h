@@ -33,7 +33,7 @@ namespace holdfast {
 struct CheckpointCandidate;
 class Checkpoint;
 
-// What keeps a writer of a run that has been replaced, and does not know it, from changing its checkpoints.
+// WriterFence keeps a writer that has been replaced, and does not know it, from changing the checkpoints.
 struct WriterFence {
   std::uint64_t epoch = 0;                   // of its claim of the run; into every manifest. 0: has none
   std::function<Result<void>()> check = {};  // fails, with communication, when another has replaced it
@@ -73,8 +73,8 @@ class CheckpointStore {
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
-  // From now on this directory is that of one host of several, which has the shards whose
-  // ShardFile::hosts name it. Manifests to publish then have their tensors already.
+  // Says that this directory is that of one host of several, which has the shards whose ShardFile::hosts name
+  // it. Manifests to publish then have their tensors already.
   void holds_part_of(std::string host) { host_ = std::move(host); }
   bool has_part() const { return !host_.empty(); }
   // Of any thread: the checkpoints of these steps are being read, or will be, so retain() leaves them.

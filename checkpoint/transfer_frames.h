@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-// How long one waits for the other.
+// Limits how long one end waits for the other.
 struct ReplicaLimits {
   std::int64_t answer_timeout_ms = 20'000;  // of a keeper, and of a source's hello
   std::int64_t part_timeout_ms = 20'000;    // of a MiB

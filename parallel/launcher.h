@@ -11,8 +11,8 @@ namespace holdfast {
 
 bool launched_by_mpi(Env& env);    // as one rank of a job
 bool launched_by_ranks(Env& env);  // of a run that goes on meanwhile, by MPI_Comm_spawn
-// As one of several tasks of srun itself, with no mpirun between: with PMIx they are ranks of a job, else
-// each is alone.
+// Returns whether this is one of several tasks of srun itself, with no mpirun between: with PMIx they are
+// ranks of a job, else each is alone.
 bool launched_by_srun(Env& env);
 int launched_rank(Env& env);           // 0 when not launched by MPI or not said
 int launched_ranks(Env& env);          // ranks of the job, 1 when not launched by MPI or not said

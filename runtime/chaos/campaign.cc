@@ -203,7 +203,7 @@ class Campaign {
     return {};
   }
 
-  // What replaces a host goes by another name.
+  // Reads the hostfile again: what replaces a host goes by another name.
   Result<void> look_at_hosts() {
     HF_TRY(setup_.hosts, hosts_of(*env_, *options_));
     std::vector<std::string> others = others_of(*env_, setup_.hosts);

@@ -26,8 +26,8 @@ const HostFault* host_fault_of(ChaosFault fault);
 // All options of host_faults(), each once.
 std::vector<std::string_view> host_fault_options();
 
-// What the user does to hosts, by option: commands for a shell, with {host} for the name, or the name behind
-// them. An option that is missing: nobody can do it.
+// Holds what the user does to hosts, by option: commands for a shell, with {host} for the name, or the name
+// after them. Where an option is missing nobody can do it.
 using HostCommands = std::map<std::string, std::string, std::less<>>;
 
 // Returns which option is missing; empty: the fault can be made and ended.

@@ -1,4 +1,4 @@
-// Whether a run went on without a host that nothing had happened to. Pure.
+// Says whether a run went on without a host that nothing had happened to. Pure.
 #pragma once
 
 #include <map>

@@ -54,7 +54,7 @@ void print_mpi() {
                                 : "not in this MPI: a dead rank ends the run; the next start resumes it");
 }
 
-// How a run is started in the Slurm job that this process belongs to, and which way recovers in place.
+// Says how a run is started in the Slurm job that this process belongs to, and which way recovers in place.
 void print_slurm(Env& env) {
   if (!in_slurm_allocation(env)) return;
   const Result<std::vector<LaunchHost>> hosts = allocated_hosts(env);

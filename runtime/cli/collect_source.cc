@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t copied_at_a_time = std::uint64_t{4} << 20;
 constexpr std::int64_t list_limit_ms = 60'000, copy_limit_ms = 3'600'000;
 
-// What a listing begins with: that of another program may mean something else.
+// Returns what a listing begins with: that of another program may mean something else.
 std::string listing_mark(Env& env) {
   return fmt::format("holdfast-listing {} ", program_digest(env));
 }

@@ -1,5 +1,5 @@
-// Where `holdfast collect` takes files from: another directory of the run that this host sees, or the run
-// directory of another host, which is reached as `holdfast launch` reaches hosts.
+// A CollectSource is where `holdfast collect` takes files from: another directory of the run that this host
+// sees, or the run directory of another host, which is reached as `holdfast launch` reaches hosts.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CollectSource {
 Result<CollectSource> source_at(Env& env, const std::string& directory);
 Result<CollectSource> source_on_host(Env& env, const std::string& host, const std::string& directory,
                                      const std::string& program);
-// What source_on_host() asks the host to print.
+// Returns the text that source_on_host() asks the host to print.
 Result<std::string> listing_of(Env& env, const std::string& directory);
 
 // Copies the file `path` of the source to `target`, which must not exist; durable when it returns.

@@ -37,8 +37,8 @@ void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::st
 
 }  // namespace
 
-// In a group of its own, so that what it starts can be killed with it. Where this process is killed the shell
-// dies, too, and with it a command that it has become: nothing goes on beside the process that takes over.
+// Runs it in a group of its own, so that what it starts can be killed with it. Where this process is killed
+// the shell dies, too, and with it a command that it has become by exec.
 Result<CommandEnd> run_posix_command(Env& env, const Command& command) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0)

@@ -14,8 +14,8 @@ namespace holdfast {
 // disk).
 Error read_error(std::string_view action, const std::string& path, int reason);   // ExitCode::data
 Error write_error(std::string_view action, const std::string& path, int reason);  // ExitCode::checkpoint
-// As write_error, for locks and directories: ExitCode::config where this user may not write `path`, or nobody
-// may. Other reasons, such as a server that does not answer, pass.
+// Does what write_error does, for locks and directories: ExitCode::config where this user may not write
+// `path`, or nobody may. Other reasons, such as a server that does not answer, pass.
 Error lock_error(std::string_view action, const std::string& path, int reason);
 
 // Closes on destruction; -1 is no descriptor.

@@ -23,11 +23,11 @@ std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
 // Of the shards of all ranks, which hold `state`.
 Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts);
 
-// Of ranks that publish a checkpoint in parts: who has which shard, and the tensors that no single host could
-// tell. All ranks together; no-op where there is one directory.
+// Completes the manifest of a checkpoint in parts: who has which shard, and the tensors that no single host
+// could tell. All ranks together; does nothing where there is one directory.
 Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest);
 
-// On a rank that publishes: removes what is older than the newest `keep`. What could not be removed is told
+// Removes, on a rank that publishes, what is older than the newest `keep`. What could not be removed is told
 // on stderr and tried again after the next one.
 void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 

@@ -95,7 +95,7 @@ struct Claim::Held {
     record.renewals = ++renewals;
     return lock->rewrite(to_text(record));
   }
-  // What cannot be written is tried again: the lease is long.
+  // Tries again what cannot be written: the lease is long.
   void keep_renewed(State& state) {
     std::unique_lock guard(mutex);
     while (!changed.wait_for(guard, renew_every, [this] { return stops; })) {

@@ -21,7 +21,7 @@ struct ClaimRecord {
 
 // One line for each member, the holder first. Texts of the same claim have the same length.
 std::string to_text(const ClaimRecord& record);
-// What a text does not say is empty or 0.
+// Reads what to_text() wrote; what a text does not say is empty or 0.
 ClaimRecord claim_record_of(std::string_view text);
 // Returns whether the claim is of another host, whose death this host's kernel does not notice.
 bool is_of_another_host(const ClaimRecord& record, const std::string& own_host_id);
@@ -34,7 +34,7 @@ struct LeaseTerms {
   std::int64_t alive_ms = 6'000;  // since a renewal: the holder lives
 };
 
-// What one that waits for the lock is to do. Threads: one.
+// HolderWatch says what one that waits for the lock is to do. Threads: one.
 class HolderWatch {
  public:
   enum class Answer : std::uint8_t { wait, refuse, take_over };

@@ -1,5 +1,5 @@
-// Where the checkpoints of a run are: in one directory that all ranks see, or each in parts, in the run
-// directories of several hosts (run_places.h).
+// DiskTier says where the checkpoints of a run are: in one directory that all ranks see, or each in parts, in
+// the run directories of several hosts (run_places.h).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace holdfast {
 
-// What one rank needs to know of it to save. Copies are cheap; `copies` outlives them.
+// Holds what one rank needs to know of it to save. Copies are cheap; `copies` outlives them.
 class DiskTier {
  public:
   // One directory: rank 0 publishes.
@@ -21,11 +21,11 @@ class DiskTier {
       : rank_(rank), places_(std::move(places)), copies_(copies) {}
 
   bool in_parts() const { return places_.has_value() && places_->count() > 1; }
-  // Whether this rank publishes, and how many do.
+  // Returns whether this rank publishes; publishers(): how many do.
   bool publishes() const { return places_.has_value() ? places_->leads(rank_) : rank_ == 0; }
   int publishers() const { return places_.has_value() ? places_->count() : 1; }
-  // How many checkpoints retention leaves. Hosts replace theirs one after another, so that one more than the
-  // newest has to be whole everywhere.
+  // Returns how many checkpoints retention leaves. Hosts replace theirs one after another, so one more than
+  // the newest has to be whole everywhere.
   std::int64_t kept(std::int64_t keep) const { return in_parts() && keep < 2 ? 2 : keep; }
 
   const std::optional<RunPlaces>& places() const { return places_; }

@@ -100,7 +100,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
   }
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t least_ms = 1'000;
-  // By name: a table that was there before may have its hosts in another order.
+  // The table is asked by name: one that was there before may have its hosts in another order.
   std::map<std::string, std::string> name_of;
   for (const auto& [id, index] : hosts.index_of)
     name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;

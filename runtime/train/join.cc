@@ -54,7 +54,7 @@ Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Cla
   return {};
 }
 
-// What would be done to a part of a checkpoint as if it were all of it.
+// Refuses what would be done to a part of a checkpoint as if it were all of it.
 Result<void> check_fits_parts(const Config& config) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!checkpoint.upload_command.empty() || !checkpoint.upload_shard_command.empty()) {

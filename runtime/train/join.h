@@ -22,8 +22,6 @@ namespace holdfast {
 // Config and binary are the same everywhere. Returns the config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
-// Rank 0 claims the run directory (`lock`), says whether it does direct I/O if not, and chooses where to
-// start; all learn it.
 // Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
 // than for a peer that may take.
 inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
@@ -31,7 +29,8 @@ struct JoinedStart {
   StartPoint start = {};
   std::optional<Place> place = {};  // of this rank, where run.directory is local to each host
 };
-// Where it is local, the first rank of each host claims that of its host, and all of them choose together
+// Rank 0 claims the run directory, says where it does no direct I/O, and chooses where to start; all learn
+// it. Where it is local, the first rank of each host claims that of its host, and all of them choose together
 // (part_start.h).
 Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                                std::unique_ptr<Claim>& claim);
@@ -59,7 +58,7 @@ Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const
 
 // resolve_config() with what the data says about the vocabulary.
 Result<void> resolve_shape_with_data(Config& config, const DataSet& data);
-// The same, and check_layout(). `ranks`: with spares.
+// Does the same, and check_layout(). `ranks`: with spares.
 Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data);
 
 // replica_buddies() with the hosts of all ranks, and whether all_cross_hosts().

@@ -48,7 +48,7 @@ class PartsOfHosts {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
   }
 
-  // By place, in the order of their leaders.
+  // Gathers the inventories by place, in the order of their leaders.
   Result<void> gather() {
     Result<PartInventory> own = PartInventory{};
     if (leads_) own = take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host);

@@ -1,5 +1,5 @@
-// What a start goes on from where run.directory is local to each host: each host brings the inventory of its
-// directory (checkpoint/part_inventory.h), all see the same, and verify what they have of the newest
+// Finds what a start goes on from where run.directory is local to each host: each host brings the inventory
+// of its directory (checkpoint/part_inventory.h), all see the same, and verify what they have of the newest
 // checkpoint together.
 #pragma once
 

@@ -45,7 +45,7 @@ struct OwnCheckpoint {
   std::string content = {};               // StartPoint::content
 };
 
-// What run.directory has, from which a run can go on.
+// OwnStates is what run.directory has, from which a run can go on.
 struct OwnStates {
   Result<std::optional<OwnCheckpoint>> newest =
       std::optional<OwnCheckpoint>();  // error: none of several is whole
@@ -69,9 +69,9 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
 // Nothing of a discarded future (checkpoint/lineage.h) is chosen. Where the newest checkpoint that was
 // published is gone, the user has gone back to an older one, unless the run has not ended yet (`in_place`).
 Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place = false);
-// The same where somebody has looked already; `own`: of run.directory.
+// Does the same where somebody has looked already; `own`: of run.directory.
 Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place);
-// Error of run.resume = "must" where nothing is found.
+// Returns the error of run.resume = "must" where nothing is found.
 Error nothing_to_resume(const std::string& run_directory);
 // "checkpoints/step-00000010", or words for a snapshot.
 std::string name_of(const StartPoint& start);

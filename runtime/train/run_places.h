@@ -25,7 +25,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// Those of all ranks of a communicator, by rank.
+// RunPlaces holds the places of all ranks of a communicator, by rank.
 class RunPlaces {
  public:
   explicit RunPlaces(std::vector<Place> of_rank) : of_rank_(std::move(of_rank)) {}
@@ -36,8 +36,8 @@ class RunPlaces {
   int leader_of(int rank) const;
   bool leads(int rank) const { return leader_of(rank) == rank; }
   int count() const { return static_cast<int>(leaders().size()); }
-  // Who keeps a copy of each rank's shards on its disk: a rank of the next place, in turn; -1 where there is
-  // one place only.
+  // Returns who keeps a copy of each rank's shards on its disk: a rank of the next place, in turn; -1 where
+  // there is one place only.
   std::vector<int> copy_keepers() const;
 
  private:
@@ -48,7 +48,7 @@ class RunPlaces {
 // that one. Returns nothing where all see one directory.
 Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Waiter& waiter,
                                              const std::string& run_directory);
-// The same of places that are known, for the ranks of another communicator.
+// Gathers places that are known, for the ranks of another communicator.
 Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine);
 
 }  // namespace holdfast

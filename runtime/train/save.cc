@@ -150,7 +150,7 @@ Result<void> read_owned(Worker& worker, const std::string& directory, Checkpoint
   return {};
 }
 
-// What this rank owns, in the slices in which a snapshot or a checkpoint has it.
+// Returns what this rank owns, in the slices in which a snapshot or a checkpoint has it.
 std::vector<ShardSpec> wanted_in_cut_of(Worker& worker, const Config& stored) {
   std::vector<ShardSpec> wanted;
   for (const OwnedState& piece : worker.optimizer().state()) wanted.push_back(piece.spec);

@@ -23,8 +23,8 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 // Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
-// The same of one that is in parts on several hosts: `content` is StartPoint::content, `places` are those of
-// the worker's ranks.
+// Does the same with one that is in parts on several hosts: `content` is StartPoint::content, `places` are
+// those of the worker's ranks.
 Result<void> restore_parts(Worker& worker, const std::string& checkpoint_directory,
                            const std::string& content, const RunPlaces& places);
 // The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.

@@ -54,7 +54,7 @@ Result<void> ShardCopies::exchange_addresses(Worker& worker, int keeper) {
   return {};
 }
 
-// What goes wrong is told to who sends, whose rank tells it to the run; strangers are nobody's trouble.
+// Tells what goes wrong to the source, whose rank tells it to the run; strangers are nobody's trouble.
 void ShardCopies::serve() {
   constexpr std::int64_t visit_ms = 1000;
   env_->lower_thread_priority();

@@ -50,7 +50,7 @@ class ShardExchange {
     for (const std::set<int>& leading : needed_by) targets.emplace_back(leading.begin(), leading.end());
     Result<void> outcome;
     if (leads()) outcome = begin_target(targets);
-    // In one order on all ranks, so that nobody waits in a circle.
+    // All ranks go in one order, so that nobody waits in a circle.
     for (const ShardFetch& fetch : plan_fetches(holders_, targets)) {
       const Result<void> moved = move(fetch);
       if (!moved.ok() && communicator_.abandoned()) return moved;
@@ -105,7 +105,7 @@ class ShardExchange {
     return {};
   }
 
-  // What is in each shard, told by the first that has it.
+  // Shares what is in each shard, told by the first that has it.
   Result<void> share_pieces() {
     Json mine = Json::array();
     Result<void> outcome;
@@ -131,7 +131,7 @@ class ShardExchange {
     return {};
   }
 
-  // What is here counts first.
+  // Lists what is needed and not here.
   Result<void> find_needed(const WantedOf& wanted_of, std::vector<std::size_t>& needed) {
     HF_TRY(const std::vector<ShardSpec> wanted, wanted_of(manifest_));
     std::vector<ShardSpec> existing;

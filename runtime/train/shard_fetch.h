@@ -1,6 +1,6 @@
-// Before a checkpoint is read that is in parts on several hosts (checkpoint/part_inventory.h): each host gets
-// a copy of the shards that its ranks need and that it does not have, in its own directory of that
-// checkpoint.
+// Gives each host, before a checkpoint is read that is in parts on several hosts
+// (checkpoint/part_inventory.h), a copy of the shards that its ranks need and that it does not have, in its
+// own directory of that checkpoint.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace holdfast {
 
-// What this rank reads of a checkpoint with this manifest.
+// Returns what this rank reads of a checkpoint with this manifest.
 using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& manifest)>;
 
 // All ranks together. `directory`: of the checkpoint, by the same path on every host; made where it is
@@ -24,14 +24,14 @@ using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& ma
 Result<void> fetch_missing_shards(Worker& worker, const RunPlaces& places, const std::string& directory,
                                   const std::string& content, const WantedOf& wanted_of);
 
-// Which shards are copied from which place to which, given by the ranks that lead them. Of several that have
-// a shard the work is shared out. Pure.
+// ShardFetch is one copy of a shard from one place to another, given by the ranks that lead them.
 struct ShardFetch {
   std::size_t shard = 0;
   int source = 0, target = 0;
   bool operator==(const ShardFetch&) const = default;
 };
-// `holders`, `needed_by`: the leaders that have, and that need, each shard.
+// Returns the copies that are needed. Of several that have a shard the work is shared out. `holders`,
+// `needed_by`: the leaders that have, and that need, each shard. Pure.
 std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holders,
                                      const std::vector<std::vector<int>>& needed_by);
 

@@ -58,7 +58,7 @@ class ShardUploads {
   bool busy() const { return phase_ != Phase::idle; }
   // Kills the command of this rank; nothing is offered after this.
   void cancel();
-  // On every rank, with the times of this one.
+  // Returns, on every rank, what has ended, with the times of this one.
   std::vector<UploadReport> take_reports() { return std::exchange(reports_, {}); }
 
  private:

@@ -1,4 +1,4 @@
-// What TrainRun does where run.directory is local to each host.
+// TrainRun's part for run directories that are local to each host.
 #include "runtime/train/run_places.h"
 #include "runtime/train/shard_copies.h"
 #include "runtime/train/train_run_internal.h"

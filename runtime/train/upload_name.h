@@ -1,4 +1,4 @@
-// What a checkpoint is called where it is uploaded to, and who sends which of its files.
+// Names a checkpoint where it is uploaded to, and says who sends which of its files.
 #pragma once
 
 #include <string>

@@ -46,11 +46,11 @@ class Uploads {
   void offer(std::uint64_t step);
   void vote(SaveVotes& votes) const;
   Result<void> advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums);
-  // Kills what is under way; what was offered and is not there yet is reported as such.
+  // Kills what is under way. What was offered and is not there yet is sent by the next start.
   void cancel();
   // Blocks until nothing is under way on any rank; calls `look` between two looks.
   Result<void> finish(Communicator& communicator, const Waiter& waiter, const std::function<void()>& look);
-  // With the commands of every rank, on every rank; of a whole upload on rank 0.
+  // Returns what has ended: on every rank with the commands of every rank, on rank 0 of a whole upload.
   std::vector<UploadReport> take_reports();
 
  private:

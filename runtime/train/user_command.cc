@@ -24,7 +24,7 @@ std::string sentence_of_end(const CommandEnd& end, const UserCommand& command) {
   return "";
 }
 
-// In one line, for a sentence.
+// Puts it into one line, for a sentence.
 std::string printed(std::string output) {
   for (char& each : output) {
     if (each == '\n' || each == '\r') each = ' ';

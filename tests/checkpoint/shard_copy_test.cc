@@ -24,7 +24,7 @@ class ShardCopyTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(root_); }
 
-  // Both ends; what the source and the keeper say of it.
+  // Runs both ends; returns what the source and the keeper say of it.
   std::pair<Result<void>, Result<void>> copy(const CopySource& sent, const CopySource& kept) {
     const auto listener = posix_env().network().listen();
     EXPECT_TRUE(listener.ok());

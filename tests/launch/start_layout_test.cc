@@ -29,7 +29,7 @@ Config run_of(int pipeline, int tensor, int lanes = 4) {
   return config;
 }
 
-// Of the hosts of a run of `copies` on just as many slots, those with these slots are left.
+// Returns the layout where, of the hosts of a run of so many copies, those with these slots are left.
 std::optional<StartLayout> left(const Config& run, std::vector<int> slots, int copies = 1,
                                 int least_copies = 1, int least_ranks = 1) {
   std::vector<LaunchHost> hosts = {{.name = "lost", .slots = 8, .answers = false}};

@@ -1,5 +1,5 @@
-// Who writes a run: a holder whose host is gone, one that is only slow, and locks that keep no other host
-// out.
+// Tests who writes a run: a holder whose host is gone, one that is only slow, and locks that keep no other
+// host out.
 #include "runtime/train/claim.h"
 
 #include <gmock/gmock.h>

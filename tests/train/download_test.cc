@@ -41,7 +41,7 @@ class DownloadTest : public TrainingTest {
     return train({.run = "run", .ranks = ranks, .overrides = std::move(overrides)});
   }
   std::string command(const std::string& line) const { return "checkpoint.download_command=" + line; }
-  // What a start takes for a checkpoint, or might have left on the way to one.
+  // Lists what a start takes for a checkpoint, or might have left on the way to one.
   void expect_nothing_here() const {
     for (const char* folder : {"/checkpoints", "/.pending"}) {
       const Result<std::vector<std::string>> names = posix_env().list(run_directory("run") + folder);

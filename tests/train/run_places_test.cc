@@ -1,5 +1,5 @@
-// Who leads a place, who keeps whose shards, and which shards are copied between hosts before a state is
-// read.
+// Tests who leads a place, who keeps whose shards, and which shards are copied between hosts before a state
+// is read.
 #include <gtest/gtest.h>
 
 #include "runtime/train/run_places.h"
