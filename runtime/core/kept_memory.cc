@@ -29,10 +29,19 @@ OwnedMemory lent(const OwnedMemory& memory, std::uint64_t bytes) {
   return {memory.get(), {.release = [](std::byte*, std::uint64_t) {}, .bytes = bytes}};
 }
 
-void fault_in_part(std::span<std::byte> part) {
+constexpr std::size_t part_bytes = std::size_t{16} << 20;  // faulted in at once
+
+// Returns false where the system cannot.
+bool populate(std::span<std::byte> part) {
 #ifdef MADV_POPULATE_WRITE
-  if (madvise(part.data(), part.size(), MADV_POPULATE_WRITE) == 0) return;
+  return madvise(part.data(), part.size(), MADV_POPULATE_WRITE) == 0;
+#else
+  return part.empty();
 #endif
+}
+
+void fault_in_part(std::span<std::byte> part) {
+  if (populate(part)) return;
   // An older system: every page is written with what is in it. No other thread uses the memory yet.
   for (std::size_t at = 0; at < part.size(); at += page_bytes) {
     auto* const byte = reinterpret_cast<volatile std::byte*>(part.data() + at);
@@ -43,7 +52,6 @@ void fault_in_part(std::span<std::byte> part) {
 }  // namespace
 
 void fault_in(std::span<std::byte> memory, int threads, const std::function<void()>& progress) {
-  constexpr std::size_t part_bytes = std::size_t{16} << 20;
   std::atomic<std::size_t> next = 0;
   const auto work = [&](bool tells) {
     for (std::size_t begin = 0; (begin = next.fetch_add(part_bytes)) < memory.size();) {
@@ -59,6 +67,12 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
     // The system refuses a thread: the others do it.
   }
   work(true);
+}
+
+void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled) {
+  for (std::size_t begin = 0; begin < memory.size() && !is_cancelled(); begin += part_bytes) {
+    if (!populate(memory.subspan(begin, std::min(part_bytes, memory.size() - begin)))) return;
+  }
 }
 
 MemorySource KeptMemory::source(KeptMemoryOptions options, MemorySource fresh) {

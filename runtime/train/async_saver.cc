@@ -2,9 +2,11 @@
 #include "parallel/device_wait.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "parallel/agreement.h"
 #include "runtime/core/available_memory.h"
+#include "runtime/core/kept_memory.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/checkpoint_parts.h"
@@ -24,6 +26,7 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
 
 void AsyncSaver::cancel() {
   cancelled_ = true;
+  prefault_.wait();   // for as long as a few pages take
   replicas_.reset();  // which waits for nobody, and reads slots
   if (tier_.copies() != nullptr) tier_.copies()->cancel();
 }
@@ -52,6 +55,7 @@ Result<void> AsyncSaver::prepare() {
     snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
   if (!memory_->outlives_process()) return {};
   HF_TRY_VOID(make_replicas());
+  fault_in_slots();
   // All ranks of the host have taken what they need of the old ones.
   if (worker_->slots() != nullptr) worker_->slots()->forget_unneeded();
   static_cast<void>(
@@ -88,6 +92,18 @@ Result<void> AsyncSaver::make_replicas() {
     replica_complaint_ = replicas.error().message;
   }
   return {};
+}
+
+// All slots are reserved, so nothing can fail; but a start would wait for their pages, which are first needed
+// by the first snapshot.
+void AsyncSaver::fault_in_slots() {
+  std::vector<std::span<std::byte>> slots = memory_->slots();
+  if (replicas_ != nullptr) std::ranges::copy(replicas_->places(), std::back_inserter(slots));
+  prefault_.start([this, slots = std::move(slots)]() -> Result<std::monostate> {
+    worker_->env().lower_thread_priority();
+    for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
+    return std::monostate();
+  });
 }
 
 Snapshot* AsyncSaver::free_snapshot() const {

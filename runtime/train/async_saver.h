@@ -142,6 +142,7 @@ class AsyncSaver {
   Result<std::int64_t> publish(Save& save, const Manifest& manifest);
   std::vector<std::uint64_t> slot_lengths() const;
   Result<void> make_replicas();
+  void fault_in_slots();
   void confirm_newest();
   void confirm(const Snapshot& snapshot);
   Result<void> replace_older();
@@ -177,9 +178,10 @@ class AsyncSaver {
   std::vector<SaveReport> reports_;
   std::optional<std::int64_t> copy_ns_;
   std::vector<ReplicaReport> replica_reports_;
-  BackgroundJob<std::int64_t> publish_;    // how long it took, in ns
-  BackgroundJob<std::monostate> cleanup_;  // of other starts' snapshots, one of which becomes the last slot
-  std::unique_ptr<Replicas> replicas_;     // null: none
+  BackgroundJob<std::int64_t> publish_;     // how long it took, in ns
+  BackgroundJob<std::monostate> cleanup_;   // of other starts' snapshots, one of which becomes the last slot
+  std::unique_ptr<Replicas> replicas_;      // null: none
+  BackgroundJob<std::monostate> prefault_;  // the pages of the slots, beside the first steps
 };
 
 }  // namespace holdfast

@@ -50,6 +50,9 @@ class Replicas::Keeper {
   Keeper& operator=(const Keeper&) = delete;
 
   int rank() const { return rank_; }
+  void add_places(std::vector<std::span<std::byte>>& places) const {
+    for (const std::unique_ptr<SharedMemory>& memory : memory_) places.push_back(memory->bytes());
+  }
   std::uint16_t port() const { return listener_->port(); }
   void start() {
     thread_ = std::jthread([this] { serve(); });
@@ -127,6 +130,12 @@ Replicas::~Replicas() {
     if (connection_ != nullptr) connection_->shut_down();
   }
   job_.wait();
+}
+
+std::vector<std::span<std::byte>> Replicas::places() const {
+  std::vector<std::span<std::byte>> places;
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->add_places(places);
+  return places;
 }
 
 Result<void> Replicas::make_keepers() {

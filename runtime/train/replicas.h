@@ -48,6 +48,8 @@ class Replicas {
   bool succeeded() const { return job_.result().ok(); }
   // Of this rank. Waits.
   ReplicaReport take();
+  // Returns the memory for what this rank keeps.
+  std::vector<std::span<std::byte>> places() const;
 
  private:
   class Keeper;

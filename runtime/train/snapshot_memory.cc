@@ -75,7 +75,9 @@ Result<void> SnapshotMemory::make_one(Worker& worker, std::uint64_t writer, int 
 }
 
 Result<void> SnapshotMemory::make_last(Worker& worker, std::uint64_t writer) {
-  return make_one(worker, writer, static_cast<int>(shared_.size()));
+  HF_TRY_VOID(make_one(worker, writer, static_cast<int>(shared_.size())));
+  fault_in(slots_.back(), worker.host_threads());
+  return {};
 }
 
 void SnapshotMemory::keep_in(SlotPool& pool) {

@@ -207,7 +207,6 @@ Result<std::unique_ptr<SharedMemory>> Worker::make_slot(const std::string& name,
   } else {
     HF_TRY(made.memory, env().create_shared_memory(name, bytes));
   }
-  fault_in(made.memory->bytes().subspan(made.mapped_bytes), host_threads());
   return std::move(made.memory);
 }
 

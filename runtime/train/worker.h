@@ -147,7 +147,8 @@ class Worker {
   // Tiers of snapshots that the config asks for, and those that there is memory for, with why it is less.
   SnapshotTiers wanted_tiers() const;
   const MemoryDecision& memory_decision() const { return memory_decision_; }
-  // Shared memory for a slot, of pages that are not needed any more where there are any, and faulted in.
+  // Makes shared memory for a slot, of pages that are not needed any more where there are any. All of it is
+  // reserved; the caller faults in what is not mapped yet.
   // Errors: those of Env::create_shared_memory().
   Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes);
   SlotPool* slots() const { return inputs_.slots; }

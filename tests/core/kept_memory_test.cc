@@ -90,5 +90,18 @@ TEST(FaultIn, KeepsTheContent) {
   EXPECT_EQ(bytes[39 * mib], std::byte{0});
 }
 
+TEST(FaultIn, BesideWritersKeepsTheContent) {
+  const Result<OwnedMemory> memory = host_memory(MemoryPlace::device, 40 * mib);
+  ASSERT_TRUE(memory.ok());
+  const std::span<std::byte> bytes(memory->get(), 40 * mib);
+  bytes[20 * mib] = std::byte{9};
+  int asked = 0;
+  fault_in_beside(bytes, [&] { return ++asked > 2; });
+  EXPECT_LE(asked, 3);
+  fault_in_beside(bytes, [] { return false; });
+  EXPECT_EQ(bytes[20 * mib], std::byte{9});
+  EXPECT_EQ(bytes[39 * mib], std::byte{0});
+}
+
 }  // namespace
 }  // namespace holdfast
