@@ -257,8 +257,7 @@ std::vector<std::uint32_t> SnapshotSet::drop_damaged(const std::vector<ShardSpec
   return dropped;
 }
 
-void SnapshotSet::add(const ShardSpec& spec, std::vector<std::byte> bytes) {
-  HF_CHECK(bytes.size() == spec.byte_count());
+void SnapshotSet::add(const ShardSpec& spec, OwnedMemory bytes) {
   added_.emplace_back(spec, std::move(bytes));
 }
 
@@ -292,7 +291,7 @@ Result<void> SnapshotSet::read(std::span<const Checkpoint::Wanted> wanted) {
     const Place& place = from[copy.existing_index];
     std::span<const std::byte> source;
     if (place.added) {
-      source = added_[place.index].second;
+      source = {added_[place.index].second.get(), added_[place.index].first.byte_count()};
     } else {
       HF_TRY(source, piece(place.rank, place.index));
     }

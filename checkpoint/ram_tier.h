@@ -17,6 +17,7 @@
 #include "checkpoint/snapshot_slot.h"
 #include "checkpoint/store.h"
 #include "runtime/core/env.h"
+#include "runtime/core/memory_plan.h"
 
 namespace holdfast {
 
@@ -95,8 +96,8 @@ class SnapshotSet {
   // Verifies what is wanted of it. The ranks of whose slots a part is damaged, in the replicas too, are in
   // this set no more, and returned.
   std::vector<std::uint32_t> drop_damaged(const std::vector<ShardSpec>& wanted);
-  // From another host, verified there.
-  void add(const ShardSpec& spec, std::vector<std::byte> bytes);
+  // Adds what came from another host, verified there; as many bytes as `spec` has.
+  void add(const ShardSpec& spec, OwnedMemory bytes);
 
   // As Checkpoint::read; what it touches is verified first.
   Result<void> read(std::span<const Checkpoint::Wanted> wanted);
@@ -119,7 +120,7 @@ class SnapshotSet {
   Pace pace_;
   std::vector<std::unique_ptr<SharedMemory>> memory_;
   std::vector<SnapshotReader> readers_;  // those of a rank one after another
-  std::vector<std::pair<ShardSpec, std::vector<std::byte>>> added_;
+  std::vector<std::pair<ShardSpec, OwnedMemory>> added_;
   std::vector<std::string> damages_;
 };
 

@@ -150,9 +150,14 @@ class PartExchange {
                   "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is passed over",
                   request.part, server);
     }
-    std::vector<std::byte> bytes(spec.byte_count());
-    HF_TRY_VOID(receive(bytes, server));
-    set_.add(spec, std::move(bytes));
+    // Memory that is not filled with zeros first, in huge pages: a new host waits for little else here.
+    Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
+    if (!bytes.ok()) {
+      communicator_.abandon();  // the server is about to send
+      return bytes.error();
+    }
+    HF_TRY_VOID(receive({bytes->get(), spec.byte_count()}, server));
+    set_.add(spec, std::move(bytes).value());
     return {};
   }
 

@@ -326,7 +326,12 @@ TEST_F(RamTierTest, WhatAnotherHostHasSentStandsForWhatIsDamagedHere) {
   const Result<void> missing = set.read(wanted);
   ASSERT_FALSE(missing.ok());
   EXPECT_THAT(missing.error().message, HasSubstr("wrong checksum"));
-  for (const ShardSpec& spec : specs) set.add(spec, std::vector<std::byte>(spec.byte_count(), std::byte{3}));
+  for (const ShardSpec& spec : specs) {
+    Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
+    ASSERT_TRUE(bytes.ok());
+    std::fill_n(bytes->get(), spec.byte_count(), std::byte{3});
+    set.add(spec, std::move(bytes).value());
+  }
   EXPECT_TRUE(set.holds(specs));
   ASSERT_TRUE(set.read(wanted).ok());
   EXPECT_EQ(first, std::vector<std::byte>(first.size(), std::byte{3}));
