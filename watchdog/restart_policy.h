@@ -57,6 +57,8 @@ struct LaunchHost {
   std::string name;
   int slots = 0;  // 0: not said
   bool answers = true;
+  // Its ranks did not say how they ended, and those of others ended because they had lost them.
+  bool is_suspected = false;
 };
 
 // Says what a run wants of its hosts.

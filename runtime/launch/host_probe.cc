@@ -17,6 +17,8 @@ namespace {
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // by which ssh says so
 constexpr std::int64_t least_silence_ms = 3'000, silence_factor = 4;
+// Guards have waited for a suspected one already, longer than a login takes.
+constexpr std::int64_t least_silence_of_suspected_ms = 500;
 
 }  // namespace
 
@@ -54,8 +56,8 @@ ProcessStart question(Env& env, const std::string& host, const std::vector<std::
 struct AskedHost {
   std::size_t index = 0;
   std::unique_ptr<Process> process = {};
-  std::string output = {};     // file that what it says goes to
-  std::int64_t heard_ms = -1;  // since all were asked: its first word, or its end; -1: nothing so far
+  std::string output = {};  // file that what it says goes to
+  HeardHost heard = {};
   bool has_ended = false;
 };
 
@@ -80,20 +82,6 @@ bool has_spoken(Env& env, const AskedHost& host) {
   return output.ok() && output->bytes > 0;
 }
 
-// Returns how long a host may be silent: no limit until half of them have been heard of, then some times what
-// the slowest of those took. What they do after their first word takes as long as it takes.
-std::int64_t silence_limit_ms(const std::vector<AskedHost>& asked) {
-  std::size_t heard = 0;
-  std::int64_t slowest_ms = 0;
-  for (const AskedHost& host : asked) {
-    if (host.heard_ms < 0) continue;
-    ++heard;
-    slowest_ms = std::max(slowest_ms, host.heard_ms);
-  }
-  if (heard == 0 || 2 * heard < asked.size()) return std::numeric_limits<std::int64_t>::max();
-  return std::max(least_silence_ms, silence_factor * slowest_ms);
-}
-
 std::optional<int> answer_of(Env& env, AskedHost& host, int least_not_reached) {
   if (!host.process->wait_ended(0)) {
     static_cast<void>(host.process->signal_group(SIGKILL).ok());
@@ -107,6 +95,22 @@ std::optional<int> answer_of(Env& env, AskedHost& host, int least_not_reached) {
 
 }  // namespace
 
+std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected) {
+  std::size_t others = 0, heard = 0;
+  std::int64_t slowest_ms = 0;
+  for (const HeardHost& host : asked) {
+    if (host.is_suspected) continue;
+    ++others;
+    if (host.after_ms < 0) continue;
+    ++heard;
+    slowest_ms = std::max(slowest_ms, host.after_ms);
+  }
+  if (others == 0) return least_silence_ms;
+  if (heard == 0 || 2 * heard < others) return std::numeric_limits<std::int64_t>::max();
+  return std::max(is_suspected ? least_silence_of_suspected_ms : least_silence_ms,
+                  silence_factor * slowest_ms);
+}
+
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms) {
@@ -119,6 +123,7 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
       answers[i] = 0;
     } else if (std::optional<AskedHost> host = ask_host(env, hosts[i].name, words); host.has_value()) {
       host->index = i;
+      host->heard.is_suspected = hosts[i].is_suspected;
       asked.push_back(std::move(*host));
     }
   }
@@ -128,11 +133,13 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
     for (AskedHost& host : asked) {
       if (host.has_ended) continue;
       host.has_ended = host.process->wait_ended(0);
-      if (host.heard_ms < 0 && (host.has_ended || has_spoken(env, host))) host.heard_ms = now_ms;
+      if (host.heard.after_ms < 0 && (host.has_ended || has_spoken(env, host))) host.heard.after_ms = now_ms;
     }
-    const std::int64_t limit_ms = silence_limit_ms(asked);
+    std::vector<HeardHost> heard;
+    for (const AskedHost& host : asked) heard.push_back(host.heard);
     const auto is_waited_for = [&](const AskedHost& host) {
-      return is_pending(host) && (host.heard_ms >= 0 || now_ms < limit_ms);
+      return is_pending(host) &&
+             (host.heard.after_ms >= 0 || now_ms < silence_limit_ms(heard, host.heard.is_suspected));
     };
     if (std::ranges::none_of(asked, is_waited_for)) break;
     env.sleep_us(probe_look_us);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,19 @@ namespace holdfast {
 // PRTE_MCA_plm_ssh_agent's, else ssh.
 std::vector<std::string> host_agent(Env& env);
 
+// Says when a host was first heard of.
+struct HeardHost {
+  std::int64_t after_ms = -1;  // since all were asked: its first word, or its end; -1: nothing so far
+  bool is_suspected = false;   // LaunchHost::is_suspected
+};
+// Returns how long a host may be silent: no limit until half of those that are not suspected have been heard
+// of, then some times what the slowest of these took, and a least time, which is short for one that is
+// suspected. What they do after their first word takes as long as it takes. Pure.
+std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected);
+
 // Runs the words there (for its shell), on all hosts at once; the exit codes. None: it could not be reached,
-// or did not answer while `left_ms`, which is asked again and again, was more than 0, or had not said a word
-// long after half of the others had. Of this host, where nothing is run: 0.
+// or did not answer while `left_ms`, which is asked again and again, was more than 0, or was silent for too
+// long. Of this host, where nothing is run: 0.
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms);

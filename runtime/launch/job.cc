@@ -243,6 +243,16 @@ bool Job::ended_for_another_start() const {
   return status_.state == "saved" && status_.reason == another_start_reason;
 }
 
+std::set<std::string> Job::suspected_hosts() const {
+  std::set<std::string> suspected;
+  if (!stayed_behind_) return suspected;
+  for (const LaunchedRank& rank : ranks_) suspected.insert(rank.host);
+  for (const LaunchedRank& rank : ranks_) {
+    if (rank.end.has_value()) suspected.erase(rank.host);
+  }
+  return suspected;
+}
+
 // When mpirun loses a host it ends the ranks of the others, with SIGTERM first, which lets a small run save.
 // Nobody who wants the run to stop sends that past this process: it would pass on SIGUSR2.
 bool Job::ended_by_mpirun() const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ class Job {
   bool was_cut_short() const { return cut_short_; }
   // Returns whether it ended as asked, with its state sealed, so that there can be another start.
   bool ended_for_another_start() const;
+  // Returns the names, as they call themselves, of hosts none of whose ranks said how it ended, though mpirun
+  // waited for them when all others had.
+  std::set<std::string> suspected_hosts() const;
   // To the end of all its processes on this host; how it ended. The first request to stop is passed on to the
   // ranks as SIGUSR2, once all of them can take it. Killed is
   //   - everything, when the request is over before the ranks have saved; sooner, if it may be cut short,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
@@ -237,6 +238,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   Job job(*env_, *stop_, std::move(plan));
   Result<StartEnd> end = job.run();
   give_up_asking();
+  const std::set<std::string> suspected = job.suspected_hosts();
+  for (LaunchHost& host : hosts_) host.is_suspected = suspected.contains(host.name);
   cut_short_ = job.was_cut_short();
   ended_as_asked_ = end.ok() && job.ended_for_another_start();
   if (ended_as_asked_) {

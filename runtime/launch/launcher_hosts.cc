@@ -102,6 +102,7 @@ void Launcher::read_hosts_again() {
                       source_of_hosts(options_)));
     } else {
       host.answers = known->answers;
+      host.is_suspected = known->is_suspected;
     }
   }
   for (const LaunchHost& host : hosts_) {
