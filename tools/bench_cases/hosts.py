@@ -2,7 +2,7 @@
 """bench hosts: tells one story of a run whose hosts come and go, and measures what each act of it costs.
 
 `holdfast launch` trains a preset on two of three hosts (network namespaces of this machine, each with one rank, its own processes
-and its own shared memory; tests/system/hosts.py), with no key about safety set:
+and its own shared memory; tests/system/hosts.py), with no key about safety or the size of a step set:
 
   lost     the host of rank 1 loses its power; the spare host takes its place
   drained  `holdfast drain` of that host: the run goes on with one rank
@@ -32,7 +32,7 @@ import harness  # noqa: E402
 import hosts  # noqa: E402
 
 VOCABULARIES = {"llama": 32_000, "gpt2": 50_257}
-SEQUENCE, LANES = 64, 2
+LANES, SAMPLES, TOKENS_OF_SAMPLE = 2, 4, 256  # of a step, where the config does not say
 WAIT_S = 300
 OUT_OF_REACH = re.compile("out of reach|starting again")
 
@@ -43,8 +43,7 @@ class Story:
         self.hostfile = scene.directory / "hostfile"
         tokens = scene.directory / "tokens.bin"
         write_tokens(tokens, 400_000, VOCABULARIES[options.preset.partition("-")[0]])
-        write_config(scene.config, "unset", tokens, options.preset, checkpoint="", steps=options.steps * 4 + 2, sequence_length=SEQUENCE,
-                     microbatch_size=1)
+        write_config(scene.config, "unset", tokens, options.preset, checkpoint="", steps=options.steps * 4 + 2)
         scene.config.write_text(f"threads = 1\n{scene.config.read_text()}[parallel]\nlanes = {LANES}\n[evaluation]\nevery_steps = 0\n")
         self.run = scene.run("story")
         self.begun, self.start = 0, None
@@ -122,7 +121,7 @@ def main():
         del scene.environment["OMPI_MCA_btl_sm_backing_directory"]
         cluster.lose("n3")  # it comes later
         story = Story(scene, cluster, options)
-        print(f"{options.preset}, 2 ranks on 2 of 3 hosts, a step has {LANES} x {SEQUENCE} tokens", flush=True)
+        print(f"{options.preset}, 2 ranks on 2 of 3 hosts, a step has {LANES} x {SAMPLES} x {TOKENS_OF_SAMPLE} tokens", flush=True)
         story.begin()
         acts = [story.act("lost", lambda: cluster.lose("n1")), story.act("drained", lambda: story.drain("n2"))]
 
