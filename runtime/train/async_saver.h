@@ -68,7 +68,7 @@ class AsyncSaver {
   // `tier`: where checkpoints are; none: in one directory.
   AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
              const std::optional<SnapshotStep>& resumed = {}, std::optional<DiskTier> tier = {});
-  // Gives up what is under way: nobody will vote for it any more. Waits for nothing.
+  // Gives up what is under way: nobody will vote for it any more. Waits for nobody.
   void cancel();
   // Cancels, and waits for its threads, which a disk may hold in a write that is under way. Snapshots in
   // shared memory stay.
