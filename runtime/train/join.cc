@@ -82,6 +82,8 @@ Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, c
   Result<void> claimed;
   if (places.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
     claimed = claim_directory(inputs.env, config, claim);
+  const Place& place = places.of(inputs.communicator.rank());
+  if (claimed.ok() && claim != nullptr) claimed = remember_place(inputs.env, config.run.directory, place);
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
   HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places));
   if (inputs.communicator.rank() == 0) {

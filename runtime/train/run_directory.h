@@ -5,6 +5,7 @@
 //   checkpoints/  whole checkpoints only        lock          held by the one writer
 //   trace/        what each rank did when (trace_file.h)
 //   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
+//   place_name    what manifests call this host, where the directory is local to each (run_places.h)
 //   lineage.json  the generations of the run (checkpoint/lineage.h)
 //   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
 //   uploaded      the checkpoint that was uploaded last (uploads.h)
@@ -34,6 +35,7 @@ struct RunPaths {
   std::string lock() const { return directory + "/lock"; }
   std::string run_id() const { return directory + "/run_id"; }
   std::string run_place() const { return directory + "/run_place"; }
+  std::string place_name() const { return directory + "/place_name"; }
   std::string gemm_peak() const { return directory + "/gemm_peak"; }
   std::string uploaded() const { return directory + "/uploaded"; }
   std::string trace() const { return directory + "/trace"; }

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "parallel/agreement.h"
 #include "runtime/core/durable_directory.h"
@@ -41,6 +43,41 @@ class PlaceProbe {
   std::string directory_;
   std::string name_;  // empty: this rank has none
 };
+
+// What the directory says, where that can be a name.
+std::string remembered_name(Env& env, const std::string& run_directory) {
+  std::string name = env.text_or_empty(RunPaths{run_directory}.place_name());
+  const bool is_name = std::ranges::all_of(name, [](char each) { return each > ' ' && each <= '~'; });
+  return is_name ? name : std::string();
+}
+
+bool is_called_after(const PlaceName& place) {
+  return place.remembered == place.host || place.remembered.starts_with(place.host + "#");
+}
+
+// Gathers the places, when each rank knows the number of its own.
+Result<RunPlaces> name_places(Communicator& communicator, const Waiter& waiter, Env& env,
+                              const std::string& run_directory, int number) {
+  const Json mine = Json::array({number, remembered_name(env, run_directory), env.host_name()});
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine.dump_any()));
+  std::vector<int> numbers;
+  std::map<int, PlaceName> by_number;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const Json each = Json::parse(texts[rank]);
+    numbers.push_back(each[0]);
+    if (numbers.back() == static_cast<int>(rank))
+      by_number[numbers.back()] = {.remembered = each[1], .host = each[2]};
+  }
+  std::vector<PlaceName> asked;
+  for (const auto& [first, name] : by_number) asked.push_back(name);
+  const std::vector<std::string> names = names_of_places(asked);
+  std::vector<Place> places;
+  for (const int each : numbers) {
+    const auto at = std::distance(by_number.begin(), by_number.find(each));
+    places.push_back({.number = each, .host = names[static_cast<std::size_t>(at)]});
+  }
+  return RunPlaces(std::move(places));
+}
 
 Error cannot_be_made(const Error& reason) {
   return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
@@ -98,23 +135,19 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
   HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));
   const bool sees = probe.sees(probes.front());
   HF_TRY(const std::vector<std::string> told,
-         all_gather_text(communicator, waiter, Json::array({sees, env.host_name()}).dump_any()));
+         all_gather_text(communicator, waiter, Json::array({sees, env.host_id()}).dump_any()));
   std::vector<std::string> hosts;
-  std::vector<bool> unseeing;
+  bool all_see = true;
   for (const std::string& text : told) {
     const Json each = Json::parse(text);
-    unseeing.push_back(!each[0].get<bool>());
+    all_see = all_see && each[0].get<bool>();
     hosts.push_back(each[1]);
   }
-  if (std::ranges::find(unseeing, true) == unseeing.end()) return std::optional<RunPlaces>();
+  if (all_see) return std::optional<RunPlaces>();
 
   // The first of each host that does not see rank 0's makes one of its own; several hosts may share it.
-  bool makes_one = !sees;
-  for (int other = 0; other < rank; ++other) {
-    const auto at = static_cast<std::size_t>(other);
-    makes_one = makes_one && !(unseeing[at] && hosts[at] == env.host_name());
-  }
-  HF_TRY_VOID(make_probe(makes_one));
+  const bool is_first = std::ranges::find(hosts, env.host_id()) - hosts.begin() == rank;
+  HF_TRY_VOID(make_probe(is_first && !sees));
   HF_TRY(probes, all_gather_text(communicator, waiter, probe.name()));
   const auto first = std::ranges::find_if(probes, [&](const std::string& name) { return probe.sees(name); });
   Result<void> found;
@@ -126,10 +159,33 @@ Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Wa
         run_directory, env.host_name());
   }
   HF_TRY_VOID(agree_on_outcome(communicator, waiter, found, env.host_name()));
-  const auto number = static_cast<std::size_t>(first - probes.begin());
   HF_TRY(RunPlaces places,
-         gather_places(communicator, waiter, {.number = static_cast<int>(number), .host = hosts[number]}));
+         name_places(communicator, waiter, env, run_directory, static_cast<int>(first - probes.begin())));
   return std::optional(std::move(places));
+}
+
+std::vector<std::string> names_of_places(const std::vector<PlaceName>& places) {
+  std::vector<std::string> names(places.size());
+  std::set<std::string> taken;
+  for (const bool is_own : {true, false}) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const PlaceName& place = places[i];
+      const bool counts = !place.remembered.empty() && is_called_after(place) == is_own;
+      if (counts && taken.insert(place.remembered).second) names[i] = place.remembered;
+    }
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    for (int number = 1; names[i].empty(); ++number) {
+      std::string name = number == 1 ? places[i].host : fmt::format("{}#{}", places[i].host, number);
+      if (taken.insert(name).second) names[i] = std::move(name);
+    }
+  }
+  return names;
+}
+
+Result<void> remember_place(Env& env, const std::string& run_directory, const Place& place) {
+  if (remembered_name(env, run_directory) == place.host) return {};
+  return env.replace_text(RunPaths{run_directory}.place_name(), place.host);
 }
 
 Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine) {

@@ -1,10 +1,12 @@
 // Places: which ranks see the same run directory. Usually all do, because it is on a file system that the
-// hosts share. Where run.directory is another directory on each host, each is a place of its own: the first
-// rank of a place holds the lock, writes the log and publishes the host's part of each checkpoint there, as
-// rank 0 does where there is one directory.
+// hosts share. Where run.directory is another directory on each host, each is a place of its own: one rank of
+// a place, that with the lowest seat, holds the lock, writes the log and publishes the host's part of each
+// checkpoint there, as rank 0 does where there is one directory.
 //
 // A file with a name that nobody has looked up before (a nonce) tells them apart: who sees it sees the
-// directory of the rank that made it.
+// directory of the rank that made it. All ranks of a host (Env::host_id()) have to see the same one.
+//
+// Manifests name hosts, so a place has a name that no other one has, and keeps it: RUN/place_name.
 #pragma once
 
 #include <optional>
@@ -21,7 +23,7 @@ namespace holdfast {
 // The place of a rank. It does not change while the rank lives.
 struct Place {
   int number = 0;    // the first rank of it when the run was started
-  std::string host;  // that rank's host, which names the place
+  std::string host;  // names the place: that rank's host, or "HOST#2" where another has this name
   bool operator==(const Place&) const = default;
 };
 
@@ -44,8 +46,20 @@ class RunPlaces {
   std::vector<Place> of_rank_;
 };
 
+// PlaceName is what a place is to be called: as its directory says, and else by its host's name.
+struct PlaceName {
+  std::string remembered = {};  // empty: the directory says nothing
+  std::string host = {};
+};
+// Returns a name for each, none twice. Of two that remember one name, as a copied directory does, it is that
+// of the host which is called so. Pure.
+std::vector<std::string> names_of_places(const std::vector<PlaceName>& places);
+// Writes the name of a place into its directory. Called by the holder of its lock.
+Result<void> remember_place(Env& env, const std::string& run_directory, const Place& place);
+
 // All ranks together. Rank 0 has the directory, which it can write; others make theirs where they do not see
-// that one. Returns nothing where all see one directory.
+// that one. Returns nothing where all see one directory. ExitCode::config where ranks of one host do not see
+// the same.
 Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Waiter& waiter,
                                              const std::string& run_directory);
 // Gathers places that are known, for the ranks of another communicator.

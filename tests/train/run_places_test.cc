@@ -33,6 +33,23 @@ TEST(RunPlaces, TheNextPlaceKeepsTheCopies) {
   }
 }
 
+TEST(RunPlaces, EachHasANameOfItsOwnAndKeepsIt) {
+  struct Case {
+    std::vector<PlaceName> places;
+    std::vector<std::string> names;
+  };
+  const std::vector<Case> cases = {
+      {{{"", "a"}, {"", "b"}}, {"a", "b"}},
+      {{{"", "a"}, {"", "a"}, {"", "a"}}, {"a", "a#2", "a#3"}},
+      {{{"", "a"}, {"a#3", "a"}, {"a", "a"}}, {"a#2", "a#3", "a"}},
+      {{{"b", "a"}, {"", "a"}}, {"b", "a"}},    // a disk that was moved
+      {{{"b", "a"}, {"b", "b"}}, {"a", "b"}},   // a directory that was copied while the first is there
+      {{{"b", "a"}, {"b", "c"}}, {"b", "c"}},   // and copied twice
+      {{{"", "a"}, {"a", "c"}}, {"a#2", "a"}},  // a host with a new disk, and its old one elsewhere
+  };
+  for (const Case& each : cases) EXPECT_EQ(names_of_places(each.places), each.names);
+}
+
 TEST(ShardFetch, EachTargetGetsWhatItLacks) {
   const std::vector<std::vector<int>> holders = {{0, 2}, {2, 4}, {4}, {}};
   EXPECT_EQ(plan_fetches(holders, {{}, {}, {}, {}}), std::vector<ShardFetch>());

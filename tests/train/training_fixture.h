@@ -19,6 +19,7 @@
 #include "runtime/train/state_digest.h"
 #include "runtime/train/train_run.h"
 #include "tests/support/faulty_env.h"
+#include "tests/support/local_disk_env.h"
 #include "tests/support/temporary_directory.h"
 
 namespace holdfast {
@@ -73,8 +74,11 @@ class TrainingTest : public testing::Test {
     int ranks = 1;
     int stop_after_steps = 0;
     std::vector<std::string> overrides = {};
-    std::vector<std::string> hosts = {};  // the name of each rank's; none: all are on this one
-    std::string faults = {};              // as HOLDFAST_FAULTS
+    // Of each rank: the name of its host, or "NAME@MACHINE"; none: all are on this one.
+    std::vector<std::string> hosts = {};
+    // The disk of each rank, where the run directory is local to each (on_disk()); none: all share it.
+    std::vector<std::string> disks = {};
+    std::string faults = {};  // as HOLDFAST_FAULTS
     // Rank 0 cannot read its data from this step on, so that all ranks agree in it to end; 0 = it can.
     int data_ends_in_step = 0;
   };
@@ -94,6 +98,12 @@ class TrainingTest : public testing::Test {
         directory_.path(), launch.run);
   }
 
+  static void move_to(FaultyEnv& env, const std::string& host) {
+    const std::size_t mark = host.find('@');
+    env.move_to_host(host.substr(0, mark));
+    if (mark != std::string::npos) env.move_to_machine(host.substr(mark + 1));
+  }
+
   // Of rank 0, with the lanes and microbatches of config_text().
   static std::uint64_t samples_before(const Launch& launch) {
     constexpr int lanes = 4, samples_of_lane = 2;
@@ -101,6 +111,10 @@ class TrainingTest : public testing::Test {
     EXPECT_EQ(lanes % launch.ranks, 0) << "else ranks have other shares";
     return static_cast<std::uint64_t>((launch.data_ends_in_step - 1) * (lanes / launch.ranks) *
                                       samples_of_lane);
+  }
+
+  static std::string on_disk(const std::string& disk, const std::string& run) {
+    return fmt::format("disks/{}/{}", disk, run);
   }
 
   // Runs it on all ranks; every rank must end the same way.
@@ -114,10 +128,15 @@ class TrainingTest : public testing::Test {
         run_local_ranks(launch.ranks, [&](Communicator& communicator) -> Result<void> {
           FaultyEnv rank_env(machine);
           if (!launch.hosts.empty())
-            rank_env.move_to_host(launch.hosts[static_cast<std::size_t>(communicator.rank())]);
+            move_to(rank_env, launch.hosts[static_cast<std::size_t>(communicator.rank())]);
           const bool data_ends = communicator.rank() == 0 && launch.data_ends_in_step > 0;
           EndingDataEnv ending_env(rank_env, rank_env, samples_before(launch));
-          Env& env = data_ends ? static_cast<Env&>(ending_env) : rank_env;
+          Env& machine_env = data_ends ? static_cast<Env&>(ending_env) : rank_env;
+          const std::string disk =
+              launch.disks.empty() ? "" : launch.disks[static_cast<std::size_t>(communicator.rank())];
+          LocalDiskEnv local_env(machine_env, run_directory(launch.run),
+                                 run_directory(on_disk(disk, launch.run)));
+          Env& env = disk.empty() ? machine_env : local_env;
           HF_TRY(const std::unique_ptr<FaultPoints> faults,
                  FaultPoints::parse(launch.faults, communicator.rank(), env));
           StopAfterSteps stop(communicator.rank() == 0 ? launch.stop_after_steps : 0);

@@ -1,0 +1,89 @@
+// Runs whose run directory is another one for each host: what a start makes of what it finds on their disks.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "checkpoint/candidates.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class LocalDirectoriesTest : public TrainingTest {
+ protected:
+  static Launch on_two_hosts(int stop_after_steps, std::vector<std::string> overrides = {}) {
+    return {.run = "run",
+            .ranks = 2,
+            .stop_after_steps = stop_after_steps,
+            .overrides = std::move(overrides),
+            .hosts = {"n0", "n1"},
+            .disks = {"n0", "n1"}};
+  }
+  std::string disk(const std::string& name) const { return run_directory(on_disk(name, "run")); }
+  std::string checkpoint(const std::string& name, int step) const {
+    return fmt::format("{}/checkpoints/step-{:08}", disk(name), step);
+  }
+  std::vector<std::string> names_in(const std::string& directory) const {
+    const Result<std::vector<std::string>> names = posix_env().list(directory);
+    return names.ok() ? *names : std::vector<std::string>();
+  }
+  // The field of the newest start in the log of this disk.
+  Json of_last_start(const std::string& name, const std::string& field) const {
+    const Result<std::string> text = posix_env().read_text(RunPaths{disk(name)}.events());
+    std::istringstream lines(text.ok() ? *text : "");
+    Json found;
+    for (std::string line; std::getline(lines, line);) {
+      const Json event = Json::parse(line);
+      if (event["event"] == "start") found = event[field];
+    }
+    return found;
+  }
+
+  const std::string no_copies = "checkpoint.replicas=off";
+};
+
+// Manifests tell hosts apart that have the same name, in whatever order a later start has them.
+TEST_F(LocalDirectoriesTest, HostsOfOneName) {
+  const auto on = [&](std::vector<std::string> machines, int stop_after_steps) {
+    Launch launch{.run = "run",
+                  .ranks = static_cast<int>(machines.size()),
+                  .stop_after_steps = stop_after_steps,
+                  .overrides = {no_copies},
+                  .hosts = {},
+                  .disks = machines};
+    for (const std::string& machine : machines) launch.hosts.push_back("n@" + machine);
+    return launch;
+  };
+  const auto hosts_of = [&](int step) {
+    std::vector<std::string> hosts;
+    const Result<Manifest> manifest = read_manifest(posix_env(), checkpoint("a", step));
+    EXPECT_TRUE(manifest.ok());
+    for (const ShardFile& shard : manifest->shards) hosts.push_back(shard.hosts.front());
+    return hosts;
+  };
+  ASSERT_EQ(train(on({"a", "b", "c"}, 2)).code, ExitCode::saved);
+  EXPECT_THAT(hosts_of(2), ElementsAre("n", "n#2", "n#3"));
+  ASSERT_EQ(train(on({"c", "a", "b"}, 2)).code, ExitCode::saved);
+  EXPECT_THAT(hosts_of(4), ElementsAre("n#3", "n", "n#2"));
+  // The second start has copied what was on the host that is away now.
+  for (const char* name : {"b", "c"}) fs::remove_all(checkpoint(name, 2));
+  const RunEnd end = train(on({"b", "c"}, 2));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("no host that is here has shard-00001.hfs; it was on host n"));
+}
+
+TEST_F(LocalDirectoriesTest, OneHostHasOneDirectory) {
+  const RunEnd end =
+      train({.run = "run", .ranks = 2, .overrides = {}, .hosts = {"n@a", "n@a"}, .disks = {"x", "y"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_THAT(end.message, HasSubstr("is not the one that another rank of host n sees"));
+}
+
+}  // namespace
+}  // namespace holdfast
