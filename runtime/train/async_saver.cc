@@ -22,7 +22,8 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
       writer_(writer),
       resumed_(resumed),
       first_(worker.communicator().rank() == 0),
-      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())) {}
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())),
+      all_published_(!tier_.in_parts()) {}
 
 void AsyncSaver::cancel() {
   cancelled_ = true;

@@ -163,7 +163,8 @@ class AsyncSaver {
   std::optional<SnapshotStep> resumed_;
   bool first_;  // rank 0, which decides when to save
   DiskTier tier_;
-  bool all_published_ = true;  // the newest checkpoint, on every host
+  bool
+      all_published_;  // the newest checkpoint, on every host; where hosts have parts, false until it is seen
   std::optional<SnapshotMemory> memory_;
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
   const Snapshot* confirmed_ = nullptr;  // in shared memory

@@ -58,7 +58,7 @@ Result<void> clear_moments(Worker& worker) {
   return {};
 }
 
-// Rank 0 alone publishes and reads the result back.
+// Not all ranks publish, and some may have a slow disk: the others wait for them.
 Result<void> agree(Worker& worker, const Result<void>& mine) {
   return agree_on_outcome(worker.communicator(), patient_waiter(worker), mine, worker.env().host_name());
 }

@@ -48,6 +48,23 @@ class LocalDirectoriesTest : public TrainingTest {
   const std::string no_copies = "checkpoint.replicas=off";
 };
 
+// The first save of a start does not know yet that all hosts can publish.
+TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
+  ASSERT_EQ(train(on_two_hosts(6, {no_copies, "checkpoint.every_steps=2", "checkpoint.keep=3"})).code,
+            ExitCode::saved);
+  Launch fails = on_two_hosts(0, {no_copies, "checkpoint.every_steps=8", "checkpoint.keep=1"});
+  fails.data_ends_in_step = 4;
+  ASSERT_EQ(train(fails).code, ExitCode::data);
+  for (const char* name : {"n0", "n1"}) {
+    EXPECT_THAT(names_in(disk(name) + "/checkpoints"),
+                ElementsAre("step-00000002", "step-00000004", "step-00000006", "step-00000008"));
+  }
+  // The stop of this one is a second save.
+  ASSERT_EQ(train(on_two_hosts(2, {no_copies, "checkpoint.every_steps=9", "checkpoint.keep=1"})).code,
+            ExitCode::saved);
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000009", "step-00000010"));
+}
+
 // Manifests tell hosts apart that have the same name, in whatever order a later start has them.
 TEST_F(LocalDirectoriesTest, HostsOfOneName) {
   const auto on = [&](std::vector<std::string> machines, int stop_after_steps) {
