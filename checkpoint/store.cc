@@ -132,6 +132,7 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
     return fail(ExitCode::checkpoint, "the checkpoint of step {} could not be published: {}", manifest.step,
                 published.error().message);
   }
+  published_ = state_of(manifest);
   return {};
 }
 
@@ -216,6 +217,12 @@ bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
   return std::ranges::find(steps_in_use_, candidate.step) != steps_in_use_.end();
 }
 
+bool CheckpointStore::is_beyond(const CheckpointCandidate& candidate) const {
+  if (!has_part() || !published_.has_value() || !candidate.manifest.ok()) return false;
+  const ParentCheckpoint state = state_of(*candidate.manifest);
+  return std::pair(state.generation, state.step) > std::pair(published_->generation, published_->step);
+}
+
 bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const {
   return !candidate.discarded && candidate.manifest.ok() &&
          encode_manifest(candidate.manifest.value()) == read_to_the_end_ &&
@@ -234,6 +241,7 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
       std::ranges::any_of(stay, [this](const CheckpointCandidate& one) { return is_known_whole(one); });
   std::int64_t whole = 0;
   for (const CheckpointCandidate& candidate : candidates) {
+    if (is_beyond(candidate)) continue;
     if (whole >= keep) {
       if (stays(candidate)) continue;
       HF_TRY_VOID(check_fence());

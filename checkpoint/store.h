@@ -69,7 +69,8 @@ class CheckpointStore {
   Result<void> abandon_save(std::uint64_t step);
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
   // file. Before anything goes, one of those that stay was read to the last byte by this object: the newest
-  // whole one, and again when that one is about to go.
+  // whole one, and again when that one is about to go. In a directory of parts, those beyond what this object
+  // has published stay and do not count: the run has gone on from an older one, as others lack their parts.
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
@@ -85,6 +86,7 @@ class CheckpointStore {
   Result<void> publish_pending(Manifest manifest);
   std::optional<ParentCheckpoint> parent_of(const Manifest& manifest) const;
   bool stays(const CheckpointCandidate& candidate);
+  bool is_beyond(const CheckpointCandidate& candidate) const;
   bool is_known_whole(const CheckpointCandidate& candidate) const;
   Result<void> remove_checkpoint(const std::string& directory);
   Result<Checkpoint> open_own(const std::string& directory) const;
@@ -96,6 +98,7 @@ class CheckpointStore {
   WriterFence fence_;
   std::string host_;  // empty: the directory has all shards
   std::uint64_t good_every_steps_ = 0;
+  std::optional<ParentCheckpoint> published_;  // the newest one of this object
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
   std::mutex mutex_;             // of what follows
   std::vector<std::uint64_t> steps_in_use_;

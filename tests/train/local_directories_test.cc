@@ -48,6 +48,20 @@ class LocalDirectoriesTest : public TrainingTest {
   const std::string no_copies = "checkpoint.replicas=off";
 };
 
+// Else a host that still has its parts removes, for their sake, what it has just saved.
+TEST_F(LocalDirectoriesTest, PartsWhoseOthersAreLostDoNotCount) {
+  ASSERT_EQ(train(on_two_hosts(12, {no_copies, "checkpoint.every_steps=4", "checkpoint.keep=3"})).code,
+            ExitCode::saved);
+  for (const int step : {8, 12}) fs::remove(checkpoint("n1", step) + "/shard-00001.hfs");
+  ASSERT_EQ(train(on_two_hosts(3, {no_copies, "checkpoint.every_steps=1", "checkpoint.keep=2"})).code,
+            ExitCode::saved);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(4));
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"),
+              ElementsAre("step-00000006", "step-00000007", "step-00000008", "step-00000012"));
+  EXPECT_EQ(train(on_two_hosts(0, {no_copies})).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(7));
+}
+
 // The first save of a start does not know yet that all hosts can publish.
 TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
   ASSERT_EQ(train(on_two_hosts(6, {no_copies, "checkpoint.every_steps=2", "checkpoint.keep=3"})).code,
