@@ -45,6 +45,11 @@ CheckpointPart part_from_json(const Json& json) {
   return part;
 }
 
+bool is_file_of(Env& env, const std::string& path, std::uint64_t bytes) {
+  const Result<FileStatus> status = env.status(path);
+  return status.ok() && status->exists && status->bytes == bytes;
+}
+
 std::string run_of(const PartInventory& inventory) {
   if (!inventory.parts.empty()) return inventory.parts.front().run_id;
   return inventory.lineage.run_id;
@@ -74,6 +79,24 @@ std::string content_of(const std::vector<ShardFile>& shards) {
   return to_hex(digest_of(text));
 }
 
+Result<std::vector<BaseFile>> bases_of_shard(Env& env, const std::string& directory, const ShardFile& shard,
+                                             const ParentCheckpoint& state, const std::string& run_id) {
+  if (!shard.hosts.empty()) return std::vector<BaseFile>();
+  HF_TRY(const std::unique_ptr<File> file, env.open(directory + "/" + shard.name, OpenMode::read));
+  HF_TRY(ShardIndex index, read_shard_index(*file, shard, state.step, run_id));
+  return std::move(index.bases);
+}
+
+bool has_shard(Env& env, const std::string& directory, const ShardFile& shard, const ParentCheckpoint& state,
+               const std::string& run_id) {
+  if (!is_file_of(env, directory + "/" + shard.name, shard.bytes)) return false;
+  const Result<std::vector<BaseFile>> bases = bases_of_shard(env, directory, shard, state, run_id);
+  if (!bases.ok()) return true;  // it is damaged, for whoever verifies it to say
+  return std::ranges::all_of(*bases, [&](const BaseFile& base) {
+    return is_file_of(env, directory + "/" + base.name, base.bytes);
+  });
+}
+
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host) {
   PartInventory inventory{.host = host};
   HF_TRY(inventory.lineage, read_lineage(env, run_directory));
@@ -87,8 +110,8 @@ Result<PartInventory> take_inventory(Env& env, const std::string& run_directory,
                                                                        .directory = candidate.directory,
                                                                        .named = manifest.shards});
     for (const ShardFile& shard : manifest.shards) {
-      const Result<FileStatus> status = env.status(candidate.directory + "/" + shard.name);
-      if (status.ok() && status->exists && status->bytes == shard.bytes) part.present.push_back(shard.name);
+      if (has_shard(env, candidate.directory, shard, part.state, part.run_id))
+        part.present.push_back(shard.name);
     }
   }
   return inventory;

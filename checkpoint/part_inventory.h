@@ -7,7 +7,7 @@
 //   merge       the lineages of all, unless they are of different runs or futures
 //   find_parts  the newest checkpoints first, and where their shards are
 //
-// Pure, but for take_inventory(). An inventory travels as text.
+// Pure, but for what takes an Env. An inventory travels as text.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 #include "checkpoint/lineage.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/shard_index.h"
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
 
@@ -32,7 +33,7 @@ struct CheckpointPart {
   std::string content = {};
   std::string directory = {};
   std::vector<ShardFile> named = {};      // by the manifest
-  std::vector<std::string> present = {};  // of these, with the length that the manifest says
+  std::vector<std::string> present = {};  // of these, as has_shard() has it
 };
 
 struct PartInventory {
@@ -50,6 +51,13 @@ Result<PartInventory> take_inventory(Env& env, const std::string& run_directory,
 std::string to_text(const PartInventory& inventory);
 PartInventory inventory_from_text(const std::string& text);  // written by to_text
 std::string content_of(const std::vector<ShardFile>& shards);
+// Returns whether the directory has the shard, with the length that the manifest says, and the files of older
+// saves that it refers to.
+bool has_shard(Env& env, const std::string& directory, const ShardFile& shard, const ParentCheckpoint& state,
+               const std::string& run_id);
+// Reads which files those are; checkpoints that were saved in parts have none.
+Result<std::vector<BaseFile>> bases_of_shard(Env& env, const std::string& directory, const ShardFile& shard,
+                                             const ParentCheckpoint& state, const std::string& run_id);
 
 // The newest generations that any of them knows. ExitCode::config, with the hosts, where they are of
 // different runs, or where a generation began in two ways: two leaders have gone on by themselves.

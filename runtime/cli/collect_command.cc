@@ -131,13 +131,13 @@ class Collection {
     std::string damage;
     for (const std::size_t holder : parts.holders.at(shard.name)) {
       const bool is_here = holder == 0;
-      const std::string target = staging + "/" + shard.name;
       if (!is_here) {
-        const CollectSource& source = sources_[holder];
-        const std::string path =
-            names::checkpoints(source.directory) + "/" + parts.directory_name + "/" + shard.name;
-        HF_TRY_VOID(env_.remove(target));
-        HF_TRY_VOID(copy_from(env_, source, path, target));
+        HF_TRY_VOID(copy_of(parts, holder, shard.name, staging));
+        const Result<std::vector<BaseFile>> bases =
+            bases_of_shard(env_, staging, shard, parts.state, parts.run_id);
+        if (bases.ok()) {
+          for (const BaseFile& base : *bases) HF_TRY_VOID(copy_of(parts, holder, base.name, staging));
+        }
       }
       const Result<void> sound = verify_shard(env_, is_here ? directory_of(parts) : staging, parts, shard);
       if (sound.ok()) {
@@ -149,6 +149,15 @@ class Collection {
     }
     return fail(ExitCode::checkpoint, "no copy of {} of step {} is sound: {}", shard.name, parts.state.step,
                 damage);
+  }
+
+  Result<void> copy_of(const FoundParts& parts, std::size_t holder, const std::string& file,
+                       const std::string& staging) {
+    const CollectSource& source = sources_[holder];
+    HF_TRY_VOID(env_.remove(staging + "/" + file));
+    return copy_from(env_, source,
+                     names::checkpoints(source.directory) + "/" + parts.directory_name + "/" + file,
+                     staging + "/" + file);
   }
 
   Result<void> copy_log() {

@@ -90,9 +90,8 @@ class ShardExchange {
     HF_TRY(manifest_, decode_manifest(manifest_text_, directory_));
     Json present = Json::array();
     for (std::size_t i = 0; i < manifest_.shards.size(); ++i) {
-      const Result<FileStatus> status = env_.status(directory_ + "/" + manifest_.shards[i].name);
-      const bool is_here =
-          has_manifest_ && status.ok() && status->exists && status->bytes == manifest_.shards[i].bytes;
+      const bool is_here = has_manifest_ && has_shard(env_, directory_, manifest_.shards[i],
+                                                      state_of(manifest_), manifest_.run_id);
       here_.push_back(is_here);
       if (is_here && leads()) present.push_back(i);
     }
@@ -105,7 +104,7 @@ class ShardExchange {
     return {};
   }
 
-  // Shares what is in each shard, told by the first that has it.
+  // Shares what is in each shard, and in which other files, told by the first that has it.
   Result<void> share_pieces() {
     Json mine = Json::array();
     Result<void> outcome;
@@ -119,14 +118,20 @@ class ShardExchange {
       }
       std::vector<ShardSpec> specs;
       for (const IndexedPiece& piece : reader->pieces()) specs.push_back(piece.spec);
-      mine.push_back({i, to_text(specs)});
+      Json bases = Json::array();
+      for (const BaseFile& base : reader->bases()) bases.push_back(Json::array({base.name, base.bytes}));
+      mine.push_back({i, to_text(specs), bases});
     }
     HF_TRY_VOID(agree(outcome));
     HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump()));
     pieces_.resize(holders_.size());
+    bases_.resize(holders_.size());
     for (const std::string& text : texts) {
-      for (const Json& each : Json::parse(text))
-        pieces_[each[0].get<std::size_t>()] = specs_from_text(each[1].get<std::string>());
+      for (const Json& each : Json::parse(text)) {
+        const auto shard = each[0].get<std::size_t>();
+        pieces_[shard] = specs_from_text(each[1].get<std::string>());
+        for (const Json& base : each[2]) bases_[shard].push_back({.name = base[0], .bytes = base[1]});
+      }
     }
     return {};
   }
@@ -184,35 +189,50 @@ class ShardExchange {
     return env_.remove_tree(staging_);
   }
 
-  // A word says whether the source can read it, then comes the file.
+  // All ranks call it, and so know which files a target has got with another shard already.
   Result<void> move(const ShardFetch& fetch) {
     const ShardFile& shard = manifest_.shards[fetch.shard];
-    if (communicator_.rank() == fetch.source) return serve(shard, fetch.target);
-    if (communicator_.rank() != fetch.target) return {};
+    std::vector<BaseFile> files = {{.name = shard.name, .bytes = shard.bytes}};
+    for (const BaseFile& base : bases_[fetch.shard]) {
+      if (moved_bases_.insert({fetch.target, base.name}).second) files.push_back(base);
+    }
+    Result<void> outcome;
+    for (const BaseFile& file : files) {
+      Result<void> moved;
+      if (communicator_.rank() == fetch.source) moved = serve(file, fetch.target);
+      if (communicator_.rank() == fetch.target) moved = take(file, fetch.source);
+      if (!moved.ok() && communicator_.abandoned()) return moved;
+      if (outcome.ok()) outcome = moved;
+    }
+    return outcome;
+  }
+
+  // A word says whether the source can read it, then comes the file.
+  Result<void> take(const BaseFile& wanted, int source) {
     std::uint64_t readable = 0;
-    HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&readable, 1)), fetch.source));
+    HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&readable, 1)), source));
     if (readable == 0)
-      return fail(ExitCode::checkpoint, "{} cannot be read on the host that has it", shard.name);
-    Result<std::unique_ptr<File>> file = env_.open(staging_ + "/" + shard.name, OpenMode::create);
+      return fail(ExitCode::checkpoint, "{} cannot be read on the host that has it", wanted.name);
+    Result<std::unique_ptr<File>> file = env_.open(staging_ + "/" + wanted.name, OpenMode::create);
     Result<void> outcome = outcome_of(file);
     std::vector<std::byte> part;
-    for (std::uint64_t done = 0; done < shard.bytes; done += part.size()) {
-      part.resize(std::min(fetched_at_once, shard.bytes - done));
-      HF_TRY_VOID(receive(part, fetch.source));
+    for (std::uint64_t done = 0; done < wanted.bytes; done += part.size()) {
+      part.resize(std::min(fetched_at_once, wanted.bytes - done));
+      HF_TRY_VOID(receive(part, source));
       if (outcome.ok()) outcome = (*file)->write_at(done, part);
     }
     return outcome.ok() ? (*file)->sync() : outcome;
   }
 
-  Result<void> serve(const ShardFile& shard, int target) {
-    const Result<std::unique_ptr<File>> file = env_.open(directory_ + "/" + shard.name, OpenMode::read);
+  Result<void> serve(const BaseFile& asked, int target) {
+    const Result<std::unique_ptr<File>> file = env_.open(directory_ + "/" + asked.name, OpenMode::read);
     const std::uint64_t readable = file.ok() ? 1 : 0;
     HF_TRY_VOID(send(std::as_bytes(std::span(&readable, 1)), target));
     if (!file.ok()) return file.error();
     Result<void> outcome;
     std::vector<std::byte> part;
-    for (std::uint64_t done = 0; done < shard.bytes; done += part.size()) {
-      part.resize(std::min(fetched_at_once, shard.bytes - done));
+    for (std::uint64_t done = 0; done < asked.bytes; done += part.size()) {
+      part.resize(std::min(fetched_at_once, asked.bytes - done));
       if (const Result<void> read = (*file)->read_at(done, part); !read.ok() && outcome.ok()) outcome = read;
       HF_TRY_VOID(send(part, target));
     }
@@ -239,9 +259,11 @@ class ShardExchange {
   bool has_manifest_ = false;
   std::string manifest_text_;
   Manifest manifest_;
-  std::vector<bool> here_;                      // by shard
-  std::vector<std::vector<int>> holders_;       // by shard: leaders
-  std::vector<std::vector<ShardSpec>> pieces_;  // by shard
+  std::vector<bool> here_;                             // by shard
+  std::vector<std::vector<int>> holders_;              // by shard: leaders
+  std::vector<std::vector<ShardSpec>> pieces_;         // by shard
+  std::vector<std::vector<BaseFile>> bases_;           // by shard
+  std::set<std::pair<int, std::string>> moved_bases_;  // target and name
 };
 
 }  // namespace

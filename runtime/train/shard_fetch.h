@@ -1,6 +1,6 @@
 // Gives each host, before a checkpoint is read that is in parts on several hosts
-// (checkpoint/part_inventory.h), a copy of the shards that its ranks need and that it does not have, in its
-// own directory of that checkpoint.
+// (checkpoint/part_inventory.h), a copy of the shards that its ranks need and that it does not have, with the
+// files of older saves that these refer to, in its own directory of that checkpoint.
 #pragma once
 
 #include <functional>

@@ -152,6 +152,18 @@ class LocalTest(unittest.TestCase):
         self.refused("collect-two-leaders", "collect", self.scene.directory / "both", one.directory, copy.directory)
 
     @harness.full
+    def test_collect_of_base_files(self):
+        """A run on one host may have saved what refers to files of older saves, which are taken along."""
+        run = self.scene.run("delta", ["--training.steps=4", "--checkpoint.every_steps=1", "--checkpoint.delta=true", "--checkpoint.keep=1",
+                                       "--optimizer.learning_rate=0", "--optimizer.warmup_steps=0", "--optimizer.weight_decay=0"])
+        run.start(1).expect_exit(0)
+        self.assertTrue(list(run.checkpoints()[-1].glob("base-*")))
+        whole = harness.Run(self.scene, "delta-whole", [])
+        harness.program_output("collect", whole.directory, run.directory)
+        self.assertEqual(harness.call_program("verify", whole.directory).returncode, 0)
+        self.assertEqual(whole.digest(), run.digest())
+
+    @harness.full
     def test_all_hosts_stop_and_start(self):
         """The same hosts go on from their parts, in another layout, too, and with hosts that had none."""
         run, start = self.launch(self.cluster(), names=("n0", "n1"))

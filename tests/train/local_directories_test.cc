@@ -79,6 +79,25 @@ TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000009", "step-00000010"));
 }
 
+// What a run on one host has saved may refer to files of older saves, which go to the new host, too.
+TEST_F(LocalDirectoriesTest, BaseFilesComeWithTheShards) {
+  const std::vector<std::string> still = {no_copies,
+                                          "checkpoint.every_steps=1",
+                                          "checkpoint.delta=true",
+                                          "checkpoint.keep=1",
+                                          "optimizer.learning_rate=0",
+                                          "optimizer.warmup_steps=0",
+                                          "optimizer.weight_decay=0"};
+  ASSERT_EQ(
+      train({.run = "run", .stop_after_steps = 3, .overrides = still, .hosts = {"n0"}, .disks = {"n0"}}).code,
+      ExitCode::saved);
+  std::vector<std::string> files = names_in(checkpoint("n0", 3));
+  ASSERT_THAT(files, Contains(StartsWith("base-")));
+  const RunEnd end = train(on_two_hosts(1, still));
+  ASSERT_EQ(end.code, ExitCode::saved) << end.message;
+  EXPECT_EQ(of_last_start("n1", "resumed_from_step"), Json(3));
+}
+
 // Manifests tell hosts apart that have the same name, in whatever order a later start has them.
 TEST_F(LocalDirectoriesTest, HostsOfOneName) {
   const auto on = [&](std::vector<std::string> machines, int stop_after_steps) {
