@@ -203,7 +203,7 @@ Result<void> Claim::standing() const {
   return state_->standing();
 }
 
-std::function<Result<void>()> Claim::fence() const {
+ClaimCheck Claim::fence() const {
   return [state = state_] { return state->check(); };
 }
 

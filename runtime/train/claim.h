@@ -33,6 +33,9 @@
 
 namespace holdfast {
 
+// ClaimCheck is Claim::check() for others; empty on a rank that has no claim.
+using ClaimCheck = std::function<Result<void>()>;
+
 class Claim {
  public:
   // Makes the error for a holder that lives and does not end.
@@ -55,7 +58,7 @@ class Claim {
   // Says what the newest check has found, without a look.
   Result<void> standing() const;
   // Returns check(), for those who may outlive this object.
-  std::function<Result<void>()> fence() const;
+  ClaimCheck fence() const;
   // Returns whether the claim may be written for, for those who do so often: a look that is a second old
   // counts, and so does a claim whose file cannot be read.
   std::function<bool()> loose_fence() const;

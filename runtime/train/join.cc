@@ -85,7 +85,8 @@ Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, c
   const Place& place = places.of(inputs.communicator.rank());
   if (claimed.ok() && claim != nullptr) claimed = remember_place(inputs.env, config.run.directory, place);
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
-  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places));
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places,
+                                   claim == nullptr ? ClaimCheck() : claim->fence()));
   if (inputs.communicator.rank() == 0) {
     tell(
         "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",

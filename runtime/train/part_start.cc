@@ -19,13 +19,14 @@ namespace {
 class PartsOfHosts {
  public:
   PartsOfHosts(const TrainInputs& inputs, const Waiter& waiter, const std::string& run_directory,
-               const RunPlaces& places)
+               const RunPlaces& places, const ClaimCheck& check)
       : env_(inputs.env),
         communicator_(inputs.communicator),
         waiter_(waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms)),
         run_directory_(run_directory),
         places_(places),
-        leads_(places.leads(communicator_.rank())) {}
+        leads_(places.leads(communicator_.rank())),
+        check_(check) {}
 
   Result<OwnStates> run() {
     HF_TRY_VOID(gather());
@@ -44,6 +45,7 @@ class PartsOfHosts {
   }
 
  private:
+  Result<void> may_write() const { return check_ ? check_() : Result<void>(); }
   Result<void> agree(const Result<void>& mine) {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
   }
@@ -63,10 +65,10 @@ class PartsOfHosts {
 
   // A host that was away while a generation began learns of it before it removes or keeps anything.
   Result<void> adopt(const Lineage& merged) {
-    Result<void> written;
-    if (leads_ && !merged.run_id.empty() && index_of_place() >= 0 &&
-        inventories_[static_cast<std::size_t>(index_of_place())].lineage != merged)
-      written = write_lineage(env_, run_directory_, merged);
+    const bool differs = leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != merged;
+    if (!differs || merged.run_id.empty()) return agree({});
+    Result<void> written = may_write();
+    if (written.ok()) written = write_lineage(env_, run_directory_, merged);
     return agree(written);
   }
 
@@ -148,7 +150,7 @@ class PartsOfHosts {
       if (told.empty()) told = each[1].get<std::string>();
     }
     for (const std::string& name : damaged) {
-      if (sound_somewhere.contains(name))
+      if (sound_somewhere.contains(name) && may_write().ok())
         static_cast<void>(env_.remove(directory_of(parts) + "/" + name).ok());
     }
     const bool whole = std::ranges::all_of(
@@ -176,14 +178,16 @@ class PartsOfHosts {
   std::string run_directory_;
   const RunPlaces& places_;
   bool leads_;
+  ClaimCheck check_;
   std::vector<PartInventory> inventories_;
 };
 
 }  // namespace
 
 Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
-                             const std::string& run_directory, const RunPlaces& places) {
-  return PartsOfHosts(inputs, waiter, run_directory, places).run();
+                             const std::string& run_directory, const RunPlaces& places,
+                             const ClaimCheck& check) {
+  return PartsOfHosts(inputs, waiter, run_directory, places, check).run();
 }
 
 }  // namespace holdfast

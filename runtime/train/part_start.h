@@ -12,9 +12,11 @@
 namespace holdfast {
 
 // All ranks together; equal on all. The lineage that they agree on is in every host's directory when it
-// returns. Errors: those of merge_lineages(); ExitCode::checkpoint where there are checkpoints, and none can
-// be put together from the hosts that are there.
+// returns. `check`: of this rank's claim; asked before a directory is changed. Errors: those of
+// merge_lineages(); ExitCode::checkpoint where there are checkpoints, and none can be put together from the
+// hosts that are there; communication where another has the run.
 Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
-                             const std::string& run_directory, const RunPlaces& places);
+                             const std::string& run_directory, const RunPlaces& places,
+                             const ClaimCheck& check);
 
 }  // namespace holdfast

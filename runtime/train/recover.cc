@@ -101,7 +101,8 @@ Result<void> count_redo(Standing& standing) {
 }
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& memory_id, const std::optional<RunPlaces>& places) {
+                                       const std::string& memory_id, const std::optional<RunPlaces>& places,
+                                       const ClaimCheck& check) {
   Result<StartPoint> newest = StartPoint{};
   if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
   if (newest.ok() && world.communicator.rank() == 0) {
@@ -113,18 +114,18 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   HF_TRY(StartPoint start, share_start(world, waiter, newest));
   HF_TRY_VOID(join_snapshot(world, waiter, as_resumed(config), start));
   if (start.snapshot.has_value()) return start;
-  return join_checkpoint_of_run(world, waiter, config, start, places);
+  return join_checkpoint_of_run(world, waiter, config, start, places, check);
 }
 
 // Looks for a snapshot again: where the newest checkpoint is damaged, one between it and the newest whole one
 // is newer than what is left on the disk.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
-                                          const std::optional<RunPlaces>& places) {
+                                          const std::optional<RunPlaces>& places, const ClaimCheck& check) {
   const std::string& memory_id = asked.memory_id;
   OwnStates own;
   if (places.has_value()) {
-    HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *places));
+    HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *places, check));
   }
   Result<StartPoint> chosen = StartPoint{};
   if (inputs.communicator.rank() == 0) {

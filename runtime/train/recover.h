@@ -73,17 +73,18 @@ Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, c
 Result<void> count_redo(Standing& standing);
 
 // A snapshot that is not older than the newest checkpoint; else what a start would find on the disk, with
-// every byte verified. `places`: where run.directory is local to each host. `world`: all ranks that are left,
-// because any host may hold parts of a snapshot.
+// every byte verified. `places`: where run.directory is local to each host; `check`: of this rank's claim.
+// `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& memory_id,
-                                       const std::optional<RunPlaces>& places = {});
+                                       const std::optional<RunPlaces>& places = {},
+                                       const ClaimCheck& check = {});
 // What is left where no snapshot newer than the newest manifest turned out to be sound: the newest checkpoint
 // that verifies, or a snapshot newer than that. `asked`: its memory_id, and the snapshots that it passed
 // over.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
-                                          const std::optional<RunPlaces>& places);
+                                          const std::optional<RunPlaces>& places, const ClaimCheck& check);
 
 // Also: "2 new ranks at step 9: 4 of 4 ...".
 // "lost rank 2 (host a) at step 9: 2 of 3 ranks go on, from step 8 in RAM".

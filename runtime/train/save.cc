@@ -231,14 +231,15 @@ Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_di
 }
 
 Result<void> restore_parts(Worker& worker, const std::string& checkpoint_directory,
-                           const std::string& content, const RunPlaces& places) {
+                           const std::string& content, const RunPlaces& places, const ClaimCheck& check) {
   HF_FAULT_POINT(worker.faults(), "load.before_read");
-  HF_TRY_VOID(fetch_missing_shards(worker, places, checkpoint_directory, content,
-                                   [&](const Manifest& manifest) -> Result<std::vector<ShardSpec>> {
-                                     HF_TRY(const Config stored,
-                                            config_of(worker, manifest, checkpoint_directory));
-                                     return wanted_in_cut_of(worker, stored);
-                                   }));
+  HF_TRY_VOID(fetch_missing_shards(
+      worker, places, checkpoint_directory, content,
+      [&](const Manifest& manifest) -> Result<std::vector<ShardSpec>> {
+        HF_TRY(const Config stored, config_of(worker, manifest, checkpoint_directory));
+        return wanted_in_cut_of(worker, stored);
+      },
+      check));
   HF_TRY_VOID(agree(worker, read_owned(worker, checkpoint_directory, Checkpoint::Shards::present)));
   return worker.publish_parameters();
 }

@@ -8,6 +8,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/store.h"
+#include "runtime/train/claim.h"
 #include "runtime/train/disk_tier.h"
 #include "runtime/train/worker.h"
 
@@ -24,9 +25,9 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
 // parameters. Every rank calls it with the same directory; all get the same outcome.
 Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
 // Does the same with one that is in parts on several hosts: `content` is StartPoint::content, `places` are
-// those of the worker's ranks.
+// those of the worker's ranks, `check` is of the claim of a rank that writes.
 Result<void> restore_parts(Worker& worker, const std::string& checkpoint_directory,
-                           const std::string& content, const RunPlaces& places);
+                           const std::string& content, const RunPlaces& places, const ClaimCheck& check);
 // The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.
 Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id);
 // Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the

@@ -22,15 +22,17 @@ constexpr const char* fetch_operation = "the copying of shards between hosts";
 
 class ShardExchange {
  public:
-  ShardExchange(Worker& worker, const RunPlaces& places, std::string directory, std::string content)
+  ShardExchange(Worker& worker, const RunPlaces& places, std::string directory, std::string content,
+                ClaimCheck check)
       : worker_(worker),
         env_(worker.env()),
         communicator_(worker.communicator()),
         waiter_(patient_waiter(worker)),
         leader_(places.leader_of(communicator_.rank())),
         directory_(std::move(directory)),
-        staging_(staging_of(directory_)),
-        content_(std::move(content)) {}
+        staging_(pending_of(directory_, "fetched-")),
+        content_(std::move(content)),
+        check_(std::move(check)) {}
 
   Result<void> run(const WantedOf& wanted_of) {
     HF_TRY_VOID(find_holders());
@@ -61,10 +63,10 @@ class ShardExchange {
   }
 
  private:
-  static std::string staging_of(const std::string& directory) {
+  static std::string pending_of(const std::string& directory, const std::string& prefix) {
     const std::size_t checkpoints = directory.find_last_of('/');
     const std::string run_directory = directory.substr(0, directory.find_last_of('/', checkpoints - 1));
-    return checkpoint_names::pending(run_directory) + "/fetched-" + directory.substr(checkpoints + 1);
+    return checkpoint_names::pending(run_directory) + "/" + prefix + directory.substr(checkpoints + 1);
   }
   bool leads() const { return leader_ == communicator_.rank(); }
   Result<void> agree(const Result<void>& mine) {
@@ -174,11 +176,12 @@ class ShardExchange {
   // A host that has a part gets the files beside it; one that has none gets the directory by one rename.
   Result<void> end_target(const std::vector<std::vector<int>>& targets) {
     if (!is_target(targets)) return {};
+    HF_TRY_VOID(check_ ? check_() : Result<void>());
     if (!has_manifest_) {
       HF_TRY_VOID(env_.replace_text(staging_ + "/" + checkpoint_names::manifest, manifest_text_));
       const std::string checkpoints = directory_.substr(0, directory_.find_last_of('/'));
       HF_TRY_VOID(env_.make_directories(checkpoints));
-      HF_TRY_VOID(env_.remove_tree(directory_));
+      HF_TRY_VOID(put_aside());
       HF_TRY_VOID(env_.rename(staging_, directory_));
       return env_.sync_directory(checkpoints);
     }
@@ -187,6 +190,16 @@ class ShardExchange {
       HF_TRY_VOID(env_.rename(staging_ + "/" + name, directory_ + "/" + name));
     HF_TRY_VOID(env_.sync_directory(directory_));
     return env_.remove_tree(staging_);
+  }
+
+  // What is there is another checkpoint of the step, or has no manifest; it is out of sight at once.
+  Result<void> put_aside() {
+    HF_TRY(const FileStatus status, env_.status(directory_));
+    if (!status.exists) return {};
+    const std::string aside = pending_of(directory_, "removed-");
+    HF_TRY_VOID(env_.remove_tree(aside));
+    HF_TRY_VOID(env_.rename(directory_, aside));
+    return env_.remove_tree(aside);
   }
 
   // All ranks call it, and so know which files a target has got with another shard already.
@@ -264,6 +277,7 @@ class ShardExchange {
   std::vector<std::vector<ShardSpec>> pieces_;         // by shard
   std::vector<std::vector<BaseFile>> bases_;           // by shard
   std::set<std::pair<int, std::string>> moved_bases_;  // target and name
+  ClaimCheck check_;
 };
 
 }  // namespace
@@ -284,8 +298,9 @@ std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holder
 }
 
 Result<void> fetch_missing_shards(Worker& worker, const RunPlaces& places, const std::string& directory,
-                                  const std::string& content, const WantedOf& wanted_of) {
-  return ShardExchange(worker, places, directory, content).run(wanted_of);
+                                  const std::string& content, const WantedOf& wanted_of,
+                                  const ClaimCheck& check) {
+  return ShardExchange(worker, places, directory, content, check).run(wanted_of);
 }
 
 }  // namespace holdfast

@@ -9,6 +9,7 @@
 
 #include "checkpoint/manifest.h"
 #include "runtime/core/shard_spec.h"
+#include "runtime/train/claim.h"
 #include "runtime/train/run_places.h"
 #include "runtime/train/worker.h"
 
@@ -18,11 +19,12 @@ namespace holdfast {
 using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& manifest)>;
 
 // All ranks together. `directory`: of the checkpoint, by the same path on every host; made where it is
-// missing, or where it is another one of the same step. `content`: content_of() its shards. When it returns,
-// each rank finds there all that it wants. Errors: ExitCode::checkpoint, the same on all ranks;
-// communication.
+// missing, or where it is another one of the same step. `content`: content_of() its shards. `check`: of this
+// rank's claim; asked before the directory is changed. When it returns, each rank finds there all that it
+// wants. Errors: ExitCode::checkpoint, the same on all ranks; communication.
 Result<void> fetch_missing_shards(Worker& worker, const RunPlaces& places, const std::string& directory,
-                                  const std::string& content, const WantedOf& wanted_of);
+                                  const std::string& content, const WantedOf& wanted_of,
+                                  const ClaimCheck& check);
 
 // ShardFetch is one copy of a shard from one place to another, given by the ranks that lead them.
 struct ShardFetch {

@@ -69,6 +69,7 @@ class TrainRun {
   Result<void> take_seats(const SeatingWish& wish);
   Result<void> take_lock();
   // Says whether this rank, where it is the writer, still is: before it writes for all.
+  ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
   Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
   Result<bool> writes_with(const Seating& seating);
   Result<void> make_tier();

@@ -166,7 +166,7 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   if (!standing_.joined) return admit();
   HF_TRY_VOID(take_seats(wish_));
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id, places));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id, places, claim_check()));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

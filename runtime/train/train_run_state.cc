@@ -24,7 +24,7 @@ Result<void> TrainRun::load_state() {
       StartPoint asked = start_;
       asked.memory_id = standing_.memory_id;
       HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
-      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places));
+      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places, claim_check()));
     }
   }
   if (start_.checkpoint.empty()) return start_afresh();
@@ -33,7 +33,7 @@ Result<void> TrainRun::load_state() {
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start_.content.empty()) return restore_checkpoint(*worker_, start_.checkpoint);
   HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
-  return restore_parts(*worker_, start_.checkpoint, start_.content, *places);
+  return restore_parts(*worker_, start_.checkpoint, start_.content, *places, claim_check());
 }
 
 // A generation that begins is in RUN/lineage.json before anything is made in it.
