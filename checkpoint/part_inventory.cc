@@ -8,15 +8,12 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/chunk_reading.h"
+#include "checkpoint/names.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/json.h"
 
 namespace holdfast {
 namespace {
-
-std::string last_name(const std::string& path) {
-  return path.substr(path.find_last_of('/') + 1);
-}
 
 Json to_json(const ShardFile& shard) {
   return Json::array({shard.name, shard.bytes, shard.index_crc32c, shard.piece_count, shard.hosts});
@@ -92,9 +89,8 @@ bool has_shard(Env& env, const std::string& directory, const ShardFile& shard, c
   if (!is_file_of(env, directory + "/" + shard.name, shard.bytes)) return false;
   const Result<std::vector<BaseFile>> bases = bases_of_shard(env, directory, shard, state, run_id);
   if (!bases.ok()) return true;  // it is damaged, for whoever verifies it to say
-  return std::ranges::all_of(*bases, [&](const BaseFile& base) {
-    return is_file_of(env, directory + "/" + base.name, base.bytes);
-  });
+  return std::ranges::all_of(
+      *bases, [&](const BaseFile& base) { return is_file_of(env, directory + "/" + base.name, base.bytes); });
 }
 
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host) {
@@ -193,9 +189,10 @@ std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, c
       parts.run_id = part.run_id;
       parts.state = part.state;
       parts.content = part.content;
-      parts.directory_name = last_name(part.directory);
+      parts.directory_name = checkpoint_names::step_name(part.state.step);
       parts.named = part.named;
       parts.with_manifest.push_back(i);
+      parts.directories[i] = part.directory;
       for (const std::string& shard : part.present) parts.holders[shard].push_back(i);
     }
   }

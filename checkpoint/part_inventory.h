@@ -72,6 +72,7 @@ struct FoundParts {
   std::vector<ShardFile> named = {};
   std::map<std::string, std::vector<std::size_t>> holders = {};  // by shard: which inventories have it
   std::vector<std::size_t> with_manifest = {};                   // inventories
+  std::map<std::size_t, std::string> directories = {};           // of these
   // Shards that no inventory has.
   std::vector<std::string> missing() const;
 };

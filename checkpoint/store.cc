@@ -22,9 +22,8 @@ Result<void> write_manifest(Env& env, const std::string& directory, const std::s
   return env.sync_directory(directory);
 }
 
-// A writer that died between moving a whole checkpoint away and putting its successor there: the old one
-// comes back.
-Result<void> restore_replaced(Env& env, const std::string& run_directory) {
+// A writer died between moving a whole checkpoint away and putting its successor there.
+Result<void> put_replaced_back(Env& env, const std::string& run_directory) {
   const std::string pending = names::pending(run_directory);
   HF_TRY(const FileStatus status, env.status(pending));
   if (!status.exists) return {};
@@ -107,9 +106,13 @@ std::string CheckpointStore::shard_name(int rank) {
   return fmt::format("shard-{:05}.hfs", rank);
 }
 
-Result<void> CheckpointStore::remove_leftovers() {
+Result<void> CheckpointStore::restore_replaced() {
   HF_TRY_VOID(check_fence());
-  HF_TRY_VOID(as_checkpoint_result(restore_replaced(*env_, run_directory_)));
+  return as_checkpoint_result(put_replaced_back(*env_, run_directory_));
+}
+
+Result<void> CheckpointStore::remove_leftovers() {
+  HF_TRY_VOID(restore_replaced());
   return env_->remove_tree(names::pending(run_directory_));
 }
 

@@ -67,6 +67,8 @@ class CheckpointStore {
   Result<void> publish(const Manifest& manifest);
   // After a shard could not be written: gives the disk its space back.
   Result<void> abandon_save(std::uint64_t step);
+  // Puts a whole checkpoint back that a dead writer was about to replace.
+  Result<void> restore_replaced();
   // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
   // file. Before anything goes, one of those that stay was read to the last byte by this object: the newest
   // whole one, and again when that one is about to go. In a directory of parts, those beyond what this object

@@ -59,6 +59,8 @@ class Collection {
     const std::vector<FoundParts> found = find_parts(inventories_, lineage);
     HF_TRY(const FoundParts* const newest, choose(found));
     HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env_, paths_));
+    FaultPoints none;
+    HF_TRY_VOID(CheckpointStore(env_, none, paths_.directory).restore_replaced());
     HF_TRY_VOID(gather(*newest));
     if (!lineage.run_id.empty()) HF_TRY_VOID(write_lineage(env_, paths_.directory, lineage));
     HF_TRY_VOID(copy_log());
@@ -109,10 +111,8 @@ class Collection {
     for (const ShardFile& shard : parts.named) HF_TRY_VOID(fetch(parts, shard, staging));
     if (!has_part) {
       const CollectSource& teller = sources_[parts.with_manifest.front()];
-      HF_TRY_VOID(
-          copy_from(env_, teller,
-                    names::checkpoints(teller.directory) + "/" + parts.directory_name + "/" + names::manifest,
-                    staging + "/" + names::manifest));
+      HF_TRY_VOID(copy_from(env_, teller, parts.directories.begin()->second + "/" + names::manifest,
+                            staging + "/" + names::manifest));
       HF_TRY_VOID(env_.sync_directory(staging));
       HF_TRY_VOID(env_.make_directories(names::checkpoints(paths_.directory)));
       HF_TRY_VOID(env_.remove_tree(directory));
@@ -153,11 +153,8 @@ class Collection {
 
   Result<void> copy_of(const FoundParts& parts, std::size_t holder, const std::string& file,
                        const std::string& staging) {
-    const CollectSource& source = sources_[holder];
     HF_TRY_VOID(env_.remove(staging + "/" + file));
-    return copy_from(env_, source,
-                     names::checkpoints(source.directory) + "/" + parts.directory_name + "/" + file,
-                     staging + "/" + file);
+    return copy_from(env_, sources_[holder], parts.directories.at(holder) + "/" + file, staging + "/" + file);
   }
 
   Result<void> copy_log() {

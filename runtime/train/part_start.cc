@@ -7,6 +7,7 @@
 
 #include "checkpoint/names.h"
 #include "checkpoint/part_inventory.h"
+#include "checkpoint/store.h"
 #include "parallel/agreement.h"
 #include "runtime/core/json.h"
 #include "runtime/train/join.h"
@@ -26,7 +27,10 @@ class PartsOfHosts {
         run_directory_(run_directory),
         places_(places),
         leads_(places.leads(communicator_.rank())),
-        check_(check) {}
+        check_(check),
+        store_(inputs.env, inputs.faults, run_directory) {
+    store_.fence({.epoch = 0, .check = check});
+  }
 
   Result<OwnStates> run() {
     HF_TRY_VOID(gather());
@@ -52,6 +56,7 @@ class PartsOfHosts {
 
   // Gathers the inventories by place, in the order of their leaders.
   Result<void> gather() {
+    HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
     Result<PartInventory> own = PartInventory{};
     if (leads_) own = take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host);
     HF_TRY_VOID(agree(outcome_of(own)));
@@ -179,6 +184,7 @@ class PartsOfHosts {
   const RunPlaces& places_;
   bool leads_;
   ClaimCheck check_;
+  CheckpointStore store_;  // of this host
   std::vector<PartInventory> inventories_;
 };
 

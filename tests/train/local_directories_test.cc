@@ -79,6 +79,15 @@ TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000009", "step-00000010"));
 }
 
+// A kill between the two renames of a save that replaces one of the same step.
+TEST_F(LocalDirectoriesTest, ACheckpointThatWasBeingReplacedCounts) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  fs::create_directories(disk("n0") + "/.pending");
+  fs::rename(checkpoint("n0", 5), disk("n0") + "/.pending/replaced-step-00000005");
+  ASSERT_EQ(train(on_two_hosts(0, {no_copies})).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(5));
+}
+
 // What a run on one host has saved may refer to files of older saves, which go to the new host, too.
 TEST_F(LocalDirectoriesTest, BaseFilesComeWithTheShards) {
   const std::vector<std::string> still = {no_copies,
