@@ -127,6 +127,11 @@ Result<void> write_lineage(Env& env, const std::string& run_directory, const Lin
   return env.replace_text(checkpoint_names::lineage(run_directory), encode_lineage(lineage));
 }
 
+Result<void> remove_lineage(Env& env, const std::string& run_directory) {
+  HF_TRY_VOID(env.remove(checkpoint_names::lineage(run_directory)));
+  return env.sync_directory(run_directory);
+}
+
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest) {
   HF_TRY(Lineage lineage, read_lineage(env, run_directory));
   if (lineage.run_id != manifest.run_id) lineage = {.run_id = manifest.run_id};

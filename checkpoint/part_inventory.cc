@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 #include <tuple>
 
 #include "checkpoint/candidates.h"
@@ -40,6 +39,13 @@ CheckpointPart part_from_json(const Json& json) {
   }
   part.present = json[6].get<std::vector<std::string>>();
   return part;
+}
+
+// Whether the host has something of this step, whatever it is.
+bool has_some_of(const PartInventory& inventory, const ParentCheckpoint& state) {
+  return std::ranges::find(inventory.parts, state, &CheckpointPart::state) != inventory.parts.end() ||
+         std::ranges::find(inventory.unreadable, state.step, &UnreadablePart::step) !=
+             inventory.unreadable.end();
 }
 
 bool is_file_of(Env& env, const std::string& path, std::uint64_t bytes) {
@@ -98,7 +104,10 @@ Result<PartInventory> take_inventory(Env& env, const std::string& run_directory,
   HF_TRY(inventory.lineage, read_lineage(env, run_directory));
   HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
   for (const CheckpointCandidate& candidate : candidates) {
-    if (!candidate.manifest.ok()) continue;
+    if (!candidate.manifest.ok()) {
+      inventory.unreadable.push_back({.step = candidate.step, .why = candidate.manifest.error().message});
+      continue;
+    }
     const Manifest& manifest = *candidate.manifest;
     CheckpointPart& part = inventory.parts.emplace_back(CheckpointPart{.run_id = manifest.run_id,
                                                                        .state = state_of(manifest),
@@ -116,7 +125,11 @@ Result<PartInventory> take_inventory(Env& env, const std::string& run_directory,
 std::string to_text(const PartInventory& inventory) {
   Json parts = Json::array();
   for (const CheckpointPart& part : inventory.parts) parts.push_back(to_json(part));
-  return Json::array({inventory.host, inventory.memory_id, encode_lineage(inventory.lineage), parts})
+  Json unreadable = Json::array();
+  for (const UnreadablePart& part : inventory.unreadable)
+    unreadable.push_back(Json::array({part.step, part.why}));
+  return Json::array(
+             {inventory.host, inventory.memory_id, encode_lineage(inventory.lineage), parts, unreadable})
       .dump_any();
 }
 
@@ -126,6 +139,7 @@ PartInventory inventory_from_text(const std::string& text) {
                           .memory_id = json[1],
                           .lineage = decode_lineage(json[2].get<std::string>(), "of another host").value()};
   for (const Json& part : json[3]) inventory.parts.push_back(part_from_json(part));
+  for (const Json& part : json[4]) inventory.unreadable.push_back({.step = part[0], .why = part[1]});
   return inventory;
 }
 
@@ -194,6 +208,13 @@ std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, c
       parts.with_manifest.push_back(i);
       parts.directories[i] = part.directory;
       for (const std::string& shard : part.present) parts.holders[shard].push_back(i);
+      for (const ShardFile& shard : part.named) {
+        const std::string& host = inventories[i].host;
+        const bool was_here =
+            shard.hosts.empty() || std::ranges::find(shard.hosts, host) != shard.hosts.end();
+        const bool is_here = std::ranges::find(part.present, shard.name) != part.present.end();
+        if (was_here && !is_here) parts.gone[shard.name].push_back(host);
+      }
     }
   }
   std::vector<FoundParts> newest_first;
@@ -209,25 +230,53 @@ std::string why_not_whole(const FoundParts& parts) {
   const std::vector<std::string> missing = parts.missing();
   const auto shard = std::ranges::find(parts.named, missing.front(), &ShardFile::name);
   const std::string more = missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1);
-  if (shard->hosts.empty()) {
-    return fmt::format("step {} is not whole: no host has {}{}", parts.state.step, shard->name, more);
+  if (const auto gone = parts.gone.find(shard->name); gone != parts.gone.end()) {
+    return fmt::format("step {} is not whole: {} is gone, or has another length, in {} on {}{}",
+                       parts.state.step, shard->name, parts.directory_name, fmt::join(gone->second, " and "),
+                       more.empty() ? "" : "," + more + " with it");
   }
   return fmt::format("step {} is not whole: no host that is here has {}{}; it was on host {}",
                      parts.state.step, shard->name, more, fmt::join(shard->hosts, " and on host "));
 }
 
-bool misses_a_host(const FoundParts& parts, std::span<const PartInventory> inventories) {
-  std::set<std::string> here;
-  for (const PartInventory& inventory : inventories) {
-    if (inventory.knows_run()) here.insert(inventory.host);
-  }
-  for (const std::string& name : parts.missing()) {
+bool is_lost(const FoundParts& parts, std::span<const PartInventory> inventories) {
+  const auto may_have_published = [&](const std::string& host) {
+    const auto here = std::ranges::find(inventories, host, &PartInventory::host);
+    return here == inventories.end() || !here->knows_run() || has_some_of(*here, parts.state);
+  };
+  return std::ranges::any_of(parts.missing(), [&](const std::string& name) {
     const auto shard = std::ranges::find(parts.named, name, &ShardFile::name);
-    const bool is_away =
-        std::ranges::all_of(shard->hosts, [&](const std::string& host) { return !here.contains(host); });
-    if (!shard->hosts.empty() && is_away) return true;
+    return shard->hosts.empty() || std::ranges::any_of(shard->hosts, may_have_published);
+  });
+}
+
+std::vector<FoundParts> take_never_whole(std::vector<FoundParts>& found,
+                                         std::span<const PartInventory> inventories) {
+  std::vector<FoundParts> never_whole, left;
+  for (FoundParts& parts : found) {
+    const bool counts = parts.missing().empty() || is_lost(parts, inventories);
+    (counts ? left : never_whole).push_back(std::move(parts));
   }
-  return false;
+  found = std::move(left);
+  return never_whole;
+}
+
+Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::span<const FoundParts> left,
+               std::span<const PartInventory> inventories) {
+  std::size_t forgotten = 0, directories = 0;
+  bool forgets_newest = false;
+  for (const FoundParts& parts : never_whole) {
+    forgotten += parts.with_manifest.size();
+    forgets_newest = forgets_newest || lineage.newest_checkpoint == parts.state;
+  }
+  for (const PartInventory& inventory : inventories)
+    directories += inventory.parts.size() + inventory.unreadable.size();
+  if (forgotten > 0 && forgotten == directories) return {};
+  if (forgets_newest) {
+    lineage.newest_checkpoint.reset();
+    if (!left.empty()) lineage.newest_checkpoint = left.front().state;
+  }
+  return lineage;
 }
 
 }  // namespace holdfast

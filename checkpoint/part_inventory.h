@@ -6,6 +6,8 @@
 //   inventory   of one directory: which checkpoints, which shards of each
 //   merge       the lineages of all, unless they are of different runs or futures
 //   find_parts  the newest checkpoints first, and where their shards are
+//   is_lost     whether what is missing of one was there once; else it was never whole, and nobody needs the
+//               parts of it
 //
 // Pure, but for what takes an Env. An inventory travels as text.
 #pragma once
@@ -36,17 +38,26 @@ struct CheckpointPart {
   std::vector<std::string> present = {};  // of these, as has_shard() has it
 };
 
+// A checkpoint directory of one host, of which nobody knows what it has.
+struct UnreadablePart {
+  std::uint64_t step = 0;  // of its name
+  std::string why = {};
+  bool operator==(const UnreadablePart&) const = default;
+};
+
 struct PartInventory {
   std::string host = {};       // whose directory it is, as manifests name it and for sentences
   std::string memory_id = {};  // of the run there (run_identity.h); the caller's
   Lineage lineage = {};
   std::vector<CheckpointPart> parts = {};
+  std::vector<UnreadablePart> unreadable = {};
   // False of a directory that is new, as that of a host whose disk was lost.
-  bool knows_run() const { return !memory_id.empty() || !lineage.run_id.empty() || !parts.empty(); }
+  bool knows_run() const {
+    return !memory_id.empty() || !lineage.run_id.empty() || !parts.empty() || !unreadable.empty();
+  }
 };
 
-// Reads what `run_directory` holds. Checkpoints without a manifest that can be read are left out.
-// ExitCode::checkpoint where the directory or its lineage cannot be read.
+// Reads what `run_directory` holds. ExitCode::checkpoint where the directory or its lineage cannot be read.
 Result<PartInventory> take_inventory(Env& env, const std::string& run_directory, const std::string& host);
 std::string to_text(const PartInventory& inventory);
 PartInventory inventory_from_text(const std::string& text);  // written by to_text
@@ -73,6 +84,7 @@ struct FoundParts {
   std::map<std::string, std::vector<std::size_t>> holders = {};  // by shard: which inventories have it
   std::vector<std::size_t> with_manifest = {};                   // inventories
   std::map<std::size_t, std::string> directories = {};           // of these
+  std::map<std::string, std::vector<std::string>> gone = {};     // by shard: hosts that had published it
   // Shards that no inventory has.
   std::vector<std::string> missing() const;
 };
@@ -83,8 +95,17 @@ Result<void> verify_shard(Env& env, const std::string& directory, const FoundPar
 std::vector<FoundParts> find_parts(std::span<const PartInventory> inventories, const Lineage& lineage);
 // Says why one that is not whole cannot be used: which shard is missing, and which host has it.
 std::string why_not_whole(const FoundParts& parts);
-// Returns whether what is missing was on hosts that are not among `inventories`, or have lost their
-// directory. Else it was never published on all hosts, and nothing of it is lost.
-bool misses_a_host(const FoundParts& parts, std::span<const PartInventory> inventories);
+// Returns whether some of what is missing may have been published: by a host that is not among `inventories`,
+// or whose directory is new, or that has a part of this step and lacks the file. Else the hosts that were to
+// have it never came so far.
+bool is_lost(const FoundParts& parts, std::span<const PartInventory> inventories);
+
+// Takes out of `found`, and returns, what is not whole and not lost.
+std::vector<FoundParts> take_never_whole(std::vector<FoundParts>& found,
+                                         std::span<const PartInventory> inventories);
+// Returns the lineage of a run that has not published these, but `left`: an empty one where it has published
+// nothing else.
+Lineage forget(Lineage lineage, std::span<const FoundParts> never_whole, std::span<const FoundParts> left,
+               std::span<const PartInventory> inventories);
 
 }  // namespace holdfast

@@ -247,8 +247,7 @@ Result<void> CheckpointStore::retain(std::int64_t keep) {
     if (is_beyond(candidate)) continue;
     if (whole >= keep) {
       if (stays(candidate)) continue;
-      HF_TRY_VOID(check_fence());
-      HF_TRY_VOID(as_checkpoint_result(remove_checkpoint(candidate.directory)));
+      HF_TRY_VOID(remove_directory(candidate.directory));
       continue;
     }
     if (!candidate.manifest.ok()) continue;
@@ -278,6 +277,15 @@ Result<Checkpoint> CheckpointStore::verify_own(const std::string& directory) con
   HF_TRY(Checkpoint checkpoint, open_own(directory));
   HF_TRY_VOID(checkpoint.verify(env_->processor_count()));
   return checkpoint;
+}
+
+Result<void> CheckpointStore::remove(std::uint64_t step) {
+  return remove_directory(checkpoint_directory(step));
+}
+
+Result<void> CheckpointStore::remove_directory(const std::string& directory) {
+  HF_TRY_VOID(check_fence());
+  return as_checkpoint_result(remove_checkpoint(directory));
 }
 
 // The rename makes it disappear at once: a half-removed checkpoint is never visible.

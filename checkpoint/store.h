@@ -67,12 +67,15 @@ class CheckpointStore {
   Result<void> publish(const Manifest& manifest);
   // After a shard could not be written: gives the disk its space back.
   Result<void> abandon_save(std::uint64_t step);
+  // Removes the checkpoint of this step: out of sight by one rename, then file by file. The fence's error
+  // stays what it is.
+  Result<void> remove(std::uint64_t step);
   // Puts a whole checkpoint back that a dead writer was about to replace.
   Result<void> restore_replaced();
-  // Removes what is older than the newest `keep` (>= 1) whole ones: out of sight by one rename, then file by
-  // file. Before anything goes, one of those that stay was read to the last byte by this object: the newest
-  // whole one, and again when that one is about to go. In a directory of parts, those beyond what this object
-  // has published stay and do not count: the run has gone on from an older one, as others lack their parts.
+  // Removes what is older than the newest `keep` (>= 1) whole ones, as remove() does. Before anything goes,
+  // one of those that stay was read to the last byte by this object: the newest whole one, and again when
+  // that one is about to go. In a directory of parts, those beyond what this object has published stay and do
+  // not count: the run has gone on from an older one, as others lack their parts.
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
@@ -90,6 +93,7 @@ class CheckpointStore {
   bool stays(const CheckpointCandidate& candidate);
   bool is_beyond(const CheckpointCandidate& candidate) const;
   bool is_known_whole(const CheckpointCandidate& candidate) const;
+  Result<void> remove_directory(const std::string& directory);
   Result<void> remove_checkpoint(const std::string& directory);
   Result<Checkpoint> open_own(const std::string& directory) const;
   Result<Checkpoint> verify_own(const std::string& directory) const;

@@ -83,8 +83,12 @@ class Collection {
       list += "\n  " + why_not_whole(parts);
     }
     std::vector<std::string> names;
-    for (const PartInventory& inventory : inventories_) names.push_back(inventory.host);
-    if (found.empty()) {
+    for (const PartInventory& inventory : inventories_) {
+      names.push_back(inventory.host);
+      for (const UnreadablePart& part : inventory.unreadable)
+        list += fmt::format("\n  step {} in {}: {}", part.step, inventory.host, part.why);
+    }
+    if (list.empty()) {
       return fail(ExitCode::checkpoint,
                   "there is no checkpoint in {}. Give run directories of hosts on which the run has saved",
                   fmt::join(names, " and "));

@@ -1,6 +1,6 @@
 #include "runtime/train/part_start.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -10,6 +10,7 @@
 #include "checkpoint/store.h"
 #include "parallel/agreement.h"
 #include "runtime/core/json.h"
+#include "runtime/core/tell.h"
 #include "runtime/train/join.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_identity.h"
@@ -35,14 +36,16 @@ class PartsOfHosts {
   Result<OwnStates> run() {
     HF_TRY_VOID(gather());
     OwnStates own;
-    HF_TRY(own.lineage, merge_lineages(inventories_));
-    HF_TRY_VOID(adopt(own.lineage));
+    HF_TRY(const Lineage merged, merge_lineages(inventories_));
+    std::vector<FoundParts> found = find_parts(inventories_, merged);
+    const std::vector<FoundParts> never_whole = take_never_whole(found, inventories_);
+    own.lineage = forget(merged, never_whole, found, inventories_);
+    HF_TRY_VOID(adopt(own.lineage, merged));
+    HF_TRY_VOID(remove(never_whole));
     for (const PartInventory& inventory : inventories_) {
       if (own.memory_id.empty()) own.memory_id = inventory.memory_id;
     }
-    const std::vector<FoundParts> found = find_parts(inventories_, own.lineage);
-    own.has_newest_recorded = std::ranges::any_of(
-        found, [&](const FoundParts& parts) { return own.lineage.newest_checkpoint == parts.state; });
+    own.has_newest_recorded = has(own.lineage.newest_checkpoint, found);
     own.newest = choose(found);
     if (!own.newest.ok() && communicator_.abandoned()) return own.newest.error();
     return own;
@@ -52,6 +55,16 @@ class PartsOfHosts {
   Result<void> may_write() const { return check_ ? check_() : Result<void>(); }
   Result<void> agree(const Result<void>& mine) {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
+  }
+
+  // Whether it is there on some host, whole or not.
+  bool has(const std::optional<ParentCheckpoint>& newest, const std::vector<FoundParts>& found) const {
+    if (!newest.has_value()) return false;
+    return std::ranges::find(found, *newest, &FoundParts::state) != found.end() ||
+           std::ranges::any_of(inventories_, [&](const PartInventory& inventory) {
+             return std::ranges::find(inventory.unreadable, newest->step, &UnreadablePart::step) !=
+                    inventory.unreadable.end();
+           });
   }
 
   // Gathers the inventories by place, in the order of their leaders.
@@ -68,13 +81,35 @@ class PartsOfHosts {
     return {};
   }
 
-  // A host that was away while a generation began learns of it before it removes or keeps anything.
-  Result<void> adopt(const Lineage& merged) {
-    const bool differs = leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != merged;
-    if (!differs || merged.run_id.empty()) return agree({});
+  // A host that was away while a generation began learns of it before it removes or keeps anything. `merged`:
+  // before something was forgotten.
+  Result<void> adopt(const Lineage& lineage, const Lineage& merged) {
+    const bool differs =
+        leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != lineage;
+    const bool is_over = lineage.run_id.empty() && !merged.run_id.empty();
+    if (!differs || (lineage.run_id.empty() && !is_over)) return agree({});
     Result<void> written = may_write();
-    if (written.ok()) written = write_lineage(env_, run_directory_, merged);
+    if (written.ok() && !is_over) written = write_lineage(env_, run_directory_, lineage);
+    if (written.ok() && is_over) written = remove_lineage(env_, run_directory_);
     return agree(written);
+  }
+
+  // A host died before it had published its part of one: the others would keep theirs as the newest, or as
+  // those of another run than the one that all of them begin anew. They go when no lineage tells of them.
+  Result<void> remove(const std::vector<FoundParts>& never_whole) {
+    Result<void> removed;
+    for (const FoundParts& parts : never_whole) {
+      if (communicator_.rank() == 0) {
+        std::vector<std::string> hosts;
+        for (const std::size_t host : parts.with_manifest) hosts.push_back(inventories_[host].host);
+        tell(
+            "step {} is on host {} only, and is removed there: the others have not published their parts of "
+            "it, or have removed them",
+            parts.state.step, fmt::join(hosts, " and host "));
+      }
+      if (has_manifest_of(parts) && removed.ok()) removed = store_.remove(parts.state.step);
+    }
+    return agree(removed);
   }
 
   int index_of_place() const {
@@ -85,32 +120,41 @@ class PartsOfHosts {
 
   Result<std::optional<OwnCheckpoint>> choose(const std::vector<FoundParts>& found) {
     std::vector<std::string> skipped;
-    bool some_are_lost = false;
     for (const FoundParts& parts : found) {
       if (!parts.missing().empty()) {
         skipped.push_back(why_not_whole(parts));
-        some_are_lost = some_are_lost || misses_a_host(parts, inventories_);
         continue;
       }
       HF_TRY(const std::string damage, verify_together(parts));
       if (!damage.empty()) {
         skipped.push_back(damage);
-        some_are_lost = true;
         continue;
       }
       HF_TRY(OwnCheckpoint chosen, describe(parts));
       chosen.skipped = std::move(skipped);
+      add_unreadable(chosen.skipped, parts.state.step + 1);
       return std::optional(std::move(chosen));
     }
-    if (!some_are_lost) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
+    add_unreadable(skipped, 0);
+    if (skipped.empty()) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
     std::string list;
     for (const std::string& sentence : skipped) list += "\n  " + sentence;
     return fail(
         ExitCode::checkpoint,
         "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
-        "that are here; start it with the hosts that are missing, or set run.resume = \"never\" and "
-        "another run.directory to start from the beginning:{}",
+        "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
+        "and another run.directory to start from the beginning:{}",
         run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
+  }
+
+  // Of steps from `least` on.
+  void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) const {
+    for (const PartInventory& inventory : inventories_) {
+      for (const UnreadablePart& part : inventory.unreadable) {
+        if (part.step >= least)
+          sentences.push_back(fmt::format("step {} on host {}: {}", part.step, inventory.host, part.why));
+      }
+    }
   }
 
   std::string directory_of(const FoundParts& parts) const {

@@ -30,6 +30,13 @@ CheckpointPart part_of(std::uint64_t generation, std::uint64_t step, std::vector
   return part;
 }
 
+// Of a run that had one directory at the time.
+CheckpointPart part_of_one_directory(std::vector<int> present) {
+  CheckpointPart part = part_of(0, 20, std::move(present));
+  for (ShardFile& shard : part.named) shard.hosts.clear();
+  return part;
+}
+
 PartInventory host(const std::string& name, std::vector<CheckpointPart> parts, Lineage lineage = {}) {
   return {.host = name, .memory_id = "m", .lineage = std::move(lineage), .parts = std::move(parts)};
 }
@@ -39,7 +46,7 @@ TEST(PartInventory, ACheckpointCountsWhenEveryShardIsSomewhere) {
     std::string what;
     std::vector<PartInventory> hosts;
     std::optional<std::uint64_t> whole;  // step
-    bool misses_a_host;                  // of the newest
+    bool is_lost;                        // what is missing of the newest
   };
   const std::vector<Case> cases = {
       {"all hosts are there",
@@ -61,6 +68,24 @@ TEST(PartInventory, ACheckpointCountsWhenEveryShardIsSomewhere) {
         host("n2", {part_of(0, 10, {2, 1})})},
        10,
        false},
+      {"a shard is gone on the hosts that have published it",
+       {host("n0", {part_of(0, 20, {0, 2})}), host("n1", {part_of(0, 20, {0})}),
+        host("n2", {part_of(0, 20, {2})})},
+       std::nullopt,
+       true},
+      {"it is gone on one of them, and the other never published",
+       {host("n0", {part_of(0, 20, {0, 2})}), host("n1", {part_of(0, 20, {0})}), host("n2", {})},
+       std::nullopt,
+       true},
+      {"one may have published it, and is away",
+       {host("n0", {part_of(0, 20, {0, 2})}), host("n2", {})},
+       std::nullopt,
+       true},
+      {"nobody but the first has published",
+       {host("n0", {part_of(0, 20, {0, 2})}), host("n1", {}), host("n2", {})},
+       std::nullopt,
+       false},
+      {"it was whole in one directory", {host("n0", {part_of_one_directory({0, 1})})}, std::nullopt, true},
       {"two layouts saved one step",
        {host("n0", {part_of(0, 20, {0, 2}, 8)}), host("n1", {part_of(0, 20, {1, 0})}),
         host("n2", {part_of(0, 20, {2, 1})})},
@@ -84,19 +109,47 @@ TEST(PartInventory, ACheckpointCountsWhenEveryShardIsSomewhere) {
       EXPECT_EQ(whole->state.step, *each.whole);
     }
     if (!found.front().missing().empty()) {
-      EXPECT_EQ(misses_a_host(found.front(), each.hosts), each.misses_a_host);
+      EXPECT_EQ(is_lost(found.front(), each.hosts), each.is_lost);
       EXPECT_THAT(why_not_whole(found.front()), testing::HasSubstr("is not whole"));
     }
   }
 }
 
+TEST(PartInventory, WhatWasNeverWholeIsForgotten) {
+  const auto forgotten = [](const std::vector<PartInventory>& hosts, std::size_t never_whole) {
+    const Result<Lineage> lineage = merge_lineages(hosts);
+    EXPECT_TRUE(lineage.ok());
+    std::vector<FoundParts> found = find_parts(hosts, *lineage);
+    const std::vector<FoundParts> gone = take_never_whole(found, hosts);
+    EXPECT_EQ(gone.size(), never_whole);
+    return forget(*lineage, gone, found, hosts);
+  };
+  const Lineage of_20 = {.run_id = parted_run, .newest_checkpoint = ParentCheckpoint{0, 20}};
+  const Lineage of_10 = {.run_id = parted_run, .newest_checkpoint = ParentCheckpoint{0, 10}};
+  const CheckpointPart first = part_of(0, 20, {0, 2}), whole = part_of(0, 10, {0, 1, 2});
+  const std::vector<PartInventory> others = {host("n1", {}), host("n2", {})};
+
+  EXPECT_EQ(forgotten({host("n0", {first}, of_20), others[0], others[1]}, 1), Lineage())
+      << "it was the first";
+  EXPECT_EQ(forgotten({host("n0", {first, whole}, of_20), others[0], others[1]}, 1), of_10);
+  EXPECT_EQ(forgotten({host("n0", {first, whole}, of_20), others[0]}, 0), of_20) << "n2 is away";
+  EXPECT_EQ(forgotten({host("n0", {whole}, of_20), others[0], others[1]}, 0), of_20) << "somebody removed it";
+  PartInventory damaged = host("n1", {});
+  damaged.unreadable = {{.step = 20, .why = "damaged"}};
+  EXPECT_EQ(forgotten({host("n0", {first}, of_20), damaged, others[1]}, 0), of_20);
+  damaged.unreadable.front().step = 10;
+  EXPECT_EQ(forgotten({host("n0", {first}, of_20), damaged, others[1]}, 1), (Lineage{.run_id = parted_run}));
+}
+
 TEST(PartInventory, TravelsAsText) {
-  const PartInventory there = host("n0", {part_of(2, 20, {0, 2})},
-                                   {.run_id = parted_run, .newest_checkpoint = ParentCheckpoint{2, 20}});
+  PartInventory there = host("n0", {part_of(2, 20, {0, 2})},
+                             {.run_id = parted_run, .newest_checkpoint = ParentCheckpoint{2, 20}});
+  there.unreadable = {{.step = 30, .why = "it has no manifest"}};
   const PartInventory here = inventory_from_text(to_text(there));
   EXPECT_EQ(to_text(here), to_text(there));
   EXPECT_EQ(here.parts.front().present, there.parts.front().present);
   EXPECT_EQ(here.lineage, there.lineage);
+  EXPECT_EQ(here.unreadable, there.unreadable);
 }
 
 TEST(PartInventory, LineagesMergeUnlessTheyPart) {

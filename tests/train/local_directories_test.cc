@@ -48,6 +48,84 @@ class LocalDirectoriesTest : public TrainingTest {
   const std::string no_copies = "checkpoint.replicas=off";
 };
 
+TEST_F(LocalDirectoriesTest, AShardThatIsGoneIsNoFreshStart) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  ASSERT_THAT(names_in(checkpoint("n1", 5)), ElementsAre("manifest.json", "shard-00001.hfs"));
+  const std::string shard = checkpoint("n1", 5) + "/shard-00001.hfs";
+
+  fs::resize_file(shard, fs::file_size(shard) - 1);
+  RunEnd end = train(on_two_hosts(0, {no_copies}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message,
+              HasSubstr("step 5 is not whole: shard-00001.hfs is gone, or has another length, in "
+                        "step-00000005 on n1"));
+  fs::remove(shard);
+  end = train(on_two_hosts(0, {no_copies}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("step 5 is not whole"));
+  EXPECT_TRUE(fs::exists(checkpoint("n0", 5) + "/manifest.json"));
+}
+
+TEST_F(LocalDirectoriesTest, AManifestThatCannotBeReadIsNoFreshStart) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  for (const char* name : {"n0", "n1"})
+    ASSERT_TRUE(posix_env().replace_text(checkpoint(name, 5) + "/manifest.json", "{}").ok());
+  const RunEnd end = train(on_two_hosts(0, {no_copies}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("on host n1: "));
+}
+
+// Nobody has removed it, so no generation begins where the run goes on.
+TEST_F(LocalDirectoriesTest, ANewestOneThatCannotBeReadIsPassedOver) {
+  ASSERT_EQ(train(on_two_hosts(4, {no_copies, "checkpoint.every_steps=2"})).code, ExitCode::saved);
+  for (const char* name : {"n0", "n1"})
+    ASSERT_TRUE(posix_env().replace_text(checkpoint(name, 4) + "/manifest.json", "{}").ok());
+  ASSERT_EQ(train(on_two_hosts(0, {no_copies, "checkpoint.every_steps=2"})).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(2));
+  EXPECT_EQ(of_last_start("n0", "generation"), Json(0));
+}
+
+// A host has died before its first rename: what the other one has of that step is of no use to anybody.
+TEST_F(LocalDirectoriesTest, PartsThatWereNeverWholeGo) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  fs::remove_all(checkpoint("n1", 5));
+  fs::remove(disk("n1") + "/lineage.json");
+  ASSERT_EQ(train(on_two_hosts(3, {no_copies})).code, ExitCode::saved);
+  for (const char* name : {"n0", "n1"})
+    EXPECT_THAT(names_in(disk(name) + "/checkpoints"), ElementsAre("step-00000003"));
+  const RunEnd end = train(on_two_hosts(0, {no_copies}));
+  EXPECT_EQ(end.code, ExitCode::done) << end.message;
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(3));
+}
+
+// The next save of the host that had published has to be the first of the run for all of them.
+TEST_F(LocalDirectoriesTest, TheLineageForgetsPartsThatWereNeverWhole) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  fs::remove_all(checkpoint("n1", 5));
+  Launch fails = on_two_hosts(0, {no_copies});
+  fails.data_ends_in_step = 2;
+  ASSERT_EQ(train(fails).code, ExitCode::data);
+  for (const char* name : {"n0", "n1"}) {
+    EXPECT_THAT(names_in(disk(name) + "/checkpoints"), ElementsAre());
+    EXPECT_FALSE(fs::exists(disk(name) + "/lineage.json"));
+  }
+  EXPECT_EQ(train(on_two_hosts(0, {no_copies})).code, ExitCode::done);
+}
+
+// Else retention on the host that has it takes it for the newest, and older ones go that others need.
+TEST_F(LocalDirectoriesTest, ANewerPartThatWasNeverWholeGoes) {
+  ASSERT_EQ(train(on_two_hosts(4, {no_copies, "checkpoint.every_steps=2"})).code, ExitCode::saved);
+  fs::remove_all(checkpoint("n1", 4));
+  Launch fails = on_two_hosts(0, {no_copies});
+  fails.data_ends_in_step = 2;
+  ASSERT_EQ(train(fails).code, ExitCode::data);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(2));
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000002"));
+  EXPECT_EQ(train(on_two_hosts(3, {no_copies})).code, ExitCode::saved);
+  EXPECT_EQ(of_last_start("n0", "generation"), of_last_start("n1", "generation"));
+  EXPECT_FALSE(fs::exists(disk("n0") + "/.pending/removed-step-00000004"));
+}
+
 // Else a host that still has its parts removes, for their sake, what it has just saved.
 TEST_F(LocalDirectoriesTest, PartsWhoseOthersAreLostDoNotCount) {
   ASSERT_EQ(train(on_two_hosts(12, {no_copies, "checkpoint.every_steps=4", "checkpoint.keep=3"})).code,
@@ -102,9 +180,19 @@ TEST_F(LocalDirectoriesTest, BaseFilesComeWithTheShards) {
       ExitCode::saved);
   std::vector<std::string> files = names_in(checkpoint("n0", 3));
   ASSERT_THAT(files, Contains(StartsWith("base-")));
-  const RunEnd end = train(on_two_hosts(1, still));
+  RunEnd end = train(on_two_hosts(1, still));
   ASSERT_EQ(end.code, ExitCode::saved) << end.message;
   EXPECT_EQ(of_last_start("n1", "resumed_from_step"), Json(3));
+
+  // Without one of them there is no shard.
+  fs::remove_all(disk("n1"));
+  for (const std::string& name : names_in(checkpoint("n0", 3))) {
+    if (name.starts_with("base-")) fs::remove(checkpoint("n0", 3) + "/" + name);
+  }
+  fs::remove_all(checkpoint("n0", 4));
+  end = train(on_two_hosts(0, still));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(end.message, HasSubstr("step 3 is not whole: shard-00000.hfs is gone"));
 }
 
 // Manifests tell hosts apart that have the same name, in whatever order a later start has them.
