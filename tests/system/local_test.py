@@ -224,6 +224,21 @@ class LocalTest(unittest.TestCase):
         self.expect_sentence("local-part-missing", again.expect_exit(ROWS["local-part-missing"].code, SETTLE_S))
 
     @harness.full
+    def test_parts_that_no_host_has_whole(self):
+        """What was published and is gone is missed; what only one host ever published is not."""
+        run, start = self.launch(self.cluster(), "--checkpoint.replicas=off", names=("n0", "n1"))
+        start.signal(signal.SIGTERM)
+        start.expect_exit(75, SETTLE_S)
+        theirs = run.on("n1").directory / "checkpoints"
+        for shard in theirs.glob("step-*/shard-*"):
+            shard.unlink()
+        again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
+        self.expect_sentence("local-part-gone", again.expect_exit(ROWS["local-part-gone"].code, SETTLE_S))
+        shutil.rmtree(theirs)
+        again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
+        self.expect_sentence("local-part-removed", self.expect_finished(run, again, ["n0", "n1"]))
+
+    @harness.full
     def test_upload_of_a_part(self):
         run = LocalRun(self.cluster(), self.scene, "upload", OPTIONS)
         start = self.start(run, ("n0", "n1"), "--checkpoint.upload_command=true", faults="")
