@@ -52,6 +52,11 @@ void WorkLossReader::read(const Json& event) {
 
 void WorkLossReader::read_step(const Json& event, std::int64_t time_us) {
   const std::uint64_t step = count_of(event, "step");
+  // The next leader wrote it behind the fault that it is older than (missing_steps.h).
+  if (open_.has_value() && count_of(event, "restored_us") > 0) {
+    open_step_ = std::max(open_step_, step);
+    return;
+  }
   if (open_.has_value()) {
     open_->resumed_us = time_us;
     open_->steps = open_step_ >= step ? open_step_ - step + 1 : 0;

@@ -35,6 +35,11 @@ class Log {
     add("failure_cost", figures);
     return *this;
   }
+  // Adds the line of the next step, which was made before the fault and whose writer has died.
+  Log& restored() {
+    add("step", fmt::format(R"("step":{},"step_duration_ms":1000,"restored_us":{})", ++step_, now_us_));
+    return *this;
+  }
   // Adds a fault that is noticed so long after the newest step.
   Log& fault(double after_ms, const char* more = R"("what":"rank")") {
     now_us_ += static_cast<std::int64_t>(after_ms * 1e3);
@@ -124,6 +129,14 @@ TEST(WorkLoss, AStartThatEndedSilently) {
   const std::vector<WorkLoss> losses = Log().start(0).steps(10).start(6).steps(1).losses();
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].steps, 4u);
+}
+
+TEST(WorkLoss, LinesThatTheNextLeaderWroteAreNotTheFirstStepAfterIt) {
+  const Log log = Log().start(0).steps(10).from(14).fault(0).from(10).restored().restored();
+  Log again = log;
+  const std::vector<WorkLoss> losses = again.steps(1).losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].steps, 2u) << "13 and 14, of which there is no line";
 }
 
 TEST(WorkLoss, AStopAndASaveThatFailedAreNone) {

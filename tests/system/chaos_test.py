@@ -230,8 +230,11 @@ class ChaosTest(unittest.TestCase):
         self.assertGreater(told["promised"], 0, output)
         self.expect_launches(self.result())
         self.assertEqual(told["held"], told["promised"], output)
+        # Lines of steps that are computed again die with their writer: the log may lack one of each death.
         for each in self.result()["each"]:
-            self.assertEqual(sum(loss["steps"] for loss in each["losses"]), each["lost_steps"], (each, output))
+            steps = sum(loss["steps"] for loss in each["losses"])
+            self.assertLessEqual(each["lost_steps"], steps, (each, output))
+            self.assertLessEqual(steps, each["lost_steps"] + len(each["losses"]), (each, output))
         self.assertIn("Cost promise held", (self.directory / "chaos.html").read_text())
 
     def test_the_default_config(self):
