@@ -2,8 +2,8 @@
 
     python object_store_server.py DIRECTORY     # writes the port to DIRECTORY/port
 
-While DIRECTORY/hold has a line "PUT shard-00001", the first half of what such a request carries is moved, DIRECTORY/held appears, and
-nothing more of it happens until the file is gone; then the request fails, as one whose connection broke.
+While DIRECTORY/NAME.hold has a line "PUT shard-00001", the first half of what such a request for NAME in the bucket carries is moved,
+DIRECTORY/NAME.held appears, and nothing more of it happens until the file is gone; then the request fails, as one whose connection broke.
 """
 import sys
 import time
@@ -17,32 +17,37 @@ class Gate:
     def __init__(self, app, directory):
         self.app, self.directory = app, directory
 
-    def holds(self, environ):
+    def hold_of(self, environ):
+        """The file that says that this request is to be held; None: there is none."""
+        name = (environ["PATH_INFO"].split("/") + ["", ""])[2]
+        hold = self.directory / f"{name}.hold"
         try:
-            method, part = (self.directory / "hold").read_text().split()
+            method, part = hold.read_text().split()
         except (OSError, ValueError):
-            return False
-        return environ["REQUEST_METHOD"] == method and part in environ["PATH_INFO"]
+            return None
+        return hold if environ["REQUEST_METHOD"] == method and part in environ["PATH_INFO"] else None
 
-    def wait(self):
-        (self.directory / "held").touch()
-        while (self.directory / "hold").exists():
+    @staticmethod
+    def wait(hold):
+        hold.with_suffix(".held").touch()
+        while hold.exists():
             time.sleep(0.02)
 
     def __call__(self, environ, start_response):
-        if not self.holds(environ):
+        hold = self.hold_of(environ)
+        if hold is None:
             return self.app(environ, start_response)
         if environ["REQUEST_METHOD"] == "PUT":
             environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]) // 2)
-            self.wait()
+            self.wait(hold)
             start_response("503 Service Unavailable", [])
             return []
-        return self.half(self.app(environ, start_response))
+        return self.half(self.app(environ, start_response), hold)
 
-    def half(self, parts):
+    def half(self, parts, hold):
         body = b"".join(parts)
         yield body[:len(body) // 2]
-        self.wait()
+        self.wait(hold)
 
 
 class Quiet(WSGIRequestHandler):

@@ -50,16 +50,17 @@ class Server:
                 "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"}
 
     @contextlib.contextmanager
-    def holding(self, method, part):
-        """Requests like this are held in the middle of what they carry, until the end of the block. Yields a function that waits for
-        the first."""
-        (self.directory / "held").unlink(missing_ok=True)
-        (self.directory / "hold.new").write_text(f"{method} {part}\n")
-        (self.directory / "hold.new").rename(self.directory / "hold")
+    def holding(self, name, method, part):
+        """Requests like this for what has the name are held in the middle of what they carry, until the end of the block. Yields a
+        function that waits for the first."""
+        held = self.directory / f"{name}.held"
+        held.unlink(missing_ok=True)
+        (self.directory / f"{name}.new").write_text(f"{method} {part}\n")
+        (self.directory / f"{name}.new").rename(self.directory / f"{name}.hold")
         try:
-            yield lambda start: self.wait_for((self.directory / "held").exists, start)
+            yield lambda start: self.wait_for(held.exists, start)
         finally:
-            (self.directory / "hold").unlink(missing_ok=True)
+            (self.directory / f"{name}.hold").unlink(missing_ok=True)
 
     @staticmethod
     def wait_for(condition, start):
@@ -133,7 +134,7 @@ class ObjectStoreTest(unittest.TestCase):
         return int(self.whole(name)[-1].split("-")[3])
 
     def kill_while_held(self, run, method, part, **more):
-        with self.server.holding(method, part) as wait_for_it:
+        with self.server.holding(run.directory.name, method, part) as wait_for_it:
             start = run.start(2, **more)
             wait_for_it(start)
             start.kill_all()
@@ -196,7 +197,7 @@ class ObjectStoreTest(unittest.TestCase):
     def test_the_last_upload_is_made_up_for(self):
         """Of a run that was killed when nothing else was left to do."""
         run = self.run_of("last", options=["--checkpoint.every_steps=0"])
-        with self.server.holding("PUT", "manifest.json") as wait_for_it:
+        with self.server.holding("last", "PUT", "manifest.json") as wait_for_it:
             start = run.start(2)
             wait_for_it(start)
             start.kill_all()
@@ -210,7 +211,7 @@ class ObjectStoreTest(unittest.TestCase):
         self.begin_until_stored(run)
         self.lose_all(run)
         words = [str(harness.PROGRAM), "launch", "-np", "2", *run.train_arguments()[2:]]
-        with self.server.holding("GET", "shard-00000.hfs") as wait_for_it:
+        with self.server.holding("launched", "GET", "shard-00000.hfs") as wait_for_it:
             start = run.start_command(words)
             wait_for_it(start)
             for pid in start.ranks():
