@@ -311,6 +311,7 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
                       answers ? "answers again: the run takes it back" : "does not answer: it is left out"));
     }
     hosts_[i].answers = answers;
+    hosts_[i].is_suspected = false;  // it may come back, and then its login takes what logins take
   }
 }
 
