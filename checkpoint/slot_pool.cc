@@ -89,41 +89,40 @@ void SlotPool::free_of_the_dead(Env& env, std::uint64_t bytes) {
   }
 }
 
-std::optional<SlotPool::Made> SlotPool::adopt(Env& env, FaultPoints& faults, Candidate candidate,
-                                              const std::string& name, std::uint64_t bytes, bool was_mapped) {
+std::unique_ptr<SharedMemory> SlotPool::adopt(Env& env, FaultPoints& faults, Candidate candidate,
+                                              const std::string& name, std::uint64_t bytes) {
   auto* const memory = dynamic_cast<ResizableSharedMemory*>(candidate.memory.get());
-  if (memory == nullptr) return std::nullopt;
+  if (memory == nullptr) return nullptr;
   HF_FAULT_POINT(faults, "slot.before_unseal");
   unseal_snapshot(memory->bytes());
   HF_FAULT_POINT(faults, "slot.before_rename");
-  if (!env.rename(path_of_slot(candidate.name), path_of_slot(name)).ok()) return std::nullopt;
+  if (!env.rename(path_of_slot(candidate.name), path_of_slot(name)).ok()) return nullptr;
   const std::uint64_t before = memory->bytes().size();
   free_of_the_dead(env, bytes - std::min(before, bytes));
   HF_FAULT_POINT(faults, "slot.before_resize");
   if (!memory->resize(bytes).ok()) {
     static_cast<void>(env.remove_shared_memory(name).ok());
-    return std::nullopt;
+    return nullptr;
   }
   HF_FAULT_POINT(faults, "slot.after_resize");
   memory->hold(SharedMemory::Hold::shared);
-  return Made{.memory = std::move(candidate.memory),
-              .mapped_bytes = was_mapped ? std::min(before, bytes) : 0};
+  return std::move(candidate.memory);
 }
 
-Result<SlotPool::Made> SlotPool::make(Env& env, FaultPoints& faults, const std::string& name,
-                                      std::uint64_t bytes) {
+Result<std::unique_ptr<SharedMemory>> SlotPool::make(Env& env, FaultPoints& faults, const std::string& name,
+                                                     std::uint64_t bytes) {
   while (std::optional<Candidate> candidate = next_kept(bytes)) {
-    if (std::optional<Made> made = adopt(env, faults, std::move(*candidate), name, bytes, true))
-      return std::move(*made);
+    if (std::unique_ptr<SharedMemory> made = adopt(env, faults, std::move(*candidate), name, bytes))
+      return made;
   }
   if (std::optional<Candidate> candidate = next_of_the_dead(env)) {
-    if (std::optional<Made> made = adopt(env, faults, std::move(*candidate), name, bytes, false))
-      return std::move(*made);
+    if (std::unique_ptr<SharedMemory> made = adopt(env, faults, std::move(*candidate), name, bytes))
+      return made;
   }
   free_of_the_dead(env, bytes);
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes));
   memory->hold(SharedMemory::Hold::shared);
-  return Made{.memory = std::move(memory), .mapped_bytes = 0};
+  return memory;
 }
 
 }  // namespace holdfast

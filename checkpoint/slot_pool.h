@@ -38,11 +38,6 @@ namespace holdfast {
 
 class SlotPool {
  public:
-  struct Made {
-    std::unique_ptr<SharedMemory> memory;
-    std::uint64_t mapped_bytes = 0;  // from its begin, whose pages this process has mapped already
-  };
-
   // Begins an epoch. `writer`: the writer number in the names that make() will be asked for. `resumed`: the
   // step whose slots and replicas stay until confirmed(); none: all may be taken.
   void begin(Env& env, const Digest& run, std::uint64_t writer, const std::optional<SnapshotStep>& resumed);
@@ -53,7 +48,8 @@ class SlotPool {
   void trim(Env& env, std::vector<std::uint64_t> lengths);
   // Returns memory of at least `bytes` under a name that nobody has: a slot that is not needed, made as long
   // as that, else new memory. This process holds it. Errors: those of Env::create_shared_memory().
-  Result<Made> make(Env& env, FaultPoints& faults, const std::string& name, std::uint64_t bytes);
+  Result<std::unique_ptr<SharedMemory>> make(Env& env, FaultPoints& faults, const std::string& name,
+                                             std::uint64_t bytes);
   // Keeps the mapping of a slot whose epoch is over, so that its pages need not be mapped anew.
   void keep(const std::string& name, std::unique_ptr<SharedMemory> memory);
   // Returns the bytes of slots that are kept and need not stay.
@@ -71,8 +67,8 @@ class SlotPool {
   std::optional<Candidate> next_kept(std::uint64_t bytes);
   std::optional<Candidate> next_of_the_dead(Env& env);
   void free_of_the_dead(Env& env, std::uint64_t bytes);
-  std::optional<Made> adopt(Env& env, FaultPoints& faults, Candidate candidate, const std::string& name,
-                            std::uint64_t bytes, bool was_mapped);
+  std::unique_ptr<SharedMemory> adopt(Env& env, FaultPoints& faults, Candidate candidate,
+                                      const std::string& name, std::uint64_t bytes);
 
   Digest run_;
   std::uint64_t writer_ = 0;

@@ -70,8 +70,9 @@ void fault_in(std::span<std::byte> memory, int threads, const std::function<void
 }
 
 void fault_in_beside(std::span<std::byte> memory, const std::function<bool()>& is_cancelled) {
-  for (std::size_t begin = 0; begin < memory.size() && !is_cancelled(); begin += part_bytes) {
-    if (!populate(memory.subspan(begin, std::min(part_bytes, memory.size() - begin)))) return;
+  constexpr std::size_t bytes_at_once = std::size_t{1} << 20;  // whoever cancels waits for it
+  for (std::size_t begin = 0; begin < memory.size() && !is_cancelled(); begin += bytes_at_once) {
+    if (!populate(memory.subspan(begin, std::min(bytes_at_once, memory.size() - begin)))) return;
   }
 }
 

@@ -197,17 +197,11 @@ std::uint64_t Worker::shared_snapshot_bytes() const {
   return bytes;
 }
 
-// The system finds the pages of memory when it is written for the first time: not beside a step.
 Result<std::unique_ptr<SharedMemory>> Worker::make_slot(const std::string& name, std::uint64_t bytes) {
-  SlotPool::Made made;
   // The system reserves all of it in one call, which can take long and shows no sign of life.
   const StorageWait wait(inputs_.watch, "memory for RAM snapshots");
-  if (inputs_.slots != nullptr) {
-    HF_TRY(made, inputs_.slots->make(env(), faults(), name, bytes));
-  } else {
-    HF_TRY(made.memory, env().create_shared_memory(name, bytes));
-  }
-  return std::move(made.memory);
+  return inputs_.slots != nullptr ? inputs_.slots->make(env(), faults(), name, bytes)
+                                  : env().create_shared_memory(name, bytes);
 }
 
 int Worker::buddy() const {

@@ -148,7 +148,7 @@ class Worker {
   SnapshotTiers wanted_tiers() const;
   const MemoryDecision& memory_decision() const { return memory_decision_; }
   // Makes shared memory for a slot, of pages that are not needed any more where there are any. All of it is
-  // reserved; the caller faults in what is not mapped yet.
+  // reserved, but its pages are not faulted in.
   // Errors: those of Env::create_shared_memory().
   Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes);
   SlotPool* slots() const { return inputs_.slots; }

@@ -77,16 +77,16 @@ TEST_F(SlotPoolTest, TakesWhatItKeepsButForTheResumedStep) {
     pool.keep(snapshot_name(run, old_writer, 0, slot), old_slot(slot, 5 + static_cast<std::uint64_t>(slot)));
   pool.begin(env, run, new_writer, step_of_old(6));
   for (int slot = 0; slot < 2; ++slot) {
-    const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(slot), 2 * slot_bytes);
+    const Result<std::unique_ptr<SharedMemory>> made =
+        pool.make(env, no_faults, new_name(slot), 2 * slot_bytes);
     ASSERT_TRUE(made.ok());
-    EXPECT_EQ(made->mapped_bytes, slot_bytes);
-    ASSERT_EQ(made->memory->bytes().size(), 2 * slot_bytes);
-    EXPECT_TRUE(std::ranges::all_of(made->memory->bytes().subspan(slot_bytes),
+    EXPECT_EQ(pool.unneeded_bytes(), static_cast<std::uint64_t>(1 - slot) * slot_bytes);
+    ASSERT_EQ((*made)->bytes().size(), 2 * slot_bytes);
+    EXPECT_TRUE(std::ranges::all_of((*made)->bytes().subspan(slot_bytes),
                                     [](std::byte each) { return each == std::byte{0}; }));
   }
-  const Result<SlotPool::Made> third = pool.make(env, no_faults, new_name(2), slot_bytes);
+  const Result<std::unique_ptr<SharedMemory>> third = pool.make(env, no_faults, new_name(2), slot_bytes);
   ASSERT_TRUE(third.ok());
-  EXPECT_EQ(third->mapped_bytes, 0U) << "the resumed step was taken";
   EXPECT_EQ(steps_there(), Steps{6});
   EXPECT_EQ(snapshot_names(env, run).size(), 4U);
 }
@@ -95,10 +95,10 @@ TEST_F(SlotPoolTest, TakesTheLastOneWhenANewerStepIsConfirmed) {
   pool.keep(snapshot_name(run, old_writer, 0, 0), old_slot(0, 6));
   pool.begin(env, run, new_writer, step_of_old(6));
   pool.confirmed();
-  const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(0), slot_bytes / 2);
+  const Result<std::unique_ptr<SharedMemory>> made = pool.make(env, no_faults, new_name(0), slot_bytes / 2);
   ASSERT_TRUE(made.ok());
-  EXPECT_EQ(made->mapped_bytes, slot_bytes / 2);
-  EXPECT_EQ(made->memory->bytes().size(), slot_bytes / 2);
+  EXPECT_EQ(pool.unneeded_bytes(), 0U);
+  EXPECT_EQ((*made)->bytes().size(), slot_bytes / 2);
   EXPECT_EQ(steps_there(), Steps{});
 }
 
@@ -106,8 +106,9 @@ TEST_F(SlotPoolTest, TakesThoseOfTheDeadAndNoneThatALivingProcessHolds) {
   const std::unique_ptr<SharedMemory> held = old_slot(0, 5, 1);
   old_slot(0, 5, 2).reset();  // its process is gone
   pool.begin(env, run, new_writer, {});
-  const Result<SlotPool::Made> of_the_dead = pool.make(env, no_faults, new_name(0), slot_bytes);
-  const Result<SlotPool::Made> fresh = pool.make(env, no_faults, new_name(1), slot_bytes);
+  const Result<std::unique_ptr<SharedMemory>> of_the_dead =
+      pool.make(env, no_faults, new_name(0), slot_bytes);
+  const Result<std::unique_ptr<SharedMemory>> fresh = pool.make(env, no_faults, new_name(1), slot_bytes);
   ASSERT_TRUE(of_the_dead.ok() && fresh.ok());
   const std::vector<std::string> names = snapshot_names(env, run);
   EXPECT_EQ(names,
@@ -125,9 +126,10 @@ TEST_F(SlotPoolTest, NoMoreMemoryIsTakenOnTheWayThanBeforeOrAfterIt) {
   pool.trim(env, {2 * slot_bytes, 2 * slot_bytes});
   EXPECT_EQ(bytes_there(), before) << "none of them is too long";
   for (int slot = 0; slot < 2; ++slot) {
-    const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(slot), 2 * slot_bytes);
+    const Result<std::unique_ptr<SharedMemory>> made =
+        pool.make(env, no_faults, new_name(slot), 2 * slot_bytes);
     ASSERT_TRUE(made.ok());
-    EXPECT_EQ(made->mapped_bytes, slot_bytes);
+    EXPECT_EQ(pool.unneeded_bytes(), static_cast<std::uint64_t>(1 - slot) * slot_bytes);
     EXPECT_EQ(bytes_there(), before);
   }
 }
@@ -141,9 +143,9 @@ TEST_F(SlotPoolTest, WhatNewSlotsDoNotNeedIsGivenBackFirst) {
   EXPECT_EQ(pool.unneeded_bytes(), slot_bytes / 2);
   EXPECT_EQ(steps_there(), Steps{6});
   EXPECT_EQ(bytes_there(), slot_bytes + slot_bytes / 2);
-  const Result<SlotPool::Made> made = pool.make(env, no_faults, new_name(0), slot_bytes / 2);
+  const Result<std::unique_ptr<SharedMemory>> made = pool.make(env, no_faults, new_name(0), slot_bytes / 2);
   ASSERT_TRUE(made.ok());
-  EXPECT_EQ(made->mapped_bytes, slot_bytes / 2);
+  EXPECT_EQ(pool.unneeded_bytes(), 0U);
 }
 
 TEST_F(SlotPoolTest, AKillAtAnyPointLeavesTheResumedStepAndNothingSealedBesideIt) {
@@ -162,7 +164,7 @@ TEST_F(SlotPoolTest, AKillAtAnyPointLeavesTheResumedStepAndNothingSealedBesideIt
     // Whoever comes next takes what the dead one left, whatever its name.
     pool.forget();
     pool.begin(env, run, new_writer + 1, step_of_old(6));
-    const Result<SlotPool::Made> next =
+    const Result<std::unique_ptr<SharedMemory>> next =
         pool.make(env, no_faults, snapshot_name(run, new_writer + 1, 0, 0), slot_bytes);
     ASSERT_TRUE(next.ok());
     EXPECT_EQ(snapshot_names(env, run).size(), 2U);
