@@ -48,6 +48,13 @@ bool has_some_of(const PartInventory& inventory, const ParentCheckpoint& state) 
              inventory.unreadable.end();
 }
 
+// Whether its lineage tells of this step, or of one that was published later.
+bool has_recorded(const PartInventory& inventory, const ParentCheckpoint& state) {
+  const std::optional<ParentCheckpoint>& newest = inventory.lineage.newest_checkpoint;
+  return newest.has_value() &&
+         std::pair(newest->generation, newest->step) >= std::pair(state.generation, state.step);
+}
+
 bool is_file_of(Env& env, const std::string& path, std::uint64_t bytes) {
   const Result<FileStatus> status = env.status(path);
   return status.ok() && status->exists && status->bytes == bytes;
@@ -242,7 +249,8 @@ std::string why_not_whole(const FoundParts& parts) {
 bool is_lost(const FoundParts& parts, std::span<const PartInventory> inventories) {
   const auto may_have_published = [&](const std::string& host) {
     const auto here = std::ranges::find(inventories, host, &PartInventory::host);
-    return here == inventories.end() || !here->knows_run() || has_some_of(*here, parts.state);
+    return here == inventories.end() || !here->knows_run() || has_some_of(*here, parts.state) ||
+           has_recorded(*here, parts.state);
   };
   return std::ranges::any_of(parts.missing(), [&](const std::string& name) {
     const auto shard = std::ranges::find(parts.named, name, &ShardFile::name);

@@ -135,7 +135,6 @@ Result<void> CheckpointStore::publish(const Manifest& manifest) {
     return fail(ExitCode::checkpoint, "the checkpoint of step {} could not be published: {}", manifest.step,
                 published.error().message);
   }
-  published_ = state_of(manifest);
   return {};
 }
 
@@ -221,9 +220,9 @@ bool CheckpointStore::stays(const CheckpointCandidate& candidate) {
 }
 
 bool CheckpointStore::is_beyond(const CheckpointCandidate& candidate) const {
-  if (!has_part() || !published_.has_value() || !candidate.manifest.ok()) return false;
+  if (!has_part() || !candidate.manifest.ok()) return false;
   const ParentCheckpoint state = state_of(*candidate.manifest);
-  return std::pair(state.generation, state.step) > std::pair(published_->generation, published_->step);
+  return std::pair(state.generation, state.step) > std::pair(on_all_hosts_->generation, on_all_hosts_->step);
 }
 
 bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const {
@@ -237,14 +236,15 @@ bool CheckpointStore::is_known_whole(const CheckpointCandidate& candidate) const
 // training at every save.
 Result<void> CheckpointStore::retain(std::int64_t keep) {
   HF_CHECK(keep >= 1);
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
+  if (has_part() && !on_all_hosts_.has_value()) return {};
+  HF_TRY(std::vector<CheckpointCandidate> candidates, list_candidates(*env_, run_directory_));
+  std::erase_if(candidates, [this](const CheckpointCandidate& candidate) { return is_beyond(candidate); });
   if (std::ssize(candidates) <= keep) return {};
   const auto stay = std::span(candidates).first(static_cast<std::size_t>(keep));
   bool one_is_known =
       std::ranges::any_of(stay, [this](const CheckpointCandidate& one) { return is_known_whole(one); });
   std::int64_t whole = 0;
   for (const CheckpointCandidate& candidate : candidates) {
-    if (is_beyond(candidate)) continue;
     if (whole >= keep) {
       if (stays(candidate)) continue;
       HF_TRY_VOID(remove_directory(candidate.directory));

@@ -74,8 +74,8 @@ class CheckpointStore {
   Result<void> restore_replaced();
   // Removes what is older than the newest `keep` (>= 1) whole ones, as remove() does. Before anything goes,
   // one of those that stay was read to the last byte by this object: the newest whole one, and again when
-  // that one is about to go. In a directory of parts, those beyond what this object has published stay and do
-  // not count: the run has gone on from an older one, as others lack their parts.
+  // that one is about to go. In a directory of parts, those beyond what is known to be on all hosts stay and
+  // do not count; before anything is known nothing goes.
   Result<void> retain(std::int64_t keep);
   // From now on retain() leaves the checkpoints of steps that this divides; 0: of none.
   void keep_for_good(std::int64_t every_steps);
@@ -83,6 +83,10 @@ class CheckpointStore {
   // it. Manifests to publish then have their tensors already.
   void holds_part_of(std::string host) { host_ = std::move(host); }
   bool has_part() const { return !host_.empty(); }
+  // Says that all hosts together have this one whole, in parts.
+  void all_hosts_have(const ParentCheckpoint& state) { on_all_hosts_ = state; }
+  // Returns the newest that they are known to have; none: nothing is known.
+  const std::optional<ParentCheckpoint>& on_all_hosts() const { return on_all_hosts_; }
   // Of any thread: the checkpoints of these steps are being read, or will be, so retain() leaves them.
   void set_in_use(std::vector<std::uint64_t> steps);
 
@@ -104,7 +108,7 @@ class CheckpointStore {
   WriterFence fence_;
   std::string host_;  // empty: the directory has all shards
   std::uint64_t good_every_steps_ = 0;
-  std::optional<ParentCheckpoint> published_;  // the newest one of this object
+  std::optional<ParentCheckpoint> on_all_hosts_;
   std::string read_to_the_end_;  // encoded manifest of the one that retain() has read; empty: none yet
   std::mutex mutex_;             // of what follows
   std::vector<std::uint64_t> steps_in_use_;

@@ -22,8 +22,7 @@ AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t wri
       writer_(writer),
       resumed_(resumed),
       first_(worker.communicator().rank() == 0),
-      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())),
-      all_published_(!tier_.in_parts()) {}
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())) {}
 
 void AsyncSaver::cancel() {
   cancelled_ = true;
@@ -188,8 +187,8 @@ Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
   Env& env = worker_->env();
   const std::int64_t begin_ns = env.monotonic_ns();
   const std::int64_t keep = tier_.kept(worker_->config().checkpoint.keep);
-  // Another host may not publish its part; until all have, the ones before count.
-  if (tier_.in_parts() && all_published_) retain_or_complain(*store_, keep);
+  // Another host may not publish its part, so what is there counts without this one.
+  if (tier_.in_parts()) retain_or_complain(*store_, keep);
   HF_TRY_VOID(store_->publish(manifest));
   save.durable_ns = env.monotonic_ns() - save.begin_ns;
   if (!tier_.in_parts()) retain_or_complain(*store_, keep);
@@ -406,7 +405,8 @@ void AsyncSaver::end_publishing(bool published) {
   } else if (!published) {
     outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
   }
-  all_published_ = published;
+  if (published && tier_.in_parts())
+    store_->all_hosts_have({.generation = worker_->state().generation, .step = publishing_->report.step});
   if (tier_.publishes()) {
     publishing_->published = publish_.take();
     if (!publishing_->published->ok()) outcome = publishing_->published->error();

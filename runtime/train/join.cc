@@ -82,11 +82,13 @@ Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, c
   Result<void> claimed;
   if (places.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
     claimed = claim_directory(inputs.env, config, claim);
-  const Place& place = places.of(inputs.communicator.rank());
-  if (claimed.ok() && claim != nullptr) claimed = remember_place(inputs.env, config.run.directory, place);
   HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
   HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places,
                                    claim == nullptr ? ClaimCheck() : claim->fence()));
+  Result<void> named;
+  if (own.newest.ok() && claim != nullptr)
+    named = remember_place(inputs.env, config.run.directory, places.of(inputs.communicator.rank()));
+  HF_TRY_VOID(agree(inputs, waiter, named));
   if (inputs.communicator.rank() == 0) {
     tell(
         "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
@@ -149,6 +151,11 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
   if (first) {
     chosen =
         places.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
+    const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
+    if (!own.newest.ok() && follows_own && !own.memory_id.empty()) {
+      chosen = StartPoint{
+          .memory_id = own.memory_id, .lineage = own.lineage, .unusable = own.newest.error().message};
+    }
     if (chosen.ok()) {
       StartPoint start = *chosen;
       start.writer = env.random_u64();

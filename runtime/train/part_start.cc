@@ -40,14 +40,15 @@ class PartsOfHosts {
     std::vector<FoundParts> found = find_parts(inventories_, merged);
     const std::vector<FoundParts> never_whole = take_never_whole(found, inventories_);
     own.lineage = forget(merged, never_whole, found, inventories_);
-    HF_TRY_VOID(adopt(own.lineage, merged));
-    HF_TRY_VOID(remove(never_whole));
     for (const PartInventory& inventory : inventories_) {
       if (own.memory_id.empty()) own.memory_id = inventory.memory_id;
     }
     own.has_newest_recorded = has(own.lineage.newest_checkpoint, found);
     own.newest = choose(found);
     if (!own.newest.ok() && communicator_.abandoned()) return own.newest.error();
+    if (!own.newest.ok()) return own;  // nobody has learned anything from a start that is refused
+    HF_TRY_VOID(adopt(own.lineage, merged));
+    HF_TRY_VOID(remove(never_whole, *own.newest));
     return own;
   }
 
@@ -95,10 +96,17 @@ class PartsOfHosts {
   }
 
   // A host died before it had published its part of one: the others would keep theirs as the newest, or as
-  // those of another run than the one that all of them begin anew. They go when no lineage tells of them.
-  Result<void> remove(const std::vector<FoundParts>& never_whole) {
+  // those of another run than the one that all of them begin anew. They go when no lineage tells of them;
+  // what is older than `chosen` is in nobody's way.
+  Result<void> remove(const std::vector<FoundParts>& never_whole,
+                      const std::optional<OwnCheckpoint>& chosen) {
+    const auto is_older = [&](const ParentCheckpoint& state) {
+      return chosen.has_value() && std::pair(state.generation, state.step) <
+                                       std::pair(chosen->manifest.generation, chosen->manifest.step);
+    };
     Result<void> removed;
     for (const FoundParts& parts : never_whole) {
+      if (is_older(parts.state)) continue;
       if (communicator_.rank() == 0) {
         std::vector<std::string> hosts;
         for (const std::size_t host : parts.with_manifest) hosts.push_back(inventories_[host].host);

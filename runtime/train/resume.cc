@@ -234,7 +234,7 @@ std::string to_text(const StartPoint& start) {
   return Json::array({start.checkpoint, start.generation, start.step, start.memory_id,
                       start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
                       start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
-                      encode_lineage(start.lineage), start.begins, start.content})
+                      encode_lineage(start.lineage), start.begins, start.content, start.unusable})
       .dump();
 }
 
@@ -251,6 +251,7 @@ StartPoint start_from_text(const std::string& text) {
                       .copy_of = json[13],
                       .lineage = decode_lineage(json[14].get<std::string>(), "of rank 0").value(),
                       .begins = json[15],
+                      .unusable = json[17],
                       .writer = json[11]};
   for (const Json& step : json[12])
     start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});

@@ -33,7 +33,9 @@ struct StartPoint {
   // As RUN/lineage.json has it. Where the start begins a generation (`begins`), that one is in it, too, so
   // that it says what counts from now on; in the file it is before the first step (generation.h).
   Lineage lineage = {};
-  std::string begins = {};   // why a new generation begins here whatever the settings are; empty: it does not
+  std::string begins = {};  // why a new generation begins here whatever the settings are; empty: it does not
+  // Why no checkpoint can be used though there are some: only a snapshot in RAM is left to go on from.
+  std::string unusable = {};
   std::uint64_t writer = 0;  // drawn anew by every start: names its unfinished saves
 };
 

@@ -6,7 +6,8 @@
 // A file with a name that nobody has looked up before (a nonce) tells them apart: who sees it sees the
 // directory of the rank that made it. All ranks of a host (Env::host_id()) have to see the same one.
 //
-// Manifests name hosts, so a place has a name that no other one has, and keeps it: RUN/place_name.
+// Manifests name hosts, so a place has a name that no other one of the same start has, and keeps it:
+// RUN/place_name. Where one with the same name comes back from before, one of the two gets another.
 #pragma once
 
 #include <optional>

@@ -220,7 +220,10 @@ Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, st
   if (tier.publishes()) published = store.publish(manifest);
   if (!tier.in_parts() && tier.publishes() && published.ok()) retain_or_complain(store, tier.kept(keep));
   HF_TRY_VOID(agree(worker, published));
-  if (tier.in_parts() && tier.publishes()) retain_or_complain(store, tier.kept(keep));
+  if (tier.in_parts()) {
+    store.all_hosts_have(state_of(manifest));
+    if (tier.publishes()) retain_or_complain(store, tier.kept(keep));
+  }
   return bytes_of_shards(texts);
 }
 

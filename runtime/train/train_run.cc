@@ -90,6 +90,8 @@ Result<void> TrainRun::join() {
   if (claim_ != nullptr) gate_->use(claim_->loose_fence());
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
+  if (!start_.unusable.empty() && !start_.snapshot.has_value())
+    return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (wants_download(config_, start_)) HF_TRY_VOID(download());
   HF_TRY_VOID(
       adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
@@ -112,6 +114,7 @@ Result<void> TrainRun::join() {
     show("{} is a copy of {}, which is still there: RAM snapshots belong to that one", config_.run.directory,
          start_.copy_of);
   }
+  if (!start_.unusable.empty()) tell("what is in RAM counts alone: {}", start_.unusable);
   for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
   for (const std::string& change : changes.lines) show("resume: {}", change);
   const std::string device = device_->identity(precision_of(config_));
@@ -331,7 +334,10 @@ Result<void> TrainRun::show_slow_paths() {
 
 Result<EpochEnd> TrainRun::train() {
   drop_copies();
+  const std::optional<ParentCheckpoint> on_all_hosts =
+      store_.has_value() ? store_->on_all_hosts() : std::optional<ParentCheckpoint>();
   store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
   if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
   HF_TRY_VOID(make_tier());
   worker_->start_loader();

@@ -39,6 +39,8 @@ Result<void> TrainRun::make_tier() {
   const int rank = seats().communicator.rank();
   if (places->count() > 1) {
     store_->holds_part_of(place_->host);
+    if (!start_.content.empty())
+      store_->all_hosts_have({.generation = start_.generation, .step = start_.step});
     if (config_.checkpoint.replicas != "off") {
       HF_TRY(copies_, ShardCopies::create(*worker_, *store_, *places, start_.writer));
     }

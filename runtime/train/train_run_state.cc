@@ -27,6 +27,7 @@ Result<void> TrainRun::load_state() {
       HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places, claim_check()));
     }
   }
+  if (!start_.unusable.empty()) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (start_.checkpoint.empty()) return start_afresh();
   standing_.memory_id = start_.memory_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);

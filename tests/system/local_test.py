@@ -235,6 +235,7 @@ class LocalTest(unittest.TestCase):
         again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
         self.expect_sentence("local-part-gone", again.expect_exit(ROWS["local-part-gone"].code, SETTLE_S))
         shutil.rmtree(theirs)
+        (run.on("n1").directory / "lineage.json").unlink()  # which says that they were published
         again = self.start(run, ("n0", "n1"), "--checkpoint.replicas=off", faults="")
         self.expect_sentence("local-part-removed", self.expect_finished(run, again, ["n0", "n1"]))
 

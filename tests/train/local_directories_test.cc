@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/candidates.h"
+#include "checkpoint/lineage.h"
 #include "tests/train/training_fixture.h"
 
 namespace holdfast {
@@ -40,9 +41,20 @@ class LocalDirectoriesTest : public TrainingTest {
     Json found;
     for (std::string line; std::getline(lines, line);) {
       const Json event = Json::parse(line);
-      if (event["event"] == "start") found = event[field];
+      if (event["event"] == "start") found = event.contains(field) ? event[field] : Json();
     }
     return found;
+  }
+
+  // As if the host had died before it published its part of the newest one. `before`: the step of the one
+  // that it has published last; 0: none.
+  void never_published(const std::string& name, int newest, int before) const {
+    fs::remove_all(checkpoint(name, newest));
+    Result<Lineage> lineage = read_lineage(posix_env(), disk(name));
+    ASSERT_TRUE(lineage.ok());
+    lineage->newest_checkpoint.reset();
+    if (before > 0) lineage->newest_checkpoint = ParentCheckpoint{0, static_cast<std::uint64_t>(before)};
+    ASSERT_TRUE(write_lineage(posix_env(), disk(name), *lineage).ok());
   }
 
   const std::string no_copies = "checkpoint.replicas=off";
@@ -88,8 +100,7 @@ TEST_F(LocalDirectoriesTest, ANewestOneThatCannotBeReadIsPassedOver) {
 // A host has died before its first rename: what the other one has of that step is of no use to anybody.
 TEST_F(LocalDirectoriesTest, PartsThatWereNeverWholeGo) {
   ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
-  fs::remove_all(checkpoint("n1", 5));
-  fs::remove(disk("n1") + "/lineage.json");
+  never_published("n1", 5, 0);
   ASSERT_EQ(train(on_two_hosts(3, {no_copies})).code, ExitCode::saved);
   for (const char* name : {"n0", "n1"})
     EXPECT_THAT(names_in(disk(name) + "/checkpoints"), ElementsAre("step-00000003"));
@@ -101,7 +112,7 @@ TEST_F(LocalDirectoriesTest, PartsThatWereNeverWholeGo) {
 // The next save of the host that had published has to be the first of the run for all of them.
 TEST_F(LocalDirectoriesTest, TheLineageForgetsPartsThatWereNeverWhole) {
   ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
-  fs::remove_all(checkpoint("n1", 5));
+  never_published("n1", 5, 0);
   Launch fails = on_two_hosts(0, {no_copies});
   fails.data_ends_in_step = 2;
   ASSERT_EQ(train(fails).code, ExitCode::data);
@@ -115,7 +126,7 @@ TEST_F(LocalDirectoriesTest, TheLineageForgetsPartsThatWereNeverWhole) {
 // Else retention on the host that has it takes it for the newest, and older ones go that others need.
 TEST_F(LocalDirectoriesTest, ANewerPartThatWasNeverWholeGoes) {
   ASSERT_EQ(train(on_two_hosts(4, {no_copies, "checkpoint.every_steps=2"})).code, ExitCode::saved);
-  fs::remove_all(checkpoint("n1", 4));
+  never_published("n1", 4, 2);
   Launch fails = on_two_hosts(0, {no_copies});
   fails.data_ends_in_step = 2;
   ASSERT_EQ(train(fails).code, ExitCode::data);
@@ -140,8 +151,48 @@ TEST_F(LocalDirectoriesTest, PartsWhoseOthersAreLostDoNotCount) {
   EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(7));
 }
 
-// The first save of a start does not know yet that all hosts can publish.
-TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
+TEST_F(LocalDirectoriesTest, AHostThatHadPublishedHasLostItsPart) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  fs::remove_all(checkpoint("n1", 5));
+  const RunEnd end = train(on_two_hosts(0, {no_copies}));
+  EXPECT_EQ(end.code, ExitCode::checkpoint);
+  EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000005"));
+}
+
+// However often it is tried: what is on the other host counts again when the disk is back.
+TEST_F(LocalDirectoriesTest, AStartThatIsRefusedChangesNothing) {
+  ASSERT_EQ(train(on_two_hosts(5, {no_copies})).code, ExitCode::saved);
+  const std::string aside = disk("n1") + "-unmounted";
+  fs::rename(disk("n1"), aside);
+  for (int start = 0; start < 2; ++start) {
+    const RunEnd end = train(on_two_hosts(0, {no_copies}));
+    EXPECT_EQ(end.code, ExitCode::checkpoint) << end.message;
+    EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000005"));
+    EXPECT_FALSE(fs::exists(disk("n1") + "/lineage.json"));
+  }
+  fs::remove_all(disk("n1"));
+  fs::rename(aside, disk("n1"));
+  EXPECT_EQ(train(on_two_hosts(0, {no_copies})).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(5));
+}
+
+// A host that dies while the first checkpoint is published leaves parts that count as lost, and all of the
+// state in the RAM of the others.
+TEST_F(LocalDirectoriesTest, WhatIsInRamCountsWhereNoCheckpointIsWhole) {
+  const std::vector<std::string> often = {no_copies, "checkpoint.every_steps=2",
+                                          "checkpoint.ram_every_steps=1"};
+  Launch fails = on_two_hosts(0, often);
+  fails.data_ends_in_step = 5;
+  ASSERT_EQ(train(fails).code, ExitCode::data);
+  for (const std::string& step : names_in(disk("n1") + "/checkpoints"))
+    fs::remove(disk("n1") + "/checkpoints/" + step + "/shard-00001.hfs");
+  EXPECT_EQ(train(on_two_hosts(0, often)).code, ExitCode::done);
+  EXPECT_EQ(of_last_start("n0", "resumed_from"), Json("ram"));
+  EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(4));
+}
+
+// A save may fail on another host: what all have whole counts without it.
+TEST_F(LocalDirectoriesTest, RetentionCountsWhatAllHostsHave) {
   ASSERT_EQ(train(on_two_hosts(6, {no_copies, "checkpoint.every_steps=2", "checkpoint.keep=3"})).code,
             ExitCode::saved);
   Launch fails = on_two_hosts(0, {no_copies, "checkpoint.every_steps=8", "checkpoint.keep=1"});
@@ -149,9 +200,8 @@ TEST_F(LocalDirectoriesTest, TheFirstSaveRemovesNothing) {
   ASSERT_EQ(train(fails).code, ExitCode::data);
   for (const char* name : {"n0", "n1"}) {
     EXPECT_THAT(names_in(disk(name) + "/checkpoints"),
-                ElementsAre("step-00000002", "step-00000004", "step-00000006", "step-00000008"));
+                ElementsAre("step-00000004", "step-00000006", "step-00000008"));
   }
-  // The stop of this one is a second save.
   ASSERT_EQ(train(on_two_hosts(2, {no_copies, "checkpoint.every_steps=9", "checkpoint.keep=1"})).code,
             ExitCode::saved);
   EXPECT_THAT(names_in(disk("n0") + "/checkpoints"), ElementsAre("step-00000009", "step-00000010"));
