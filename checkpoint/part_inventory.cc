@@ -41,14 +41,14 @@ CheckpointPart part_from_json(const Json& json) {
   return part;
 }
 
-// Whether the host has something of this step, whatever it is.
+// Returns whether the host has something of this step, whatever it is.
 bool has_some_of(const PartInventory& inventory, const ParentCheckpoint& state) {
   return std::ranges::find(inventory.parts, state, &CheckpointPart::state) != inventory.parts.end() ||
          std::ranges::find(inventory.unreadable, state.step, &UnreadablePart::step) !=
              inventory.unreadable.end();
 }
 
-// Whether its lineage tells of this step, or of one that was published later.
+// Returns whether its lineage tells of this step, or of one that was published later.
 bool has_recorded(const PartInventory& inventory, const ParentCheckpoint& state) {
   const std::optional<ParentCheckpoint>& newest = inventory.lineage.newest_checkpoint;
   return newest.has_value() &&

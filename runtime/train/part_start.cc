@@ -58,7 +58,7 @@ class PartsOfHosts {
     return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
   }
 
-  // Whether it is there on some host, whole or not.
+  // Returns whether it is there on some host, whole or not.
   bool has(const std::optional<ParentCheckpoint>& newest, const std::vector<FoundParts>& found) const {
     if (!newest.has_value()) return false;
     return std::ranges::find(found, *newest, &FoundParts::state) != found.end() ||
@@ -155,7 +155,7 @@ class PartsOfHosts {
         run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
   }
 
-  // Of steps from `least` on.
+  // Takes steps from `least` on.
   void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) const {
     for (const PartInventory& inventory : inventories_) {
       for (const UnreadablePart& part : inventory.unreadable) {

@@ -44,7 +44,7 @@ class PlaceProbe {
   std::string name_;  // empty: this rank has none
 };
 
-// What the directory says, where that can be a name.
+// Returns what the directory says, where that can be a name; else nothing.
 std::string remembered_name(Env& env, const std::string& run_directory) {
   std::string name = env.text_or_empty(RunPaths{run_directory}.place_name());
   const bool is_name = std::ranges::all_of(name, [](char each) { return each > ' ' && each <= '~'; });

@@ -30,7 +30,7 @@ CheckpointPart part_of(std::uint64_t generation, std::uint64_t step, std::vector
   return part;
 }
 
-// Of a run that had one directory at the time.
+// Returns one of a run that had one directory at the time.
 CheckpointPart part_of_one_directory(std::vector<int> present) {
   CheckpointPart part = part_of(0, 20, std::move(present));
   for (ShardFile& shard : part.named) shard.hosts.clear();

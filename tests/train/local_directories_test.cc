@@ -87,7 +87,7 @@ TEST_F(LocalDirectoriesTest, AManifestThatCannotBeReadIsNoFreshStart) {
   EXPECT_THAT(end.message, HasSubstr("on host n1: "));
 }
 
-// Nobody has removed it, so no generation begins where the run goes on.
+// No generation begins where the run goes on, because nobody has removed it.
 TEST_F(LocalDirectoriesTest, ANewestOneThatCannotBeReadIsPassedOver) {
   ASSERT_EQ(train(on_two_hosts(4, {no_copies, "checkpoint.every_steps=2"})).code, ExitCode::saved);
   for (const char* name : {"n0", "n1"})
