@@ -65,7 +65,7 @@ class Story:
                 return result
             if not self.start.alive():
                 fail(f"the run ended before {what}: {self.start.output()[-3000:]}")
-            time.sleep(0.01)
+            time.sleep(0.05)  # the run has use for the processors
         fail(f"no {what} within {WAIT_S} s: {self.start.output()[-3000:]}")
 
     def train(self):
