@@ -52,7 +52,7 @@ Result<Lineage> decode_lineage(std::string_view text, const std::string& place);
 Result<Lineage> read_lineage(Env& env, const std::string& run_directory);
 // Durable when it returns.
 Result<void> write_lineage(Env& env, const std::string& run_directory, const Lineage& lineage);
-// As if there never was a record; durable when it returns.
+// Removes the record, as if there never was one; durable when it returns.
 Result<void> remove_lineage(Env& env, const std::string& run_directory);
 // After a checkpoint was published. Begins a record where there is none, or one of another run.
 Result<void> record_newest_checkpoint(Env& env, const std::string& run_directory, const Manifest& manifest);

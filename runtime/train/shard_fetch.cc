@@ -192,7 +192,7 @@ class ShardExchange {
     return env_.remove_tree(staging_);
   }
 
-  // What is there is another checkpoint of the step, or has no manifest; it is out of sight at once.
+  // Moves out of sight, at once, what is there: another checkpoint of the step, or one without a manifest.
   Result<void> put_aside() {
     HF_TRY(const FileStatus status, env_.status(directory_));
     if (!status.exists) return {};

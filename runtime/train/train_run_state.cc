@@ -63,7 +63,7 @@ Result<void> TrainRun::enter_generation() {
 }
 
 Result<void> TrainRun::start_afresh() {
-  // What an earlier run in this directory may have left in shared memory.
+  // An earlier run in this directory may have left something in shared memory.
   if (!start_.memory_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
   std::string run_id = standing_.memory_id;  // it had begun, and begins again

@@ -136,7 +136,7 @@ Result<void> Trainer::seal_in_memory(bool to_disk) {
   return {};
 }
 
-// What is still under way beside the steps ends.
+// Ends what is still under way beside the steps.
 Result<void> Trainer::leave_steps() {
   Worker& worker = parts_.worker;
   HF_TRY_VOID(worker.parameter_gather().finish());

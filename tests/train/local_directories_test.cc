@@ -216,7 +216,7 @@ TEST_F(LocalDirectoriesTest, ACheckpointThatWasBeingReplacedCounts) {
   EXPECT_EQ(of_last_start("n0", "resumed_from_step"), Json(5));
 }
 
-// What a run on one host has saved may refer to files of older saves, which go to the new host, too.
+// A run on one host may have saved shards that refer to files of older saves: these go to the new host, too.
 TEST_F(LocalDirectoriesTest, BaseFilesComeWithTheShards) {
   const std::vector<std::string> still = {no_copies,
                                           "checkpoint.every_steps=1",

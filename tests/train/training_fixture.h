@@ -74,7 +74,7 @@ class TrainingTest : public testing::Test {
     int ranks = 1;
     int stop_after_steps = 0;
     std::vector<std::string> overrides = {};
-    // Of each rank: the name of its host, or "NAME@MACHINE"; none: all are on this one.
+    // Names the host of each rank, as NAME or "NAME@MACHINE"; none: all are on this one.
     std::vector<std::string> hosts = {};
     // The disk of each rank, where the run directory is local to each (on_disk()); none: all share it.
     std::vector<std::string> disks = {};
