@@ -240,6 +240,20 @@ class LocalTest(unittest.TestCase):
         self.expect_sentence("local-part-removed", self.expect_finished(run, again, ["n0", "n1"]))
 
     @harness.full
+    def test_what_is_in_ram_counts(self):
+        """Where no checkpoint is whole: all processes are killed, and a host loses its part of every one."""
+        words = ("--checkpoint.replicas=off", "--checkpoint.ram_every_steps=1")
+        run, start = self.launch(self.cluster(), *words, names=("n0", "n1"))
+        start.signal(signal.SIGKILL)
+        start.wait()
+        harness.wait_until(lambda: not any(run.cluster.processes(run).values()), 60, lambda: False, "processes stay", start.tail)
+        for shard in run.on("n1").directory.glob("checkpoints/step-*/shard-*"):
+            shard.unlink()
+        again = self.start(run, ("n0", "n1"), *words, faults="")
+        self.expect_sentence("local-ram-alone", self.expect_finished(run, again, ["n0", "n1"]))
+        self.assertEqual(run.on("n0").events("start")[-1]["resumed_from"], "ram")
+
+    @harness.full
     def test_upload_of_a_part(self):
         run = LocalRun(self.cluster(), self.scene, "upload", OPTIONS)
         start = self.start(run, ("n0", "n1"), "--checkpoint.upload_command=true", faults="")
