@@ -17,7 +17,9 @@ def ask(session, record, case):
         return []
     name = f"torch-{case}"
     words = [python, PEER, case, f"--size={session.sizes.peer}", *(["--device=cpu"] if session.sizes.emulated else [])]
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(session.work / "inductor"), "TRITON_CACHE_DIR": str(session.work / "triton")}
+    # PyTorch brings its own CUDA libraries; those that our programs are led to may be of another release.
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(session.work / "inductor"), "TRITON_CACHE_DIR": str(session.work / "triton"),
+                   "LD_LIBRARY_PATH": ""}
     reason = None
     try:
         code, output = session.runner.outcome(name, words, more_environment=environment)
