@@ -1,0 +1,14 @@
+// Secrets that tests can tell apart.
+#pragma once
+
+#include "runtime/core/secret.h"
+
+namespace holdfast {
+
+inline Secret secret_of(unsigned char byte) {
+  Secret::Bytes bytes;
+  bytes.fill(std::byte{byte});
+  return Secret(bytes);
+}
+
+}  // namespace holdfast
