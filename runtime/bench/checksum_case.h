@@ -1,4 +1,5 @@
-// bench checksum: CRC32C on one thread, as checkpoints use it, on bytes in a cache and in memory.
+// bench checksum: CRC32C on one thread, as checkpoints use it, and what both ends of a connection between
+// ranks do to authenticate a replica (runtime/core/sealed_session.h), on bytes in a cache and in memory.
 #pragma once
 
 #include <cstdint>
