@@ -19,7 +19,7 @@ constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
 constexpr const char* table_end = "-hosts";  // of the name of a HostTable
-constexpr std::uint32_t layout_version = 6;  // since then there are kinds of work and signs of life
+constexpr std::uint32_t layout_version = 7;  // since then guards are told what they share
 constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
@@ -331,6 +331,22 @@ std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t afte
     if (entry.number == number) found.push_back(std::move(notice));
   }
   return found;
+}
+
+void write_guard_network(BoardHeader& header, const GuardNetworkFacts& facts) {
+  std::uint32_t known = 0;
+  HF_CHECK(facts.listen_address.size() < header.listen_address.size());
+  if (!header.network_known.compare_exchange_strong(known, 1)) return;
+  std::ranges::copy(facts.secret.bytes(), header.secret.begin());
+  std::ranges::copy(facts.listen_address, header.listen_address.begin());
+  header.network_known = 2;
+}
+
+std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header) {
+  if (header.network_known != 2) return {};
+  const std::string_view address(header.listen_address.data(), header.listen_address.size());
+  return GuardNetworkFacts{.secret = Secret(header.secret),
+                           .listen_address = std::string(address.substr(0, address.find('\0')))};
 }
 
 void write_run_directory(BoardHeader& header, const std::string& directory) {

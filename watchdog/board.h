@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,7 @@
 
 #include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/core/secret.h"
 #include "runtime/core/span_recorder.h"
 #include "watchdog/phase.h"
 
@@ -107,7 +109,12 @@ struct BoardHeader {
   std::atomic<std::int64_t> guard_started_ticks{0};
   std::atomic<std::uint64_t> guard_generation{0};
   std::atomic<std::int64_t> guard_tick_ns{0};  // its last look
-  std::atomic<std::uint32_t> guard_port{0};    // where guards of other hosts reach it; 0: nowhere
+  // Written once by the first rank that knows of other hosts; then the guard listens: write_guard_network().
+  // `network_known`: 0 no, 1 somebody writes it, 2 yes.
+  std::array<std::byte, Secret::size> secret{};
+  std::array<char, 64> listen_address{};
+  std::atomic<std::uint32_t> network_known{0};
+  std::atomic<std::uint32_t> guard_port{0};  // where guards of other hosts reach it; 0: nowhere
   // Written once, when the run directory is known; then the guard writes there. `known`: 0 no, 1 somebody
   // writes it, 2 yes.
   std::array<char, 1024> run_directory{};
@@ -202,6 +209,15 @@ struct Notice {
 void write_notice(BoardNotices& notices, int rank, std::string_view sentence);
 // Those behind number `after`, oldest first; of more than are kept the newest.
 std::vector<Notice> read_notices(const BoardNotices& notices, std::uint64_t after = 0);
+
+// Tells the guard that there are other hosts: what it shares with their guards, and where it listens
+// (Network::listen). The first one stays.
+struct GuardNetworkFacts {
+  Secret secret;
+  std::string listen_address = {};
+};
+void write_guard_network(BoardHeader& header, const GuardNetworkFacts& facts);
+std::optional<GuardNetworkFacts> read_guard_network(const BoardHeader& header);  // nothing: not known
 
 void write_run_directory(BoardHeader& header, const std::string& directory);  // the first one stays
 std::string read_run_directory(const BoardHeader& header);                    // empty: not known

@@ -46,8 +46,6 @@ class Guard {
   void run() {
     if (!claim()) return;
     mind_.begin_tick(env_->monotonic_ns(), env_->wall_time_us());
-    Result<std::unique_ptr<GuardNetwork>> network = GuardNetwork::begin(*env_, *board_, settings_.board);
-    if (network.ok()) network_ = std::move(network).value();
     look_at_processes();
     while (true) {
       const bool all_watched = std::ranges::none_of(watched_, &Watched::not_watched);
@@ -77,6 +75,21 @@ class Guard {
     }
     header.guard_started_ticks = facts.has_value() ? facts->started_ticks : 0;
     return true;
+  }
+
+  // Once its ranks have told that there are other hosts. Where there is no network the guard does without.
+  void begin_network() {
+    if (network_ != nullptr || network_failed_) return;
+    const std::optional<GuardNetworkFacts> facts = read_guard_network(board_->header());
+    if (!facts.has_value()) return;
+    Result<std::unique_ptr<GuardNetwork>> network =
+        GuardNetwork::begin(*env_, *board_, settings_.board, *facts);
+    network_failed_ = !network.ok();
+    if (network.ok()) {
+      network_ = std::move(network).value();
+    } else {
+      say(fmt::format("host {} does not hear other hosts: {}", host_, network.error().message));
+    }
   }
 
   void end_daemons_that_are_cut_off() {
@@ -122,6 +135,7 @@ class Guard {
     const bool late = mind_.begin_tick(now_ns, env_->wall_time_us());
     header.guard_tick_ns = now_ns;
     look_at_processes();
+    begin_network();
     if (network_ != nullptr) {
       network_->tick(now_ns, late);
       act(GuardMind::tell_lost_spares(network_->take_lost_spares()));
@@ -284,7 +298,8 @@ class Guard {
   GuardSettings settings_;
   std::unique_ptr<Board> board_;
   SignalWatcher* signals_;
-  std::unique_ptr<GuardNetwork> network_;  // null: this host has none
+  std::unique_ptr<GuardNetwork> network_;  // null: there is one host, or this one has none
+  bool network_failed_ = false;
   std::string host_;
   std::vector<Watched> watched_;  // by slot
   GuardMind mind_;

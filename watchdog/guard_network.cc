@@ -20,10 +20,12 @@ std::int64_t beat_every_ns(std::size_t hosts) {
 
 }  // namespace
 
-Result<std::unique_ptr<GuardNetwork>> GuardNetwork::begin(Env& env, Board& board, const std::string& name) {
-  HF_TRY(std::unique_ptr<Listener> listener, env.network().listen());
-  board.header().guard_port = listener->port();
-  return std::unique_ptr<GuardNetwork>(new GuardNetwork(env, board, name, std::move(listener)));
+Result<std::unique_ptr<GuardNetwork>> GuardNetwork::begin(Env& env, Board& board, const std::string& name,
+                                                          const GuardNetworkFacts& facts) {
+  std::unique_ptr<GuardNetwork> network(new GuardNetwork(env, board, name, facts.secret));
+  HF_TRY(network->listener_, network->network_.listen(facts.listen_address));
+  board.header().guard_port = network->listener_->port();
+  return network;
 }
 
 bool GuardNetwork::find_table(std::int64_t now_ns) {
@@ -58,6 +60,7 @@ void GuardNetwork::tick(std::int64_t now_ns, bool late) {
   }
 }
 
+// Those that are accepted are of this run, and each calls again only when it is not heard.
 void GuardNetwork::listen_to_callers(std::int64_t now_ns) {
   while (callers_.size() < 2 * peers_.size() + spare_callers) {
     Result<std::unique_ptr<Connection>> came = listener_->accept(0);
@@ -141,7 +144,7 @@ void GuardNetwork::call_somebody(std::int64_t now_ns) {
     peer.called_ns = now_ns;
     peer.unsent.clear();
     Result<std::unique_ptr<Connection>> connection =
-        env_->network().connect({peer.addresses[peer.address], port}, call_patience_ms);
+        network_.connect({peer.addresses[peer.address], port}, call_patience_ms);
     if (connection.ok()) {
       peer.connection = std::move(connection).value();
       beat_ns_ = 0;  // it is told at once

@@ -1,6 +1,7 @@
-// GuardNetwork: what the guard of a host hears of the guards of the others, over plain TCP (no MPI, which may
-// be what hangs). Each guard listens, calls every other one, and tells it ten times a second how its ranks
-// are; what follows from that is decided by HostSight and written into the HostTable, where the ranks see it.
+// GuardNetwork: what the guard of a host hears of the guards of the others, over TCP (no MPI, which may be
+// what hangs) between those that share the secret of the run (runtime/core/sealed_network.h). Each guard
+// listens, calls every other one, and tells it ten times a second how its ranks are; what follows from that
+// is decided by HostSight and written into the HostTable, where the ranks see it.
 //
 // It stands still until the ranks have made the table. All calls return at once, but for a call to a host
 // that does not answer, which may take `call_patience_ms`, at most one a tick. Thread: the guard's.
@@ -15,6 +16,7 @@
 #include "runtime/core/env.h"
 #include "runtime/core/network.h"
 #include "runtime/core/result.h"
+#include "runtime/core/sealed_network.h"
 #include "watchdog/board.h"
 #include "watchdog/detector.h"
 #include "watchdog/host_sight.h"
@@ -27,9 +29,10 @@ class GuardNetwork {
   static constexpr std::int64_t beat_ms = 100;  // and 5 ms more for each host beyond the twentieth
   static constexpr std::int64_t call_patience_ms = 50;
 
-  // Listens, and says on the board where. `board` and `name`, which is the board's, outlive it. Error: this
-  // host can have no network; then its guard does without.
-  static Result<std::unique_ptr<GuardNetwork>> begin(Env& env, Board& board, const std::string& name);
+  // Listens as the board's ranks have told (read_guard_network), and says on the board where. `board`, whose
+  // name is `name`, outlives it. Error: this host can have no network; then its guard does without.
+  static Result<std::unique_ptr<GuardNetwork>> begin(Env& env, Board& board, const std::string& name,
+                                                     const GuardNetworkFacts& facts);
 
   // `late`: the tick before is so long ago that this process must have stood still.
   void tick(std::int64_t now_ns, bool late);
@@ -56,8 +59,8 @@ class GuardNetwork {
     std::vector<std::byte> received = {};
     int host = -1;  // not known before its first message
   };
-  GuardNetwork(Env& env, Board& board, std::string name, std::unique_ptr<Listener> listener)
-      : env_(&env), board_(&board), name_(std::move(name)), listener_(std::move(listener)) {}
+  GuardNetwork(Env& env, Board& board, std::string name, const Secret& secret)
+      : env_(&env), board_(&board), name_(std::move(name)), network_(env, secret, "guard") {}
   bool find_table(std::int64_t now_ns);
   void listen_to_callers(std::int64_t now_ns);
   bool listen_to(Caller& caller, std::int64_t now_ns);
@@ -72,6 +75,7 @@ class GuardNetwork {
   Env* env_;
   Board* board_;
   std::string name_;
+  SealedNetwork network_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<HostTable> table_;
   std::unique_ptr<HostSight> sight_;

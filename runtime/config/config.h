@@ -93,6 +93,10 @@ struct WatchdogConfig {
   std::int64_t ceiling_ms = 600'000;  // also while there is no median yet
 };
 
+struct NetworkConfig {
+  std::string interface;  // that the hosts of a run reach each other through; empty = every one
+};
+
 struct OptimizerConfig {
   double learning_rate = 6e-4;
   std::string schedule = "cosine";  // "constant", "linear", "cosine", "wsd"
@@ -161,6 +165,7 @@ struct Config {
   ParallelConfig parallel;
   ElasticConfig elastic;
   WatchdogConfig watchdog;
+  NetworkConfig network;
   OptimizerConfig optimizer;
   CheckpointConfig checkpoint;
   EvaluationConfig evaluation;

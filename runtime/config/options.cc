@@ -218,6 +218,17 @@ std::vector<Option> elastic_options() {
   };
 }
 
+std::vector<Option> network_options() {
+  return {
+      text("network.interface", HF_FIELD(network.interface), kSafe,
+           "Interface (eth0), or address of one, where guards, replicas and copies of shards of the hosts of "
+           "a "
+           "run reach each other; all hosts have an interface of this name. Empty = they listen on every "
+           "interface and are reached through that of the default route, then the others. MPI chooses for "
+           "itself (OMPI_MCA_btl_tcp_if_include)"),
+  };
+}
+
 std::vector<Option> watchdog_options() {
   return {
       boolean("watchdog.guard", HF_FIELD(watchdog.guard), kSafe,
@@ -318,9 +329,7 @@ std::vector<Option> interval_options() {
              "Whether another data-parallel rank keeps a copy of each snapshot in shared memory, of another "
              "host where there is one; auto = where data-parallel ranks are on several hosts. Where "
              "run.directory is local to each host, another host keeps a copy of each shard on its disk, too, "
-             "unless it is off. Hosts reach "
-             "each other through the default route, or what HOLDFAST_NETWORK names: an interface or an "
-             "address of it"),
+             "unless it is off"),
       choice("checkpoint.io", HF_FIELD(checkpoint.io), {"auto", "io_uring", "threads"}, kSafe,
              "How checkpoints reach the disk: by io_uring, or by threads with plain reads and writes; auto = "
              "io_uring where the kernel allows it"),
@@ -374,8 +383,8 @@ std::vector<Option> trace_options() {
 std::vector<Option> build_registry() {
   std::vector<Option> registry;
   for (auto section : {general_options, run_options, model_options, data_options, training_options,
-                       parallel_options, elastic_options, watchdog_options, optimizer_options,
-                       interval_options, kernel_options, log_options, trace_options}) {
+                       parallel_options, elastic_options, watchdog_options, network_options,
+                       optimizer_options, interval_options, kernel_options, log_options, trace_options}) {
     std::ranges::move(section(), std::back_inserter(registry));
   }
   return registry;

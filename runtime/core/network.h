@@ -1,15 +1,15 @@
 // Network: plain TCP between the hosts of a run, beside whatever MPI uses: for what must work when MPI does
 // not, and for threads that may not call it.
 //
-//   HF_TRY(const std::unique_ptr<Listener> listener, network.listen());
+//   HF_TRY(const std::unique_ptr<Listener> listener, network.listen(""));
 //   HF_TRY(const std::vector<std::string> addresses, network.own_addresses(""));
 //   tell_others(addresses, listener->port());
 //   HF_TRY(const std::unique_ptr<Connection> connection, network.connect({address, port}, timeout_ms));
 //   HF_TRY_VOID(connection->send(message, timeout_ms));
 //
-// Nothing here is encrypted, and whoever reaches the port may connect: a protocol on top says first what run
-// it is of, and refuses others. A peer whose host is gone is noticed within Connection::silence_timeout_ms,
-// also where nothing is sent.
+// Nothing here is encrypted, and whoever reaches the port may connect: between processes of a run goes what
+// SealedNetwork makes of it (sealed_network.h). A peer whose host is gone is noticed within
+// Connection::silence_timeout_ms, also where nothing is sent.
 //
 // Threads: a socket belongs to one thread at a time, but shut_down() is for any. Errors:
 // ExitCode::communication, with the peer's address and the system's reason. A peer that is gone is an error,
@@ -67,8 +67,8 @@ struct NetworkAddress {
 class Network {
  public:
   virtual ~Network() = default;
-  // On a free port of every interface.
-  virtual Result<std::unique_ptr<Listener>> listen() = 0;
+  // On a free port of the interface that has this address, a number; empty: of every interface.
+  virtual Result<std::unique_ptr<Listener>> listen(const std::string& address) = 0;
   // Within the time, and not once `*stopped` is true: another thread sets it to end the attempt, which then
   // is an error at most stop_look_ms later. Null: nobody does.
   static constexpr std::int64_t stop_look_ms = 50;
@@ -88,9 +88,6 @@ class Network {
                                                               std::int64_t timeout_ms,
                                                               const std::atomic<bool>* stopped) = 0;
 };
-
-// The environment variable that says which interface hosts talk through: own_addresses().
-inline constexpr const char* network_variable = "HOLDFAST_NETWORK";
 
 // Behind Env::network().
 Network& posix_network();

@@ -226,19 +226,6 @@ class PosixListener final : public Listener {
   std::atomic<bool> stopped_ = false;
 };
 
-// Of one family; errno is set when there is none.
-Descriptor listening_socket(int family) {
-  Descriptor descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (descriptor.value() < 0) return descriptor;
-  Address any;
-  any.storage.ss_family = static_cast<sa_family_t>(family);
-  any.bytes = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  if (family == AF_INET6) set_option(descriptor.value(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  const bool listens =
-      bind(descriptor.value(), any.pointer(), any.bytes) == 0 && ::listen(descriptor.value(), SOMAXCONN) == 0;
-  return listens ? std::move(descriptor) : Descriptor(-1);
-}
-
 std::optional<Address> parse_number(const NetworkAddress& address) {
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
@@ -250,6 +237,29 @@ std::optional<Address> parse_number(const NetworkAddress& address) {
   parsed.bytes = found->ai_addrlen;
   freeaddrinfo(found);
   return parsed;
+}
+
+// Errno is set when there is none.
+Descriptor listening_socket(const Address& address) {
+  const int family = address.storage.ss_family;
+  Descriptor descriptor(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (descriptor.value() < 0) return descriptor;
+  if (family == AF_INET6) set_option(descriptor.value(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  const bool listens = bind(descriptor.value(), address.pointer(), address.bytes) == 0 &&
+                       ::listen(descriptor.value(), SOMAXCONN) == 0;
+  return listens ? std::move(descriptor) : Descriptor(-1);
+}
+
+// Of every interface, where the address is empty.
+Descriptor listening_socket(const std::string& address) {
+  for (const char* const any : {"::", "0.0.0.0"}) {  // the first takes IPv4, too
+    const std::optional<Address> own =
+        parse_number({.host = address.empty() ? std::string(any) : address, .port = 0});
+    if (!own.has_value()) errno = EADDRNOTAVAIL;
+    Descriptor descriptor = own.has_value() ? listening_socket(*own) : Descriptor(-1);
+    if (descriptor.value() >= 0 || !address.empty()) return descriptor;
+  }
+  return Descriptor(-1);
 }
 
 // Where a packet to far away would leave: nothing is sent, the kernel looks at its routes.
@@ -307,12 +317,12 @@ std::vector<std::string> addresses_by_preference(const std::vector<Interface>& t
 
 class PosixNetwork final : public Network {
  public:
-  Result<std::unique_ptr<Listener>> listen() override {
-    Descriptor both = listening_socket(AF_INET6);  // takes IPv4, too
-    Descriptor descriptor = both.value() >= 0 ? std::move(both) : listening_socket(AF_INET);
+  Result<std::unique_ptr<Listener>> listen(const std::string& address) override {
+    Descriptor descriptor = listening_socket(address);
     Address own;
     if (descriptor.value() < 0 || getsockname(descriptor.value(), own.pointer(), &own.bytes) != 0) {
-      return fail(ExitCode::communication, "this host gives no port to listen on: {}", reason_text(errno));
+      return fail(ExitCode::communication, "this host gives no port to listen on{}: {}",
+                  address.empty() ? "" : " at " + address, reason_text(errno));
     }
     const std::uint16_t port = port_of(own);
     return std::unique_ptr<Listener>(std::make_unique<PosixListener>(std::move(descriptor), port));
@@ -327,10 +337,11 @@ class PosixNetwork final : public Network {
       known.push_back(fmt::format("{} ({})", each.name, each.address));
     }
     if (!chosen.empty()) return chosen;
-    return fail(ExitCode::communication,
-                "host {} has no network interface '{}'; those that are up are {}. Set {} to the name or the "
-                "address of the one that the other hosts reach, or leave it out",
-                posix_env().host_name(), interface, fmt::join(known, ", "), network_variable);
+    return fail(
+        ExitCode::communication,
+        "host {} has no network interface '{}'; those that are up are {}. Set network.interface to the "
+        "name or the address of the one that the other hosts reach, or leave it out",
+        posix_env().host_name(), interface, fmt::join(known, ", "));
   }
 
   bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override {

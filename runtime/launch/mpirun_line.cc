@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "runtime/config/loader.h"
-#include "runtime/core/network.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/launch/build_places.h"
 #include "runtime/launch/slurm.h"
@@ -58,8 +57,7 @@ std::string tune_file(Env& env, const std::string& name) {
 // What ranks read. Those on distant hosts get of the environment only what mpirun is told to take there.
 std::vector<std::string> variables_of_ranks() {
   std::vector<std::string> names = environment_names();
-  names.insert(names.end(),
-               {network_variable, cuda_module_variable, "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
+  names.insert(names.end(), {cuda_module_variable, "HOLDFAST_FAULTS", "HOLDFAST_FAULTS_LOG"});
   return names;
 }
 

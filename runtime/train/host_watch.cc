@@ -6,48 +6,54 @@
 #include <algorithm>
 #include <sstream>
 
-#include "runtime/core/network.h"
 #include "runtime/core/processes.h"
 #include "runtime/core/tell.h"
+#include "runtime/train/run_secret.h"
 #include "runtime/train/watch.h"
+#include "watchdog/board.h"
 #include "watchdog/host_table.h"
 
 namespace holdfast {
 namespace {
 
-// A guard begins with its rank, which has then waited for MPI; so it is rarely waited for.
-std::uint16_t port_of_guard(Env& env, RankWatch* watch) {
+// The port of a guard, which is told at which address others may reach it.
+std::uint16_t port_of_guard(Env& env, RankWatch* watch, const GuardNetworkFacts& facts) {
   constexpr std::int64_t patience_ns = 1'000'000'000, look_us = 2'000;
   if (watch == nullptr) return 0;
+  BoardHeader& header = watch->board().header();
+  write_guard_network(header, facts);
   const std::int64_t begin_ns = env.monotonic_ns();
-  while (watch->board().header().guard_port == 0 && env.monotonic_ns() - begin_ns < patience_ns)
-    env.sleep_us(look_us);
-  return static_cast<std::uint16_t>(watch->board().header().guard_port);
+  while (header.guard_port == 0 && env.monotonic_ns() - begin_ns < patience_ns) env.sleep_us(look_us);
+  return static_cast<std::uint16_t>(header.guard_port);
 }
 
-ToldHost own_facts(Env& env, RankWatch* watch) {
+ToldHost own_facts(Env& env) {
   const std::string name_space = env.processes().own_namespace();
-  const Result<std::vector<std::string>> addresses =
-      env.network().own_addresses(env.variable(network_variable));
   return {.number = env.random_u64(),
           .host = env.host_name(),
           .host_id = env.host_id(),
-          .guard_port = port_of_guard(env, watch),
-          .name_space = name_space.empty() ? "-" : name_space,
-          .addresses = addresses.ok() ? *addresses : std::vector<std::string>()};
+          .name_space = name_space.empty() ? "-" : name_space};
+}
+
+Result<std::vector<ToldHost>> tell_hosts(const TrainInputs& inputs, const Waiter& waiter,
+                                         const ToldHost& own) {
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(own)));
+  std::vector<ToldHost> told;
+  for (const std::string& text : texts) told.push_back(told_host(text));
+  return told;
 }
 
 }  // namespace
 
 std::string to_text(const ToldHost& told) {
-  return fmt::format("{} {} {} {} {} {}", told.number, told.host, told.host_id, told.guard_port,
-                     told.name_space, fmt::join(told.addresses, " "));
+  return fmt::format("{} {} {} {} {} {}", told.number, told.host, told.host_id, told.name_space,
+                     told.guard_port, fmt::join(told.addresses, " "));
 }
 
 ToldHost told_host(const std::string& text) {
   std::istringstream stream(text);
   ToldHost told;
-  stream >> told.number >> told.host >> told.host_id >> told.guard_port >> told.name_space;
+  stream >> told.number >> told.host >> told.host_id >> told.name_space >> told.guard_port;
   for (std::string address; stream >> address;) told.addresses.push_back(address);
   return told;
 }
@@ -80,15 +86,15 @@ std::string host_with_several_guards(const std::vector<ToldHost>& told) {
   return {};
 }
 
-Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config) {
+Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                        const Secret& secret) {
   Env& env = inputs.env;
+  const Result<ListenPlace> place = listen_place(env, config, false);
+  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(place), env.host_name()));
   if (inputs.membership == nullptr) return {};
-  HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(inputs.communicator, waiter, to_text(own_facts(env, inputs.watch))));
-  std::vector<ToldHost> told;
-  for (const std::string& text : texts) told.push_back(told_host(text));
-  ToldHosts hosts = different_hosts(told);
-  if (hosts.facts.size() < 2) return {};
+  ToldHost own = own_facts(env);
+  HF_TRY(std::vector<ToldHost> told, tell_hosts(inputs, waiter, own));
+  if (different_hosts(told).facts.size() < 2) return {};
   if (const std::string host = host_with_several_guards(told); !host.empty()) {
     if (inputs.communicator.rank() == 0)
       tell(
@@ -98,6 +104,10 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
           host);
     return {};
   }
+  own.addresses = place->told;
+  own.guard_port = port_of_guard(env, inputs.watch, {.secret = secret, .listen_address = place->address});
+  HF_TRY(told, tell_hosts(inputs, waiter, own));
+  ToldHosts hosts = different_hosts(told);
   if (inputs.watch == nullptr) return {};
   constexpr std::int64_t least_ms = 1'000;
   // The table is asked by name: one that was there before may have its hosts in another order.
@@ -106,7 +116,7 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const W
     name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
   const HostTableSetup setup{.start = told.front().number,
                              .own_host = hosts.index_of.at(env.host_id()),
-                             .silence_ms = std::max(least_ms, config.floor_ms),
+                             .silence_ms = std::max(least_ms, config.watchdog.floor_ms),
                              .hosts = std::move(hosts.facts)};
   Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {

@@ -7,23 +7,27 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/secret.h"
 #include "runtime/train/train_run.h"
 #include "watchdog/host_table.h"
 
 namespace holdfast {
 
-// Once, of all launched ranks, with a config that all have agreed on. On one host, without a guard or without
-// membership it changes nothing. Errors: of the communicator; where a table cannot be made, that host does
+// Once, of all launched ranks, with a config and a secret that all have agreed on. On one host, without a
+// guard or without membership it changes nothing, and nobody listens. Errors: of the communicator; config
+// where a host has no interface network.interface; where a table cannot be made, that host does
 // without, and says so; where a host has several guards, all do, and rank 0 says so.
-Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const WatchdogConfig& config);
+Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                        const Secret& secret);
 
-// ToldHost is what a rank tells the others of its host: "number host id port namespace address ...".
+// ToldHost is what a rank tells the others of its host: "number host id namespace address ...", and where its
+// guard listens, which only does so once it has been told that there are others.
 struct ToldHost {
   std::uint64_t number = 0;  // random; rank 0's names the start
   std::string host = {};
   std::string host_id = {};      // Env::host_id()
-  std::uint16_t guard_port = 0;  // 0: nowhere
   std::string name_space = {};   // of the PIDs; "-": not known
+  std::uint16_t guard_port = 0;  // told later; 0: nowhere
   std::vector<std::string> addresses = {};
 };
 std::string to_text(const ToldHost& told);

@@ -7,6 +7,11 @@
 #include "runtime/core/json.h"
 
 namespace holdfast {
+namespace {
+
+constexpr const char* replica_purpose = "replica";
+
+}  // namespace
 
 // What one rank gives: memory for it, a port, and a thread that takes it.
 class Replicas::Keeper {
@@ -22,7 +27,8 @@ class Replicas::Keeper {
       places[place] = memory->bytes();
       keeper->memory_.push_back(std::move(memory));
     }
-    HF_TRY(keeper->listener_, worker.env().network().listen());
+    HF_TRY(const ListenPlace place, worker.listen_place());
+    HF_TRY(keeper->listener_, worker.network(replica_purpose).listen(place.address));
     keeper->keeper_.emplace(
         ReplicaKeeper::Source{.run = run,
                               .writer = writer,
@@ -149,16 +155,15 @@ Result<void> Replicas::make_keepers() {
 // Every rank says where it is and at which port it takes whose replicas.
 Result<void> Replicas::exchange_addresses() {
   Env& env = worker_->env();
-  const Result<std::vector<std::string>> addresses =
-      env.network().own_addresses(env.variable(network_variable));
+  const Result<ListenPlace> place = worker_->listen_place();
   HF_TRY_VOID(
-      agree_on_outcome(worker_->communicator(), worker_->waiter(), outcome_of(addresses), env.host_name()));
+      agree_on_outcome(worker_->communicator(), worker_->waiter(), outcome_of(place), env.host_name()));
   Json ports = Json::object();
   for (const std::unique_ptr<Keeper>& keeper : keepers_)
     ports[std::to_string(keeper->rank())] = keeper->port();
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(),
-                         Json::array({env.host_name(), *addresses, ports}).dump()));
+                         Json::array({env.host_name(), place->told, ports}).dump()));
   target_.rank = worker_->buddy();
   if (target_.rank < 0) return {};
   const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
@@ -202,7 +207,8 @@ Result<std::unique_ptr<Connection>> Replicas::connect() {
   for (const NetworkAddress& address : target_.addresses) {
     if (stopped_) break;
     Result<std::unique_ptr<Connection>> connection =
-        worker_->env().network().connect(address, connect_timeout_ms, &stopped_);
+        worker_->network(replica_purpose)
+            .connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
     if (connection.ok()) return connection;
     refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
   }

@@ -6,10 +6,10 @@
 //   if (replicas->finished()) ... replicas->outcome()
 //   ReplicaReport report = replicas->take();
 //
-// A rank has a thread for every rank whose replicas it keeps, and one while it sends. They use plain sockets,
-// never the communicator, and take what processor time others leave. One snapshot is sent at a time and lies
-// in shared memory already, so no memory grows where the network is slow; whoever calls leaves snapshots out
-// meanwhile.
+// A rank has a thread for every rank whose replicas it keeps, and one while it sends. They use sockets of
+// their own (runtime/core/sealed_network.h), never the communicator, and take what processor time others
+// leave. One snapshot is sent at a time and lies in shared memory already, so no memory grows where the
+// network is slow; whoever calls leaves snapshots out meanwhile.
 //
 // Threads: one, that of the training loop. The slots stay when the process dies.
 #pragma once

@@ -11,17 +11,22 @@ ShardCopies::ShardCopies(Worker& worker, const CheckpointStore& store, std::uint
     : env_(&worker.env()),
       faults_(&worker.faults()),
       store_(&store),
+      network_(worker.network("shard copy")),
       source_{.run = digest_of(worker.state().run_id), .writer = writer} {}
 
 Result<std::unique_ptr<ShardCopies>> ShardCopies::create(Worker& worker, const CheckpointStore& store,
                                                          const RunPlaces& places, std::uint64_t writer) {
   std::unique_ptr<ShardCopies> copies(new ShardCopies(worker, store, writer));
-  Result<std::unique_ptr<Listener>> listener = worker.env().network().listen();
+  const Result<ListenPlace> place = worker.listen_place();
+  HF_TRY_VOID(
+      agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(place), worker.env().host_name()));
+  Result<std::unique_ptr<Listener>> listener = copies->network_.listen(place->address);
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(listener),
                                worker.env().host_name()));
   copies->listener_ = std::move(listener).value();
   const int rank = worker.communicator().rank();
-  HF_TRY_VOID(copies->exchange_addresses(worker, places.copy_keepers()[static_cast<std::size_t>(rank)]));
+  HF_TRY_VOID(
+      copies->exchange_addresses(worker, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
   copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
   return copies;
 }
@@ -38,14 +43,11 @@ void ShardCopies::cancel() {
   if (receiving_ != nullptr) receiving_->shut_down();
 }
 
-Result<void> ShardCopies::exchange_addresses(Worker& worker, int keeper) {
-  const Result<std::vector<std::string>> own =
-      env_->network().own_addresses(env_->variable(network_variable));
+Result<void> ShardCopies::exchange_addresses(Worker& worker, const ListenPlace& place, int keeper) {
   Communicator& communicator = worker.communicator();
-  HF_TRY_VOID(agree_on_outcome(communicator, worker.waiter(), outcome_of(own), env_->host_name()));
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(communicator, worker.waiter(),
-                         Json::array({env_->host_name(), *own, listener_->port()}).dump_any()));
+                         Json::array({env_->host_name(), place.told, listener_->port()}).dump_any()));
   keeper_ = keeper;
   if (keeper < 0) return {};
   const Json told = Json::parse(texts[static_cast<std::size_t>(keeper)]);
@@ -86,7 +88,7 @@ Result<std::unique_ptr<Connection>> ShardCopies::connect() {
   for (const NetworkAddress& address : addresses_) {
     if (stopped_) break;
     Result<std::unique_ptr<Connection>> connection =
-        env_->network().connect(address, connect_timeout_ms, &stopped_);
+        network_.connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
     if (connection.ok()) return connection;
     refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
   }

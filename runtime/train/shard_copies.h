@@ -4,8 +4,8 @@
 //
 //   copies->send(step, directory, shard);     // on the thread that has written the shard
 //
-// Each rank has a thread that takes the files that others send it. They use plain sockets, never the
-// communicator.
+// Each rank has a thread that takes the files that others send it. They use sockets of their own
+// (runtime/core/sealed_network.h), never the communicator.
 //
 // Threads: send() of one at a time; cancel() of any. What is under way when it is cancelled is an error of
 // send().
@@ -20,8 +20,9 @@
 
 #include "checkpoint/shard_copy.h"
 #include "checkpoint/store.h"
-#include "runtime/core/network.h"
+#include "runtime/core/sealed_network.h"
 #include "runtime/train/run_places.h"
+#include "runtime/train/run_secret.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
@@ -43,7 +44,7 @@ class ShardCopies {
 
  private:
   ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer);
-  Result<void> exchange_addresses(Worker& worker, int keeper);
+  Result<void> exchange_addresses(Worker& worker, const ListenPlace& place, int keeper);
   void serve();
   Result<std::unique_ptr<Connection>> connect();
   bool hold(Connection*& slot, Connection* connection);
@@ -51,6 +52,7 @@ class ShardCopies {
   Env* env_;
   FaultPoints* faults_;
   const CheckpointStore* store_;
+  SealedNetwork network_;
   CopySource source_;
   int keeper_ = -1;
   std::string keeper_host_;

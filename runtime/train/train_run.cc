@@ -15,6 +15,7 @@
 #include "runtime/train/join.h"
 #include "runtime/train/rank_layout.h"
 #include "runtime/train/run_identity.h"
+#include "runtime/train/run_secret.h"
 #include "runtime/train/save.h"
 #include "runtime/train/train_run_internal.h"
 #include "runtime/train/trainer.h"
@@ -74,7 +75,8 @@ Result<ExitCode> TrainRun::start() {
 Result<void> TrainRun::join() {
   if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
   HF_TRY(config_, join_config(world(), waiter()));
-  HF_TRY_VOID(join_hosts(world(), waiter(), config_.watchdog));
+  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config_, *secret_));
   if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
     on_several_hosts_ = true;
   if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
@@ -306,7 +308,8 @@ Result<void> TrainRun::build_worker() {
                                                            .memory = memory_terms(),
                                                            .memory_decision = &memory_,
                                                            .kept = &kept_memory_,
-                                                           .slots = &kept_slots_});
+                                                           .slots = &kept_slots_,
+                                                           .secret = secret_});
   // A rank may have waited for memory that a process which died still held.
   HF_TRY_VOID(agree(outcome_of(worker),
                     waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms)));

@@ -11,6 +11,7 @@
 #include "runtime/train/join.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/rank_layout.h"
+#include "runtime/train/run_secret.h"
 #include "runtime/train/snapshot_memory.h"
 #include "runtime/train/train_run_internal.h"
 #include "runtime/train/watch.h"
@@ -154,7 +155,8 @@ Result<ExitCode> TrainRun::admit() {
 Result<void> TrainRun::join_again() {
   HF_TRY_VOID(take_place_on_host());
   HF_TRY(Config config, join_config(world(), waiter()));
-  HF_TRY_VOID(join_hosts(world(), waiter(), config.watchdog));
+  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config, *secret_));
   if (launched_.watch != nullptr) launched_.watch->run_directory(config.run.directory);
   HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
   HF_TRY_VOID(join_device_check(world(), waiter(), config));

@@ -17,6 +17,7 @@
 #include "kernels/device.h"
 #include "parallel/agreement.h"
 #include "runtime/config/config.h"
+#include "runtime/core/secret.h"
 #include "runtime/data/loader.h"
 #include "runtime/train/async_saver.h"
 #include "runtime/train/device_loss.h"
@@ -165,6 +166,7 @@ class TrainRun {
   std::int64_t phase_begin_ns_;
   Progress::StartupTimes times_;
   Config config_;
+  std::optional<Secret> secret_;  // of the start; since join()
   std::optional<TrainInputs> world_;
   std::unique_ptr<Epoch> epoch_;
   bool first_ = false;  // the leader, which speaks for all

@@ -22,6 +22,7 @@
 #include "runtime/core/fault_point.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/core/sealed_network.h"
 #include "runtime/core/span_recorder.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
@@ -31,6 +32,7 @@
 #include "runtime/train/memory_agreement.h"
 #include "runtime/train/pipeline_links.h"
 #include "runtime/train/rank_exchange.h"
+#include "runtime/train/run_secret.h"
 #include "runtime/train/run_state.h"
 #include "runtime/train/token_staging.h"
 #include "watchdog/rank_watch.h"
@@ -61,6 +63,7 @@ struct WorkerInputs {
   MemoryDecision* memory_decision = nullptr;
   KeptMemory* kept = nullptr;  // the arena is taken from it, and left in it; null: made, and freed
   SlotPool* slots = nullptr;   // slots in shared memory come from it, and go back to it; null: they are new
+  std::optional<Secret> secret = {};  // that connections between ranks are made with; none: there are none
 };
 
 class Worker {
@@ -94,6 +97,14 @@ class Worker {
   const TensorShare& tensor_share() const { return tensor_group_.share(); }
   Device& device() { return inputs_.device; }
   RankWatch* watch() const { return inputs_.watch; }  // null: none
+  // What ranks connect to each other through, beside the communicator; one for each purpose.
+  SealedNetwork network(std::string purpose) const {
+    return {inputs_.env, inputs_.secret.value(), std::move(purpose)};
+  }
+  Result<ListenPlace> listen_place() const {
+    return holdfast::listen_place(inputs_.env, inputs_.config,
+                                  inputs_.ranks_on_host == inputs_.communicator.size());
+  }
   const Config& config() const { return inputs_.config; }
   const Waiter& waiter() const { return waiter_; }
   const ModelSpec& spec() const { return spec_; }

@@ -63,7 +63,7 @@ class ReplicaTransferTest : public testing::Test {
   };
   // What the slot holds, to the keeper.
   Ends transfer(std::uint64_t confirmed_step = 0, const ReplicaLimits& limits = {}) {
-    const std::unique_ptr<Listener> listener = env_.network().listen().value();
+    const std::unique_ptr<Listener> listener = env_.network().listen("").value();
     const std::unique_ptr<Connection> near =
         env_.network().connect({.host = "127.0.0.1", .port = listener->port()}, patient_ms).value();
     std::unique_ptr<Connection> far = listener->accept(patient_ms).value();
@@ -180,7 +180,7 @@ TEST_F(ReplicaTransferTest, WhatIsNotSealedIsNotSent) {
 }
 
 TEST_F(ReplicaTransferTest, SomethingElseThanARankIsTurnedAway) {
-  const std::unique_ptr<Listener> listener = env_.network().listen().value();
+  const std::unique_ptr<Listener> listener = env_.network().listen("").value();
   const std::unique_ptr<Connection> near =
       env_.network().connect({.host = "127.0.0.1", .port = listener->port()}, patient_ms).value();
   const std::unique_ptr<Connection> far = listener->accept(patient_ms).value();

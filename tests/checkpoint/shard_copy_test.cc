@@ -26,7 +26,7 @@ class ShardCopyTest : public testing::Test {
 
   // Runs both ends; returns what the source and the keeper say of it.
   std::pair<Result<void>, Result<void>> copy(const CopySource& sent, const CopySource& kept) {
-    const auto listener = posix_env().network().listen();
+    const auto listener = posix_env().network().listen("");
     EXPECT_TRUE(listener.ok());
     Result<void> received;
     std::jthread keeper([&] {

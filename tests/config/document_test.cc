@@ -40,6 +40,7 @@ Config all_changed() {
   config.elastic.notice_command = "exit 1";
   config.elastic.notice_every_ms = 2'000;
   config.watchdog = {false, 4.5, 600, 61'000};
+  config.network.interface = "ib0";
   config.optimizer = {1.0 / 3.0, "wsd", 17, 0.0, 1.0, 0.8, 0.999, 1e-30, 0.0, 1e12, true};
   config.checkpoint = {.every_steps = 11,
                        .every_ms = 1'800'000,
@@ -200,7 +201,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_THAT(options_help("checkpoint.keep"), testing::StartsWith("  --checkpoint.keep=  integer"));
   EXPECT_EQ(options_help("nothing"),
             "there is no section nothing; the sections are general, run, model, data, training, parallel, "
-            "elastic, watchdog, optimizer, "
+            "elastic, watchdog, network, optimizer, "
             "checkpoint, evaluation, kernels, log, trace\n");
   const std::string all = options_help("");
   for (const Option& option : option_registry()) {

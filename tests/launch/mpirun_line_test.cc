@@ -82,10 +82,10 @@ TEST(MpirunLine, VariablesReachDistantRanks) {
   options.hosts = "a:2,b:2";
   const std::map<std::string, std::string> set = {{"HOLDFAST_FAULTS", "step.begin@3:2=kill"},
                                                   {"HOLDFAST_TRAINING_STEPS", "9"},
-                                                  {"HOLDFAST_NETWORK", "eth1"},
+                                                  {"HOLDFAST_NETWORK_INTERFACE", "eth1"},
                                                   {"HOLDFAST_LAUNCH", "another"}};
   const std::string line = line_of(options, {.ranks = 4, .several_hosts = true}, set);
-  EXPECT_NE(line.find("-np 4 --host a:2,b:2 -x HOLDFAST_TRAINING_STEPS -x HOLDFAST_NETWORK "
+  EXPECT_NE(line.find("-np 4 --host a:2,b:2 -x HOLDFAST_TRAINING_STEPS -x HOLDFAST_NETWORK_INTERFACE "
                       "-x HOLDFAST_FAULTS /bin/holdfast train run.toml"),
             std::string::npos)
       << line;

@@ -48,8 +48,8 @@ class FaultyNetwork final : public Network {
     return sent_bytes_;
   }
 
-  Result<std::unique_ptr<Listener>> listen() override {
-    HF_TRY(std::unique_ptr<Listener> listener, inner_->listen());
+  Result<std::unique_ptr<Listener>> listen(const std::string& address) override {
+    HF_TRY(std::unique_ptr<Listener> listener, inner_->listen(address));
     return std::unique_ptr<Listener>(std::make_unique<FaultyListener>(*this, std::move(listener)));
   }
   Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,

@@ -2,7 +2,7 @@
 // when the call returns, so nothing depends on when the kernel delivers it.
 //
 //   MemoryNetwork network;
-//   const std::unique_ptr<Listener> listener = network.listen().value();
+//   const std::unique_ptr<Listener> listener = network.listen("").value();
 //   const auto connection = network.connect({"127.0.0.1", listener->port()}, 0).value();
 //
 // Nothing in it waits: receive() is an error where less has arrived, connect() where nobody listens, and
@@ -27,7 +27,7 @@ namespace holdfast {
 
 class MemoryNetwork final : public Network {
  public:
-  Result<std::unique_ptr<Listener>> listen() override {
+  Result<std::unique_ptr<Listener>> listen(const std::string&) override {
     const std::uint16_t port = next_port_++;
     auto waiting = std::make_shared<Waiting>();
     listeners_[port] = waiting;

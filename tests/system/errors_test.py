@@ -1343,9 +1343,8 @@ class Errors(unittest.TestCase):
         script = f'. "{ROOT}/tools/lib.sh"; use_mpi_prefix; exec "$mpi/bin/mpirun" --oversubscribe -np 2 "$0" train run.toml'
         self.expect(self.start(["bash", "-c", script, PROGRAM], self.folder))
 
-    def test_no_replicas(self):
-        self.expect(self.mpirun(2, "train", "run.toml", "--checkpoint.ram_every_steps=1", "--checkpoint.replicas=on",
-                                environment={"HOLDFAST_NETWORK": "nope0"}))
+    def test_no_interface(self):
+        self.expect_nothing_made(self.mpirun(2, "train", "run.toml", environment={"HOLDFAST_NETWORK_INTERFACE": "nope0"}))
 
     def test_mpi_not_loaded(self):
         """The program alone, as where neither MPI nor the library for it was ever built."""

@@ -21,14 +21,14 @@ TEST(HostWatch, WhatARankTellsArrives) {
   for (const ToldHost& told : {ToldHost{.number = 7,
                               .host = "a",
                               .host_id = "a@m",
-                              .guard_port = 4'000,
                               .name_space = "pid:[1]",
+                              .guard_port = 4'000,
                               .addresses = {}},
                                ToldHost{.number = 8,
                                .host = "b",
                                .host_id = "b@m",
-                               .guard_port = 0,
                                .name_space = "-",
+                               .guard_port = 0,
                                .addresses = {"10.0.0.7", "::1"}}}) {
     const ToldHost heard = told_host(to_text(told));
     EXPECT_EQ(to_text(heard), to_text(told));

@@ -273,7 +273,7 @@ TEST_F(ReplicaTest, TheirCostCountsForTheInterval) {
 TEST_F(ReplicaTest, ABadNetworkIsToldAndHoldsNothingUp) {
   const std::string end = reference();
   FaultyNetworkEnv machine(posix_env());
-  machine.network().inject({.kind = NetworkFault::Kind::cut, .at = 10});
+  machine.network().inject({.kind = NetworkFault::Kind::cut, .at = 1000});
   Launch run = launch("unreachable", {"a", "b"}, "auto");
   run.faults = slow_steps();
   runs_.push_back(run.run);
@@ -315,7 +315,9 @@ TEST_F(ReplicaTest, ABuddyThatHangsHoldsNothingUp) {
 // A network in which a host has many addresses and answers at none.
 class SilentNetwork final : public Network {
  public:
-  Result<std::unique_ptr<Listener>> listen() override { return posix_network().listen(); }
+  Result<std::unique_ptr<Listener>> listen(const std::string& address) override {
+    return posix_network().listen(address);
+  }
   Result<std::vector<std::string>> own_addresses(const std::string&) override {
     return std::vector<std::string>(20, "192.0.2.1");
   }

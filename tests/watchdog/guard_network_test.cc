@@ -9,6 +9,7 @@
 
 #include "tests/support/forwarding_env.h"
 #include "tests/support/memory_network.h"
+#include "tests/support/test_secret.h"
 #include "watchdog/guard_message.h"
 
 namespace holdfast {
@@ -102,10 +103,11 @@ struct TestHost {
     HostTable::remove(*env, name);
     static_cast<void>(env->remove_shared_memory(name).ok());
   }
-  void restart() { network = std::move(GuardNetwork::begin(*env, *board, name)).value(); }
+  void restart() { network = std::move(GuardNetwork::begin(*env, *board, name, {.secret = secret})).value(); }
 
   Env* env;
   std::string name;
+  Secret secret = secret_of(7);
   std::unique_ptr<Board> board;
   std::unique_ptr<GuardNetwork> network;
   std::unique_ptr<HostTable> table;
