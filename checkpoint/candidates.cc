@@ -5,6 +5,7 @@
 
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
+#include "runtime/core/foreign_text.h"
 
 namespace holdfast {
 namespace {
@@ -33,7 +34,7 @@ Result<std::vector<std::string>> list_if_there(Env& env, const std::string& dire
 
 Result<Manifest> read_manifest(Env& env, const std::string& directory) {
   const std::string path = directory + "/" + names::manifest;
-  Result<std::string> text = env.read_text(path);
+  Result<std::string> text = read_text_within(env, path, text_limits::manifest);
   if (!text.ok()) {
     return fail(ExitCode::checkpoint, "{}; without it the directory is no checkpoint; use another checkpoint",
                 text.error().message);

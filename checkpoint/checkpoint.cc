@@ -1,6 +1,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/candidates.h"
@@ -12,6 +14,8 @@ namespace holdfast {
 namespace {
 
 namespace names = checkpoint_names;
+
+constexpr std::uint64_t pieces_max_of_missing = std::uint64_t{1} << 22;  // as nobody can count them
 
 Error in_directory(const std::string& directory, const Error& error) {
   return fail(ExitCode::checkpoint, "{}: {}", directory, error.message);
@@ -69,6 +73,28 @@ Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& 
       names::checkpoints(run_directory), skipped.size(), skipped.size() == 1 ? "" : "s", list);
 }
 
+// A number of slices is believed only when there is a piece for each, of all tensors together: whoever reads
+// the tensors makes something of each slice. Of a shard that is not here its manifest says how many it has.
+Result<void> check_slices(const std::string& directory, const Manifest& manifest,
+                          const std::vector<ShardSpec>& pieces, const std::vector<std::string>& missing) {
+  std::uint64_t claimed = 0;
+  for (const ShardFile& shard : manifest.shards)
+    claimed += std::ranges::count(missing, shard.name) > 0 ? shard.piece_count : 0;
+  const std::uint64_t all_pieces = pieces.size() + std::min(claimed, pieces_max_of_missing);
+  std::set<std::pair<std::string_view, std::string_view>> seen;
+  std::uint64_t slices = 0;
+  for (const ShardSpec& tensor : manifest.tensors.empty() ? pieces : manifest.tensors) {
+    if (!seen.emplace(tensor.tensor, tensor.kind).second) continue;
+    slices += tensor.slices;
+    if (slices <= all_pieces) continue;
+    return fail(ExitCode::checkpoint,
+                "{}: with tensor '{}' ({}), of {} slices, the tensors have {} slices, but all shards have {} "
+                "pieces; use another checkpoint",
+                directory, tensor.tensor, tensor.kind, tensor.slices, slices, all_pieces);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory, Shards shards) {
@@ -92,6 +118,7 @@ Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory, Shar
     for (const IndexedPiece& piece : reader.pieces()) read.emplace_back(piece.chunks.size());
     checkpoint.shards_.push_back(std::move(reader));
   }
+  HF_TRY_VOID(check_slices(directory, checkpoint.manifest_, checkpoint.pieces(), checkpoint.missing_));
   return checkpoint;
 }
 
@@ -190,14 +217,6 @@ Result<void> Checkpoint::verify_rest(int threads) {
   HF_TRY_VOID(read_chunks(*env_, unread_chunks(), threads));
   if (!missing_.empty()) return {};
   const std::vector<ShardSpec> existing = pieces();
-  // A number of slices is believed only when there is a piece for each.
-  for (const ShardSpec& tensor : manifest_.tensors.empty() ? existing : manifest_.tensors) {
-    if (tensor.slices <= existing.size()) continue;
-    return fail(ExitCode::checkpoint,
-                "{}: tensor '{}' ({}) has {} slices, but all shards have {} pieces; use "
-                "another checkpoint",
-                directory_, tensor.tensor, tensor.kind, tensor.slices, existing.size());
-  }
   const Result<std::vector<ShardCopy>> copies = plan_copies(existing, tensors());
   if (!copies.ok()) return in_directory(directory_, copies.error());
   return {};

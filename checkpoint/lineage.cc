@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "checkpoint/names.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 
 namespace holdfast {
@@ -98,6 +99,7 @@ Result<Lineage> decode_lineage(std::string_view text, const std::string& place) 
     return damaged_lineage(place, "this program reads version 1 of it");
   Lineage lineage;
   if (!read_text(json, "run_id", lineage.run_id)) return damaged_lineage(place, "run_id");
+  if (!lineage.run_id.empty() && !is_run_id(lineage.run_id)) return damaged_lineage(place, "run_id");
   const auto generations = json.find("generations");
   if (generations == json.end() || !generations->is_array()) return damaged_lineage(place, "generations");
   for (const Json& each : *generations) {
@@ -118,7 +120,7 @@ Result<Lineage> read_lineage(Env& env, const std::string& run_directory) {
   const Result<FileStatus> status = env.status(path);
   if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
   if (!status->exists) return Lineage{};
-  const Result<std::string> text = env.read_text(path);
+  const Result<std::string> text = read_text_within(env, path, text_limits::lineage);
   if (!text.ok()) return Error{ExitCode::checkpoint, text.error().message};
   return decode_lineage(*text, path);
 }

@@ -6,6 +6,7 @@
 
 #include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 
 namespace holdfast {
@@ -59,6 +60,11 @@ Error bad_member(const std::string& place, const std::string& key) {
               "{}: '{}' is missing or has another type than expected; use another checkpoint", place, key);
 }
 
+// Without what a terminal would obey, or a second line.
+bool is_plain_name(const std::string& name) {
+  return printable(name) == name && name.find_first_of("\n\t") == std::string::npos;
+}
+
 Result<ShardFile> decode_shard(const Json& object, const std::string& place) {
   if (!object.is_object()) return bad_member(place, "shards");
   ShardFile shard;
@@ -68,7 +74,7 @@ Result<ShardFile> decode_shard(const Json& object, const std::string& place) {
   members.read("index_crc32c", shard.index_crc32c);
   members.read("piece_count", shard.piece_count);
   if (!members.problem().empty()) return bad_member(place, "shards: " + members.problem());
-  if (!checkpoint_names::is_file_name(shard.name)) {
+  if (!checkpoint_names::is_file_name(shard.name) || !is_plain_name(shard.name)) {
     return fail(ExitCode::checkpoint, "{}: '{}' is no name for a shard file; use another checkpoint", place,
                 shard.name);
   }
@@ -101,6 +107,8 @@ Result<ShardSpec> decode_tensor(const Json& object, const std::string& place) {
   members.read("slices", tensor.slices);
   const Json* const shape = members.find("shape", &Json::is_array);
   if (!members.problem().empty()) return bad_member(place, "tensors: " + members.problem());
+  if (!is_plain_name(tensor.tensor) || !is_plain_name(tensor.kind))
+    return bad_member(place, "tensors: tensor");
   for (const Json& extent : *shape) {
     if (!extent.is_number_unsigned()) return bad_member(place, "tensors: shape");
     tensor.global_shape.push_back(extent.get<std::uint64_t>());
@@ -204,6 +212,11 @@ Result<Manifest> decode_manifest(std::string_view text, const std::string& place
   }
   Manifest manifest;
   members.read("run_id", manifest.run_id);
+  if (members.problem().empty() && !is_run_id(manifest.run_id)) {
+    return fail(ExitCode::checkpoint,
+                "{} names the run \"{}\", expected 32 digits of 0 to 9 and a to f; use another checkpoint",
+                place, manifest.run_id);
+  }
   members.read("generation", manifest.generation);
   members.read("step", manifest.step);
   members.read("identity", manifest.identity);

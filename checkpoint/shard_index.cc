@@ -6,6 +6,7 @@
 
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
+#include "runtime/core/foreign_text.h"
 
 namespace holdfast {
 namespace {
@@ -168,7 +169,8 @@ bool take_spec(IndexCursor& cursor, PieceRecord& record, ShardSpec& spec) {
   const std::uint64_t name_bytes = std::uint64_t{record.tensor_name_bytes} + record.kind_bytes;
   return cursor.take_array(record.dimension_count, spec.global_shape) &&
          cursor.take_text(record.tensor_name_bytes, spec.tensor) &&
-         cursor.take_text(record.kind_bytes, spec.kind) && cursor.take_padding(padding_to_8(name_bytes));
+         cursor.take_text(record.kind_bytes, spec.kind) && cursor.take_padding(padding_to_8(name_bytes)) &&
+         printable(spec.tensor) == spec.tensor && printable(spec.kind) == spec.kind;
 }
 
 // The record's numbers against each other, in an order that cannot overflow.
@@ -396,6 +398,10 @@ Result<ShardIndex> read_shard_index(File& file, const ShardFile& expected, std::
   HF_TRY(const Place place, header.version == 1
                                 ? read_trailer<TrailerOfVersion1>(file, 1, expected, step)
                                 : read_trailer<Trailer>(file, header.version, expected, step));
+  if (place.trailer_offset - place.index_offset > text_limits::shard_index) {
+    return damaged_shard(path, fmt::format("its index is said to have {} bytes, more than any has",
+                                           place.trailer_offset - place.index_offset));
+  }
   // The index and, in version 2, the zeros between it and the trailer.
   std::vector<std::byte> bytes(place.trailer_offset - place.index_offset);
   HF_TRY_VOID(read_shard_bytes(file, place.index_offset, bytes));

@@ -175,7 +175,7 @@ void unseal_snapshot(std::span<std::byte> slot) {
 std::string to_text(std::span<const ShardSpec> specs) {
   Json list = Json::array();
   for (const ShardSpec& spec : specs) list.push_back(to_json(spec));
-  return list.dump();
+  return list.dump_any();
 }
 
 std::vector<ShardSpec> specs_from_text(const std::string& text) {
@@ -234,8 +234,8 @@ void SnapshotSlot::copy(std::size_t piece, std::uint64_t offset, std::span<const
 void SnapshotSlot::seal(const SnapshotIdentity& identity, const Manifest& manifest) {
   std::vector<std::uint32_t> piece_crc32c;
   for (const StatePiece& piece : pieces_) piece_crc32c.push_back(piece_checksum(piece));
-  const std::string index = fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump(), specs_text_,
-                                        Json(piece_crc32c).dump());
+  const std::string index = fmt::format("[{},{},{}]", Json(encode_manifest(manifest)).dump_any(), specs_text_,
+                                        Json(piece_crc32c).dump_any());
   HF_CHECK(index.size() <= memory_.size() - index_offset_, "a manifest is longer than was planned");
   std::memcpy(memory_.data() + index_offset_, index.data(), index.size());
   SlotHeader header = {.magic = slot_magic,

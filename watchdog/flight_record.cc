@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 
 namespace holdfast {
@@ -291,7 +292,7 @@ Result<std::vector<FlightRecord>> read_flight_records(Env& env, const std::strin
   std::int64_t last_us = 0;
   for (const auto& [rank, name] : newest) {
     const std::string path = fmt::format("{}/{}", place, name);
-    HF_TRY(const std::string text, env.read_text(path));
+    HF_TRY(const std::string text, read_text_within(env, path, text_limits::flight_record));
     HF_TRY(FlightRecord record, parse_flight(text, path));
     last_us = std::max(last_us, record.wall_time_us);
     records.push_back(std::move(record));

@@ -11,6 +11,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/available_memory.h"
 #include "runtime/core/fault_point.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
@@ -99,7 +100,7 @@ class Campaign {
   Result<bool> can_be_used_again() {
     const RunPaths paths{undisturbed()};
     if (read_status(*env_, paths).state != "finished") return false;
-    const Result<std::string> stored = env_->read_text(paths.config());
+    const Result<std::string> stored = read_text_within(*env_, paths.config(), text_limits::config);
     if (!stored.ok()) return false;
     const Result<LoadedConfig> before = load_stored_config(*env_, *stored, paths.config());
     if (!before.ok()) return false;

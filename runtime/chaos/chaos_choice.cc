@@ -5,6 +5,7 @@
 #include "runtime/chaos/campaign.h"
 #include "runtime/chaos/stalling_disk.h"
 #include "runtime/core/fault_point.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/train/rank_layout.h"
 
@@ -147,10 +148,15 @@ Error nothing_to_draw(const ChaosChoice& choice) {
 }
 
 Result<std::vector<LaunchHost>> hosts_of(Env& env, const CampaignOptions& options) {
-  if (options.hostfile.empty())
-    return options.hosts.empty() ? std::vector<LaunchHost>{} : hosts_of_list(options.hosts);
-  HF_TRY(const std::string text, env.read_text(options.hostfile));
-  return hosts_of_file(text);
+  if (options.hostfile.empty()) {
+    std::vector<LaunchHost> named = hosts_of_list(options.hosts);
+    HF_TRY_VOID(check_host_names(named, "chaos: --host"));
+    return named;
+  }
+  HF_TRY(const std::string text, read_text_within(env, options.hostfile, text_limits::hostfile));
+  std::vector<LaunchHost> named = hosts_of_file(text);
+  HF_TRY_VOID(check_host_names(named, "chaos: " + options.hostfile));
+  return named;
 }
 
 std::vector<std::string> others_of(Env& env, const std::vector<LaunchHost>& hosts) {

@@ -17,6 +17,7 @@
 #include "runtime/train/launch_record.h"
 #include "runtime/train/log_reader.h"
 #include "runtime/train/run_history.h"
+#include "runtime/train/run_identity.h"
 #include "runtime/train/state_digest.h"
 
 namespace holdfast {
@@ -309,7 +310,7 @@ class Executor {
       return true;
     }
     if (injection.fault == ChaosFault::job_killed) return true;
-    if (const Result<std::string> id = env_->read_text(paths_.run_id()); id.ok())
+    if (const Result<std::string> id = read_run_id(*env_, paths_); id.ok())
       static_cast<void>(remove_snapshots(*env_, digest_of(*id)).ok());
     if (injection.fault == ChaosFault::damaged_checkpoint) damage_checkpoint(injection.place);
     return true;
@@ -352,7 +353,7 @@ class Executor {
       if (const auto left = processes_of_start(*env_, paths_.launch() + "/" + name); !left.empty())
         return fmt::format("{} processes are left, one of them {}", left.size(), left.front()->id());
     }
-    const Result<std::string> id = env_->read_text(paths_.run_id());
+    const Result<std::string> id = read_run_id(*env_, paths_);
     if (!id.ok()) return id.error().message;
     const std::size_t left = list_snapshots(*env_, digest_of(*id)).size();
     return left == 0 ? "" : fmt::format("{} RAM snapshots are left", left);

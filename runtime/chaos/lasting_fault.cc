@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "runtime/core/check.h"
+#include "runtime/launch/mpirun_line.h"
 
 namespace holdfast {
 namespace {
@@ -69,8 +70,9 @@ Result<void> LastingFault::command(std::string_view option) const {
   HF_CHECK(told != setup_->host_commands.end());
   const std::string& words = told->second;
   std::string line = words.find(mark) == std::string::npos ? fmt::format("{} {}", words, mark) : words;
-  for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host_.size()))
-    line.replace(at, mark.size(), host_);
+  const std::string host = shell_word(host_);
+  for (std::size_t at = line.find(mark); at != std::string::npos; at = line.find(mark, at + host.size()))
+    line.replace(at, mark.size(), host);
   HF_TRY(const CommandEnd end, env_->run_command({.line = line, .timeout_ms = fault_command_limit_ms}));
   if (end.succeeded()) return {};
   const char* how = end.how == CommandEnd::How::exited   ? "ended with exit code"

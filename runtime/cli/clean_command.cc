@@ -4,6 +4,7 @@
 #include "checkpoint/store.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/units.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/run_identity.h"
@@ -32,14 +33,14 @@ Result<void> clean(Env& env, const std::string& directory) {
         directory);
   }
   HF_TRY(const std::unique_ptr<Claim> claim, claim_run_directory(env, paths));
-  const RunIdentity identity = identify_run(env, paths);
+  HF_TRY(const RunIdentity identity, identify_run(env, paths));
   SharedSnapshots removed;
   if (!identity.id.empty()) {
     HF_TRY(removed, remove_snapshots(env, digest_of(identity.id)));
   }
   if (!identity.copy_of.empty()) {
     fmt::print("{} is a copy of {}, which is still there and keeps its snapshots\n", directory,
-               identity.copy_of);
+               printable(identity.copy_of));
   }
   remove_dead_boards(env);
   FaultPoints none;

@@ -13,6 +13,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/core/program_directory.h"
 #include "runtime/core/tell.h"
+#include "runtime/launch/launch_options.h"
 #include "runtime/train/run_directory.h"
 
 namespace holdfast {
@@ -209,6 +210,7 @@ Result<void> collect(std::vector<std::string> words) {
     sources.push_back(std::move(source));
   }
   for (const std::string& host : split_list(arguments.text("hosts", ""))) {
+    HF_TRY_VOID(check_host_name(host, "collect: --hosts"));
     if (host == env.host_name()) continue;
     HF_TRY(CollectSource source, source_on_host(env, host, run, program_path()));
     sources.push_back(std::move(source));

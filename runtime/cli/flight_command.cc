@@ -2,6 +2,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/core/foreign_text.h"
 #include "watchdog/flight_merge.h"
 
 namespace holdfast {
@@ -22,7 +23,7 @@ constexpr const char* flight_usage =
 Result<void> flight(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("flight", words, {"RUN"}, {}));
   HF_TRY(const std::vector<FlightRecord> records, read_flight_records(posix_env(), arguments.positional(0)));
-  fmt::print("{}", flight_text(records));
+  fmt::print("{}", printable(flight_text(records)));
   return {};
 }
 

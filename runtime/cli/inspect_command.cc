@@ -7,6 +7,8 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
+#include "runtime/config/document.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/text_table.h"
@@ -113,7 +115,7 @@ void print_history(const std::vector<CheckpointCandidate>& history) {
   }
   fmt::print("\ncheckpoints of the run, newest first\n{}", table.text());
   for (const CheckpointCandidate& candidate : history) {
-    if (!candidate.manifest.ok()) fmt::print("{}\n", candidate.manifest.error().message);
+    if (!candidate.manifest.ok()) fmt::print("{}\n", printable(candidate.manifest.error().message));
   }
 }
 
@@ -139,16 +141,17 @@ void print_text(const Inspected& inspected, bool all) {
   fmt::print("{}\n", inspected.checkpoint.directory());
   fmt::print("step       {} (generation {})\nrun        {}\n", manifest.step, manifest.generation,
              manifest.run_id);
-  fmt::print("model      {}\n", model_text(inspected.config));
+  fmt::print("model      {}\n", printable(model_text(inspected.config)));
   if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end()) {
-    fmt::print("imported   weights only, from {}\n", source->second);
+    fmt::print("imported   weights only, from {}\n", printable(source->second));
   } else {
-    fmt::print("training   {}\n", training_text(inspected.config));
+    fmt::print("training   {}\n", printable(training_text(inspected.config)));
   }
   fmt::print("size       {}\n", sizes_text(inspected));
   for (const auto& [key, value] : manifest.values) {
     if (key != imported_from_key && key != recent_steps_key)
-      fmt::print("{}{}{}\n", key, key.size() < 10 ? std::string(11 - key.size(), ' ') : " ", value);
+      fmt::print("{}{}{}\n", printable(key), key.size() < 10 ? std::string(11 - key.size(), ' ') : " ",
+                 printable(value));
   }
   if (!inspected.history.empty()) print_history(inspected.history);
   print_tensors(inspected.contents.tensors, all);

@@ -169,7 +169,7 @@ Result<Place> place_of(Env& env, const Config& config, const std::map<std::strin
 }
 
 void print(const Json& json) {
-  fmt::print("{}\n", json.dump(1));
+  fmt::print("{}\n", json.dump_any(1));
 }
 
 std::string does_not_fit(const LayoutPlan* plan, int ranks, const PlannedMachine& machine) {

@@ -12,6 +12,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/claim_record.h"
 #include "runtime/train/launch_record.h"
@@ -86,12 +87,14 @@ Result<void> status(const std::vector<std::string>& words) {
   run.holder = run_holder(env, paths);
   if (const Result<LogReader> log = LogReader::open(env, paths); log.ok())
     HF_TRY_VOID(log->for_each([&](const Json& event) { run.take(event); }));
-  if (const Result<std::string> text = env.read_text(paths.config()); text.ok()) {
+  if (const Result<std::string> text = read_text_within(env, paths.config(), text_limits::config);
+      text.ok()) {
     const Result<LoadedConfig> config = load_stored_config(env, *text, paths.config());
     if (config.ok()) run.steps = static_cast<std::uint64_t>(config->config.training.steps);
   }
   run.here = ranks_here(env, processes_here(env, run, paths));
-  fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n" : to_text(run, env.wall_time_us()));
+  fmt::print("{}", arguments.has("json") ? to_json(run).dump_any() + "\n"
+                                         : printable(to_text(run, env.wall_time_us())));
   return finish_output();
 }
 

@@ -2,6 +2,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/timeline/chrome_trace.h"
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"
@@ -36,7 +37,7 @@ Result<void> timeline(const std::vector<std::string>& words) {
     HF_TRY(merged, select_steps(std::move(merged), range));
   }
   const std::vector<PipelineTimes> pipelines = analyse(merged);
-  fmt::print("{}", timeline_summary(merged, pipelines));
+  fmt::print("{}", printable(timeline_summary(merged, pipelines)));
   const auto write = [&](const char* option, const std::string& text) -> Result<void> {
     const std::string path = arguments.text(option, "");
     if (path.empty()) return fail(ExitCode::config, "--{} is empty: name the file to write", option);

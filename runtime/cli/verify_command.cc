@@ -4,6 +4,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
+#include "runtime/core/foreign_text.h"
 
 namespace holdfast {
 namespace {
@@ -19,7 +20,7 @@ constexpr const char* verify_usage =
 bool verify_one(Env& env, const std::string& directory) {
   const Result<Checkpoint> checkpoint = open_verified(env, directory);
   if (!checkpoint.ok()) {
-    fmt::print("damaged  {}: {}\n", directory, checkpoint.error().message);
+    fmt::print("damaged  {}: {}\n", directory, printable(checkpoint.error().message));
     return false;
   }
   const Manifest& manifest = checkpoint.value().manifest();

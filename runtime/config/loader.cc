@@ -12,6 +12,7 @@
 
 #include "runtime/config/option_value.h"
 #include "runtime/config/toml_tree.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
@@ -148,7 +149,7 @@ void Loader::include_file(const TomlValue& value, const std::string& name,
         {value.position, fmt::format("include is nested more than {} deep", kDeepestInclude)});
     return;
   }
-  const Result<std::string> text = env_.read_text(path);
+  const Result<std::string> text = read_text_within(env_, path, text_limits::config);
   if (!text) {
     scan.problems.push_back(
         {value.position,
@@ -314,7 +315,7 @@ Result<LoadedConfig> load_stored_config(Env& env, const std::string& text, const
 }
 
 Result<LoadedConfig> load_config(Env& env, const std::string& path, const std::vector<Override>& overrides) {
-  const Result<std::string> text = env.read_text(path);
+  const Result<std::string> text = read_text_within(env, path, text_limits::config);
   if (!text) {
     return fail(ExitCode::config, "the config cannot be read: {}; give the path of a TOML file",
                 text.error().message);

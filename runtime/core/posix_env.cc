@@ -38,9 +38,20 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+// Refuses pipes, devices and sockets, whose open or read may wait for ever, or never ends. What the user
+// names by its own stream, as in <(command), is as he wants it.
+Result<void> check_kind(const std::string& path) {
+  struct stat info {};
+  const bool is_stream = path.starts_with("/dev/") || path.starts_with("/proc/");
+  if (is_stream || stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
+    return {};
+  return fail(ExitCode::data, "cannot open {}: it is a pipe, a device or a socket, expected a file", path);
+}
+
 class PosixEnv final : public Env {
  public:
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
+    if (is_read(mode)) HF_TRY_VOID(check_kind(path));
     return open_posix_file(path, mode);
   }
 
@@ -111,6 +122,7 @@ class PosixEnv final : public Env {
   }
 
   Result<std::string> read_text(const std::string& path) override {
+    HF_TRY_VOID(check_kind(path));
     const Descriptor descriptor = open_descriptor(path, O_RDONLY);
     if (descriptor.value() < 0) return read_error("open", path, errno);
     return read_all_of(descriptor, path);

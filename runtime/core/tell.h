@@ -11,11 +11,8 @@
 
 namespace holdfast {
 
-// The text in one write, and at once.
-inline void say_on(std::FILE* stream, const std::string& text) {
-  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stream));
-  static_cast<void>(std::fflush(stream));
-}
+// The text in one write, and at once; what a terminal would obey is made visible (printable()).
+void say_on(std::FILE* stream, const std::string& text);
 
 // A sentence on stderr: "holdfast: ..." and a newline.
 template <typename... Values>

@@ -6,6 +6,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/run_identity.h"
@@ -22,6 +23,14 @@ bool is_token(const std::string& text) {
   return text.size() == token_digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+// With commas between them.
+bool are_run_ids(const std::string& text) {
+  std::istringstream ids(text);
+  bool all = !text.empty();
+  for (std::string each; std::getline(ids, each, ',');) all = all && is_run_id(each);
+  return all;
+}
+
 void remove_scratch(Env& env, const std::string& token) {
   const Result<std::vector<std::string>> names = env.list(shared_memory);
   if (!names.ok()) return;
@@ -35,8 +44,9 @@ void remove_scratch(Env& env, const std::string& token) {
 
 Result<std::string> launch_token(Env& env, const RunPaths& paths) {
   const std::string path = paths.launch() + "/token";
-  const Result<std::string> known = env.read_text(path);
-  const bool is_copied = !identify_run(env, paths).copy_of.empty();  // it names processes of another run
+  const Result<std::string> known = read_text_within(env, path, text_limits::identity);
+  HF_TRY(const RunIdentity identity, identify_run(env, paths));
+  const bool is_copied = !identity.copy_of.empty();  // it names processes of another run
   if (known.ok() && is_token(*known) && !is_copied) return *known;
   const std::string token = fmt::format("{:016x}", env.random_u64());
   HF_TRY_VOID(env.replace_text(path, token));
@@ -74,13 +84,13 @@ std::vector<std::string> words_of(HostDuty duty, const std::string& token, const
 
 Result<int> run_host_duty(Env& env, const std::vector<std::string>& words) {
   for (const HostDuty duty : {HostDuty::look, HostDuty::clean, HostDuty::finish}) {
-    const bool fits =
-        (words.size() == 2 || words.size() == 3) && words[0] == name_of(duty) && is_token(words[1]);
+    const bool fits = (words.size() == 2 || (words.size() == 3 && are_run_ids(words[2]))) &&
+                      words[0] == name_of(duty) && is_token(words[1]);
     if (fits) return do_host_duty(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
   }
   return fail(ExitCode::config,
               "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "
-              "clean or finish, and a token");
+              "clean or finish, a token, and ids of the run");
 }
 
 }  // namespace holdfast

@@ -8,7 +8,9 @@
 #include <memory>
 #include <sstream>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/processes.h"
+#include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/slurm.h"
 
 namespace holdfast {
@@ -49,7 +51,7 @@ ProcessStart question(Env& env, const std::string& host, const std::vector<std::
   }
   start.arguments = host_agent(env);
   start.arguments.push_back(host);
-  start.arguments.insert(start.arguments.end(), words.begin(), words.end());
+  for (const std::string& word : words) start.arguments.push_back(shell_word(word));
   return start;
 }
 
@@ -62,6 +64,7 @@ struct AskedHost {
 };
 
 std::optional<AskedHost> ask_host(Env& env, const std::string& name, const std::vector<std::string>& words) {
+  if (!may_be_host_name(name)) return std::nullopt;
   const std::string folder = env.variable("TMPDIR").empty() ? "/tmp" : env.variable("TMPDIR");
   AskedHost host{.output = fmt::format("{}/holdfast-ask-{:016x}", folder, env.random_u64())};
   ProcessStart start = question(env, name, words);

@@ -14,8 +14,8 @@
 
 namespace holdfast {
 
-// The command that reaches a host, whose name and words for its shell stand behind it: the first of
-// PRTE_MCA_plm_ssh_agent's, else ssh.
+// The command that reaches a host, whose name (may_be_host_name) and words for its shell stand behind it: the
+// first of PRTE_MCA_plm_ssh_agent's, else ssh. Words, not a line for a shell.
 std::vector<std::string> host_agent(Env& env);
 
 // Says when a host was first heard of.
@@ -28,9 +28,10 @@ struct HeardHost {
 // suspected. What they do after their first word takes as long as it takes. Pure.
 std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspected);
 
-// Runs the words there (for its shell), on all hosts at once; the exit codes. None: it could not be reached,
-// or did not answer while `left_ms`, which is asked again and again, was more than 0, or was silent for too
-// long. Of this host, where nothing is run: 0.
+// Runs a program there, on all hosts at once, with the words that stand for it and its arguments, each as it
+// is: they are quoted for the shell that gets them there. Returns the exit codes. None: it could not be
+// reached, or did not answer while `left_ms`, which is asked again and again, was more than 0, or was silent
+// for too long. Of this host, where nothing is run: 0.
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms);

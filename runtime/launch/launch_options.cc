@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
@@ -180,6 +181,20 @@ std::vector<LaunchHost> hosts_of_list(const std::string& list) {
     }
   }
   return hosts;
+}
+
+Result<void> check_host_name(const std::string& name, const std::string& source) {
+  if (may_be_host_name(name)) return {};
+  return fail(
+      ExitCode::config,
+      "{} names \"{}\", which cannot be the name of a host: those are of letters, digits and - . _ : [ ] %, "
+      "and do not begin with -",
+      source, printable(name));
+}
+
+Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::string& source) {
+  for (const LaunchHost& host : hosts) HF_TRY_VOID(check_host_name(host.name, source));
+  return {};
 }
 
 std::string list_of_hosts_left(const std::vector<LaunchHost>& hosts, int ranks, int group) {

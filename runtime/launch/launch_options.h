@@ -34,6 +34,10 @@ Result<LaunchOptions> parse_launch_options(const std::vector<std::string>& words
 // without a number is one slot), each name once, in their order. Pure.
 std::vector<LaunchHost> hosts_of_file(const std::string& text);
 std::vector<LaunchHost> hosts_of_list(const std::string& list);
+// ExitCode::config where one of `source` cannot be the name of a host (may_be_host_name): it goes to commands
+// that reach hosts, and to shells there. Pure.
+Result<void> check_host_name(const std::string& name, const std::string& source);
+Result<void> check_host_names(const std::vector<LaunchHost>& hosts, const std::string& source);
 // The LIST of the first hosts that answer, as many as the ranks need: the loss of one on which none runs
 // would end the start, too. They have slots for whole groups of `group` ranks where they have as many, and
 // what the ranks need where nobody said how many slots they have.

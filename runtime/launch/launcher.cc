@@ -8,6 +8,7 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
@@ -263,6 +264,7 @@ Result<void> Launcher::clean_up_before() {
   if (!names.ok()) return run_directory_error(names.error());
   launched_before_ = std::ranges::find(*names, "token") != names->end();
   Result<std::string> token = launch_token(*env_, paths_);
+  if (!token.ok() && token.error().code == ExitCode::data) return token.error();  // the run's id is damaged
   if (!token.ok()) return run_directory_error(token.error());
   token_ = std::move(token).value();
   if (!do_host_duty(*env_, HostDuty::clean, token_, "")) {
@@ -290,7 +292,7 @@ Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
 void Launcher::ask_all_hosts(HostDuty duty, bool last) {
   note_run_id();
   std::vector<std::string> words = words_of(duty, token_, run_ids_);
-  words.insert(words.begin(), shell_word(places_.program));
+  words.insert(words.begin(), places_.program);
   if (last) {  // who did not answer before rarely does now
     const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
     static_cast<void>(ask(words, all_answer ? host_answer_ms : look_answer_ms));
@@ -316,7 +318,8 @@ void Launcher::ask_all_hosts(HostDuty duty, bool last) {
 }
 
 void Launcher::note_run_id() {
-  const std::string run_id = identify_run(*env_, paths_).id;
+  const Result<RunIdentity> identity = identify_run(*env_, paths_);
+  const std::string run_id = identity.ok() ? identity->id : "";
   if (run_id.empty() || run_ids_.find(run_id) != std::string::npos) return;
   run_ids_ += (run_ids_.empty() ? "" : ",") + run_id;
 }
@@ -340,7 +343,7 @@ std::vector<std::optional<int>> Launcher::ask(const std::vector<std::string>& wo
 
 bool Launcher::lives_elsewhere() {
   std::vector<std::string> words = words_of(HostDuty::look, token_, "");
-  words.insert(words.begin(), shell_word(places_.program));
+  words.insert(words.begin(), places_.program);
   const std::vector<std::optional<int>> codes = ask(words, look_answer_ms);
   // Who was asked in a hurry may not have come to answer.
   return stop_->requested() ||
@@ -434,7 +437,7 @@ LaunchShape Launcher::shape_on_hosts_left(const StartLayout& layout) const {
 
 // Returns the config as the first start resolved it; none: there was no start that came so far.
 std::optional<Config> Launcher::config_of_run() const {
-  const Result<std::string> stored = env_->read_text(paths_.config());
+  const Result<std::string> stored = read_text_within(*env_, paths_.config(), text_limits::config);
   if (!stored.ok()) return std::nullopt;
   Result<LoadedConfig> config = load_stored_config(*env_, *stored, paths_.config());
   if (!config.ok()) return std::nullopt;
@@ -454,7 +457,7 @@ void Launcher::clean_up_after(const StartEnd& end, bool last) {
   const bool finished = end.record == StartEnd::Record::finished;
   if (last && hosts_.size() > 1) ask_all_hosts(finished ? HostDuty::finish : HostDuty::clean, /*last=*/true);
   if (!finished) return;
-  const Result<std::string> run_id = env_->read_text(paths_.run_id());
+  const Result<std::string> run_id = read_run_id(*env_, paths_);
   if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());
 }
 

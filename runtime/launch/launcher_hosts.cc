@@ -76,7 +76,7 @@ void Launcher::ask_for_room() {
     return;
   }
   std::vector<std::string> words = words_of(HostDuty::look, token_, "");
-  words.insert(words.begin(), shell_word(places_.program));
+  words.insert(words.begin(), places_.program);
   const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
   given_up_ = std::make_shared<std::atomic<bool>>(false);
   answers_ =

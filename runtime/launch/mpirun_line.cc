@@ -154,12 +154,16 @@ std::string shell_word(const std::string& word) {
   return text + "'";
 }
 
+std::string words_for_shell(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_word(word);
+  return text;
+}
+
 std::string shell_line(const CommandLine& line) {
   std::string text;
   for (const auto& [name, value] : line.variables) text += fmt::format("{}={} ", name, shell_word(value));
-  for (std::size_t i = 0; i < line.arguments.size(); ++i)
-    text += (i == 0 ? "" : " ") + shell_word(line.arguments[i]);
-  return text;
+  return text + words_for_shell(line.arguments);
 }
 
 }  // namespace holdfast

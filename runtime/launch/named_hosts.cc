@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/launch/slurm.h"
 
 namespace holdfast {
@@ -43,22 +44,29 @@ Result<std::vector<LaunchHost>> hosts_of_allocation(Env& env, const LaunchOption
 }  // namespace
 
 Result<std::vector<LaunchHost>> named_hosts(Env& env, const LaunchOptions& options) {
-  if (!options.hosts.empty()) return hosts_of_list(options.hosts);
   std::vector<LaunchHost> hosts;
+  if (!options.hosts.empty()) {
+    hosts = hosts_of_list(options.hosts);
+    HF_TRY_VOID(check_host_names(hosts, "launch: --host"));
+    return hosts;
+  }
   if (!options.host_command.empty()) {
     HF_TRY(const std::string text, output_of_host_command(env, options.host_command));
     hosts = hosts_of_file(text);
   } else if (!options.hostfile.empty()) {
-    const Result<std::string> text = env.read_text(options.hostfile);
+    const Result<std::string> text = read_text_within(env, options.hostfile, text_limits::hostfile);
     if (!text.ok()) return fail(ExitCode::config, "launch: the hostfile: {}", text.error().message);
     hosts = hosts_of_file(*text);
   } else {
-    return hosts_of_allocation(env, options);
+    HF_TRY(hosts, hosts_of_allocation(env, options));
+    HF_TRY_VOID(check_host_names(hosts, "launch: SLURM_JOB_NODELIST"));
+    return hosts;
   }
   if (hosts.empty()) {
     return fail(ExitCode::config, "launch: {} names no host; a line is \"name slots=4\"",
                 source_of_hosts(options));
   }
+  HF_TRY_VOID(check_host_names(hosts, "launch: " + source_of_hosts(options)));
   return hosts;
 }
 

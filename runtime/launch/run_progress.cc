@@ -5,6 +5,7 @@
 #include <limits>
 #include <string_view>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/train/log_reader.h"
 
@@ -44,6 +45,7 @@ std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t 
     }
     rest = text.substr(0, stop);
     end = begin;
+    if (rest.size() > text_limits::event_line) return std::nullopt;  // no event is that long
   }
   look_at(rest);
   return found;

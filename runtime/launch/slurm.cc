@@ -8,6 +8,8 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/launch/mpirun_line.h"
+
 namespace holdfast {
 namespace {
 
@@ -166,8 +168,6 @@ bool mpirun_uses_srun(Env& env) {
 
 // --overlap: a step beside those that run is else one that waits for their end.
 std::vector<std::string> srun_line(Env& env, const std::string& node, const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) line += (line.empty() ? "" : " ") + word;
   return {"srun",
           fmt::format("--jobid={}", env.variable("SLURM_JOB_ID")),
           "--overlap",
@@ -179,7 +179,7 @@ std::vector<std::string> srun_line(Env& env, const std::string& node, const std:
           fmt::format("--nodelist={}", node),
           "sh",
           "-c",
-          line};
+          words_for_shell(words)};
 }
 
 }  // namespace holdfast

@@ -28,7 +28,8 @@ Result<std::vector<LaunchHost>> allocated_hosts(Env& env);
 // way.
 bool mpirun_uses_srun(Env& env);
 
-// Returns the line that runs the words (for a shell) on one node of the job, beside whatever runs there.
+// Returns the line that runs a program on one node of the job, with words that are taken as they are, beside
+// whatever runs there.
 std::vector<std::string> srun_line(Env& env, const std::string& node, const std::vector<std::string>& words);
 
 // Makes srun exit with 255 when it does not reach the node, at the least with 128 or more, which no command

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "runtime/core/foreign_text.h"
+
 namespace holdfast {
 namespace {
 
@@ -120,7 +122,7 @@ Result<Timeline> read_timeline(Env& env, const RunPaths& paths) {
           "the files of all hosts together",
           paths.trace(rank));
     }
-    HF_TRY(const std::string text, env.read_text(paths.trace(rank)));
+    HF_TRY(const std::string text, read_text_within(env, paths.trace(rank), text_limits::trace));
     return parse_trace(text, paths.trace(rank));
   };
   HF_TRY(const FileStatus directory, env.status(paths.trace()));

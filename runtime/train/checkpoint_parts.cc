@@ -21,7 +21,7 @@ std::vector<StatePiece> saved_state(Worker& worker) {
 }
 
 std::string to_text(const ShardFile& file) {
-  return Json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump();
+  return Json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump_any();
 }
 
 ShardFile shard_from_text(const std::string& text) {

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "runtime/core/foreign_text.h"
+
 namespace holdfast {
 namespace {
 
@@ -86,7 +88,8 @@ std::vector<DrainRequest> read_drain_requests(Env& env, const RunPaths& paths) {
     const std::string host = is_drain_request(name) ? name.substr(drain_prefix.size()) : "";
     const bool is_being_replaced = name.find(".tmp.") != std::string::npos;
     if (is_being_replaced || !is_host_name(host)) continue;
-    const Result<std::string> text = env.read_text(paths.requests() + "/" + name);
+    const Result<std::string> text =
+        read_text_within(env, paths.requests() + "/" + name, text_limits::request);
     if (!text.ok()) continue;
     if (std::optional<DrainRequest> request = drain_request_of(host, *text); request.has_value())
       requests.push_back(std::move(*request));

@@ -89,7 +89,7 @@ std::function<void()> FailureTally::writing(Env& env, const RunPaths& paths) con
                      {"running_us", record_.running_us},
                      {"started_us", record_.started_us},
                      {"state", record_.ended ? "ended" : "running"}};
-  return [&env, path = paths.history(), text = json.dump() + "\n"] {
+  return [&env, path = paths.history(), text = json.dump_any() + "\n"] {
     static_cast<void>(env.replace_text(path, text).ok());
   };
 }

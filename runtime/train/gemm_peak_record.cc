@@ -51,7 +51,7 @@ std::string peak_record(std::span<const std::string> places, std::span<const dou
   Json record;
   for (const auto& [name, machine] : *machines)
     record[name] = {{"ranks", machine.ranks}, {"flops", machine.flops}};
-  return record.dump(1) + "\n";
+  return record.dump_any(1) + "\n";
 }
 
 std::optional<double> recorded_peak(const std::string& record, std::span<const std::string> places) {

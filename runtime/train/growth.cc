@@ -70,7 +70,7 @@ void Growth::put_off(std::int64_t now_ns, const std::string& why) {
 std::string to_text(const NewRankTask& task) {
   return Json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
                       task.given_back_bytes, task.timeout_ms})
-      .dump();
+      .dump_any();
 }
 
 Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {

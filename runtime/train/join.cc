@@ -5,6 +5,7 @@
 #include "parallel/agreement.h"
 #include "parallel/buddies.h"
 #include "runtime/config/option_value.h"
+#include "runtime/core/digest.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/model/spec.h"
@@ -26,7 +27,7 @@ std::string to_text(const std::vector<FoundSnapshot>& found) {
     const SnapshotIdentity& of = each.identity;
     list.push_back({of.writer, of.generation, of.step, of.rank, of.ranks});
   }
-  return list.dump();
+  return list.dump_any();
 }
 
 std::vector<SnapshotIdentity> identities_of(const std::string& text) {
@@ -113,7 +114,7 @@ Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, 
   const int teller = static_cast<int>(first - troubles.begin());
   std::string mine;
   if (teller == inputs.communicator.rank())
-    mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump();
+    mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump_any();
   HF_TRY(const std::vector<std::string> told, all_gather_text(inputs.communicator, waiter, mine));
   const Json json = Json::parse(told[static_cast<std::size_t>(teller)]);
   start.config = json[0];

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <sstream>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/posix_variables.h"
 #include "runtime/core/processes.h"
@@ -124,7 +125,8 @@ std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& direc
     int rank = -1;
     if (!name.starts_with(file_prefix)) continue;
     std::from_chars(name.data() + file_prefix.size(), name.data() + name.size(), rank);
-    const Result<std::string> text = env.read_text(directory + "/" + name);
+    const Result<std::string> text =
+        read_text_within(env, directory + "/" + name, text_limits::launch_record);
     if (rank < 0 || !text.ok()) continue;
     if (std::optional<LaunchedRank> found = parse_rank(rank, *text)) ranks.push_back(*std::move(found));
   }
@@ -136,7 +138,8 @@ std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directo
   const Result<std::vector<std::string>> names = env.list(directory);
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     if (!name.starts_with(guard_prefix)) continue;
-    const Result<std::string> text = env.read_text(directory + "/" + name);
+    const Result<std::string> text =
+        read_text_within(env, directory + "/" + name, text_limits::launch_record);
     std::istringstream lines(text.ok() ? *text : "");
     for (std::string line; std::getline(lines, line);) {
       const Json json = Json::parse_any(line);

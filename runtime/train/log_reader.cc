@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/core/event_parts.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/train/event_reading.h"
 
@@ -82,18 +83,28 @@ Result<std::string> LogReader::read(std::uint64_t begin, std::uint64_t bytes) co
   return text;
 }
 
-// A piece at a time: a log may be larger than memory.
+// A piece at a time: a log may be larger than memory. What has no end of a line for longer than any event is
+// passed over.
 Result<void> LogReader::for_each(const std::function<void(const Json&)>& take) const {
   constexpr std::uint64_t piece_bytes = 4 << 20;
-  std::string text;  // begins with a line
+  std::string text;  // begins with a line, or inside one that is passed over
+  bool inside = false;
   for (std::uint64_t begin = 0; begin < bytes_;) {
     const std::uint64_t count = std::min(piece_bytes, bytes_ - begin);
     HF_TRY(const std::string piece, read(begin, count));
     text += piece;
     begin += count;
+    if (inside) {
+      const std::size_t end = text.find('\n');
+      inside = end == std::string::npos;
+      text.erase(0, inside ? text.size() : end + 1);
+    }
     const std::size_t whole = begin == bytes_ ? text.size() : text.rfind('\n') + 1;  // npos + 1 is 0
     for_each_event(std::string_view(text).substr(0, whole), take);
     text.erase(0, whole);
+    if (text.size() <= text_limits::event_line) continue;
+    inside = true;
+    text.clear();
   }
   return {};
 }

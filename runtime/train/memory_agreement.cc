@@ -50,7 +50,7 @@ std::string to_text(const RankMemory& rank, SnapshotTiers had, bool time_is_over
                {"shared", rank.shared_free.has_value() ? Json(*rank.shared_free) : Json()},
                {"had", static_cast<int>(had)},
                {"over", time_is_over}})
-      .dump();
+      .dump_any();
 }
 
 // The question of all ranks, from their texts; they run the same binary.

@@ -68,13 +68,18 @@ class PartsOfHosts {
            });
   }
 
+  Result<PartInventory> own_inventory() {
+    HF_TRY(PartInventory own, take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host));
+    HF_TRY(const RunIdentity identity, identify_run(env_, RunPaths{run_directory_}));
+    own.memory_id = identity.id;
+    return own;
+  }
+
   // Gathers the inventories by place, in the order of their leaders.
   Result<void> gather() {
     HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
-    Result<PartInventory> own = PartInventory{};
-    if (leads_) own = take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host);
+    Result<PartInventory> own = leads_ ? own_inventory() : PartInventory{};
     HF_TRY_VOID(agree(outcome_of(own)));
-    if (leads_) own->memory_id = identify_run(env_, RunPaths{run_directory_}).id;
     HF_TRY(const std::vector<std::string> texts,
            all_gather_text(communicator_, waiter_, leads_ ? to_text(*own) : std::string()));
     for (const int leader : places_.leaders())

@@ -108,7 +108,9 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
   if (newest.ok() && world.communicator.rank() == 0) {
     // A snapshot of the same step is as good, and at hand.
     newest->step -= newest->step > 0 ? 1 : 0;
-    newest->memory_id = memory_id.empty() ? identify_run(world.env, {config.run.directory}).id : memory_id;
+    newest->memory_id = memory_id;
+    const Result<RunIdentity> known = identify_run(world.env, {config.run.directory});
+    if (memory_id.empty() && known.ok()) newest->memory_id = known->id;
     newest->writer = world.env.random_u64();
   }
   HF_TRY(StartPoint start, share_start(world, waiter, newest));

@@ -163,7 +163,7 @@ Result<void> Replicas::exchange_addresses() {
     ports[std::to_string(keeper->rank())] = keeper->port();
   HF_TRY(const std::vector<std::string> texts,
          all_gather_text(worker_->communicator(), worker_->waiter(),
-                         Json::array({env.host_name(), place->told, ports}).dump()));
+                         Json::array({env.host_name(), place->told, ports}).dump_any()));
   target_.rank = worker_->buddy();
   if (target_.rank < 0) return {};
   const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);

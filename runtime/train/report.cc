@@ -7,7 +7,9 @@
 #include <iterator>
 #include <map>
 
+#include "runtime/config/document.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
@@ -49,7 +51,7 @@ Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   HF_TRY(content.history, read_history(env, paths));
   if (!content.history.missing_parts.empty()) tell("{}", content.history.missing_parts);
   content.status = read_status(env, paths);
-  const Result<std::string> config = env.read_text(paths.config());
+  const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
   if (!config.ok()) return content;
   content.config_text = config.value();
   const Result<LoadedConfig> loaded = load_stored_config(env, config.value(), paths.config());

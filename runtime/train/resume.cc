@@ -199,7 +199,7 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
     if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
     own.has_newest_recorded = status->exists;
   }
-  const RunIdentity identity = identify_run(env, {run_directory});
+  HF_TRY(const RunIdentity identity, identify_run(env, {run_directory}));
   own.memory_id = identity.id;
   own.copy_of = identity.copy_of;
   return own;
@@ -235,7 +235,7 @@ std::string to_text(const StartPoint& start) {
                       start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
                       start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
                       encode_lineage(start.lineage), start.begins, start.content, start.unusable})
-      .dump();
+      .dump_any();
 }
 
 StartPoint start_from_text(const std::string& text) {

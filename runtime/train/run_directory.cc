@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/core/durable_directory.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/train/launch_record.h"
 
@@ -70,7 +71,7 @@ Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, con
 
 RunStatus read_status(Env& env, const RunPaths& paths) {
   RunStatus status;
-  const Result<std::string> text = env.read_text(paths.status());
+  const Result<std::string> text = read_text_within(env, paths.status(), text_limits::status);
   if (!text.ok()) return status;
   const Json json = Json::parse_any(*text);
   if (!json.is_object()) return status;
@@ -102,7 +103,7 @@ Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& stat
                {"exit_code", status.exit_code},
                {"reason", status.reason}};
   if (const std::string start = launched_start(env); !start.empty()) json["start"] = start;
-  return env.replace_text(paths.status(), json.dump(1) + "\n");
+  return env.replace_text(paths.status(), json.dump_any(1) + "\n");
 }
 
 }  // namespace holdfast

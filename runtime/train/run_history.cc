@@ -30,7 +30,7 @@ std::string shown_value(const std::string& key, const Json& value) {
   if (key.find("_bytes_") != std::string::npos && value.is_number_unsigned())
     return format_bytes(value.get<std::uint64_t>());
   if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-  return value.dump();
+  return value.dump_any();
 }
 
 std::string shown_key(std::string key) {

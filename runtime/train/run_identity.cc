@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/real_path.h"
 
 namespace holdfast {
@@ -14,7 +17,7 @@ std::string place_text(const std::string& id, const std::string& directory) {
 
 // Empty when nothing is known of where this id was made.
 std::string recorded_place(Env& env, const RunPaths& paths, const std::string& id) {
-  const Result<std::string> text = env.read_text(paths.run_place());
+  const Result<std::string> text = read_text_within(env, paths.run_place(), text_limits::identity);
   const std::string prefix = place_text(id, "");
   return text.ok() && text->starts_with(prefix) ? text->substr(prefix.size()) : "";
 }
@@ -29,22 +32,44 @@ bool is_same_directory(Env& env, const RunPaths& here, const RunPaths& there) {
   return seen.ok() && seen->exists;
 }
 
+Result<void> check_id(const RunPaths& paths, const std::string& id) {
+  if (is_run_id(id)) return {};
+  constexpr std::size_t most_shown = 40;
+  std::string shown = printable(id.substr(0, most_shown));
+  std::ranges::replace(shown, '\n', ' ');
+  return fail(
+      ExitCode::data,
+      "{} is damaged: it holds \"{}\"{}, expected 32 digits of 0 to 9 and a to f, which name what the run "
+      "has in memory. Restore it from a copy, or remove it: the run then goes on from its newest "
+      "checkpoint",
+      paths.run_id(), shown,
+      id.size() > most_shown ? fmt::format(" and {} bytes more", id.size() - most_shown) : "");
+}
+
 }  // namespace
 
-RunIdentity identify_run(Env& env, const RunPaths& paths) {
-  const Result<std::string> id = env.read_text(paths.run_id());
-  if (!id.ok()) return {};
+Result<std::string> read_run_id(Env& env, const RunPaths& paths) {
+  HF_TRY(const std::string id, read_text_within(env, paths.run_id(), text_limits::identity));
+  HF_TRY_VOID(check_id(paths, id));
+  return id;
+}
+
+Result<RunIdentity> identify_run(Env& env, const RunPaths& paths) {
+  const Result<std::string> id = read_text_within(env, paths.run_id(), text_limits::identity);
+  if (!id.ok()) return RunIdentity{};
+  HF_TRY_VOID(check_id(paths, *id));
   const std::string made_for = recorded_place(env, paths, *id);
-  if (made_for.empty() || made_for == real_path(paths.directory)) return {.id = *id};
+  if (made_for.empty() || made_for == real_path(paths.directory)) return RunIdentity{.id = *id};
   const RunPaths there{made_for};
-  const Result<std::string> id_there = env.read_text(there.run_id());
-  if (!id_there.ok() || *id_there != *id || is_same_directory(env, paths, there)) return {.id = *id};
-  return {.id = {}, .copy_of = made_for};
+  const Result<std::string> id_there = read_run_id(env, there);
+  if (!id_there.ok() || *id_there != *id || is_same_directory(env, paths, there))
+    return RunIdentity{.id = *id};
+  return RunIdentity{.id = {}, .copy_of = made_for};
 }
 
 Result<void> record_identity(Env& env, const RunPaths& paths, const std::string& id) {
   const auto replace = [&](const std::string& path, const std::string& text) -> Result<void> {
-    const Result<std::string> before = env.read_text(path);
+    const Result<std::string> before = read_text_within(env, path, text_limits::identity);
     return before.ok() && *before == text ? Result<void>() : env.replace_text(path, text);
   };
   // A place that was recorded for another id counts for nothing.

@@ -23,8 +23,11 @@ struct RunIdentity {
   std::string copy_of = {};  // that directory
 };
 
+// What the file run_id says. ExitCode::data where that is no id of a run, as it goes to other hosts, and what
+// it names is removed there.
+Result<std::string> read_run_id(Env& env, const RunPaths& paths);
 // Makes and removes a file in the directory where it is known by another path; nothing else is changed.
-RunIdentity identify_run(Env& env, const RunPaths& paths);
+Result<RunIdentity> identify_run(Env& env, const RunPaths& paths);
 // Each file is whole or as it was; in between the id is that of this directory and of no other. The caller
 // holds the directory's lock.
 Result<void> record_identity(Env& env, const RunPaths& paths, const std::string& id);

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/train/drain_requests.h"
 
 namespace holdfast {
@@ -41,7 +42,7 @@ bool is_final(const SaveAnswer& answer) {
 
 RestartWish read_restart_wish(Env& env, const std::string& path) {
   RestartWish wish;
-  const Result<std::string> text = env.read_text(path);
+  const Result<std::string> text = read_text_within(env, path, text_limits::request);
   if (!text.ok()) return wish;
   std::string word;
   std::istringstream(*text) >> word >> wish.hosts_leaving;
@@ -67,7 +68,7 @@ Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind ki
 }
 
 SaveAnswer read_save_answer(Env& env, const std::string& path) {
-  const Result<std::string> text = env.read_text(path);
+  const Result<std::string> text = read_text_within(env, path, text_limits::request);
   SaveAnswer answer;
   if (!text.ok()) return answer;
   std::istringstream line(*text);

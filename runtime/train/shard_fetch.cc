@@ -40,7 +40,7 @@ class ShardExchange {
     std::vector<std::size_t> needed;
     HF_TRY_VOID(agree(find_needed(wanted_of, needed)));
     HF_TRY(const std::vector<std::string> texts,
-           all_gather_text(communicator_, waiter_, Json(needed).dump()));
+           all_gather_text(communicator_, waiter_, Json(needed).dump_any()));
     std::vector<std::set<int>> needed_by(holders_.size());
     HF_TRY(const std::vector<std::string> leaders,
            all_gather_text(communicator_, waiter_, std::to_string(leader_)));
@@ -97,7 +97,7 @@ class ShardExchange {
       here_.push_back(is_here);
       if (is_here && leads()) present.push_back(i);
     }
-    HF_TRY(const std::vector<std::string> told, all_gather_text(communicator_, waiter_, present.dump()));
+    HF_TRY(const std::vector<std::string> told, all_gather_text(communicator_, waiter_, present.dump_any()));
     holders_.resize(manifest_.shards.size());
     for (std::size_t rank = 0; rank < told.size(); ++rank) {
       for (const Json& shard : Json::parse(told[rank]))
@@ -125,7 +125,7 @@ class ShardExchange {
       mine.push_back({i, to_text(specs), bases});
     }
     HF_TRY_VOID(agree(outcome));
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump()));
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
     pieces_.resize(holders_.size());
     bases_.resize(holders_.size());
     for (const std::string& text : texts) {

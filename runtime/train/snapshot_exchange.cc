@@ -23,7 +23,7 @@ std::string to_text(const std::vector<Request>& requests) {
   Json list = Json::array();
   for (const Request& each : requests)
     list.push_back({each.part, each.piece, each.first_element, each.element_count});
-  return list.dump();
+  return list.dump_any();
 }
 
 std::vector<Request> requests_from_text(const std::string& text) {  // of a rank that runs the same binary
@@ -79,7 +79,7 @@ class PartExchange {
                        {"parts", set_.ranks()},
                        {"damaged", damaged},
                        {"needs", !set_.holds(wanted_)}};
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump()));
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
     bool needed = false;
     std::set<std::pair<std::string, std::uint32_t>> unsound;
     std::vector<Json> told;
@@ -104,7 +104,7 @@ class PartExchange {
       if (server != communicator_.rank()) continue;
       mine.push_back({part, to_text(set_.pieces_of(part))});
     }
-    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump()));
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
     for (const std::string& text : texts) {
       for (const Json& each : Json::parse(text)) pieces_[each[0]] = specs_from_text(each[1]);
     }

@@ -162,7 +162,7 @@ std::optional<Span> span_of(const Json& line) {
 }  // namespace
 
 std::string to_text(const RankTrace& trace) {
-  std::string text = to_json(trace.header).dump() + "\n";
+  std::string text = to_json(trace.header).dump_any() + "\n";
   for (const Span& span : trace.spans) append(text, span);
   return text + fmt::format("{{\"event\":\"end\",\"spans\":{}}}\n", trace.spans.size());
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/config/document.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/train/gemm_peak.h"
@@ -26,7 +27,8 @@ namespace holdfast {
 Result<double> TrainRun::peak_of_all_ranks() {
   Env& env = launched_.env;
   const std::string path = RunPaths{config_.run.directory}.gemm_peak();
-  const Result<std::string> record = first_ ? env.read_text(path) : std::string();
+  const Result<std::string> record =
+      first_ ? read_text_within(env, path, text_limits::gemm_peak) : std::string();
   HF_TRY(const std::vector<std::string> places,
          all_gather_text(seats().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
   HF_TRY(const std::vector<std::string> records,

@@ -55,6 +55,16 @@ TEST_F(LastingFaultTest, AHostIsLostAndComesBackByTheUsersCommands) {
   EXPECT_EQ(env_.read_text(folder_ + "/log").value(), "lose c and c\nback\n") << "the name stands behind it";
 }
 
+TEST_F(LastingFaultTest, TheNameOfAHostIsOneWord) {
+  setup_.other_hosts = {"x; touch " + folder_ + "/made"};
+  const ChaosInjection injection{.fault = ChaosFault::lost_host, .victim = 0, .lasts = 4};
+  LastingFault fault(env_, setup_, {}, injection);
+  ASSERT_TRUE(fault.begin().ok());
+  ASSERT_TRUE(fault.end().ok());
+  EXPECT_FALSE(env_.status(folder_ + "/made")->exists);
+  EXPECT_THAT(env_.read_text(folder_ + "/log").value(), HasSubstr("lose x; touch "));
+}
+
 TEST_F(LastingFaultTest, EveryFaultOfHostsIsMadeAndEndedByItsOwnCommands) {
   for (const std::string_view option : host_fault_options())
     setup_.host_commands[std::string(option)] = fmt::format("echo {} {{host}} >> {}/log", option, folder_);

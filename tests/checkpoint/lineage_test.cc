@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 // 0 until step 100, then 1 until 150, where 2 went on; 3 went back to step 120 of 1.
 Lineage branched() {
-  return {.run_id = "run",
+  return {.run_id = std::string(32, '7'),
           .generations = {{.number = 1, .parent = {.generation = 0, .step = 100}, .settings = "s"},
                           {.number = 2, .parent = {.generation = 1, .step = 150}},
                           {.number = 3, .parent = {.generation = 1, .step = 120}, .reason = "\"why\"\n"}},
@@ -36,7 +36,7 @@ TEST(Lineage, DiscardsWhatTheRunHasLeft) {
   }
   EXPECT_FALSE(Lineage{}.discards({.generation = 0, .step = 7}));
   // A run that was begun from a checkpoint of generation 5 in another directory.
-  const Lineage forked{.run_id = "run",
+  const Lineage forked{.run_id = std::string(32, '7'),
                        .generations = {{.number = 6, .parent = {.generation = 5, .step = 40}}}};
   EXPECT_FALSE(forked.discards({.generation = 5, .step = 40}));
   EXPECT_TRUE(forked.discards({.generation = 5, .step = 41}));
@@ -57,6 +57,7 @@ TEST(Lineage, DamageIsASentence) {
     EXPECT_THAT(read.error().message, HasSubstr("here is damaged"));
   }
   for (const char* bad : {"[]", "null", "{\"holdfast_lineage\":2}", "{\"holdfast_lineage\":1,\"run_id\":3}",
+                          "{\"holdfast_lineage\":1,\"run_id\":\"run\",\"generations\":[]}",
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[3]}",
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[{\"generation\":1}]}",
                           "{\"holdfast_lineage\":1,\"run_id\":\"\",\"generations\":[],"
@@ -142,7 +143,7 @@ TEST_F(LineageStoreTest, DiscardedOnesAloneAreNothingToGoOnFrom) {
 TEST_F(LineageStoreTest, ARecordOfAnotherRunSaysNothing) {
   go_back();
   Lineage lineage = read_lineage(posix_env(), run()).value();
-  lineage.run_id = "another";
+  lineage.run_id = std::string(32, 'a');
   HF_ASSERT_OK(write_lineage(posix_env(), run(), lineage));
   EXPECT_EQ(found_step(), 40U);
 }

@@ -196,6 +196,23 @@ TEST(ManifestTest, ShardNamesStayInTheDirectory) {
   }
 }
 
+// It gets to commands, and into names in shared memory.
+TEST(ManifestTest, TheIdOfTheRunIsOne) {
+  for (const char* id : {"", "run", "00112233445566778899aabbccddeef;", "00112233445566778899AABBCCDDEEFF"}) {
+    const Result<Manifest> decoded =
+        decode_manifest(forged(full_manifest(), "00112233445566778899aabbccddeeff", id), "here");
+    ASSERT_FALSE(decoded.ok()) << id;
+    EXPECT_THAT(decoded.error().message,
+                HasSubstr(fmt::format("here names the run \"{}\", expected 32 digits", id)));
+  }
+}
+
+TEST(ManifestTest, NamesHoldNothingThatATerminalObeys) {
+  for (const char* text : {"shard-\\u001b[2J.hfs", "shard-\\u009b31m.hfs", "shard-\\n.hfs"}) {
+    EXPECT_FALSE(decode_manifest(forged(full_manifest(), "shard-00000.hfs", text), "here").ok()) << text;
+  }
+}
+
 TEST(ManifestTest, BytesThatAreNoUtf8AreReplaced) {
   Manifest manifest = full_manifest();
   manifest.values["path"] =

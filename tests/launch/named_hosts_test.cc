@@ -47,6 +47,10 @@ TEST(NamedHosts, ACommandThatFailsIsASentence) {
   EXPECT_THAT(refused("exit 3"), HasSubstr("the command of --host-command ended with exit code 3"));
   EXPECT_THAT(refused("kill -9 $$"), HasSubstr("was killed by signal 9"));
   EXPECT_THAT(refused("true"), HasSubstr("the command of --host-command names no host"));
+  EXPECT_THAT(refused("echo -oProxyCommand=x"),
+              HasSubstr("names \"-oProxyCommand=x\", which cannot be the name"));
+  EXPECT_THAT(refused("echo 'a;reboot'"),
+              HasSubstr("names \"a;reboot\", which cannot be the name of a host"));
   EXPECT_THAT(refused("head -c 2000000 /dev/zero"), HasSubstr("printed more than 1 MiB"));
 }
 

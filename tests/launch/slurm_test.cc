@@ -98,9 +98,10 @@ TEST(SlurmAllocation, MpirunUsesSrunUnlessItIsToldOtherwise) {
   EXPECT_FALSE(mpirun_uses_srun(outside));
   EXPECT_TRUE(mpirun_uses_srun(job));
   EXPECT_FALSE(mpirun_uses_srun(by_ssh));
-  EXPECT_THAT(srun_line(job, "n1", {"/bin/holdfast", "launch"}),
-              ElementsAre("srun", "--jobid=7", "--overlap", "--mpi=none", "--input=none", "--export=ALL",
-                          "--nodes=1", "--ntasks=1", "--nodelist=n1", "sh", "-c", "/bin/holdfast launch"));
+  EXPECT_THAT(
+      srun_line(job, "n1", {"/bin/holdfast", "launch", "x;y"}),
+      ElementsAre("srun", "--jobid=7", "--overlap", "--mpi=none", "--input=none", "--export=ALL", "--nodes=1",
+                  "--ntasks=1", "--nodelist=n1", "sh", "-c", "/bin/holdfast launch 'x;y'"));
 }
 
 }  // namespace

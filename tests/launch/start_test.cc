@@ -207,12 +207,12 @@ TEST(HostDuty, ACopyOfARunDirectoryHasATokenOfItsOwn) {
   Env& env = posix_env();
   const RunPaths run{directory / "run"}, copy{directory / "copy"};
   ASSERT_TRUE(env.make_directories(run.launch()).ok());
-  ASSERT_TRUE(record_identity(env, run, "one").ok());
+  ASSERT_TRUE(record_identity(env, run, std::string(32, '1')).ok());
   const std::string token = launch_token(env, run).value();
   std::filesystem::copy(run.directory, copy.directory, std::filesystem::copy_options::recursive);
   EXPECT_NE(launch_token(env, copy).value(), token);
   EXPECT_EQ(launch_token(env, run).value(), token);
-  ASSERT_TRUE(record_identity(env, copy, "two").ok());
+  ASSERT_TRUE(record_identity(env, copy, std::string(32, '2')).ok());
   EXPECT_EQ(launch_token(env, copy).value(), launch_token(env, copy).value());
 }
 
@@ -221,6 +221,15 @@ TEST(HostDuty, TakesNothingForAToken) {
     EXPECT_FALSE(run_host_duty(posix_env(), {"clean", text}).ok()) << text;
   }
   EXPECT_FALSE(run_host_duty(posix_env(), {"burn", "0123456789abcdef"}).ok());
+}
+
+TEST(HostDuty, TakesNothingForTheIdOfARun) {
+  const std::string id(32, 'a');
+  for (const std::string& bad :
+       {std::string("run"), std::string("../../x"), id + ",x", id + ";true", std::string()}) {
+    EXPECT_FALSE(run_host_duty(posix_env(), {"finish", "0123456789abcdef", bad}).ok()) << bad;
+  }
+  EXPECT_TRUE(run_host_duty(posix_env(), {"finish", "0123456789abcdef", id + "," + id}).ok());
 }
 
 // mpirun would be ended after five seconds in which no rank of this host is known to live; here a second is
@@ -253,6 +262,24 @@ TEST(Job, ARankThatCannotBeLookedAtMayLive) {
   const Result<StartEnd> end = job.run();
   ASSERT_TRUE(end.ok()) << end.error().message;
   EXPECT_THAT(end->fault, testing::Not(testing::HasSubstr("no rank is left")));
+}
+
+// ssh hands the words to a shell there, with blanks between them.
+TEST(HostProbe, NoWordReachesAShellThatIsNotQuoted) {
+  const TemporaryDirectory directory;
+  const std::string agent = directory / "agent";
+  ASSERT_TRUE(posix_env().replace_text(agent, "#!/bin/sh\nshift\nexec sh -c \"$*\"\n").ok());
+  ASSERT_EQ(::chmod(agent.c_str(), 0755), 0);
+  VariablesEnv env(std::map<std::string, std::string>{{"PRTE_MCA_plm_ssh_agent", agent}});
+  const std::string made = directory / "made", told = directory / "told";
+  const std::vector<std::string> words = {"sh", "-c", "printf %s \"$1\" > " + told, "sh",
+                                          "x; touch " + made + " $(touch " + made + ") 'y"};
+  const auto left_ms = [] { return std::int64_t{60'000}; };
+  EXPECT_THAT(ask_hosts(env, {{.name = "there"}}, words, left_ms), ElementsAre(Optional(0)));
+  EXPECT_EQ(env.read_text(told).value(), words.back());
+  EXPECT_FALSE(env.status(made)->exists);
+  EXPECT_THAT(ask_hosts(env, {{.name = "-oProxyCommand=touch " + made}, {.name = "a;b"}}, {"true"}, left_ms),
+              ElementsAre(std::nullopt, std::nullopt));
 }
 
 TEST(HostProbe, AsksEachHostTheWayItsDaemonIsStarted) {

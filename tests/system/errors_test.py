@@ -397,6 +397,10 @@ class Errors(unittest.TestCase):
     def test_launch_hostfile_missing(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--hostfile", "hosts", "run.toml"))
 
+    def test_launch_host_name(self):
+        (self.folder / "hosts").write_text("-oProxyCommand=x slots=1\nb slots=1\n")
+        self.expect(self.holdfast("launch", "-np", "2", "--hostfile", "hosts", "run.toml"))
+
     def test_launch_host_command(self):
         self.expect_nothing_made(self.holdfast("launch", "-np", "2", "--host-command", "exit 3", "run.toml"))
 
@@ -413,7 +417,7 @@ class Errors(unittest.TestCase):
 
     def test_launch_on_host(self):
         token = "0123456789abcdef"
-        for words in ([], ["look"], ["look", "../../etc"], ["stop", token], ["clean", token, "run", "more"]):
+        for words in ([], ["look"], ["look", "../../etc"], ["stop", token], ["clean", token, "run", "more"], ["finish", token, "x;reboot"]):
             self.expect_nothing_made(self.holdfast("launch", "--on-host", *words))
         self.assertEqual(self.holdfast("launch", "--on-host", "look", token).returncode, 0)
 
@@ -1073,6 +1077,26 @@ class Errors(unittest.TestCase):
         (self.folder / "run" / "lineage.json").write_text("[1]")
         self.expect(self.train())
 
+    def test_run_id_damaged(self):
+        self.saved_run()
+        (self.folder / "run" / "run_id").write_text("x;reboot")
+        self.expect(self.train("--training.steps=5"))
+        self.expect(self.holdfast("clean", "run"))
+        self.expect(self.holdfast("launch", "-np", "1", "run.toml", "--training.steps=5"))
+
+    def test_file_too_long(self):
+        self.saved_run()
+        manifest = newest(self.folder / "run") / "manifest.json"
+        os.truncate(manifest, 300_000_000)
+        self.expect(self.holdfast("inspect", "run/checkpoints/" + manifest.parent.name))
+
+    def test_file_is_pipe(self):
+        self.saved_run()
+        manifest = newest(self.folder / "run") / "manifest.json"
+        manifest.unlink()
+        os.mkfifo(manifest)
+        self.expect(self.holdfast("inspect", "run/checkpoints/" + manifest.parent.name))
+
     def test_only_discarded(self):
         self.saved_run()
         checkpoints = self.folder / "run" / "checkpoints"
@@ -1090,7 +1114,7 @@ class Errors(unittest.TestCase):
     def fetching(self):
         """A download_command for a copy of a run's newest checkpoint, which is no longer in the run directory."""
         self.saved_run().rename(self.folder / "elsewhere")
-        return f"--checkpoint.download_command=cp {newest(self.folder / 'elsewhere')}/* $HOLDFAST_DOWNLOAD/"
+        return f"--checkpoint.download_command=cp {newest(self.folder / 'elsewhere')}/* \"$HOLDFAST_DOWNLOAD/\""
 
     def expect_not_kept(self, outcome):
         self.expect(outcome)

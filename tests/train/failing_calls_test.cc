@@ -206,7 +206,7 @@ class FailingCalls : public testing::TestWithParam<Trials> {
   }
   void expect_one_failing_call_is_told(const std::vector<InjectedFault>& in_turn);
 
-  const std::string run_id_ = fmt::format("failing-calls-{:016x}", posix_env().random_u64());
+  const std::string run_id_ = fmt::format("{:032x}", posix_env().random_u64());
   std::map<int, std::string> reference_;  // digests by step
 };
 

@@ -18,7 +18,7 @@ using testing::IsEmpty;
 
 Manifest manifest_of(std::uint64_t generation, std::uint64_t step, const std::string& config) {
   Manifest manifest;
-  manifest.run_id = "r";
+  manifest.run_id = std::string(32, 'a');
   manifest.generation = generation;
   manifest.step = step;
   manifest.config = config;

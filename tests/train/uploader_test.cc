@@ -61,7 +61,7 @@ class UploaderTest : public testing::Test {
   void publish(std::initializer_list<std::uint64_t> steps) {
     for (const std::uint64_t step : steps) {
       Manifest manifest;
-      manifest.run_id = "r";
+      manifest.run_id = std::string(32, 'a');
       manifest.step = step;
       ASSERT_TRUE(store_.begin_save(step).ok());
       ASSERT_TRUE(store_.publish(manifest).ok());
@@ -159,11 +159,11 @@ class UploadingTest : public TrainingTest {};
 TEST_F(UploadingTest, TheRunIsDoneWhenItsLastCheckpointIsThere) {
   const std::string target = run_directory("elsewhere");
   ASSERT_TRUE(posix_env().make_directories(target).ok());
-  const RunEnd end = train(
-      {.run = "run",
-       .ranks = 2,
-       .overrides = {"checkpoint.every_steps=2", "checkpoint.keep=1",
-                     "checkpoint.upload_command=cp -r $HOLDFAST_CHECKPOINT " + target + "/$HOLDFAST_STEP"}});
+  const RunEnd end = train({.run = "run",
+                            .ranks = 2,
+                            .overrides = {"checkpoint.every_steps=2", "checkpoint.keep=1",
+                                          "checkpoint.upload_command=cp -r \"$HOLDFAST_CHECKPOINT\" \"" +
+                                              target + "/$HOLDFAST_STEP\""}});
   ASSERT_EQ(end.code, ExitCode::done) << end.message;
   const std::vector<std::string> there = posix_env().list(target).value();
   EXPECT_THAT(there, testing::Contains("20"));
