@@ -71,8 +71,26 @@ build_program() {
   build_release "${targets[@]}"
 }
 
+# Says where Open MPI may look for settings, which name libraries to load, so nobody else may be able to put some there: the
+# home directory of this user, else a directory of the build, else that of the system.
+home_of_user() {
+  local home
+  home=$(getent passwd "$(id -u)" | cut -d: -f6) || home=
+  if [[ $home != /* || ! -d $home || ! -O $home ]]; then
+    home=$root/build/home
+    [[ -d $home ]] || mkdir -p -m 700 "$home" 2>/dev/null || true
+    if [[ ! -d $home || -L $home || ! -O $home ]] || [[ $(stat -c %a "$home") != 700 ]]; then
+      home=/
+    fi
+  fi
+  printf '%s' "$home"
+}
+
 # Open MPI reads the home directory, and refuses root, unless told otherwise.
-export HOME=${HOME:-/tmp}
+if [[ -z ${HOME:-} ]]; then
+  HOME=$(home_of_user)
+fi
+export HOME
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # The PyPI wheel is compiled for another prefix and asks OPAL_PREFIX where it lives; a system MPI knows. In .deps the

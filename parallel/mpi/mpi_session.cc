@@ -15,6 +15,7 @@
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
 #include "parallel/mpi/mpi_world.h"
+#include "runtime/core/home_directory.h"
 
 namespace holdfast {
 namespace {
@@ -81,8 +82,12 @@ class Session final : public MpiSession {
 
 // Sets what MPI reads from the environment, before it does, and before this process has threads of MPI's.
 void prepare_environment(Env& env) {
-  // Open MPI looks for its settings in the home directory and does not start without one.
-  if (env.variable("HOME").empty()) setenv("HOME", "/", 1);
+  // Open MPI looks for its settings in the home directory and does not start without one. Nobody but root
+  // puts them into /.
+  if (env.variable("HOME").empty()) {
+    const std::string home = home_of_user();
+    setenv("HOME", home.empty() ? "/" : home.c_str(), 1);
+  }
   // Else a failing MPI_Init ends the process; MPI_Comm_set_errhandler comes too late for it.
   setenv("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return", 0);
 }

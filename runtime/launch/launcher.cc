@@ -9,6 +9,7 @@
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/foreign_text.h"
+#include "runtime/core/home_directory.h"
 #include "runtime/core/posix_streams.h"
 #include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
@@ -57,6 +58,7 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
   HF_TRY(const std::vector<Override> overrides, parse_overrides(options.overrides));
   HF_TRY(LoadedConfig config, load_config(env, options.config, overrides));
   HF_TRY(LaunchPlaces places, find_launch_places(env, options));
+  places.home = home_of_user();
   HF_TRY(std::vector<LaunchHost> hosts, named_hosts(env, options));
   Launcher launcher(env, stop, options, std::move(places), std::move(config.config), std::move(hosts));
   const RanksWanted wanted = launcher.ranks_wanted();
@@ -140,6 +142,7 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 Result<ExitCode> Launcher::run() {
   HF_TRY(claim_, claim_launch(*env_, paths_));
   stop_->on_save_request([this] { ask_for_save(); });
+  HF_TRY_VOID(use_private_home());
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
   const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_);
@@ -256,6 +259,15 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
   static_cast<void>(env_->remove_tree(scratch).ok());
   return end;
+}
+
+// Without a home directory mpirun would look for its settings where others may put some.
+Result<void> Launcher::use_private_home() {
+  if (!places_.home.empty() || !env_->variable("HOME").empty()) return {};
+  places_.home = paths_.launch() + "/home";
+  if (const Result<void> made = make_private_directory(places_.home); !made.ok())
+    return run_directory_error(made.error());
+  return {};
 }
 
 // What a killed launcher has left: what its starts had on this host, and their directories.

@@ -99,8 +99,8 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   const auto set = [&](const std::string& name, const std::string& value) {
     if (env.variable(name).empty()) line.variables[name] = value;
   };
-  // Open MPI reads the home directory, and refuses root, unless told otherwise.
-  set("HOME", "/tmp");
+  // Open MPI reads its settings from the home directory, and refuses root, unless told otherwise.
+  if (!places.home.empty()) set("HOME", places.home);
   set("OMPI_ALLOW_RUN_AS_ROOT", "1");
   set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
   if (!places.opal_prefix.empty()) set("OPAL_PREFIX", places.opal_prefix);

@@ -19,6 +19,7 @@ struct LaunchPlaces {
   std::string program = {};      // that the ranks run
   std::string one_host = {};     // files for mpirun --tune
   std::string several_hosts = {};
+  std::string home = {};  // of mpirun, where HOME is unset; nobody else may write there
 };
 // mpirun: where the build says, else beside the program, else in PATH. ExitCode::config when there is none,
 // or when the tune files are neither in the tree nor beside the program and `options` names none.

@@ -36,6 +36,17 @@ TEST(MpirunLine, OneHost) {
       "'--data.sources=[{path = \"it'\\''s\"}]'");
 }
 
+// Open MPI takes its settings from there.
+TEST(MpirunLine, WithoutHomeItIsTheOneThatWasFound) {
+  VariablesEnv env(std::map<std::string, std::string>{});
+  LaunchPlaces found = places;
+  EXPECT_FALSE(mpirun_line(env, {}, found, {}).variables.contains("HOME"));
+  found.home = "/run/launch/home";
+  EXPECT_EQ(mpirun_line(env, {}, found, {}).variables.at("HOME"), "/run/launch/home");
+  VariablesEnv with(std::map<std::string, std::string>{{"HOME", "/h"}});
+  EXPECT_FALSE(mpirun_line(with, {}, found, {}).variables.contains("HOME"));
+}
+
 TEST(MpirunLine, WhatTheUserHasSetStays) {
   LaunchOptions options;
   options.config = "run.toml";

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import json
 import os
+import pwd
 import random
 import re
 import shutil
@@ -79,10 +80,21 @@ batches = 2
 """
 
 
+@functools.cache
+def home_of_user():
+    """Where nobody else may put settings of Open MPI; for a user without such a home a directory that is empty."""
+    with contextlib.suppress(KeyError, OSError):
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+        if os.stat(home).st_uid == os.geteuid():
+            return home
+    return tempfile.mkdtemp(prefix="holdfast-home-")
+
+
 def environment(**more):
     """For the plain mpirun, what tools/mpirun does by itself: root, a home directory, and where a wheel lives."""
     values = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    values.setdefault("HOME", "/tmp")
+    if not values.get("HOME"):
+        values["HOME"] = home_of_user()
     if MPI.is_symlink() and not os.path.isabs(os.readlink(MPI)):
         values["OPAL_PREFIX"] = str(MPI.parent / os.readlink(MPI))
     return {**values, **more}

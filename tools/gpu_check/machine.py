@@ -1,9 +1,12 @@
 """The machine: its GPU, the tools of the CUDA toolkit, a Python with PyTorch or NCCL, and the environment that programs get."""
+import contextlib
 import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -141,7 +144,8 @@ class Machine:
             libraries.append(os.environ["LD_LIBRARY_PATH"])
         values = {**os.environ, "PATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        values.setdefault("HOME", "/tmp")
+        if not values.get("HOME"):
+            values["HOME"] = home_of_user()
         if libraries:
             values["LD_LIBRARY_PATH"] = ":".join(libraries)
         if self.emulator:
@@ -157,6 +161,15 @@ class Machine:
                             "python": sys.version.split()[0], "python_with_torch": self.torch_python,
                             "nvcc": str(self.nvcc) if self.nvcc else None, "nccl": self.nccl_library,
                             "nccl_include": self.nccl_include}}
+
+
+def home_of_user():
+    """Where Open MPI may look for settings, which name libraries to load: nobody else may be able to put some there."""
+    with contextlib.suppress(KeyError, OSError):
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+        if os.stat(home).st_uid == os.geteuid():
+            return home
+    return tempfile.mkdtemp(prefix="holdfast-home-")
 
 
 def host_memory_gib():
