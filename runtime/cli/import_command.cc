@@ -31,7 +31,7 @@ Manifest make_manifest(const ModelImport& model, const RunState& state, const st
   Manifest manifest;
   put_state(state, manifest);
   manifest.identity = config_identity(model.config());
-  manifest.config = dump_config(model.config());
+  manifest.config = record_config(model.config());
   manifest.values[imported_from_key] = source;
   return manifest;
 }

@@ -211,7 +211,7 @@ Json to_json(const Inspected& inspected) {
                                {"bytes", tensor.bytes}});
   }
   if (!inspected.history.empty()) json["checkpoints"] = history_json(inspected.history);
-  json["config"] = manifest.config;
+  json["config"] = without_commands(manifest.config);
   return json;
 }
 

@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <sstream>
+#include <string_view>
+
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
 
@@ -62,12 +65,36 @@ std::string dump_config(const Config& config, const std::map<std::string, std::s
   return text;
 }
 
+bool is_command(std::string_view key) {
+  return key.ends_with("_command");
+}
+
+std::string record_config(const Config& config, const std::map<std::string, std::string>& origin) {
+  return without_commands(dump_config(config, origin));
+}
+
+// A dump has one line for each key, but for lists.
+std::string without_commands(const std::string& dumped) {
+  constexpr std::string_view equals = " = ", empty = "\"\"";
+  std::string kept;
+  std::istringstream lines(dumped);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.find(equals);
+    const bool is_of_command = end != std::string::npos && is_command(std::string_view(line).substr(0, end));
+    if (is_of_command && !std::string_view(line).substr(end + equals.size()).starts_with(empty))
+      line = fmt::format("{}{}{}  # set, and left out here: it may hold a secret", line.substr(0, end),
+                         equals, empty);
+    kept += line + '\n';
+  }
+  return kept;
+}
+
 std::vector<ConfigChange> diff_config(const Config& before, const Config& after) {
   std::vector<ConfigChange> changes;
   for (const Option& option : option_registry()) {
     ConfigChange change{std::string(option.key), value_text(option, before), value_text(option, after),
                         option.effect};
-    if (change.before == change.after) continue;
+    if (change.before == change.after || is_command(option.key)) continue;
     if (option.key == kTrainingSources &&
         sources_without_paths(before.data.sources) == sources_without_paths(after.data.sources)) {
       change.effect = ResumeEffect::safe;

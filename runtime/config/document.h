@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/config/config.h"
@@ -13,6 +14,12 @@ namespace holdfast {
 // TOML that loads back to the same Config; with `origin`, each line is followed by a comment that says where
 // it is from.
 std::string dump_config(const Config& config, const std::map<std::string, std::string>& origin = {});
+// Whether the value of the key is a line for a shell, in which people put tokens.
+bool is_command(std::string_view key);
+// The same for files that others may read: an empty text and a comment stand in the place of each command.
+std::string record_config(const Config& config, const std::map<std::string, std::string>& origin = {});
+// A text of dump_config, of whatever version, as record_config would have made it.
+std::string without_commands(const std::string& dumped);
 std::string options_help(std::string_view section);  // text of --help; "" = all sections
 std::string options_reference();                     // docs/config.md
 std::string options_schema();                        // JSON Schema for editors
@@ -21,6 +28,7 @@ struct ConfigChange {
   std::string key, before, after;
   ResumeEffect effect;
 };
+// Says nothing of the commands, which no record has.
 std::vector<ConfigChange> diff_config(const Config& before, const Config& after);
 
 // Hash over the keys that are ResumeEffect::forbidden, and the lanes: two configs with equal identity

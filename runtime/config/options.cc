@@ -297,8 +297,10 @@ std::vector<Option> interval_options() {
       text("checkpoint.upload_command", HF_FIELD(checkpoint.upload_command), kSafe,
            "Shell command that takes a checkpoint elsewhere: run for each one after it is durable, beside "
            "training, with HOLDFAST_CHECKPOINT (its directory), HOLDFAST_NAME (what to call it there), "
-           "HOLDFAST_STEP and HOLDFAST_RUN in the environment, and tried again when it fails; while it runs, "
-           "only the newest one waits; empty = none"),
+           "HOLDFAST_STEP and HOLDFAST_RUN in the environment (in quotes, as in \"$HOLDFAST_CHECKPOINT\"), "
+           "and tried "
+           "again when it fails; while it runs, only the newest one waits; no record holds the command; "
+           "empty = none"),
       text("checkpoint.upload_shard_command", HF_FIELD(checkpoint.upload_shard_command), kSafe,
            "The same for one file of a checkpoint, HOLDFAST_FILE: every rank runs it for its own shard, all "
            "at once, and when all are sent rank 0 runs it for the manifest, without which nobody takes the "

@@ -39,7 +39,7 @@ Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<
   Manifest manifest;
   put_state(state, manifest);
   manifest.identity = config_identity(worker.config());
-  manifest.config = dump_config(worker.config());
+  manifest.config = record_config(worker.config());
   manifest.values["device"] = worker.device().identity(worker.spec().dtype);
   for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
   return manifest;

@@ -4,6 +4,7 @@
 
 #include "parallel/agreement.h"
 #include "parallel/buddies.h"
+#include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/core/digest.h"
 #include "runtime/core/json.h"
@@ -130,7 +131,10 @@ Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
   const Config& config = inputs.config->config;
   std::vector<Fact> facts = {{"program", inputs.build}};
   for (const Option& option : option_registry()) {
-    facts.push_back({std::string(option.key), value_text(option, config)});
+    const std::string value = value_text(option, config);
+    const std::string told =  // to all, and in the sentence that says that ranks differ
+        is_command(option.key) ? "a command of digest " + to_hex(digest_of(value)) : value;
+    facts.push_back({std::string(option.key), told});
   }
   HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
   HF_FAULT_POINT(inputs.faults, "start.after_join");

@@ -53,7 +53,7 @@ Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
   content.status = read_status(env, paths);
   const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
   if (!config.ok()) return content;
-  content.config_text = config.value();
+  content.config_text = without_commands(config.value());
   const Result<LoadedConfig> loaded = load_stored_config(env, config.value(), paths.config());
   if (loaded.ok()) content.description = describe_run(loaded.value().config);
   return content;

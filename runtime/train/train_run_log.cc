@@ -150,7 +150,7 @@ Result<void> TrainRun::continue_log() {
 Result<void> TrainRun::begin_log() {
   const RunPaths paths{config_.run.directory};
   HF_TRY_VOID(check_claim());
-  HF_TRY_VOID(launched_.env.replace_text(paths.config(), dump_config(config_, launched_.config->origin)));
+  HF_TRY_VOID(launched_.env.replace_text(paths.config(), record_config(config_, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
   HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)

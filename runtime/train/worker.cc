@@ -316,7 +316,7 @@ std::uint64_t Worker::snapshot_bytes_at(int data_seat) const {
     }
   }
   constexpr std::uint64_t other_manifest_bytes = 64 << 10;
-  return SnapshotSlot::bytes_for(pieces, 2 * dump_config(config()).size() + other_manifest_bytes);
+  return SnapshotSlot::bytes_for(pieces, 2 * record_config(config()).size() + other_manifest_bytes);
 }
 
 // The part of the arena's slot that is aligned as snapshots are.

@@ -123,6 +123,22 @@ TEST(DumpConfig, OriginsAreComments) {
   EXPECT_TRUE(load(text, {}).ok());
 }
 
+// People put tokens into them, and records are uploaded and shown.
+TEST(RecordConfig, HasNoCommand) {
+  const Config config = all_changed();
+  const std::string text = record_config(config);
+  for (const char* command : {"cp there", "HOLDFAST_FILE", "exit 1"})
+    EXPECT_EQ(text.find(command), std::string::npos) << command;
+  EXPECT_THAT(text, testing::HasSubstr(
+                        "\nupload_shard_command = \"\"  # set, and left out here: it may hold a secret\n"));
+  EXPECT_THAT(text, testing::HasSubstr("\nupload_command = \"\"\n"));
+  const auto loaded = load(text, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_TRUE(diff_config(config, loaded->config).empty()) << "what no record has is no change";
+  EXPECT_EQ(config_identity(loaded->config), config_identity(config));
+  EXPECT_EQ(without_commands(text), text);
+}
+
 TEST(DiffConfig, NamesChangesWithTheirEffect) {
   const Config before = all_changed();
   Config after = before;
