@@ -1,0 +1,40 @@
+"""The attacks of tests/security on texts and commands, each of which has to fail (docs/security.md). What they share is
+tests/security/attack.py."""
+import subprocess
+import sys
+import unittest
+
+import harness
+
+CANNOT = 77
+
+
+class SecurityTest(unittest.TestCase):
+    def attack(self, name):
+        done = subprocess.run([sys.executable, harness.ROOT / name, "--holdfast", harness.PROGRAM], capture_output=True, text=True,
+                              errors="replace", timeout=600, check=False)
+        if done.returncode == CANNOT:
+            harness.skip(done.stdout.strip())
+        self.assertEqual((done.returncode, done.stdout.strip().splitlines()[-1:]), (0, ["the attack fails"]), done.stdout + done.stderr)
+
+    def test_run_ids_and_hosts(self):
+        self.attack("tests/security/s3_run_id.py")
+
+    def test_home(self):
+        self.attack("tests/security/s4_home.py")
+
+    def test_files(self):
+        self.attack("tests/security/s6_files.py")
+
+    def test_what_is_no_text(self):
+        self.attack("tests/security/s7_not_text.py")
+
+    def test_secrets(self):
+        self.attack("tests/security/s9_secrets.py")
+
+    def test_hosts_of_chaos(self):
+        self.attack("tests/security/s11_chaos_hosts.py")
+
+
+if __name__ == "__main__":
+    harness.main()
