@@ -84,7 +84,8 @@ Result<void> wait_until_drained(Env& env, const RunPaths& paths, const std::stri
     }
     if (request->state == DrainRequest::State::begun && !std::exchange(has_begun, true))
       tell("the run ends after its step, and is started again without {}", host);
-    if (!has_launcher(env, paths)) return say_ended(env, paths);
+    HF_TRY(const bool is_launched, has_launcher(env, paths));
+    if (!is_launched) return say_ended(env, paths);
     const std::int64_t now_ns = env.monotonic_ns();
     if (now_ns - told_ns > tell_waiting_ns) {
       told_ns = now_ns;
@@ -114,7 +115,8 @@ Result<void> drain(const std::vector<std::string>& words) {
   if (arguments.has("deadline")) {
     HF_TRY(deadline_ms, parse_duration(arguments.text("deadline", "")));
   }
-  if (!has_launcher(env, paths)) return say_ended(env, paths);
+  HF_TRY(const bool is_launched, has_launcher(env, paths));
+  if (!is_launched) return say_ended(env, paths);
   const bool is_drained = known.has_value() && known->state == DrainRequest::State::drained;
   const bool is_asked = known.has_value() && known->state != DrainRequest::State::refused;
   if (!is_asked || (deadline_ms > 0 && !is_drained)) {

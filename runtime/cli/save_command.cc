@@ -103,7 +103,7 @@ Result<void> wait_for_answer(Env& env, const RunPaths& paths, std::int64_t timeo
     const std::int64_t now_ns = env.monotonic_ns();
     if (now_ns - looked_ns > look_at_locks_ns) {
       looked_ns = now_ns;
-      const std::optional<std::string> now = run_holder(env, paths);
+      HF_TRY(const std::optional<std::string> now, run_holder(env, paths));
       const bool answered = request.answer().state == SaveAnswer::State::saved;
       if (!now.has_value() && !answered) return say_not_running(env, paths);
       holder = now.value_or(holder);
@@ -123,7 +123,7 @@ Result<void> save(const std::vector<std::string>& words) {
   Env& env = posix_env();
   const RunPaths paths{arguments.positional(0)};
   HF_TRY_VOID(expect_run_directory(env, paths));
-  const std::optional<std::string> holder = run_holder(env, paths);
+  HF_TRY(const std::optional<std::string> holder, run_holder(env, paths));
   return holder.has_value() ? wait_for_answer(env, paths, timeout_ms, *holder) : say_not_running(env, paths);
 }
 

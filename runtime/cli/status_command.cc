@@ -84,7 +84,9 @@ Result<void> status(const std::vector<std::string>& words) {
   const RunPaths paths{run.directory};
   HF_TRY_VOID(expect_run_directory(env, paths));
   run.status = read_status(env, paths);
-  run.holder = run_holder(env, paths);
+  const Result<std::optional<std::string>> holder = run_holder(env, paths);
+  if (holder.ok()) run.holder = *holder;
+  if (!holder.ok()) run.holder_unknown = holder.error().message;
   if (const Result<LogReader> log = LogReader::open(env, paths); log.ok())
     HF_TRY_VOID(log->for_each([&](const Json& event) { run.take(event); }));
   if (const Result<std::string> text = read_text_within(env, paths.config(), text_limits::config);

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/prctl.h>
@@ -38,20 +37,23 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Refuses pipes, devices and sockets, whose open or read may wait for ever, or never ends. What the user
-// names by its own stream, as in <(command), is as he wants it.
-Result<void> check_kind(const std::string& path) {
-  struct stat info {};
-  const bool is_stream = path.starts_with("/dev/") || path.starts_with("/proc/");
-  if (is_stream || stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
-    return {};
-  return fail(ExitCode::data, "cannot open {}: it is a pipe, a device or a socket, expected a file", path);
+// Gives a new file the mode of the one that it will replace, if there is one: whoever could not read that one
+// cannot read this one, either. A file system without modes refuses it, and has nothing to keep.
+void keep_mode(File& file, const std::string& replaced) {
+  constexpr mode_t group = 0070, others = 0007;
+  struct stat old {};
+  if (lstat(replaced.c_str(), &old) != 0 || !S_ISREG(old.st_mode)) return;
+  mode_t mode = old.st_mode & 0777;
+  const int descriptor = sync_descriptor(file);
+  // Where the group cannot be kept, the new one may do what others may.
+  if (fchown(descriptor, static_cast<uid_t>(-1), old.st_gid) != 0)
+    mode = (mode & ~group) | ((mode & others) << 3);
+  static_cast<void>(fchmod(descriptor, mode));
 }
 
 class PosixEnv final : public Env {
  public:
   Result<std::unique_ptr<File>> open(const std::string& path, OpenMode mode) override {
-    if (is_read(mode)) HF_TRY_VOID(check_kind(path));
     return open_posix_file(path, mode);
   }
 
@@ -67,19 +69,7 @@ class PosixEnv final : public Env {
   }
 
   Result<std::vector<std::string>> list(const std::string& directory) override {
-    const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
-    if (stream == nullptr) return read_error("list", directory, errno);
-    std::vector<std::string> names;
-    while (true) {
-      errno = 0;
-      const dirent* entry = readdir(stream.get());
-      if (entry == nullptr && errno != 0) return read_error("list", directory, errno);
-      if (entry == nullptr) break;
-      const std::string_view name = entry->d_name;
-      if (name != "." && name != "..") names.emplace_back(name);
-    }
-    std::ranges::sort(names);
-    return names;
+    return names_in(open_descriptor(directory, O_RDONLY | O_DIRECTORY), directory);
   }
 
   Result<void> make_directories(const std::string& path) override {
@@ -122,15 +112,13 @@ class PosixEnv final : public Env {
   }
 
   Result<std::string> read_text(const std::string& path) override {
-    HF_TRY_VOID(check_kind(path));
-    const Descriptor descriptor = open_descriptor(path, O_RDONLY);
-    if (descriptor.value() < 0) return read_error("open", path, errno);
+    HF_TRY(const Descriptor descriptor, open_to_read(path));
     return read_all_of(descriptor, path);
   }
 
   Result<void> replace_text(const std::string& path, const std::string& text) override {
     const std::string temporary = fmt::format("{}.tmp.{}.{:016x}", path, process_id(), random_u64());
-    Result<void> written = write_new_file(temporary, text);
+    Result<void> written = write_new_file(temporary, text, path);
     if (written.ok()) written = rename(temporary, path);
     if (!written.ok()) {
       unlink(temporary.c_str());
@@ -278,8 +266,9 @@ class PosixEnv final : public Env {
   Network& network() override { return posix_network(); }
 
  private:
-  Result<void> write_new_file(const std::string& path, const std::string& text) {
+  Result<void> write_new_file(const std::string& path, const std::string& text, const std::string& replaced) {
     HF_TRY(const std::unique_ptr<File> file, open(path, OpenMode::create));
+    keep_mode(*file, replaced);
     HF_TRY_VOID(file->write_at(0, std::as_bytes(std::span(text.data(), text.size()))));
     return file->sync();
   }

@@ -1,5 +1,6 @@
 #include "runtime/core/posix_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -18,7 +19,6 @@
 namespace holdfast {
 namespace {
 
-constexpr mode_t file_mode = 0644;
 constexpr std::size_t largest_transfer_bytes = std::size_t{1} << 30;  // the kernel stops short of 2 GiB
 
 std::string text_of_errno(int reason) {
@@ -173,6 +173,12 @@ class PosixFile final : public File {
   std::string path_;
 };
 
+Result<Descriptor> open_new(const std::string& path) {
+  Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
+  if (descriptor.value() < 0) return write_error("create", path, errno);
+  return descriptor;
+}
+
 PosixFile& posix_file(File& file) {
   auto* const posix = dynamic_cast<PosixFile*>(&file);
   HF_CHECK(posix != nullptr, "{} was opened by another Env", file.path());
@@ -206,12 +212,49 @@ int Descriptor::close() {
   return value < 0 || ::close(value) == 0 ? 0 : errno;
 }
 
-Descriptor open_descriptor(const std::string& path, int flags) {
+Descriptor open_descriptor(const std::string& path, int flags, unsigned mode) {
   int value = -1;
   do {
-    value = open(path.c_str(), flags | O_CLOEXEC, file_mode);
+    value = open(path.c_str(), flags | O_CLOEXEC, mode);
   } while (value < 0 && errno == EINTR);
   return Descriptor(value);
+}
+
+Result<std::vector<std::string>> names_in(Descriptor directory, const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(
+      directory.value() < 0 ? nullptr : fdopendir(directory.value()), closedir);
+  if (stream == nullptr) return read_error("list", path, errno);
+  directory.release();  // it is the stream's
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* entry = readdir(stream.get());
+    if (entry == nullptr && errno != 0) return read_error("list", path, errno);
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+// What the user names by a stream of his own, as in a shell's <(command), is as he wants it.
+Result<Descriptor> open_to_read(const std::string& path, int flags) {
+  const bool is_stream = path.starts_with("/dev/") || path.starts_with("/proc/");
+  Descriptor descriptor = open_descriptor(path, O_RDONLY | (is_stream ? 0 : O_NONBLOCK) | flags);
+  const int reason = errno;
+  const auto is_no_file = [&] {
+    return fail(ExitCode::data, "cannot open {}: it is a pipe, a device or a socket, expected a file", path);
+  };
+  if (descriptor.value() < 0 && reason == ENXIO) return is_no_file();  // a socket
+  if (descriptor.value() < 0) return read_error("open", path, reason);
+  if (is_stream) return descriptor;
+  struct stat info {};
+  if (fstat(descriptor.value(), &info) != 0) return read_error("look at", path, errno);
+  if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return is_no_file();
+  // From here on whoever reads waits: io_uring may give up at once where a descriptor says O_NONBLOCK.
+  if (fcntl(descriptor.value(), F_SETFL, 0) != 0) return read_error("open", path, errno);
+  return descriptor;
 }
 
 Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path) {
@@ -228,9 +271,7 @@ Result<std::string> read_all_of(const Descriptor& descriptor, const std::string&
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode) {
   const int access = is_read(mode) ? O_RDONLY : O_RDWR;
-  Descriptor descriptor = open_descriptor(path, is_read(mode) ? access : access | O_CREAT | O_EXCL);
-  if (descriptor.value() < 0)
-    return is_read(mode) ? read_error("open", path, errno) : write_error("create", path, errno);
+  HF_TRY(Descriptor descriptor, is_read(mode) ? open_to_read(path) : open_new(path));
   const bool wants_direct = mode == OpenMode::read_direct || mode == OpenMode::create_direct;
   DirectDescriptor direct = wants_direct ? open_direct(descriptor.value(), access) : DirectDescriptor{};
   return std::unique_ptr<File>(std::make_unique<PosixFile>(std::move(descriptor), std::move(direct), path));

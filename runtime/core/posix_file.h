@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "runtime/core/env.h"
 
@@ -29,13 +31,20 @@ class Descriptor {
   // Before the destruction, for its outcome: 0, or the errno. With NFS and with quotas it is here that a
   // write which seemed to work turns out to have failed.
   int close();
+  int release() { return std::exchange(value_, -1); }  // to somebody else, who closes it
 
  private:
   int value_;
 };
 
-// open(2), retried when interrupted; errno is set when the result is -1.
-Descriptor open_descriptor(const std::string& path, int flags);
+// open(2), retried when interrupted; errno is set when the result is -1. `mode`: of a file that is made, less
+// the umask.
+Descriptor open_descriptor(const std::string& path, int flags, unsigned mode = 0666);
+// The names in an open directory, sorted, no . and ..
+Result<std::vector<std::string>> names_in(Descriptor directory, const std::string& path);
+// Opens it for reading, with these flags of open(2) besides. Error: data; also where it is a pipe (FIFO),
+// which may be in the place of a file, and whose open would wait for somebody who writes.
+Result<Descriptor> open_to_read(const std::string& path, int flags = 0);
 // Reads from where the descriptor is to the end; `path` is for the sentence.
 Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path);
 

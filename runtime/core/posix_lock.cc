@@ -87,14 +87,38 @@ Result<void> wait_for_lock(Env& env, const Descriptor& descriptor, const std::st
   return {};
 }
 
+// Whoever may open a file may hold its lock. So those who may read it are those who may write it; of an older
+// one, too, if it is this user's.
+constexpr mode_t lock_mode = 0620, group_reads = 0040, group_writes = 0020, others_read = 0004,
+                 others_write = 0002;
+
+Result<void> expect_lock_file(const Descriptor& descriptor, const std::string& path) {
+  struct stat info {};
+  if (fstat(descriptor.value(), &info) != 0) return lock_error("look at the lock file", path, errno);
+  if (S_ISREG(info.st_mode)) return {};
+  return fail(ExitCode::config, "cannot lock {}: it is no file: remove it", path);
+}
+
+void let_only_writers_read(const Descriptor& descriptor) {
+  struct stat info {};
+  if (fstat(descriptor.value(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) return;
+  mode_t mode = info.st_mode & 07777 & ~(group_reads | others_read);
+  if ((mode & group_writes) != 0) mode |= group_reads;
+  if ((mode & others_write) != 0) mode |= others_read;
+  // A file system without modes refuses that, and has nothing to keep.
+  if (mode != (info.st_mode & 07777)) static_cast<void>(fchmod(descriptor.value(), mode));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& path,
                                                   const std::string& content, std::int64_t timeout_ms) {
   const std::int64_t deadline_ns = env.monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
   for (int file = 0; file < most_files; ++file) {
-    Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT);
+    Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, lock_mode);
     if (descriptor.value() < 0) return lock_error("open the lock file", path, errno);
+    HF_TRY_VOID(expect_lock_file(descriptor, path));
+    let_only_writers_read(descriptor);
     HF_TRY_VOID(wait_for_lock(env, descriptor, path, deadline_ns, timeout_ms));
     if (!has_name(descriptor, path)) continue;  // replaced: the new one counts
     if (!content.empty()) HF_TRY_VOID(write_lock_content(descriptor.value(), path, content));
@@ -106,8 +130,9 @@ Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& p
 Result<std::unique_ptr<FileLock>> replace_posix_lock(Env& env, const std::string& path,
                                                      const std::string& content) {
   const std::string temporary = fmt::format("{}.tmp.{}.{:016x}", path, env.process_id(), env.random_u64());
-  Descriptor descriptor = open_descriptor(temporary, O_RDWR | O_CREAT | O_EXCL);
+  Descriptor descriptor = open_descriptor(temporary, O_RDWR | O_CREAT | O_EXCL, lock_mode);
   if (descriptor.value() < 0) return lock_error("create", temporary, errno);
+  let_only_writers_read(descriptor);
   if (flock(descriptor.value(), LOCK_EX | LOCK_NB) != 0) {
     const int reason = errno;
     unlink(temporary.c_str());
@@ -129,8 +154,7 @@ Result<std::unique_ptr<FileLock>> replace_posix_lock(Env& env, const std::string
 // A shared lock is got beside those of others who ask, and a network file system gives it to one that may
 // only read.
 Result<bool> is_posix_locked(const std::string& path) {
-  const Descriptor descriptor = open_descriptor(path, O_RDONLY);
-  if (descriptor.value() < 0) return read_error("open", path, errno);
+  HF_TRY(const Descriptor descriptor, open_to_read(path, O_NOFOLLOW));
   while (flock(descriptor.value(), LOCK_SH | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return true;
     if (errno != EINTR) return read_error("look at the lock of", path, errno);

@@ -5,13 +5,22 @@
 namespace holdfast {
 namespace {
 
-std::optional<std::string> lock_holder(Env& env, const std::string& path) {
+Result<std::optional<std::string>> lock_holder(Env& env, const std::string& path) {
+  const std::optional<std::string> nobody;
   const Result<FileStatus> status = env.status(path);
-  if (!status.ok() || !status->exists) return std::nullopt;
+  if (!status.ok() || !status->exists) return nobody;
   const Result<bool> locked = env.is_locked(path);
-  if (!locked.ok() || !*locked) return std::nullopt;
+  if (!locked.ok()) {
+    const Result<FileStatus> now = env.status(path);
+    if (now.ok() && !now->exists) return nobody;  // it went meanwhile
+    return fail(ExitCode::config,
+                "whether somebody has the run cannot be told: {}. Only who may write a run may look at its "
+                "locks; ask as its user",
+                locked.error().message);
+  }
+  if (!*locked) return nobody;
   const Result<std::string> text = env.read_text(path);
-  return text.ok() ? claim_record_of(*text).holder : "unknown";
+  return std::optional<std::string>(text.ok() ? claim_record_of(*text).holder : "unknown");
 }
 
 }  // namespace
@@ -28,13 +37,15 @@ Result<void> expect_run_directory(Env& env, const RunPaths& paths) {
               paths.directory);
 }
 
-std::optional<std::string> run_holder(Env& env, const RunPaths& paths) {
-  std::optional<std::string> holder = lock_holder(env, paths.lock());
-  return holder.has_value() ? holder : lock_holder(env, paths.launch_lock());
+Result<std::optional<std::string>> run_holder(Env& env, const RunPaths& paths) {
+  HF_TRY(std::optional<std::string> holder, lock_holder(env, paths.lock()));
+  if (holder.has_value()) return holder;
+  return lock_holder(env, paths.launch_lock());
 }
 
-bool has_launcher(Env& env, const RunPaths& paths) {
-  return lock_holder(env, paths.launch_lock()).has_value();
+Result<bool> has_launcher(Env& env, const RunPaths& paths) {
+  HF_TRY(const std::optional<std::string> holder, lock_holder(env, paths.launch_lock()));
+  return holder.has_value();
 }
 
 }  // namespace holdfast

@@ -14,9 +14,9 @@ namespace holdfast {
 Result<void> expect_run_directory(Env& env, const RunPaths& paths);
 
 // The host and process, as they wrote it, that write the run, or else the launcher that will start one. None:
-// nobody.
-std::optional<std::string> run_holder(Env& env, const RunPaths& paths);
-// Returns whether a `holdfast launch` has the run.
-bool has_launcher(Env& env, const RunPaths& paths);
+// nobody. Error: config, where this user may not look; only who may write a run may open its locks.
+Result<std::optional<std::string>> run_holder(Env& env, const RunPaths& paths);
+// Returns whether a `holdfast launch` has the run. Error: as above.
+Result<bool> has_launcher(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast

@@ -41,6 +41,7 @@ std::string work_of(const std::optional<double>& milliseconds) {
 
 std::string state_sentence(const RunStanding& run) {
   if (run.holder.has_value()) return "held by " + *run.holder;
+  if (!run.holder_unknown.empty()) return run.holder_unknown;
   if (run.status.state == "running") return "not running: its last start was killed";
   if (run.status.state == "failed")
     return fmt::format("not running: failed with exit code {}: {}", run.status.exit_code, run.status.reason);
@@ -136,7 +137,7 @@ Json to_json(const RunStanding& run) {
   json["directory"] = run.directory;
   json["run"] = run.run_id;
   json["state"] = run.status.state;
-  json["running"] = run.holder.has_value();
+  if (run.holder_unknown.empty()) json["running"] = run.holder.has_value();
   json["ranks"] = run.ranks;
   json["generation"] = run.generation;
   json["starts"] = run.starts;

@@ -38,6 +38,7 @@ struct RunStanding {
   std::string run_id = {};
   RunStatus status = {};
   std::optional<std::string> holder = {};  // none: nobody has the run
+  std::string holder_unknown = {};         // a sentence, where it cannot be told
   std::uint64_t steps = 0;                 // of the whole run; 0: not known
   std::uint64_t generation = 0;
   int ranks = 0;

@@ -1,7 +1,9 @@
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -198,6 +200,85 @@ TEST_F(PosixEnvTest, ALockCanBeReplacedWhoeverHoldsIt) {
   new_lock.reset();
   EXPECT_TRUE(env.lock(path, "", 0).ok());
   EXPECT_EQ(env.read_text(path).value(), "newer") << "without a content the file stays as it is";
+}
+
+// While an object of this class lives.
+class Umask {
+ public:
+  explicit Umask(mode_t mask) : before_(umask(mask)) {}
+  ~Umask() { umask(before_); }
+  Umask(const Umask&) = delete;
+  Umask& operator=(const Umask&) = delete;
+
+ private:
+  mode_t before_;
+};
+
+mode_t mode_of(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+}
+
+TEST_F(PosixEnvTest, FilesHaveTheUmaskOfTheUser) {
+  struct Case {
+    mode_t mask, file, directory, lock;
+  };
+  for (const Case& each : {Case{0022, 0644, 0755, 0600}, Case{0002, 0664, 0775, 0660},
+                           Case{0077, 0600, 0700, 0600}, Case{0027, 0640, 0750, 0600}}) {
+    SCOPED_TRACE(each.mask);
+    const Umask mask(each.mask);
+    const std::string inside = directory / fmt::format("of-{:o}", each.mask);
+    ASSERT_TRUE(env.make_directories(inside).ok());
+    EXPECT_EQ(mode_of(inside), each.directory);
+    ASSERT_TRUE(env.open(inside + "/file", OpenMode::create).ok());
+    ASSERT_TRUE(env.append_line(inside + "/line", "one").ok());
+    ASSERT_TRUE(env.replace_text(inside + "/text", "one").ok());
+    for (const char* name : {"/file", "/line", "/text"}) EXPECT_EQ(mode_of(inside + name), each.file) << name;
+    ASSERT_TRUE(env.lock(inside + "/lock", "one", 0).ok());
+    EXPECT_EQ(mode_of(inside + "/lock"), each.lock);
+    ASSERT_TRUE(env.replace_lock(inside + "/lock", "two").ok());
+    EXPECT_EQ(mode_of(inside + "/lock"), each.lock);
+  }
+}
+
+TEST_F(PosixEnvTest, WhatReplacesAFileHasItsMode) {
+  const std::string path = directory / "text";
+  ASSERT_TRUE(env.replace_text(path, "one").ok());
+  for (const mode_t mode : {0600u, 0640u, 0666u}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    ASSERT_TRUE(env.replace_text(path, "two").ok());
+    EXPECT_EQ(mode_of(path), mode);
+  }
+}
+
+TEST_F(PosixEnvTest, AnOlderLockThatOthersMayReadIsClosedToThem) {
+  const Umask mask(0022);
+  const std::string path = directory / "lock";
+  ASSERT_TRUE(env.replace_text(path, "an older program's").ok());
+  ASSERT_EQ(mode_of(path), 0644u);
+  ASSERT_TRUE(env.lock(path, "", 0).ok());
+  EXPECT_EQ(mode_of(path), 0600u);
+  EXPECT_EQ(env.read_text(path).value(), "an older program's");
+  ASSERT_EQ(chmod(path.c_str(), 0666), 0);
+  ASSERT_TRUE(env.lock(path, "", 0).ok());
+  EXPECT_EQ(mode_of(path), 0666u) << "whoever may write it may have the run";
+}
+
+// Each of them would wait for whoever opens the other end, or follow the link.
+TEST_F(PosixEnvTest, PipesAndLinksInThePlaceOfFilesAreTold) {
+  const std::string pipe = directory / "pipe", link = directory / "link";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(symlink((directory / "elsewhere").c_str(), link.c_str()), 0);
+  EXPECT_THAT(env.read_text(pipe).error().message, HasSubstr("it is a pipe, a device or a socket"));
+  EXPECT_THAT(env.open(pipe, OpenMode::read).error().message, HasSubstr("it is a pipe"));
+  EXPECT_THAT(env.is_locked(pipe).error().message, HasSubstr("it is a pipe"));
+  EXPECT_EQ(env.lock(pipe, "", 0).error().code, ExitCode::config);
+  EXPECT_EQ(env.lock(link, "", 0).error().code, ExitCode::config);
+  EXPECT_FALSE(env.is_locked(link).ok());
+  EXPECT_FALSE(env.open(link, OpenMode::create).ok());
+  EXPECT_FALSE(env.status(directory / "elsewhere")->exists);
+  ASSERT_TRUE(env.replace_text(link, "one").ok());
+  EXPECT_FALSE(env.status(directory / "elsewhere")->exists) << "the link is what is replaced";
 }
 
 TEST_F(PosixEnvTest, LockWaitsForTheHolder) {

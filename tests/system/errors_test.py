@@ -1307,6 +1307,20 @@ class Errors(unittest.TestCase):
     def test_guard_without_board(self):
         self.expect(self.holdfast("guard", "no-such-board"))
 
+    def test_lock_is_no_file(self):
+        self.run_directory.mkdir()
+        os.mkfifo(self.run_directory / "lock")
+        self.expect(self.train())
+
+    def test_lock_cannot_be_looked_at(self):
+        self.run_directory.mkdir()
+        os.mkfifo(self.run_directory / "lock")
+        self.expect(self.holdfast("save", "run"))
+        told = self.holdfast("status", "run")
+        self.assertEqual(told.returncode, 0, told.stdout)
+        self.assertIn("whether somebody has the run cannot be told: cannot open run/lock: it is a pipe", told.stdout)
+        self.assertNotIn("running", json.loads(self.holdfast("status", "run", "--json").stdout))
+
     # Ranks
 
     def test_too_many_ranks(self):

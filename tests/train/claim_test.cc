@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "runtime/core/events.h"
 #include "runtime/train/run_directory.h"
@@ -324,10 +325,22 @@ TEST(RunHolder, IsReadWithoutTakingTheLock) {
   const RunPaths paths{directory.path()};
   std::unique_ptr<Claim> taken = claim_run_directory(posix_env(), paths).value();
   const std::string holder = fmt::format("host {} pid {}", posix_env().host_name(), posix_env().process_id());
-  EXPECT_EQ(run_holder(posix_env(), paths), holder);
+  EXPECT_EQ(run_holder(posix_env(), paths).value(), holder);
   EXPECT_TRUE(taken->check().ok());
   taken.reset();
-  EXPECT_EQ(run_holder(posix_env(), paths), std::nullopt);
+  EXPECT_EQ(run_holder(posix_env(), paths).value(), std::nullopt);
+}
+
+TEST(RunHolder, IsNotToldWhereTheLockCannotBeOpened) {
+  const TemporaryDirectory directory;
+  const RunPaths paths{directory.path()};
+  ASSERT_EQ(mkfifo(paths.lock().c_str(), 0600), 0);
+  const Result<std::optional<std::string>> holder = run_holder(posix_env(), paths);
+  ASSERT_FALSE(holder.ok());
+  EXPECT_EQ(holder.error().code, ExitCode::config);
+  EXPECT_THAT(holder.error().message, HasSubstr("cannot be told: cannot open "));
+  EXPECT_EQ(claim_run_directory(posix_env(), paths).error().code, ExitCode::config)
+      << "nobody waits for ever";
 }
 
 }  // namespace

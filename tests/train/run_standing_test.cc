@@ -59,6 +59,14 @@ TEST(RunStanding, ARunThatNobodyHasSaysHowItEnded) {
   EXPECT_FALSE(to_json(run)["running"].get<bool>());
 }
 
+TEST(RunStanding, WhoMayNotLookAtTheLockLearnsThat) {
+  RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
+  run.status.state = "running";
+  run.holder_unknown = "whether somebody has the run cannot be told: why";
+  EXPECT_THAT(to_text(run, 2), HasSubstr("whether somebody has the run cannot be told: why"));
+  EXPECT_FALSE(to_json(run).contains("running"));
+}
+
 TEST(RunStanding, WhatARankIsAt) {
   SlotView slot{.launched_rank = 1, .phase = Phase::step, .step = 12, .begun_ns = 1'000'000'000};
   EXPECT_EQ(activity_of(slot, 1'500'000'000), "step 12 for 0.5 s");
