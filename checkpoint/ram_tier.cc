@@ -12,16 +12,28 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* shared_memory_directory = "/dev/shm";
-
 std::string prefix_of(const Digest& run) {
   return fmt::format("holdfast-{}-", to_hex(run));
 }
 
 Result<std::vector<std::string>> names_with(Env& env, const std::string& prefix) {
-  HF_TRY(std::vector<std::string> names, env.list(shared_memory_directory));
+  HF_TRY(std::vector<std::string> names, env.list_shared_memory());
   std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix); });
   return names;
+}
+
+// The header of a slot says the same as its name, which has been asked for.
+bool fits_name(const SnapshotIdentity& identity, const Digest& run, const std::string& name) {
+  return identity.run == run &&
+         name.starts_with(fmt::format("{}{:05}-", writer_prefix(run, identity.writer), identity.rank));
+}
+
+std::optional<SnapshotIdentity> identity_of_name(Env& env, const Digest& run, const std::string& name) {
+  const Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(name);
+  if (!memory.ok()) return std::nullopt;
+  const Result<SnapshotIdentity> identity = SnapshotReader::identify((*memory)->bytes(), name);
+  if (!identity.ok() || !fits_name(*identity, run, name)) return std::nullopt;
+  return *identity;
 }
 
 // Of this host: where several share a directory of shared memory, or a test plays several, each has its own.
@@ -33,10 +45,6 @@ bool is_of_host(Env& env, const SnapshotIdentity& identity) {
 
 std::string writer_prefix(const Digest& run, std::uint64_t writer) {
   return fmt::format("{}{:016x}-", prefix_of(run), writer);
-}
-
-std::string path_of_slot(const std::string& name) {
-  return fmt::format("{}/{}", shared_memory_directory, name);
 }
 
 SnapshotStep step_of(const SnapshotIdentity& identity) {
@@ -61,25 +69,20 @@ std::vector<FoundSnapshot> list_snapshots(Env& env, const Digest& run) {
   const Result<std::vector<std::string>> names = names_with(env, prefix_of(run));
   if (!names.ok()) return found;  // no shared memory here
   for (const std::string& name : *names) {
-    const Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(name);
-    if (!memory.ok()) continue;
-    const Result<SnapshotIdentity> identity = SnapshotReader::identify((*memory)->bytes(), name);
-    if (identity.ok() && identity->run == run && is_of_host(env, *identity))
-      found.push_back({name, *identity});
+    const std::optional<SnapshotIdentity> identity = identity_of_name(env, run, name);
+    if (identity.has_value() && is_of_host(env, *identity)) found.push_back({name, *identity});
   }
   return found;
 }
 
 Result<SharedSnapshots> remove_snapshots(Env& env, const Digest& run,
                                          std::optional<std::uint64_t> kept_writer) {
-  const Result<FileStatus> there = env.status(shared_memory_directory);
-  if (!there.ok() || !there->exists) return SharedSnapshots{};
   SharedSnapshots removed;
   HF_TRY(const std::vector<std::string> names, names_with(env, prefix_of(run)));
   const std::string kept = kept_writer.has_value() ? writer_prefix(run, *kept_writer) : "";
   for (const std::string& name : names) {
     if (!kept.empty() && name.starts_with(kept)) continue;
-    if (const Result<FileStatus> status = env.status(fmt::format("{}/{}", shared_memory_directory, name));
+    if (const Result<FileStatus> status = env.status(env.shared_memory_path(name));
         status.ok() && status->exists) {
       ++removed.count;
       removed.bytes += status->bytes;
@@ -106,15 +109,12 @@ std::vector<OldName> old_names(Env& env, const Digest& run, const std::optional<
   for (const std::string& name : snapshot_names(env, run)) {
     if (!except.empty() && name.starts_with(except)) continue;
     OldName old{.name = name};
-    const Result<FileStatus> status = env.status(path_of_slot(name));
+    const Result<FileStatus> status = env.status(env.shared_memory_path(name));
     if (!status.ok() || !status->exists) continue;  // it went meanwhile
     old.bytes = status->bytes;
     if (resumed.has_value()) {
-      const Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(name);
-      const Result<SnapshotIdentity> identity = memory.ok()
-                                                    ? SnapshotReader::identify((*memory)->bytes(), name)
-                                                    : Result<SnapshotIdentity>(memory.error());
-      const bool is_of_step = identity.ok() && identity->run == run && step_of(*identity) == *resumed;
+      const std::optional<SnapshotIdentity> identity = identity_of_name(env, run, name);
+      const bool is_of_step = identity.has_value() && step_of(*identity) == *resumed;
       old.is_needed = is_of_step && (!is_of_host(env, *identity) || parts_here.insert(identity->rank).second);
     }
     found.push_back(std::move(old));
@@ -179,7 +179,7 @@ SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& s
   set.pace_ = std::move(pace);
   for (const FoundSnapshot& found : list_snapshots(env, run)) {
     const SnapshotIdentity& identity = found.identity;
-    if (SnapshotStep{identity.writer, identity.generation, identity.step} != step) continue;
+    if (step_of(identity) != step) continue;
     Result<std::unique_ptr<SharedMemory>> memory = env.open_shared_memory(found.name);
     Result<SnapshotReader> reader = memory.ok() ? SnapshotReader::open((*memory)->bytes(), found.name)
                                                 : Result<SnapshotReader>(memory.error());
@@ -187,6 +187,9 @@ SnapshotSet SnapshotSet::open(Env& env, const Digest& run, const SnapshotStep& s
       set.note(reader.error());
       continue;
     }
+    const SnapshotIdentity& opened = reader->identity();
+    if (!fits_name(opened, run, found.name) || step_of(opened) != step || opened.ranks != identity.ranks)
+      continue;  // its writer has changed it meanwhile
     set.memory_.push_back(std::move(memory).value());
     set.readers_.push_back(std::move(reader).value());
   }

@@ -25,8 +25,6 @@ std::string snapshot_name(const Digest& run, std::uint64_t writer, int rank, int
 std::string replica_name(const Digest& run, std::uint64_t writer, int rank, int slot);
 // Returns the prefix of all names of a writer's slots and replicas.
 std::string writer_prefix(const Digest& run, std::uint64_t writer);
-// Returns the path of a slot's file, for Env::rename().
-std::string path_of_slot(const std::string& name);
 // Names of all slots and replicas of the run on this host, sealed or not; none where there is no shared
 // memory.
 std::vector<std::string> snapshot_names(Env& env, const Digest& run);

@@ -96,7 +96,7 @@ std::unique_ptr<SharedMemory> SlotPool::adopt(Env& env, FaultPoints& faults, Can
   HF_FAULT_POINT(faults, "slot.before_unseal");
   unseal_snapshot(memory->bytes());
   HF_FAULT_POINT(faults, "slot.before_rename");
-  if (!env.rename(path_of_slot(candidate.name), path_of_slot(name)).ok()) return nullptr;
+  if (!env.rename(env.shared_memory_path(candidate.name), env.shared_memory_path(name)).ok()) return nullptr;
   const std::uint64_t before = memory->bytes().size();
   free_of_the_dead(env, bytes - std::min(before, bytes));
   HF_FAULT_POINT(faults, "slot.before_resize");

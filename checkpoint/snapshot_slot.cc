@@ -298,7 +298,9 @@ Result<SnapshotReader> SnapshotReader::open(std::span<const std::byte> first_pag
   reader.place_ = place;
   reader.memory_ = memory.first(header.index_offset);
   reader.identity_ = identity_of(header);
-  const std::span<const std::byte> index = memory.subspan(header.index_offset, header.index_bytes);
+  // The copy is looked at: what is shared may change between two looks.
+  const std::span<const std::byte> shared = memory.subspan(header.index_offset, header.index_bytes);
+  const std::vector<std::byte> index(shared.begin(), shared.end());
   if (crc32c(index) != header.index_crc32c) return damaged(place, "its index has a wrong checksum");
   HF_TRY_VOID(reader.parse_index(index));
   return reader;

@@ -9,7 +9,6 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/core/processes.h"
-#include "runtime/core/shared_memory_facts.h"
 #include "watchdog/host_table.h"
 
 namespace holdfast {
@@ -35,19 +34,23 @@ std::uint64_t bytes_of(std::uint64_t slots, std::uint64_t ring_spans) {
   return slots_offset + slots * (sizeof(BoardSlot) + ring_spans * sizeof(Span));
 }
 
-Error no_board(const std::string& name, const std::string& why) {
-  return fail(ExitCode::communication, "the board {}/{} {}", shared_memory_directory, name, why);
+Error no_board(Env& env, const std::string& name, const std::string& why) {
+  return fail(ExitCode::communication, "the board {} {}", env.shared_memory_path(name), why);
 }
 
-// A slot whose taker died on the way, or whose process has ended, or is another one under its number. Not one
-// of which that cannot be said.
+// A slot whose taker died on the way, or whose process has ended, or is another one under its number, or one
+// of another user. Not one of which that cannot be said.
 bool is_free(Env& env, const BoardSlot& slot, std::int64_t process) {
   if (process == 0) return true;
   const Result<std::optional<ProcessFacts>> found = env.processes().look(process < 0 ? -process : process);
   if (!found.ok()) return false;
   const std::optional<ProcessFacts>& facts = *found;
-  if (!facts.has_value() || facts->state == 'Z') return true;
+  if (!facts.has_value() || facts->state == 'Z' || facts->of_other_user) return true;
   return process > 0 && facts->started_ticks != slot.started_ticks.load(std::memory_order_acquire);
+}
+
+BoardHeader& header_of(SharedMemory& memory) {
+  return *std::launder(reinterpret_cast<BoardHeader*>(memory.bytes().data()));
 }
 
 void clear(BoardSlot& slot) {
@@ -121,7 +124,7 @@ Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, 
   header->layout = layout_version;
   header->slots = slots;
   header->ring_spans = ring_spans;
-  std::unique_ptr<Board> board(new Board(std::move(memory)));
+  std::unique_ptr<Board> board(new Board(std::move(memory), {.slots = slots, .ring_spans = ring_spans}));
   for (std::uint32_t index = 0; index < slots; ++index) new (&board->slot(index)) BoardSlot();
   header->magic = magic_open;  // last: now others may look
   return board;
@@ -139,24 +142,28 @@ Result<std::unique_ptr<Board>> Board::open_and_hold(Env& env, const std::string&
                                                     SharedMemory::Hold how) {
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(name));
   const std::span<std::byte> bytes = memory->bytes();
-  if (bytes.size() < slots_offset) return no_board(name, "is too short to be one");
-  std::unique_ptr<Board> board(new Board(std::move(memory)));
-  const BoardHeader& header = board->header();
+  if (bytes.size() < slots_offset) return no_board(env, name, "is too short to be one");
+  const BoardHeader& header = header_of(*memory);
   const std::uint64_t magic = header.magic;
-  if (magic == magic_closed) return no_board(name, "is closed: its ranks have gone");
-  if (magic != magic_open) return no_board(name, "is not made yet, or is something else");
-  if (header.layout != layout_version) {
-    return no_board(name, fmt::format("has layout {}, and this program knows {}: it is another version's",
-                                      header.layout, layout_version));
+  if (magic == magic_closed) return no_board(env, name, "is closed: its ranks have gone");
+  if (magic != magic_open) return no_board(env, name, "is not made yet, or is something else");
+  // Each number is read once: another process may write there.
+  const std::uint32_t layout = std::atomic_ref(header.layout).load();
+  const BoardSize size = {.slots = std::atomic_ref(header.slots).load(),
+                          .ring_spans = std::atomic_ref(header.ring_spans).load()};
+  if (layout != layout_version) {
+    return no_board(env, name,
+                    fmt::format("has layout {}, and this program knows {}: it is another version's", layout,
+                                layout_version));
   }
-  if (header.slots == 0 || header.slots > most_slots || header.ring_spans > most_ring_spans ||
-      bytes.size() < bytes_of(header.slots, header.ring_spans)) {
-    return no_board(name, "says that it is larger than it is: it is damaged");
+  if (size.slots == 0 || size.slots > most_slots || size.ring_spans > most_ring_spans ||
+      bytes.size() < bytes_of(size.slots, size.ring_spans)) {
+    return no_board(env, name, "says that it is larger than it is: it is damaged");
   }
-  if (!board->memory_->hold(how)) {
-    return no_board(name, how == SharedMemory::Hold::alone ? "is in use" : "is just being removed");
+  if (!memory->hold(how)) {
+    return no_board(env, name, how == SharedMemory::Hold::alone ? "is in use" : "is just being removed");
   }
-  return board;
+  return std::unique_ptr<Board>(new Board(std::move(memory), size));
 }
 
 Result<std::unique_ptr<Board>> Board::open_or_create(Env& env, const std::string& name,
@@ -166,7 +173,9 @@ Result<std::unique_ptr<Board>> Board::open_or_create(Env& env, const std::string
     Result<std::unique_ptr<Board>> board = open(env, name);
     if (board.ok()) return board;
     board = create(env, name, size);
-    if (board.ok() || board.error().code == ExitCode::does_not_fit) return board;
+    const bool lasts = !board.ok() && (board.error().code == ExitCode::does_not_fit ||
+                                       board.error().code == ExitCode::config);
+    if (board.ok() || lasts) return board;
     // Another process makes it, or closes it; or has died doing so.
     if (env.monotonic_ns() - begin_ns > patience_ns) {
       board = open(env, name);
@@ -179,11 +188,7 @@ Result<std::unique_ptr<Board>> Board::open_or_create(Env& env, const std::string
 }
 
 BoardHeader& Board::header() {
-  return *std::launder(reinterpret_cast<BoardHeader*>(memory_->bytes().data()));
-}
-
-std::uint32_t Board::slots() const {
-  return const_cast<Board*>(this)->header().slots;
+  return header_of(*memory_);
 }
 
 BoardSlot& Board::slot(std::uint32_t index) {
@@ -194,7 +199,7 @@ BoardSlot& Board::slot(std::uint32_t index) {
 
 std::span<Span> Board::ring(std::uint32_t index) {
   HF_CHECK(index < slots());
-  const std::size_t spans = header().ring_spans;
+  const std::size_t spans = size_.ring_spans;
   std::byte* const first = memory_->bytes().data() + slots_offset + slots() * sizeof(BoardSlot);
   return {reinterpret_cast<Span*>(first) + index * spans, spans};
 }
@@ -247,9 +252,7 @@ bool Board::close(Env& env, const std::string& name) {
 }
 
 std::size_t remove_dead_boards(Env& env) {
-  const Result<FileStatus> there = env.status(shared_memory_directory);
-  if (!there.ok() || !there->exists) return 0;
-  const Result<std::vector<std::string>> names = env.list(shared_memory_directory);
+  const Result<std::vector<std::string>> names = env.list_shared_memory();
   if (!names.ok()) return 0;
   std::size_t removed = 0;
   for (const std::string& name : *names) {
@@ -284,7 +287,8 @@ SlotView read_slot(const BoardSlot& slot) {
 bool lives(Env& env, const SlotView& slot) {
   if (slot.process <= 0) return false;
   const std::optional<ProcessFacts> facts = env.processes().facts(slot.process);
-  return facts.has_value() && facts->state != 'Z' && facts->started_ticks == slot.started_ticks;
+  return facts.has_value() && facts->state != 'Z' && facts->started_ticks == slot.started_ticks &&
+         !facts->of_other_user;
 }
 
 void store_text(std::span<std::atomic<std::uint64_t>> words, std::string_view text) {
@@ -359,8 +363,8 @@ void write_run_directory(BoardHeader& header, const std::string& directory) {
 
 std::string read_run_directory(const BoardHeader& header) {
   if (header.run_directory_known != 2) return {};
-  const std::string_view all(header.run_directory.data(), header.run_directory.size());
-  return std::string(all.substr(0, all.find('\0')));
+  const std::string all(header.run_directory.data(), header.run_directory.size());
+  return all.substr(0, all.find('\0'));
 }
 
 }  // namespace holdfast

@@ -140,7 +140,7 @@ class Board {
   static Result<std::unique_ptr<Board>> open_alone(Env& env, const std::string& name);
 
   BoardHeader& header();
-  std::uint32_t slots() const;
+  std::uint32_t slots() const { return size_.slots; }
   BoardSlot& slot(std::uint32_t index);
   std::span<Span> ring(std::uint32_t index);  // of the slot
   // A free slot, or one whose process has ended, taken for this process; its index. Error: all are taken, or
@@ -153,11 +153,13 @@ class Board {
   bool close(Env& env, const std::string& name);
 
  private:
-  explicit Board(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  Board(std::unique_ptr<SharedMemory> memory, const BoardSize& size)
+      : memory_(std::move(memory)), size_(size) {}
   static Result<std::unique_ptr<Board>> create(Env& env, const std::string& name, const BoardSize& size);
   static Result<std::unique_ptr<Board>> open_and_hold(Env& env, const std::string& name,
                                                       SharedMemory::Hold how);
   std::unique_ptr<SharedMemory> memory_;
+  BoardSize size_;  // as it fits the memory; what the header says now is not asked again
 };
 
 // What was left in this host's shared memory when everybody was killed at once: boards that nobody has open,
@@ -194,7 +196,7 @@ inline std::int64_t plausible_time(std::int64_t time) {
   return std::clamp(time, -largest, largest);
 }
 // Whether the process of the slot lives, and is the one that took it. False also where the system does not
-// tell.
+// tell, and of a process of another user, who cannot have taken it.
 bool lives(Env& env, const SlotView& slot);
 
 // Words of a text, cut to what fits with a 0 at its end.

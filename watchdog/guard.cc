@@ -30,6 +30,7 @@ struct Watched {
   std::int64_t id = 0, started_ticks = 0;
   bool ended = false;
   bool not_watched = false;  // the system does not tell whether it lives
+  bool foreign = false;      // it is another user's, so no rank of this run: it is left alone
 };
 
 class Guard {
@@ -154,8 +155,9 @@ class Guard {
       Watched& watched = watched_[index];
       const bool is_new = look.slot.process != watched.id || look.slot.started_ticks != watched.started_ticks;
       if (is_new || watched.not_watched) meet(watched, look.slot);
-      if (watched.not_watched) look = {};  // for the mind there is nobody, neither alive nor dead
-      const bool lived = watched.id != 0 && !watched.ended && !watched.not_watched;
+      const bool counts = !watched.not_watched && !watched.foreign;
+      if (!counts) look = {};  // for the mind there is nobody, neither alive nor dead
+      const bool lived = watched.id != 0 && !watched.ended && counts;
       if (lived) {
         if (mind_.wants_work(index, look.slot)) look.work = work_of(watched.id);
         watched.ended = watched.process == nullptr || watched.process->wait_ended(0);
@@ -256,6 +258,8 @@ class Guard {
     Result<std::unique_ptr<Process>> process = env_->processes().find(slot.process);
     const Result<std::optional<ProcessFacts>> facts = env_->processes().look(slot.process);
     if (facts.ok() && is_over(*facts, slot.started_ticks)) return;
+    watched.foreign = facts.ok() && (*facts)->of_other_user;
+    if (watched.foreign) return;
     watched.not_watched = !process.ok() || !facts.ok();
     if (!watched.not_watched) {
       watched.process = std::move(process).value();

@@ -23,10 +23,11 @@ void store(std::array<char, size>& target, const std::string& text) {
   std::ranges::copy(text.substr(0, size - 1), target.begin());
 }
 
+// A copy is looked at: another process may write there.
 template <std::size_t size>
 std::string load(const std::array<char, size>& source) {
-  const std::string_view all(source.data(), size);
-  return std::string(all.substr(0, all.find('\0')));
+  const std::string all(source.data(), size);
+  return all.substr(0, all.find('\0'));
 }
 
 // Those that fit, whole.
@@ -60,7 +61,7 @@ HostTable::Host& HostTable::host(int index) const {
 }
 
 EndedProcess& HostTable::ended(std::uint32_t index) const {
-  std::byte* const first = memory_->bytes().data() + sizeof(Header) + header().hosts * sizeof(Host);
+  std::byte* const first = memory_->bytes().data() + sizeof(Header) + size_.hosts * sizeof(Host);
   return *std::launder(reinterpret_cast<EndedProcess*>(first + index * sizeof(EndedProcess)));
 }
 
@@ -68,15 +69,19 @@ Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& 
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(table_name(board)));
   const std::size_t bytes = memory->bytes().size();
   if (bytes < sizeof(Header)) return no_table(board, "is too short to be one");
-  std::unique_ptr<HostTable> table(new HostTable(std::move(memory)));
-  const Header& header = table->header();
+  const Header& header = *std::launder(reinterpret_cast<Header*>(memory->bytes().data()));
   if (header.magic != magic_whole) return no_table(board, "is not made yet, or is something else");
-  if (header.layout != table_version || header.hosts == 0 || header.hosts > most_hosts ||
-      header.own_host < 0 || static_cast<std::uint32_t>(header.own_host) >= header.hosts ||
-      header.ended_most > most_hosts * ended_per_host || bytes < bytes_of(header.hosts, header.ended_most)) {
+  // Each number is read once: another process may write there.
+  const std::uint32_t layout = std::atomic_ref(header.layout).load();
+  const Size size = {.hosts = std::atomic_ref(header.hosts).load(),
+                     .ended_most = std::atomic_ref(header.ended_most).load(),
+                     .own_host = std::atomic_ref(header.own_host).load()};
+  if (layout != table_version || size.hosts == 0 || size.hosts > most_hosts || size.own_host < 0 ||
+      static_cast<std::uint32_t>(size.own_host) >= size.hosts ||
+      size.ended_most > most_hosts * ended_per_host || bytes < bytes_of(size.hosts, size.ended_most)) {
     return no_table(board, "is of another version, or damaged");
   }
-  return table;
+  return std::unique_ptr<HostTable>(new HostTable(std::move(memory), size));
 }
 
 Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std::string& board,
@@ -91,12 +96,13 @@ Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std
     while (env.monotonic_ns() - begin_ns < table_patience_ns) {
       Result<std::unique_ptr<HostTable>> table = open(env, board);
       if (table.ok()) return table;
-      if (memory.error().code == ExitCode::does_not_fit) break;
+      if (memory.error().code == ExitCode::does_not_fit || memory.error().code == ExitCode::config) break;
       env.sleep_us(table_look_us);
     }
     return memory.error();
   }
-  std::unique_ptr<HostTable> table(new HostTable(std::move(memory).value()));
+  const Size size = {.hosts = hosts, .ended_most = ended_most, .own_host = setup.own_host};
+  std::unique_ptr<HostTable> table(new HostTable(std::move(memory).value(), size));
   auto* header = new (table->memory_->bytes().data()) Header();
   header->layout = table_version;
   header->hosts = hosts;
@@ -122,7 +128,7 @@ void HostTable::remove(Env& env, const std::string& board) {
 HostTableSetup HostTable::setup() const {
   constexpr std::int64_t longest_ms = std::int64_t{1} << 40;  // of which some make a number of nanoseconds
   HostTableSetup setup{.start = header().start,
-                       .own_host = header().own_host,
+                       .own_host = size_.own_host,
                        .silence_ms = std::clamp<std::int64_t>(header().silence_ms, 0, longest_ms),
                        .hosts = {}};
   for (int index = 0; index < hosts(); ++index) {
@@ -135,11 +141,11 @@ HostTableSetup HostTable::setup() const {
 }
 
 int HostTable::hosts() const {
-  return static_cast<int>(header().hosts);
+  return static_cast<int>(size_.hosts);
 }
 
 int HostTable::own_host() const {
-  return header().own_host;
+  return size_.own_host;
 }
 
 std::string HostTable::name_of(int index) const {
@@ -158,7 +164,7 @@ std::int64_t HostTable::silent_since_ns(int index) const {
 }
 
 bool HostTable::has_ended(int index, std::int64_t process, std::int64_t started_ticks) const {
-  const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), header().ended_most);
+  const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), size_.ended_most);
   for (std::uint32_t at = 0; at < count; ++at) {
     const EndedProcess& each = ended(at);
     if (each.host == index && each.process == process && each.started_ticks == started_ticks) return true;
@@ -173,7 +179,7 @@ void HostTable::say_silent(int index, std::int64_t since_ns) {
 void HostTable::say_ended(const EndedProcess& gone) {
   if (has_ended(gone.host, gone.process, gone.started_ticks)) return;
   const std::uint32_t at = header().ended;
-  if (at >= header().ended_most) return;
+  if (at >= size_.ended_most) return;
   ended(at) = gone;
   header().ended.store(at + 1, std::memory_order_release);
 }

@@ -83,13 +83,19 @@ class HostTable {
     std::uint32_t reserved = 0;
     std::atomic<std::int64_t> silent_since_ns{0};
   };
-  explicit HostTable(std::unique_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
+  struct Size {
+    std::uint32_t hosts = 0, ended_most = 0;
+    std::int32_t own_host = 0;
+  };
+  HostTable(std::unique_ptr<SharedMemory> memory, const Size& size)
+      : memory_(std::move(memory)), size_(size) {}
   static std::size_t bytes_of(std::uint32_t hosts, std::uint32_t ended_most);
   Header& header() const;
   Host& host(int index) const;
   EndedProcess& ended(std::uint32_t index) const;
 
   std::unique_ptr<SharedMemory> memory_;
+  Size size_;  // as it fits the memory; what the header says now is not asked again
 };
 
 }  // namespace holdfast

@@ -156,7 +156,7 @@ class Executor {
     read_output();
     launch.last_words = end_of_log();
     for (const std::string& name : watcher_.starts())
-      static_cast<void>(env_->remove_tree(launch_scratch(name)).ok());
+      static_cast<void>(env_->remove_tree(launch_scratch(*env_, name)).ok());
   }
 
   // Whether there is another launch.

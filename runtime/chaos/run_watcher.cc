@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime/core/json.h"
-#include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/log_reader.h"
 
 namespace holdfast {
@@ -109,7 +108,7 @@ void RunWatcher::find_verdicts() {
 // The one whose slots name these ranks.
 void RunWatcher::find_board() {
   const std::string any = board_name("");
-  const Result<std::vector<std::string>> names = env_->list(shared_memory_directory);
+  const Result<std::vector<std::string>> names = env_->list_shared_memory();
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     const bool is_board = name.size() == any.size() && name.starts_with(any.substr(0, any.rfind('-')));
     if (!is_board) continue;

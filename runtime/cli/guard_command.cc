@@ -15,7 +15,8 @@ constexpr const char* guard_usage =
     "\n"
     "Looks after the ranks of a run on this host until the last has gone: ends one that hangs, and writes "
     "what each was\n"
-    "at. The ranks start it themselves (watchdog.guard); there is no need to. BOARD is a name in /dev/shm. "
+    "at. The ranks start it themselves (watchdog.guard); there is no need to. BOARD is a name of shared "
+    "memory. "
     "With SIGUSR1\n"
     "it writes what the ranks are at now. docs/watchdog.md.\n";
 
@@ -23,7 +24,8 @@ Result<void> guard(const std::vector<std::string>& words) {
   HF_TRY(const Arguments arguments, Arguments::parse("guard", words, {"BOARD"}, {}));
   const std::string& board = arguments.positional(0);
   if (board.empty() || board.starts_with('.') || board.find('/') != std::string::npos)
-    return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm", board);
+    return fail(ExitCode::config, "'{}' is no name of a board: it is a file name in /dev/shm/holdfast-UID",
+                board);
   return run_guard(posix_env(), {.board = board,
                                  .start_variable = launch_variable,
                                  .on_verdict = [](int rank, const std::string& sentence) {

@@ -13,7 +13,6 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
 #include "runtime/core/foreign_text.h"
-#include "runtime/core/shared_memory_facts.h"
 #include "runtime/train/claim_record.h"
 #include "runtime/train/launch_record.h"
 #include "runtime/train/log_reader.h"
@@ -58,7 +57,7 @@ std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const Ru
 std::vector<RunStanding::Rank> ranks_here(Env& env, const std::set<std::int64_t>& processes) {
   std::vector<RunStanding::Rank> ranks;
   const std::string any = board_name("");
-  const Result<std::vector<std::string>> names = env.list(shared_memory_directory);
+  const Result<std::vector<std::string>> names = env.list_shared_memory();
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     if (name.size() != any.size() || !name.starts_with(any.substr(0, any.rfind('-')))) continue;
     const Result<std::unique_ptr<Board>> board = Board::open(env, name);

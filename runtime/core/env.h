@@ -146,7 +146,9 @@ class Env {
   virtual Result<std::unique_ptr<IoEngine>> make_io_engine(const IoQueueOptions& options) = 0;
   Result<std::unique_ptr<IoQueue>> make_io_queue(const IoQueueOptions& options);
 
-  // Shared memory. A name is one file name, without '/'; the sentences show its path, /dev/shm/<name>.
+  // Shared memory. A name is one file name, without '/'; all of a user's are in one directory that nobody
+  // else may enter, /dev/shm/holdfast-UID. Errors also: config where everything that it may be called belongs
+  // to others; data where what has the name is not this user's alone, or no memory.
   // Made exclusively, zero-filled, `bytes` > 0 of it reserved now: a /dev/shm that is too small is
   // ExitCode::does_not_fit here, not a SIGBUS at the first write.
   virtual Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string& name,
@@ -155,6 +157,12 @@ class Env {
   virtual Result<std::unique_ptr<SharedMemory>> open_shared_memory(const std::string& name) = 0;
   // The name; mappings stay; missing is ok.
   virtual Result<void> remove_shared_memory(const std::string& name) = 0;
+  // Names, sorted, those of directories too; none where there is no directory of this user's.
+  virtual Result<std::vector<std::string>> list_shared_memory() = 0;
+  // The path of that name, whether or not it is there: for sentences, status() and rename().
+  virtual std::string shared_memory_path(const std::string& name) = 0;
+  // A directory among them, for files of other programs; one that is there is ok. Returns its path.
+  virtual Result<std::string> make_shared_directory(const std::string& name) = 0;
 
   // Clock
   virtual std::int64_t monotonic_ns() = 0;

@@ -176,7 +176,13 @@ class PosixEnv final : public Env {
   }
 
   Result<void> remove_shared_memory(const std::string& name) override {
-    return remove(shared_memory_path(name));
+    return remove_posix_shared_memory(name);
+  }
+
+  Result<std::vector<std::string>> list_shared_memory() override { return list_posix_shared_memory(); }
+  std::string shared_memory_path(const std::string& name) override { return posix_shared_memory_path(name); }
+  Result<std::string> make_shared_directory(const std::string& name) override {
+    return make_posix_shared_directory(name);
   }
 
   std::int64_t monotonic_ns() override {

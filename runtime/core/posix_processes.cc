@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -291,6 +292,7 @@ class PosixProcesses final : public Processes {
     if (got < 0) return cannot("read " + path, errno);
     std::optional<ProcessFacts> facts = parse_facts({buffer.data(), static_cast<std::size_t>(got)});
     if (!facts.has_value()) return fail(ExitCode::communication, "{} is no line of facts", path);
+    facts->of_other_user = is_of_other_user(id);
     return facts;
   }
 
@@ -337,6 +339,12 @@ class PosixProcesses final : public Processes {
 
  private:
   // "ID (NAME) STATE PARENT ...", where the name may hold anything; proc(5) counts the fields from 1.
+  // The directory of a process has the owner that the process has, whatever its files say.
+  static bool is_of_other_user(std::int64_t id) {
+    struct stat info {};
+    return ::stat(fmt::format("/proc/{}", id).c_str(), &info) == 0 && info.st_uid != ::geteuid();
+  }
+
   static std::optional<ProcessFacts> parse_facts(std::string_view line) {
     constexpr int parent_field = 4, minor_field = 10, major_field = 12, started_field = 22, memory_field = 23,
                   resident_field = 24, variables_end_field = 51;

@@ -1,6 +1,7 @@
 #include "runtime/core/posix_shared_memory.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 
 #include "runtime/core/posix_file.h"
 #include "runtime/core/resizable_memory.h"
+#include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
 
 namespace holdfast {
@@ -96,40 +98,149 @@ Result<void> PosixSharedMemory::resize(std::uint64_t bytes) {
   return {};
 }
 
-}  // namespace
+// What may be called the directory of this user: the first is, unless somebody else has it.
+constexpr int directory_names = 8;
+constexpr mode_t own_directory_mode = 0700, own_memory_mode = 0600, of_others = 0077;
 
-std::string shared_memory_path(const std::string& name) {
+std::string directory_path(int number) {
+  const std::string first = fmt::format("{}/holdfast-{}", shared_memory_directory, geteuid());
+  return number == 0 ? first : fmt::format("{}-{}", first, number);
+}
+
+struct OwnDirectory {
+  Descriptor descriptor{-1};
+  std::string path;
+};
+
+// The directory of that path if it is this user's alone; else, or where there is none, no descriptor.
+OwnDirectory open_own(const std::string& path) {
+  OwnDirectory own{.descriptor = open_descriptor(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW), .path = path};
+  struct stat info {};
+  if (own.descriptor.value() < 0 || fstat(own.descriptor.value(), &info) != 0 || info.st_uid != geteuid() ||
+      (info.st_mode & of_others) != 0)
+    return {};
+  return own;
+}
+
+OwnDirectory find_own() {
+  for (int number = 0; number < directory_names; ++number) {
+    OwnDirectory own = open_own(directory_path(number));
+    if (own.descriptor.value() >= 0) return own;
+  }
+  return {.path = directory_path(0)};
+}
+
+// As find_own(); makes it where there is none, so there is a descriptor.
+Result<OwnDirectory> find_or_make_own() {
+  if (OwnDirectory own = find_own(); own.descriptor.value() >= 0) return own;
+  for (int number = 0; number < directory_names; ++number) {
+    const std::string path = directory_path(number);
+    if (mkdir(path.c_str(), own_directory_mode) != 0 && errno != EEXIST)
+      return write_error("create the directory of shared memory", path, errno);
+    // Another process of this user may have made it.
+    if (OwnDirectory own = open_own(path); own.descriptor.value() >= 0) return own;
+  }
+  return fail(
+      ExitCode::config,
+      "no directory for shared memory: {} and all names up to {} are there and are not directories that "
+      "user {} alone may enter (mode 700); let their owners or the administrator remove them",
+      directory_path(0), directory_path(directory_names - 1), geteuid());
+}
+
+std::string path_in(const OwnDirectory& own, const std::string& name) {
   HF_CHECK(!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos,
            "'{}' is no name of shared memory", name);
-  return "/dev/shm/" + name;
+  return own.path + "/" + name;
 }
 
-Result<std::unique_ptr<SharedMemory>> create_posix_shared_memory(const std::string& name,
-                                                                 std::uint64_t bytes) {
-  HF_CHECK(bytes > 0);
-  const std::string path = shared_memory_path(name);
-  Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
-  if (descriptor.value() < 0) return write_error("create the shared memory", path, errno);
-  Result<void> reserved = reserve(descriptor, path, 0, bytes);
-  Result<std::unique_ptr<SharedMemory>> memory =
-      reserved.ok() ? map(std::move(descriptor), path, bytes)
-                    : Result<std::unique_ptr<SharedMemory>>(reserved.error());
-  if (!memory.ok()) unlink(path.c_str());
-  return memory;
+Descriptor open_in(const OwnDirectory& own, const std::string& name, int flags) {
+  int value = -1;
+  do {
+    value = openat(own.descriptor.value(), name.c_str(), flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC,
+                   own_memory_mode);
+  } while (value < 0 && errno == EINTR);
+  return Descriptor(value);
 }
 
-Result<std::unique_ptr<SharedMemory>> open_posix_shared_memory(const std::string& name) {
-  const std::string path = shared_memory_path(name);
-  Descriptor descriptor = open_descriptor(path, O_RDWR);
-  if (descriptor.value() < 0) return read_error("open the shared memory", path, errno);
+Error not_own(const std::string& path, const std::string& why) {
+  return fail(
+      ExitCode::data,
+      "the shared memory {} is not used: {}; it has to be a file of user {} that nobody else may open "
+      "(mode 600); remove it",
+      path, why, geteuid());
+}
+
+// Its length, if it is memory that this program has made for this user alone.
+Result<std::uint64_t> expect_own(const Descriptor& descriptor, const std::string& path) {
   struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return read_error("get the size of", path, errno);
+  if (!S_ISREG(info.st_mode)) return not_own(path, "it is no file");
+  if (info.st_uid != geteuid()) return not_own(path, fmt::format("it belongs to user {}", info.st_uid));
+  if ((info.st_mode & of_others) != 0)
+    return not_own(path, fmt::format("others may open it (mode {:o})", info.st_mode & 07777));
+  if (info.st_nlink > 1) return not_own(path, fmt::format("it has {} names", info.st_nlink));
   if (info.st_size == 0) {
     return fail(
         ExitCode::data,
         "the shared memory {} is empty: the process that made it has not finished, or died on the way", path);
   }
-  return map(std::move(descriptor), path, static_cast<std::uint64_t>(info.st_size));
+  return static_cast<std::uint64_t>(info.st_size);
+}
+
+}  // namespace
+
+std::string posix_shared_memory_path(const std::string& name) {
+  return path_in(find_own(), name);
+}
+
+Result<std::unique_ptr<SharedMemory>> create_posix_shared_memory(const std::string& name,
+                                                                 std::uint64_t bytes) {
+  HF_CHECK(bytes > 0);
+  HF_TRY(const OwnDirectory own, find_or_make_own());
+  const std::string path = path_in(own, name);
+  Descriptor descriptor = open_in(own, name, O_RDWR | O_CREAT | O_EXCL);
+  if (descriptor.value() < 0) return write_error("create the shared memory", path, errno);
+  Result<void> reserved = reserve(descriptor, path, 0, bytes);
+  Result<std::unique_ptr<SharedMemory>> memory =
+      reserved.ok() ? map(std::move(descriptor), path, bytes)
+                    : Result<std::unique_ptr<SharedMemory>>(reserved.error());
+  if (!memory.ok()) unlinkat(own.descriptor.value(), name.c_str(), 0);
+  return memory;
+}
+
+Result<std::unique_ptr<SharedMemory>> open_posix_shared_memory(const std::string& name) {
+  const OwnDirectory own = find_own();
+  const std::string path = path_in(own, name);
+  if (own.descriptor.value() < 0) return read_error("open the shared memory", path, ENOENT);
+  Descriptor descriptor = open_in(own, name, O_RDWR);
+  if (descriptor.value() < 0 && errno == ELOOP) return not_own(path, "it is a link");
+  if (descriptor.value() < 0) return read_error("open the shared memory", path, errno);
+  HF_TRY(const std::uint64_t bytes, expect_own(descriptor, path));
+  return map(std::move(descriptor), path, bytes);
+}
+
+Result<void> remove_posix_shared_memory(const std::string& name) {
+  const OwnDirectory own = find_own();
+  const std::string path = path_in(own, name);
+  if (own.descriptor.value() < 0) return {};
+  if (unlinkat(own.descriptor.value(), name.c_str(), 0) == 0 || errno == ENOENT) return {};
+  return write_error("remove", path, errno);
+}
+
+Result<std::vector<std::string>> list_posix_shared_memory() {
+  OwnDirectory own = find_own();
+  if (own.descriptor.value() < 0) return std::vector<std::string>();
+  return names_in(std::move(own.descriptor), own.path);
+}
+
+Result<std::string> make_posix_shared_directory(const std::string& name) {
+  HF_TRY(const OwnDirectory own, find_or_make_own());
+  const std::string path = path_in(own, name);
+  const bool made = mkdirat(own.descriptor.value(), name.c_str(), own_directory_mode) == 0;
+  if (!made && errno != EEXIST) return lock_error("create the directory", path, errno);
+  if (open_own(path).descriptor.value() >= 0) return path;
+  return fail(ExitCode::config, "{} is no directory that user {} alone may enter (mode 700); remove it", path,
+              geteuid());
 }
 
 }  // namespace holdfast

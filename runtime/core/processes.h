@@ -65,6 +65,7 @@ struct ProcessFacts {
   // Of all its threads since it started. A major fault waits for a disk.
   std::uint64_t minor_faults = 0, major_faults = 0;
   std::uint64_t resident_bytes = 0;
+  bool of_other_user = false;  // than this process; so it is no rank of this process's run
 };
 
 class Processes {

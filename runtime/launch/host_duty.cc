@@ -15,7 +15,6 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* shared_memory = "/dev/shm";
 constexpr std::size_t token_digits = 16;
 
 // It becomes part of paths that are removed.
@@ -32,11 +31,11 @@ bool are_run_ids(const std::string& text) {
 }
 
 void remove_scratch(Env& env, const std::string& token) {
-  const Result<std::vector<std::string>> names = env.list(shared_memory);
+  const Result<std::vector<std::string>> names = env.list_shared_memory();
   if (!names.ok()) return;
   for (const std::string& name : *names) {
-    const std::string path = fmt::format("{}/{}", shared_memory, name);
-    if (path.starts_with(launch_scratch(token))) static_cast<void>(env.remove_tree(path).ok());
+    if (name.starts_with(launch_scratch_name(token)))
+      static_cast<void>(env.remove_tree(env.shared_memory_path(name)).ok());
   }
 }
 

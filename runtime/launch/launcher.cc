@@ -230,8 +230,9 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.
-  const std::string scratch = launch_scratch(name);
-  const bool scratch_made = !shape.several_hosts && env_->make_directories(scratch).ok();
+  const std::string scratch = launch_scratch(*env_, name);
+  const bool scratch_made =
+      !shape.several_hosts && env_->make_shared_directory(launch_scratch_name(name)).ok();
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
     if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
   }

@@ -77,16 +77,20 @@ std::string launched_start(Env& env) {
   return directory.substr(directory.rfind('/') + 1);  // npos + 1 is 0
 }
 
-std::string launch_scratch(const std::string& start) {
-  return "/dev/shm/holdfast-launch-" + start;
+std::string launch_scratch_name(const std::string& start) {
+  return "holdfast-launch-" + start;
+}
+
+std::string launch_scratch(Env& env, const std::string& start) {
+  return env.shared_memory_path(launch_scratch_name(start));
 }
 
 void use_launch_scratch(Env& env) {
   constexpr const char* variable = "OMPI_MCA_btl_sm_backing_directory";
   const std::string start = launched_start(env);
   if (start.empty() || !env.variable(variable).empty()) return;
-  if (env.make_directories(launch_scratch(start)).ok())
-    set_variable_if_unset(variable, launch_scratch(start));
+  const Result<std::string> scratch = env.make_shared_directory(launch_scratch_name(start));
+  if (scratch.ok()) set_variable_if_unset(variable, *scratch);
 }
 
 void tell_launcher_ready(Env& env, int rank) {

@@ -58,7 +58,8 @@ class SlotPoolTest : public testing::Test {
   }
   std::uint64_t bytes_there() {
     std::uint64_t sum = 0;
-    for (const std::string& name : snapshot_names(env, run)) sum += env.status(path_of_slot(name))->bytes;
+    for (const std::string& name : snapshot_names(env, run))
+      sum += env.status(env.shared_memory_path(name))->bytes;
     return sum;
   }
   std::string new_name(int slot) const { return snapshot_name(run, new_writer, 0, slot); }

@@ -207,7 +207,7 @@ TEST(NewestWholeStep, IsTheNewestOfWhichNoPartIsMissing) {
 
 class RamTierTest : public testing::Test {
  protected:
-  void make(const std::string& name, bool sealed) {
+  void make(const std::string& name, bool sealed, std::uint64_t writer = 9) {
     const std::vector<ShardSpec> specs = two_pieces();
     Result<std::unique_ptr<SharedMemory>> memory =
         posix_env().create_shared_memory(name, SnapshotSlot::bytes_for(specs, 1000));
@@ -219,6 +219,7 @@ class RamTierTest : public testing::Test {
       slot.copy(i, 0, std::span(zeros).first(specs[i].byte_count()));
     SnapshotIdentity identity = identity_at(7);
     identity.run = run_;
+    identity.writer = writer;
     if (sealed) slot.seal(identity, manifest_at(7));
   }
   ~RamTierTest() override { static_cast<void>(remove_snapshots(posix_env(), run_).ok()); }
@@ -226,10 +227,10 @@ class RamTierTest : public testing::Test {
 };
 
 TEST_F(RamTierTest, FindsWhatIsSealedAndRemovesAll) {
-  make(snapshot_name(run_, 1, 0, 0), true);
-  make(snapshot_name(run_, 1, 0, 1), false);
-  make(replica_name(run_, 1, 0, 0), true);
-  make(snapshot_name(run_, 2, 0, 0), true);
+  make(snapshot_name(run_, 1, 0, 0), true, 1);
+  make(snapshot_name(run_, 1, 0, 1), false, 1);
+  make(replica_name(run_, 1, 0, 0), true, 1);
+  make(snapshot_name(run_, 2, 0, 0), true, 2);
   const std::vector<FoundSnapshot> found = list_snapshots(posix_env(), run_);
   ASSERT_EQ(found.size(), 3u);
   EXPECT_EQ(found[0].name, snapshot_name(run_, 1, 0, 0));
@@ -245,6 +246,23 @@ TEST_F(RamTierTest, FindsWhatIsSealedAndRemovesAll) {
   EXPECT_EQ(list_snapshots(posix_env(), run_).size(), 1u);
   EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 1u);
   EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 0u);
+}
+
+TEST_F(RamTierTest, OneWhoseHeaderSaysAnotherThanItsNameIsNone) {
+  make(snapshot_name(run_, 9, 0, 0), true);
+  make(snapshot_name(run_, 8, 0, 0), true);  // of another writer
+  make(snapshot_name(run_, 9, 1, 0), true);  // of another rank
+  make(replica_name(run_, 9, 1, 0), true);
+  make(snapshot_name({.high = run_.high, .low = 2}, 9, 0, 0), true);  // of another run
+  const std::vector<FoundSnapshot> found = list_snapshots(posix_env(), run_);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].name, snapshot_name(run_, 9, 0, 0));
+  EXPECT_TRUE(list_snapshots(posix_env(), {.high = run_.high, .low = 2}).empty());
+  EXPECT_EQ(needed_snapshots(posix_env(), run_, step_of(found[0].identity)), std::set{found[0].name});
+  SnapshotSet set = SnapshotSet::open(posix_env(), run_, step_of(found[0].identity));
+  EXPECT_THAT(set.ranks(), testing::ElementsAre(0));
+  EXPECT_EQ(remove_snapshots(posix_env(), {.high = run_.high, .low = 2})->count, 1u);
+  EXPECT_EQ(remove_snapshots(posix_env(), run_)->count, 4u) << "they go with the run's";
 }
 
 TEST_F(RamTierTest, AReplicaStandsForADamagedSlot) {

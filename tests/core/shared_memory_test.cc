@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,13 +23,24 @@ class SharedMemoryTest : public testing::Test {
  protected:
   ~SharedMemoryTest() override { EXPECT_TRUE(env.remove_shared_memory(name).ok()); }
   static bool has_names(const std::string& prefix) {
-    const auto names = posix_env().list("/dev/shm");
+    const auto names = posix_env().list_shared_memory();
     return !names.ok() || std::ranges::any_of(
                               names.value(), [&](const std::string& one) { return one.starts_with(prefix); });
   }
 
   FaultyEnv env{posix_env()};
+  // What others, or other programs, can have put there; the sentence that follows.
+  std::string refusal() {
+    const auto opened = env.open_shared_memory(name);
+    if (opened.ok()) return "opened";
+    EXPECT_EQ(opened.error().code, ExitCode::data);
+    const std::string message = opened.error().message;
+    EXPECT_TRUE(env.remove_shared_memory(name).ok());
+    return message;
+  }
+
   const std::string name = fmt::format("holdfast-test-{}-{:016x}", getpid(), posix_env().random_u64());
+  const std::string path = env.shared_memory_path(name);
 };
 
 TEST_F(SharedMemoryTest, AnotherProcessSeesWhatIsWritten) {
@@ -96,8 +108,7 @@ TEST_F(SharedMemoryTest, OutlivesItsMappingsUntilItsNameIsRemoved) {
   EXPECT_EQ(mapped->bytes()[50], std::byte{5}) << "a mapping outlives the name";
   const auto gone = env.open_shared_memory(name);
   ASSERT_FALSE(gone.ok());
-  EXPECT_EQ(gone.error().message,
-            "cannot open the shared memory /dev/shm/" + name + ": No such file or directory");
+  EXPECT_EQ(gone.error().message, "cannot open the shared memory " + path + ": No such file or directory");
 }
 
 TEST_F(SharedMemoryTest, IsMadeOnceOnly) {
@@ -114,7 +125,7 @@ TEST_F(SharedMemoryTest, MoreThanThereIsIsAnErrorAndLeavesNothing) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ExitCode::does_not_fit);
   EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("of shared memory for /dev/shm/" + name), HasSubstr("make it larger")));
+              AllOf(HasSubstr("of shared memory for " + path), HasSubstr("make it larger")));
   EXPECT_FALSE(has_names(name));
 }
 
@@ -152,10 +163,64 @@ TEST_F(SharedMemoryTest, OneThatCannotGrowStaysAsItIs) {
 }
 
 TEST_F(SharedMemoryTest, OneThatWasNotFinishedIsNotOpened) {
-  ASSERT_TRUE(env.open("/dev/shm/" + name, OpenMode::create).ok());
+  const mode_t before = umask(0077);
+  ASSERT_TRUE(env.open(path, OpenMode::create).ok());
+  umask(before);
   const auto opened = env.open_shared_memory(name);
   ASSERT_FALSE(opened.ok());
   EXPECT_THAT(opened.error().message, HasSubstr("is empty"));
+}
+
+TEST_F(SharedMemoryTest, IsOfItsUserAlone) {
+  const mode_t before = umask(0);
+  ASSERT_TRUE(env.create_shared_memory(name, 100).ok());
+  umask(before);
+  struct stat memory {
+  }, directory{};
+  ASSERT_EQ(lstat(path.c_str(), &memory), 0);
+  EXPECT_EQ(memory.st_mode & 07777, 0600u);
+  const std::string parent = path.substr(0, path.rfind('/'));
+  EXPECT_THAT(parent, testing::StartsWith(fmt::format("/dev/shm/holdfast-{}", geteuid())));
+  ASSERT_EQ(lstat(parent.c_str(), &directory), 0);
+  EXPECT_TRUE(S_ISDIR(directory.st_mode));
+  EXPECT_EQ(directory.st_mode & 0077, 0u);
+  EXPECT_EQ(directory.st_uid, geteuid());
+  EXPECT_TRUE(has_names(name));
+}
+
+TEST_F(SharedMemoryTest, WhatIsNotOfItsUserAloneIsRefused) {
+  const auto make = [&] { ASSERT_TRUE(env.create_shared_memory(name, 100).ok()); };
+  make();
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("others may open it (mode 640)"), HasSubstr("remove it")));
+  make();
+  ASSERT_EQ(link(path.c_str(), (path + "-second").c_str()), 0);
+  EXPECT_THAT(refusal(), HasSubstr("it has 2 names"));
+  ASSERT_EQ(symlink((path + "-second").c_str(), path.c_str()), 0);
+  EXPECT_FALSE(env.create_shared_memory(name, 100).ok());
+  EXPECT_THAT(refusal(), HasSubstr("it is a link"));
+  ASSERT_TRUE(env.remove_shared_memory(name + "-second").ok());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(refusal(), HasSubstr("it is no file"));
+  if (geteuid() != 0) return;
+  make();
+  ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(refusal(), HasSubstr("it belongs to user 65534"));
+}
+
+TEST_F(SharedMemoryTest, ADirectoryIsOfItsUserAloneToo) {
+  const mode_t before = umask(0);
+  EXPECT_EQ(env.make_shared_directory(name).value(), path);
+  umask(before);
+  struct stat made {};
+  ASSERT_EQ(lstat(path.c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 07777, 0700u);
+  EXPECT_TRUE(env.make_shared_directory(name).ok()) << "again";
+  ASSERT_EQ(chmod(path.c_str(), 0750), 0);
+  EXPECT_EQ(env.make_shared_directory(name).error().code, ExitCode::config);
+  ASSERT_TRUE(env.remove_tree(path).ok());
+  ASSERT_TRUE(env.create_shared_memory(name, 10).ok());
+  EXPECT_THAT(env.make_shared_directory(name).error().message, HasSubstr("is no directory that user"));
 }
 
 TEST_F(SharedMemoryTest, MachineFactsTryIt) {

@@ -51,6 +51,12 @@ class FuzzEnv final : private FilesOfRun, public ForwardingEnv {
     if (found == memories_.end()) return fail(ExitCode::communication, "there is no {}", name);
     return std::unique_ptr<SharedMemory>(std::make_unique<View>(found->second));
   }
+  Result<std::vector<std::string>> list_shared_memory() override {
+    std::vector<std::string> names;
+    for (const auto& [name, memory] : memories_) names.push_back(name);
+    return names;
+  }
+  std::string shared_memory_path(const std::string& name) override { return "/shared/" + name; }
 
  private:
   // From an address as mmap gives it.

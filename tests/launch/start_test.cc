@@ -188,8 +188,8 @@ TEST(HostDuty, EndsWhatStartsWithTheTokenLeft) {
   EXPECT_EQ(*launch_token(env, paths), *token) << "the same for the next launcher";
   const std::unique_ptr<Process> mine = sleeper("/elsewhere/" + *token + "-0123456789abcdef");
   const std::unique_ptr<Process> other = sleeper(paths.launch() + "/fedcba9876543210-0123456789abcdef");
-  const std::string scratch = launch_scratch(*token + "-0123456789abcdef");
-  ASSERT_TRUE(env.make_directories(scratch).ok());
+  const std::string scratch =
+      env.make_shared_directory(launch_scratch_name(*token + "-0123456789abcdef")).value();
   EXPECT_EQ(*run_host_duty(env, {"look", *token}), 1);
   EXPECT_FALSE(mine->wait_ended(0));
   EXPECT_EQ(*run_host_duty(env, {"clean", *token}), 0);

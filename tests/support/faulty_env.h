@@ -53,9 +53,11 @@ enum class Operation : std::size_t {
   make_io_queue,
   create_shared_memory,
   open_shared_memory,
-  remove_shared_memory
+  remove_shared_memory,
+  list_shared_memory,
+  make_shared_directory
 };
-inline constexpr std::size_t operation_count = 23;
+inline constexpr std::size_t operation_count = 25;
 
 struct InjectedFault {
   std::optional<Operation> operation = {};  // any operation when empty
@@ -204,6 +206,16 @@ class FaultyEnv final : public ForwardingEnv {
     if (const auto fault = next(Operation::remove_shared_memory, name))
       return write_error("remove", name, fault->reason);
     return inner().remove_shared_memory(name);
+  }
+  Result<std::vector<std::string>> list_shared_memory() override {
+    if (const auto fault = next(Operation::list_shared_memory, ""))
+      return read_error("list", "shared memory", fault->reason);
+    return inner().list_shared_memory();
+  }
+  Result<std::string> make_shared_directory(const std::string& name) override {
+    if (const auto fault = next(Operation::make_shared_directory, name))
+      return lock_error("create the directory", name, fault->reason);
+    return inner().make_shared_directory(name);
   }
 
   std::int64_t monotonic_ns() override { return inner().monotonic_ns() + clock_shift_ns; }

@@ -78,6 +78,13 @@ class ForwardingEnv : public Env {
   Result<void> remove_shared_memory(const std::string& name) override {
     return inner_->remove_shared_memory(name);
   }
+  Result<std::vector<std::string>> list_shared_memory() override { return inner_->list_shared_memory(); }
+  std::string shared_memory_path(const std::string& name) override {
+    return inner_->shared_memory_path(name);
+  }
+  Result<std::string> make_shared_directory(const std::string& name) override {
+    return inner_->make_shared_directory(name);
+  }
 
   std::int64_t monotonic_ns() override { return inner_->monotonic_ns(); }
   std::int64_t thread_processor_ns() override { return inner_->thread_processor_ns(); }

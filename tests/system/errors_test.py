@@ -1035,8 +1035,9 @@ class Errors(unittest.TestCase):
         train = f"'{PROGRAM}' train run.toml --checkpoint.every_steps=0 --checkpoint.ram_every_steps=2"
         outcome = self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
             HOLDFAST_FAULTS=step.begin@4=kill {train} >log 2>&1; [ $? = 137 ] || {{ cat log; exit 98; }}
-            for slot in $(ls --ignore='holdfast-board-*' /dev/shm); do slot=/dev/shm/$slot; printf x | dd of="$slot" bs=1 seek=4097 conv=notrunc status=none; done
-            {train}; code=$?; ls --ignore=holdfast-board-* /dev/shm; exit $code""")
+            own=/dev/shm/holdfast-$(id -u)
+            for slot in $(ls --ignore='holdfast-board-*' $own); do printf x | dd of="$own/$slot" bs=1 seek=4097 conv=notrunc status=none; done
+            {train}; code=$?; ls --ignore=holdfast-board-* $own; exit $code""")
         self.expect(outcome)
         self.assertNotIn("\nholdfast-", outcome.stdout, "snapshots are left behind")
 
@@ -1307,6 +1308,11 @@ class Errors(unittest.TestCase):
     def test_guard_without_board(self):
         self.expect(self.holdfast("guard", "no-such-board"))
 
+    def test_shared_memory_open_to_others(self):
+        self.expect(self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
+            umask 022; mkdir -m 700 /dev/shm/holdfast-$(id -u); echo x > /dev/shm/holdfast-$(id -u)/a-board
+            '{PROGRAM}' guard a-board"""))
+
     def test_lock_is_no_file(self):
         self.run_directory.mkdir()
         os.mkfifo(self.run_directory / "lock")
@@ -1375,6 +1381,14 @@ class Errors(unittest.TestCase):
 
     def test_no_watchdog(self):
         self.expect(self.in_namespace("mount -t tmpfs -o size=64k tmpfs /dev/shm", f"'{PROGRAM}' train run.toml"))
+
+    def test_shared_memory_taken(self):
+        outcome = self.in_namespace("mount -t tmpfs tmpfs /dev/shm", f"""
+            for end in '' -1 -2 -3 -4 -5 -6 -7; do mkdir -m 755 /dev/shm/holdfast-$(id -u)$end; done
+            '{PROGRAM}' train run.toml --checkpoint.ram_every_steps=1; code=$?; find /dev/shm -mindepth 2; exit $code""")
+        self.expect(outcome)
+        self.assertIn("no RAM snapshots: no directory for shared memory", outcome.stdout)
+        self.assertNotIn("\n/dev/shm/", outcome.stdout, "something is in a directory that others may enter")
 
     @unittest.skipIf(harness.SANITIZED, LIBFABRIC)
     def test_without_ulfm(self):

@@ -20,6 +20,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,19 @@ def text_of(size, seed):
         parts.append(sentence)
         length += len(sentence)
     return "".join(parts)[:size]
+
+
+def shared_memory(root="/"):
+    """Where Holdfast has this user's shared memory, or would have it; `root`: of another mount namespace."""
+    names = [f"holdfast-{os.geteuid()}", *(f"holdfast-{os.geteuid()}-{number}" for number in range(1, 8))]
+    for path in (Path(root, "dev/shm", name) for name in names):
+        try:
+            info = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o077:
+            return path
+    return Path(root, "dev/shm", names[0])
 
 
 def command(launcher, ranks):

@@ -101,8 +101,10 @@ class Host:
         return found
 
     def shared_memory(self):
-        """The names in its /dev/shm."""
-        return sorted(os.listdir(f"/proc/{self.root}/root/dev/shm"))
+        """The names in its /dev/shm, and in the directory of Holdfast there."""
+        own = harness.shared_memory(f"/proc/{self.root}/root")
+        inside = os.listdir(own) if own.exists() else []
+        return sorted({*os.listdir(own.parent), *inside} - {own.name})
 
     def power_off(self):
         self.cluster.in_switch("ip", "link", "delete", self.cable, check=False)

@@ -92,7 +92,7 @@ class LaunchTest(unittest.TestCase):
 
     def expect_no_scratch(self, name):
         """Of one start: where Open MPI had its files."""
-        self.assertFalse(Path(f"/dev/shm/holdfast-launch-{name}").exists())
+        self.assertFalse((harness.shared_memory() / f"holdfast-launch-{name}").exists())
 
     # What it starts
 
@@ -175,7 +175,7 @@ class LaunchTest(unittest.TestCase):
         start = self.launch(faults=SLOW)
         self.assertTrue(start.wait_for_step(12), start.tail())
         killed = start.run.status()["start"]
-        self.assertTrue(os.listdir(f"/dev/shm/holdfast-launch-{killed}"), "Open MPI has its files elsewhere")
+        self.assertTrue(os.listdir(harness.shared_memory() / f"holdfast-launch-{killed}"), "Open MPI has its files elsewhere")
         harness.kill(mpirun_of(start.run), signal.SIGKILL)
         self.assertIn("mpirun was killed by signal 9; starting again", self.expect_finished(start, restarts=1))
         self.expect_no_scratch(killed)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import unittest
-from pathlib import Path
 
 import harness
 
@@ -14,7 +13,6 @@ SAVED_STEP = 20
 LAST_STEP = 35  # before the kill, at the earliest: it waits for the checkpoint, and the steps go slowly till then
 SLOW_STEPS = ",".join(f"step.begin@{step}=sleep:150" for step in range(25, 100))
 PIECES = 4096   # where the content of a slot begins
-SHARED_MEMORY = Path("/dev/shm")
 MOST_BYTES = 16 << 20  # more than a slot of these runs has; those of other runs are not read
 
 
@@ -41,18 +39,18 @@ class ReplicasTest(unittest.TestCase):
 
     def slots(self, run, rank, replicas):
         """Of one rank in shared memory: its own, or the replicas of them."""
-        known = {path.name.split("-")[1] for path in SHARED_MEMORY.glob("holdfast-*-00000-0")}
+        known = {path.name.split("-")[1] for path in harness.shared_memory().glob("holdfast-*-00000-0")}
         mine = [name for name in known if self.is_of(name, run)]
         self.assertEqual(len(mine), 1, mine)
         part = "-replica-" if replicas else "-"
-        found = sorted(SHARED_MEMORY.glob(f"holdfast-{mine[0]}-*-{rank:05d}{part}[0-9]"))
+        found = sorted(harness.shared_memory().glob(f"holdfast-{mine[0]}-*-{rank:05d}{part}[0-9]"))
         self.assertTrue(found, f"rank {rank} has none")
         return found
 
     def is_of(self, digest, run):
         """The slots name the run by a digest; inside they name its directory."""
         mark = str(run.directory).encode()
-        for path in SHARED_MEMORY.glob(f"holdfast-{digest}-*"):
+        for path in harness.shared_memory().glob(f"holdfast-{digest}-*"):
             try:
                 if path.stat().st_size < MOST_BYTES and mark in path.read_bytes():
                     return True

@@ -39,7 +39,7 @@ def boards_of(pids):
             text = Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             continue
-        found |= {os.path.basename(path) for path in re.findall(r"/dev/shm/(\S*board\S*)", text)}
+        found |= {os.path.basename(path) for path in re.findall(r"/dev/shm/\S*/(\S*board\S*)", text)}
     return found
 
 
@@ -92,7 +92,7 @@ class WatchdogTest(unittest.TestCase):
         limit = time.monotonic() + 10
         while True:
             guards = guards_of(start.boards)
-            left = [board for board in start.boards if Path("/dev/shm", board).exists()]
+            left = [board for board in start.boards if (harness.shared_memory() / board).exists()]
             if not guards and not left:
                 return
             self.assertLess(time.monotonic(), limit, f"left behind: guards {guards}, boards {left}")
@@ -247,7 +247,7 @@ class WatchdogTest(unittest.TestCase):
         start = self.start(faults=",".join(f"step.begin@{step}=sleep:150" for step in range(2, STEPS)))  # it lasts
         words = ["unshare", "--pid", "--fork", "--mount-proc", str(harness.PROGRAM), "clean", str(other.directory)]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-        self.assertEqual([name for name in start.boards if not os.path.exists(f"/dev/shm/{name}")], [])
+        self.assertEqual([name for name in start.boards if not (harness.shared_memory() / name).exists()], [])
         start.expect_exit(0, SETTLE_S)
         self.expect_nothing_left(start)
 

@@ -83,7 +83,7 @@ class ScarceMachine final : public ForwardingEnv {
   std::uint64_t shared_bytes_locked() {
     std::uint64_t sum = 0;
     for (const std::string& name : shared_) {
-      const Result<FileStatus> status = inner().status(fmt::format("{}/{}", shared_memory_directory, name));
+      const Result<FileStatus> status = inner().status(shared_memory_path(name));
       if (status.ok() && status->exists) sum += status->bytes;
     }
     return sum;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -85,6 +86,43 @@ TEST_F(BoardTest, WhatIsNoBoardIsRefused) {
   ASSERT_TRUE(env.remove_shared_memory(env.board).ok());
   const auto small = env.create_shared_memory(env.board, 8).value();
   EXPECT_THAT(Board::open(env, env.board).error().message, HasSubstr("too short"));
+}
+
+TEST_F(BoardTest, ItsSizesAreReadOnce) {
+  const std::unique_ptr<Board> made_here = made(), opened = Board::open(env, env.board).value();
+  made_here->header().slots = 1'000;
+  made_here->header().ring_spans = 1'000'000;
+  for (Board* const board : {made_here.get(), opened.get()}) {
+    EXPECT_EQ(board->slots(), 3u);
+    EXPECT_EQ(board->ring(2).size(), 16u);
+    EXPECT_EQ(
+        reinterpret_cast<std::byte*>(board->ring(2).data()) - reinterpret_cast<std::byte*>(&board->slot(0)),
+        static_cast<std::ptrdiff_t>(3 * sizeof(BoardSlot) + 2 * 16 * sizeof(Span)));
+  }
+}
+
+// Only root can start one, and only root could end it.
+TEST_F(BoardTest, AProcessOfAnotherUserHasNoSlot) {
+  if (geteuid() != 0) GTEST_SKIP() << "this user cannot start a process of another";
+  const std::unique_ptr<Board> board = made(1);
+  const std::unique_ptr<Process> other =
+      env.processes()
+          .start({.arguments = {"setpriv", "--reuid=65534", "--clear-groups", "sleep", "1000"},
+                  .die_with_parent = true})
+          .value();
+  std::optional<ProcessFacts> facts;
+  for (int look = 0; look < 10'000 && !(facts.has_value() && facts->of_other_user); ++look) {
+    posix_env().sleep_us(1'000);
+    facts = env.processes().facts(other->id());
+  }
+  ASSERT_TRUE(facts.has_value() && facts->of_other_user);
+  EXPECT_FALSE(env.processes().facts(getpid())->of_other_user);
+  board->slot(0).process = other->id();
+  board->slot(0).started_ticks = facts->started_ticks;
+  EXPECT_FALSE(lives(env, read_slot(board->slot(0))));
+  EXPECT_EQ(board->take_slot(env, 0).value(), 0u);
+  EXPECT_TRUE(other->signal(SIGKILL).ok());
+  EXPECT_TRUE(other->wait_ended(10'000));
 }
 
 TEST_F(BoardTest, ASlotIsFreeAgainWhenItsProcessHasEnded) {

@@ -138,6 +138,30 @@ TEST_F(GuardTest, OneThatCannotBeWatchedIsSaidToBeNeitherAliveNorDead) {
   EXPECT_EQ(end_of(guard), 0);
 }
 
+// Only root could end it.
+TEST_F(GuardTest, AProcessOfAnotherUserIsLeftAlone) {
+  if (geteuid() != 0) GTEST_SKIP() << "this user cannot start a process of another";
+  add_ranks(1);
+  ranks.push_back(env.processes()
+                      .start({.arguments = {"setpriv", "--reuid=65534", "--clear-groups", "sleep", "1000"}})
+                      .value());
+  std::optional<ProcessFacts> facts;
+  ASSERT_TRUE(soon([&] {
+    facts = env.processes().facts(rank(1).id());
+    return facts.has_value() && facts->of_other_user;
+  }));
+  slot(1).started_ticks = facts->started_ticks;
+  slot(1).launched_rank = 1;
+  computes(1, 1);
+  slot(1).process = rank(1).id();
+  const pid_t guard = start_guard();
+  ASSERT_TRUE(ticks(10));
+  EXPECT_EQ(told(), "");
+  ASSERT_TRUE(rank(0).signal(SIGKILL).ok());
+  EXPECT_EQ(end_of(guard), 0) << "it waits for none but its own";
+  EXPECT_TRUE(alive(1));
+}
+
 TEST_F(GuardTest, TellsOfASpareThatDied) {
   add_ranks(2);
   slot(1).phase = static_cast<std::uint32_t>(Phase::spare);

@@ -50,6 +50,21 @@ TEST_F(HostTableTest, TheSecondRankOfAHostFindsThatOfTheFirst) {
   EXPECT_EQ((*second)->find("c"), -1);
 }
 
+TEST_F(HostTableTest, ItsSizesAreReadOnce) {
+  const std::unique_ptr<HostTable> table = HostTable::open_or_create(env, board, setup()).value();
+  const std::unique_ptr<HostTable> opened = HostTable::open(env, board).value();
+  memory = env.open_shared_memory(board + "-hosts").value();
+  constexpr std::size_t hosts_at = 12, own_host_at = 20;
+  for (std::size_t at = hosts_at; at < own_host_at + 4; ++at) memory->bytes()[at] = std::byte{0x7f};
+  for (HostTable* const each : {table.get(), opened.get()}) {
+    EXPECT_EQ(each->hosts(), 2);
+    EXPECT_EQ(each->own_host(), 1);
+    EXPECT_EQ(each->setup().hosts.size(), 2u);
+    EXPECT_EQ(each->find("c"), -1);
+    EXPECT_FALSE(each->has_ended(0, 1, 1));
+  }
+}
+
 TEST_F(HostTableTest, WhatIsNoWholeTableIsToldAsSuch) {
   EXPECT_THAT(error_of_open(), HasSubstr(board));
   ASSERT_TRUE(env.create_shared_memory(board + "-hosts", 8).ok());
@@ -69,18 +84,23 @@ TEST_F(HostTableTest, WhatIsNoWholeTableIsToldAsSuch) {
 
 class FullEnv final : public ForwardingEnv {
  public:
-  FullEnv() : ForwardingEnv(posix_env()) {}
+  explicit FullEnv(ExitCode why) : ForwardingEnv(posix_env()), why_(why) {}
   Result<std::unique_ptr<SharedMemory>> create_shared_memory(const std::string&, std::uint64_t) override {
-    return fail(ExitCode::does_not_fit, "there is no room");
+    return fail(why_, "there is no room");
   }
   void sleep_us(std::int64_t) override { ADD_FAILURE() << "nobody else makes it"; }
+
+ private:
+  ExitCode why_;
 };
 
 TEST_F(HostTableTest, NoRoomForItIsSaidAtOnce) {
-  FullEnv full;
-  const Result<std::unique_ptr<HostTable>> table = HostTable::open_or_create(full, board, setup());
-  ASSERT_FALSE(table.ok());
-  EXPECT_EQ(table.error().message, "there is no room");
+  for (const ExitCode why : {ExitCode::does_not_fit, ExitCode::config}) {
+    FullEnv full(why);
+    const Result<std::unique_ptr<HostTable>> table = HostTable::open_or_create(full, board, setup());
+    ASSERT_FALSE(table.ok());
+    EXPECT_EQ(table.error().message, "there is no room");
+  }
 }
 
 // It has room for 32 of each host.
