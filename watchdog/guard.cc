@@ -78,7 +78,8 @@ class Guard {
     return true;
   }
 
-  // Once its ranks have told that there are other hosts. Where there is no network the guard does without.
+  // Begins once its ranks have told that there are other hosts, and tells these who has ended until then,
+  // seen by this guard or by one before it. Where there is no network the guard does without.
   void begin_network() {
     if (network_ != nullptr || network_failed_) return;
     const std::optional<GuardNetworkFacts> facts = read_guard_network(board_->header());
@@ -86,10 +87,16 @@ class Guard {
     Result<std::unique_ptr<GuardNetwork>> network =
         GuardNetwork::begin(*env_, *board_, settings_.board, *facts);
     network_failed_ = !network.ok();
-    if (network.ok()) {
-      network_ = std::move(network).value();
-    } else {
+    if (network_failed_) {
       say(fmt::format("host {} does not hear other hosts: {}", host_, network.error().message));
+      return;
+    }
+    network_ = std::move(network).value();
+    for (std::uint32_t index = 0; index < board_->slots(); ++index) {
+      const SlotView slot = read_slot(board_->slot(index));
+      const Watched& watched = watched_[index];
+      if (watched.ended && slot.process == watched.id && slot.started_ticks == watched.started_ticks)
+        network_->ended(slot);
     }
   }
 
@@ -302,7 +309,7 @@ class Guard {
   GuardSettings settings_;
   std::unique_ptr<Board> board_;
   SignalWatcher* signals_;
-  std::unique_ptr<GuardNetwork> network_;  // null: there is one host, or this one has none
+  std::unique_ptr<GuardNetwork> network_;  // null: nobody has told of others, or this host has none
   bool network_failed_ = false;
   std::string host_;
   std::vector<Watched> watched_;  // by slot

@@ -8,12 +8,16 @@
 
 #include <csignal>
 
+#include "runtime/core/sealed_network.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/refused_pidfd.h"
+#include "tests/support/test_secret.h"
 #include "tests/watchdog/guard_fixture.h"
 #include "tests/watchdog/watch_env.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
+#include "watchdog/guard_message.h"
+#include "watchdog/host_table.h"
 
 namespace holdfast {
 namespace {
@@ -83,6 +87,37 @@ TEST_F(GuardTest, WritesWhatTheyAreAtWhenItIsAsked) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGPIPE}) ::kill(guard, number);
   EXPECT_EQ(end_of(guard, 100), -1) << "it goes with the last rank";
   EXPECT_TRUE(alive(0) && alive(1));
+}
+
+// Whoever hears of a dead rank only as of a living one takes it for the one that hangs.
+TEST_F(GuardTest, OtherHostsHearOfWhoEndedBeforeItListened) {
+  constexpr std::int64_t patience_ms = 20'000;
+  add_ranks(2);
+  start_guard();
+  const std::int64_t gone = rank(1).id();
+  ASSERT_TRUE(rank(1).signal(SIGKILL).ok());
+  ASSERT_TRUE(soon([&] { return flights().size() == 2; }));
+  SealedNetwork network(posix_env(), secret_of(3), "guard");
+  const std::unique_ptr<Listener> listener = network.listen("127.0.0.1").value();
+  const HostTableSetup setup{
+      .start = 1,
+      .own_host = 0,
+      .hosts = {{.name = "here", .addresses = {"127.0.0.1"}},
+                {.name = "there", .addresses = {"127.0.0.1"}, .port = listener->port()}}};
+  ASSERT_TRUE(HostTable::open_or_create(env, name, setup).ok());
+  write_guard_network(board->header(), {.secret = secret_of(3), .listen_address = "127.0.0.1"});
+  const std::unique_ptr<Connection> connection = listener->accept(patience_ms).value();
+  ASSERT_NE(connection, nullptr);
+  std::vector<std::byte> frame(frame_head_bytes);
+  ASSERT_TRUE(connection->receive(frame, patience_ms).ok());
+  frame.resize(frame_bytes(frame).value());
+  ASSERT_TRUE(connection->receive(std::span(frame).subspan(frame_head_bytes), patience_ms).ok());
+  const Result<GuardMessage> message = message_of(frame);
+  ASSERT_TRUE(message.ok());
+  ASSERT_THAT(message->ended, SizeIs(1));
+  EXPECT_EQ(message->ended[0].process, gone);
+  EXPECT_THAT(message->ranks, SizeIs(1)) << "only the one that lives";
+  HostTable::remove(env, name);
 }
 
 TEST_F(GuardTest, WatchesARankThatComesLater) {
