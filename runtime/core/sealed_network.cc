@@ -20,7 +20,7 @@ class SealedConnection final : public Connection {
   void shut_down() override { inner_->shut_down(); }
   int handle() const override { return inner_->handle(); }
   const std::string& peer() const override { return inner_->peer(); }
-  // Whether the other end has said something, and it was right so far.
+  // Whether the other end has said something that takes the secret.
   bool has_spoken() const { return has_spoken_; }
   // Whether what it said is not what one of this run says.
   bool is_refused() const { return is_refused_; }
@@ -146,10 +146,11 @@ class SealedListener final : public Listener {
     const std::int64_t pause_ns = begin_ns - looked_ns_ - SealedNetwork::longest_pause_ms * ns_in_a_ms;
     for (Stranger& each : strangers_) each.came_ns += std::max<std::int64_t>(0, pause_ns);
     while (true) {
-      HF_TRY_VOID(meet());
+      const Result<void> met = meet();  // who has come before counts also where no more can come
       std::unique_ptr<Connection> known = next_known();
       looked_ns_ = env_->monotonic_ns();
       if (known != nullptr) return known;
+      HF_TRY_VOID(met);
       const std::int64_t left_ms = (end_ns - looked_ns_ + ns_in_a_ms - 1) / ns_in_a_ms;
       if (left_ms <= 0) return std::unique_ptr<Connection>();
       wait(left_ms);
@@ -163,9 +164,11 @@ class SealedListener final : public Listener {
     std::int64_t came_ns = 0;
   };
 
-  // As many as there is room for at once, so that a flood does not keep it from those that it knows.
+  // Bounded, so that a flood does not keep it from those that it knows. What a newcomer says is looked at
+  // before the next one comes, who may take its place.
   Result<void> meet() {
-    for (std::size_t met = 0; met < SealedNetwork::most_strangers; ++met) {
+    constexpr int most_at_once = 1'000;
+    for (int met = 0; met < most_at_once; ++met) {
       HF_TRY(std::unique_ptr<Connection> came, inner_->accept(0));
       if (came == nullptr) return {};
       const std::string address = address_of(*came);
@@ -175,6 +178,7 @@ class SealedListener final : public Listener {
           {.connection = std::make_unique<SealedConnection>(*env_, std::move(came), std::move(session)),
            .address = address,
            .came_ns = env_->monotonic_ns()});
+      if (!strangers_.back().connection->establish_some().ok()) strangers_.pop_back();
     }
     return {};
   }
@@ -183,7 +187,7 @@ class SealedListener final : public Listener {
   void make_room(const std::string& address) {
     std::map<std::string, std::size_t> counts;
     for (const Stranger& each : strangers_) ++counts[each.address];
-    const auto drop_oldest_of = [&](const std::string& of) {
+    const auto drop_oldest_of = [&](const std::string of) {
       const auto silent = std::ranges::find_if(strangers_, [&](const Stranger& each) {
         return each.address == of && !each.connection->has_spoken();
       });
@@ -192,8 +196,9 @@ class SealedListener final : public Listener {
     };
     if (counts[address] >= SealedNetwork::most_of_one_address) return drop_oldest_of(address);
     if (strangers_.size() < SealedNetwork::most_strangers) return;
-    const auto by_count = [](const auto& a, const auto& b) { return a.second < b.second; };
-    drop_oldest_of(std::ranges::max_element(counts, by_count)->first);
+    drop_oldest_of(std::ranges::max_element(strangers_, {}, [&](const Stranger& each) {
+                     return counts[each.address];
+                   })->address);
   }
 
   // The first that has proved itself. Drops those that have closed, said something else, or taken too long.

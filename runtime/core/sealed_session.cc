@@ -38,13 +38,13 @@ SealedSession::SealedSession(const Secret& secret, std::string purpose, Role rol
     : secret_(secret), purpose_(std::move(purpose)), role_(role), stage_(Stage::hello) {
   begin_sodium();
   if (role_ == Role::listener) {
-    randombytes_buf(listener_nonce_.data(), nonce_bytes);
-    await(Stage::hello, magic_bytes + nonce_bytes);
+    await(Stage::hello, magic_bytes + nonce_bytes + proof_bytes);
     return;
   }
   randombytes_buf(caller_nonce_.data(), nonce_bytes);
   put(std::as_bytes(std::span(session_magic)));
   put(caller_nonce_);
+  put(keyed("hello---"));  // before there is a listener's number
   await(Stage::answer, nonce_bytes + proof_bytes);
 }
 
@@ -72,7 +72,8 @@ bool SealedSession::proves(std::string_view what, std::span<const std::byte> pro
 
 void SealedSession::await(Stage stage, std::size_t bytes) {
   stage_ = stage;
-  incoming_.resize(bytes);
+  if (incoming_.size() < bytes) incoming_.resize(bytes);
+  expected_ = bytes;
   filled_ = 0;
 }
 
@@ -113,13 +114,13 @@ std::size_t SealedSession::seal(std::span<const std::byte> source) {
 
 std::span<std::byte> SealedSession::awaited() {
   if (taken_ < verified_) return {};
-  return std::span(incoming_).subspan(filled_);
+  return std::span(incoming_).first(expected_).subspan(filled_);
 }
 
 Result<void> SealedSession::arrived(std::size_t bytes, const std::string& peer) {
   filled_ += bytes;
-  HF_CHECK(filled_ <= incoming_.size());
-  if (filled_ < incoming_.size()) return {};
+  HF_CHECK(filled_ <= expected_);
+  if (filled_ < expected_) return {};
   const bool was_established = is_established();
   if (understand()) return {};
   if (was_established) {
@@ -131,11 +132,13 @@ Result<void> SealedSession::arrived(std::size_t bytes, const std::string& peer) 
 
 // False: it is not what a peer would say.
 bool SealedSession::understand() {
-  const std::span<const std::byte> said = incoming_;
+  const std::span<const std::byte> said = std::span(incoming_).first(expected_);
   switch (stage_) {
     case Stage::hello:
       if (std::memcmp(said.data(), session_magic.data(), magic_bytes) != 0) return false;
-      std::ranges::copy(said.subspan(magic_bytes), caller_nonce_.begin());
+      std::ranges::copy(said.subspan(magic_bytes, nonce_bytes), caller_nonce_.begin());
+      if (!proves("hello---", said.subspan(magic_bytes + nonce_bytes))) return false;
+      randombytes_buf(listener_nonce_.data(), nonce_bytes);
       put(listener_nonce_);
       put(keyed("listener"));
       await(Stage::proof, proof_bytes);
@@ -165,7 +168,7 @@ bool SealedSession::understand_record() {
     await(Stage::record_body, length + tag_bytes);
     return true;
   }
-  const std::size_t length = incoming_.size() - tag_bytes;
+  const std::size_t length = expected_ - tag_bytes;
   const RecordNonce nonce = nonce_of(opened_++);
   const unsigned char* const record = sodium_bytes(incoming_.data());
   unsigned char no_text = 0;

@@ -1,7 +1,7 @@
 // SealedSession: what two ends of a connection say so that each knows that the other has the secret of the
 // run, and so that nobody between them can forge, change, repeat, reorder or leave out a byte unnoticed.
 //
-//   caller -> listener   hello:  "HFSEAL01", 32 random bytes
+//   caller -> listener   hello:  "HFSEAL01", 32 random bytes, a proof over them (which may be an old one)
 //   listener -> caller   answer: 32 random bytes, a proof over both
 //   caller -> listener   proof over both
 //   then, each way       records: length (4 bytes), that many bytes, a tag (16 bytes)
@@ -78,8 +78,8 @@ class SealedSession {
   std::uint64_t sealed_ = 0, opened_ = 0;  // records
   std::vector<std::byte> outgoing_;
   std::size_t sent_ = 0;
-  std::vector<std::byte> incoming_;  // of the stage, of its whole length
-  std::size_t filled_ = 0;
+  std::vector<std::byte> incoming_;  // the first `expected_` of them are of the stage
+  std::size_t expected_ = 0, filled_ = 0;
   std::size_t verified_ = 0, taken_ = 0;  // of a record's bytes
 };
 

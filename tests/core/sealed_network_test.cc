@@ -102,8 +102,7 @@ TEST_F(SealedNetworkTest, AnotherSecretIsRefusedAtBothEnds) {
     const auto connection = other.connect(address(), patience_ms);
     ASSERT_TRUE(connection.ok());
     const Result<void> sent = (*connection)->send(bytes_in("let me in"), patience_ms);
-    ASSERT_FALSE(sent.ok());
-    EXPECT_THAT(sent.error().message, HasSubstr("did not prove that it belongs to this run"));
+    EXPECT_FALSE(sent.ok()) << "it is dropped at its first word";
   });
   const Result<std::unique_ptr<Connection>> accepted = listener_->accept(500);
   ASSERT_TRUE(accepted.ok());

@@ -88,10 +88,7 @@ TEST(SealedSession, AnotherSecretOrPurposeProvesNothing) {
   EXPECT_FALSE(SealedEnds("test", secret_of(1), secret_of(2)).meet());
   EXPECT_FALSE(SealedEnds("another purpose").meet());
   SealedEnds pair("test", secret_of(1), secret_of(2));
-  const Result<Bytes> heard = [&] {
-    EXPECT_TRUE(feed(pair.listener, drain(pair.caller)).ok()) << "a hello proves nothing";
-    return feed(pair.caller, drain(pair.listener));
-  }();
+  const Result<Bytes> heard = [&] { return feed(pair.listener, drain(pair.caller)); }();
   ASSERT_FALSE(heard.ok());
   EXPECT_EQ(heard.error().code, ExitCode::communication);
   EXPECT_EQ(heard.error().message, "10.0.0.7 port 5 did not prove that it belongs to this run");
@@ -127,7 +124,7 @@ TEST(SealedSession, AnOldConversationIsOfNoUse) {
   EXPECT_FALSE(feed(caller, old.answer).ok());
   SealedSession mirrored(secret_of(1), "test", SealedSession::Role::caller);
   const Bytes own = drain(mirrored);
-  Bytes reflected(own.begin() + 8, own.end());
+  Bytes reflected(own.begin() + 8, own.begin() + 40);
   reflected.insert(reflected.end(), old.proof.begin(), old.proof.end());
   EXPECT_FALSE(feed(mirrored, reflected).ok());
 }
