@@ -138,7 +138,10 @@ Result<OwnDirectory> find_or_make_own() {
     if (mkdir(path.c_str(), own_directory_mode) != 0 && errno != EEXIST)
       return write_error("create the directory of shared memory", path, errno);
     // Another process of this user may have made it.
+    errno = 0;
     if (OwnDirectory own = open_own(path); own.descriptor.value() >= 0) return own;
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
+      return write_error("open the directory of shared memory", path, errno);
   }
   return fail(
       ExitCode::config,
