@@ -242,6 +242,10 @@ void Loader::load_environment() {
     const std::string text = env_.variable(name);
     if (!text.empty()) assign_text(option, text, name, fmt::format("environment {}", name));
   }
+  const std::string former = "HOLDFAST_NETWORK";
+  if (!env_.variable(former).empty())
+    problems_.push_back(
+        {former, "is read no more: set network.interface, or HOLDFAST_NETWORK_INTERFACE, instead"});
 }
 
 void Loader::load_override(const Override& given) {

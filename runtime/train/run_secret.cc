@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "runtime/core/network.h"
+#include "runtime/train/run_directory.h"
 
 namespace holdfast {
 namespace {
@@ -55,7 +56,12 @@ Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host) 
   constexpr const char* loopback = "127.0.0.1";
   if (one_host) return ListenPlace{.address = loopback, .told = {loopback}};
   const Result<std::vector<std::string>> addresses = env.network().own_addresses(config.network.interface);
-  if (!addresses.ok()) return fail(ExitCode::config, "{}", addresses.error().message);
+  if (!addresses.ok()) {
+    // It was right once where the run has begun: then a host has lost it, and another start may do without.
+    const Result<FileStatus> begun = env.status(RunPaths{config.run.directory}.config());
+    const bool has_begun = begun.ok() && begun->exists;
+    return fail(has_begun ? ExitCode::communication : ExitCode::config, "{}", addresses.error().message);
+  }
   if (config.network.interface.empty()) return ListenPlace{.address = {}, .told = *addresses};
   return ListenPlace{.address = addresses->front(), .told = {addresses->front()}};
 }

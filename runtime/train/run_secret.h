@@ -22,8 +22,8 @@ struct ListenPlace {
   std::string address = {};            // for Network::listen()
   std::vector<std::string> told = {};  // by which the others reach it
 };
-// By network.interface; without one, every interface. Where all are on `one_host`: loopback. Error (config):
-// this host has no such interface.
+// By network.interface; without one, every interface. Where all are on `one_host`: loopback. Error: this
+// host has no such interface (config; communication in a run that has begun).
 Result<ListenPlace> listen_place(Env& env, const Config& config, bool one_host);
 
 }  // namespace holdfast

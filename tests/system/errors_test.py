@@ -550,6 +550,9 @@ class Errors(unittest.TestCase):
         (self.folder / "run.toml").write_text(CONFIG.replace("layers = 1", "layers = true").replace("lanes = 2", "lane = -1"))
         self.expect_nothing_made(self.train("--training.steps=0", environment={"HOLDFAST_THREADS": "many"}))
 
+    def test_former_variable(self):
+        self.expect_nothing_made(self.start([PROGRAM, "train", "run.toml"], self.folder, {"HOLDFAST_NETWORK": "eth0"}))
+
     def test_bad_environment(self):
         self.expect_nothing_made(self.train(environment={"HOLDFAST_TRAINING_STEPS": "many"}))
 
