@@ -42,8 +42,9 @@ class Descriptor {
 Descriptor open_descriptor(const std::string& path, int flags, unsigned mode = 0666);
 // The names in an open directory, sorted, no . and ..
 Result<std::vector<std::string>> names_in(Descriptor directory, const std::string& path);
-// Opens it for reading, with these flags of open(2) besides. Error: data; also where it is a pipe (FIFO),
-// which may be in the place of a file, and whose open would wait for somebody who writes.
+// Opens it for reading, with these flags of open(2) besides. Error: data; also where it is a pipe, a device
+// or a socket, which may be in the place of a file and never end. Below /dev and /proc it takes what is
+// there.
 Result<Descriptor> open_to_read(const std::string& path, int flags = 0);
 // Reads from where the descriptor is to the end; `path` is for the sentence.
 Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path);

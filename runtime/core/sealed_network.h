@@ -8,7 +8,8 @@
 // has not proved it after `patience_ms` is dropped (time between two calls of accept() counts as
 // `longest_pause_ms` at most), and while they are awaited callers have room of their own: at most
 // `most_strangers`, of which `most_of_one_address`. Of an address that has too many the oldest makes room for
-// the next, of those that have said nothing if there are any. Those that proved themselves take no room.
+// the next, first of those whose hello has not come. A wrong hello is dropped at once, and those that proved
+// themselves take no room.
 //
 // connect() returns when the socket is there; what proves the two to each other is said by the first calls of
 // send or receive, and an end that proves nothing is their error. After send_some() has returned 0, the next
