@@ -12,15 +12,15 @@
 
 namespace holdfast {
 
-// Whether it is 32 digits of 0 to 9 and a to f, as every id of a run is.
+// Returns whether it is 32 digits of 0 to 9 and a to f, as every id of a run is.
 bool is_run_id(std::string_view text);
 
-// Whether a host may be called so: letters, digits and - . _ : [ ] %, and no - in front, which would be an
-// option of the command that reaches the host.
+// Returns whether a host may be called so: letters, digits and - . _ : [ ] %, and no - in front, which would
+// be an option of the command that reaches the host.
 bool may_be_host_name(std::string_view text);
 
-// As it may go to a terminal: control characters other than tab and newline, and bytes that are no UTF-8,
-// become \x1b and the like.
+// Returns it as it may go to a terminal: control characters other than tab and newline, and bytes that are no
+// UTF-8, become \x1b and the like.
 std::string printable(std::string_view text);
 
 // How long a text of each kind may be; a longer one is not read.
@@ -40,7 +40,7 @@ inline constexpr std::uint64_t trace = std::uint64_t{4} << 30;
 inline constexpr std::uint64_t shard_index = std::uint64_t{1} << 30;
 }  // namespace text_limits
 
-// The file whole, or ExitCode::data where it has more than `most_bytes`.
+// Returns the file whole, or ExitCode::data where it has more than `most_bytes`.
 Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t most_bytes);
 
 }  // namespace holdfast

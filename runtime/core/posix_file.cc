@@ -238,7 +238,7 @@ Result<std::vector<std::string>> names_in(Descriptor directory, const std::strin
   return names;
 }
 
-// What the user names by a stream of his own, as in a shell's <(command), is as he wants it.
+// A stream that the user names himself, as in a shell's <(command), is taken as it is.
 Result<Descriptor> open_to_read(const std::string& path, int flags) {
   const bool is_stream = path.starts_with("/dev/") || path.starts_with("/proc/");
   Descriptor descriptor = open_descriptor(path, O_RDONLY | (is_stream ? 0 : O_NONBLOCK) | flags);

@@ -87,8 +87,8 @@ Result<void> wait_for_lock(Env& env, const Descriptor& descriptor, const std::st
   return {};
 }
 
-// Whoever may open a file may hold its lock. So those who may read it are those who may write it; of an older
-// one, too, if it is this user's.
+// The lock of a file can be held by all who may open it. So those who may read it are those who may write it;
+// of an older one, too, if it is this user's.
 constexpr mode_t lock_mode = 0620, group_reads = 0040, group_writes = 0020, others_read = 0004,
                  others_write = 0002;
 

@@ -250,7 +250,7 @@ Descriptor listening_socket(const Address& address) {
   return listens ? std::move(descriptor) : Descriptor(-1);
 }
 
-// Of every interface, where the address is empty.
+// Listens at every interface where the address is empty.
 Descriptor listening_socket(const std::string& address) {
   for (const char* const any : {"::", "0.0.0.0"}) {  // the first takes IPv4, too
     const std::optional<Address> own =

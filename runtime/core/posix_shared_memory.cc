@@ -98,7 +98,7 @@ Result<void> PosixSharedMemory::resize(std::uint64_t bytes) {
   return {};
 }
 
-// What may be called the directory of this user: the first is, unless somebody else has it.
+// The directory of this user has the first of these names, unless somebody else has it.
 constexpr int directory_names = 8;
 constexpr mode_t own_directory_mode = 0700, own_memory_mode = 0600, of_others = 0077;
 

@@ -20,9 +20,9 @@ class SealedConnection final : public Connection {
   void shut_down() override { inner_->shut_down(); }
   int handle() const override { return inner_->handle(); }
   const std::string& peer() const override { return inner_->peer(); }
-  // Whether the other end has said something that takes the secret.
+  // Returns whether the other end has said something that takes the secret.
   bool has_spoken() const { return has_spoken_; }
-  // Whether what it said is not what one of this run says.
+  // Returns whether what it said is not what one of this run says.
   bool is_refused() const { return is_refused_; }
 
   Result<void> send(std::span<const std::byte> source, std::int64_t timeout_ms) override {
@@ -97,7 +97,7 @@ class SealedConnection final : public Connection {
     HF_TRY_VOID(inner_->receive(awaited, left_ms(end_ns)));
     return hear(awaited.size());
   }
-  // Whether nothing is left.
+  // Returns whether nothing is left.
   Result<bool> flush_some() {
     while (!session_.outgoing().empty()) {
       HF_TRY(const std::size_t count, inner_->send_some(session_.outgoing()));
@@ -106,7 +106,7 @@ class SealedConnection final : public Connection {
     }
     return true;
   }
-  // Whether something came.
+  // Returns whether something came.
   Result<bool> await_some() {
     HF_TRY(const std::size_t count, inner_->receive_some(session_.awaited()));
     if (count > 0) HF_TRY_VOID(hear(count));
@@ -201,7 +201,8 @@ class SealedListener final : public Listener {
                    })->address);
   }
 
-  // The first that has proved itself. Drops those that have closed, said something else, or taken too long.
+  // Returns the first that has proved itself. Drops those that have closed, said something else, or taken too
+  // long.
   std::unique_ptr<Connection> next_known() {
     const std::int64_t now_ns = env_->monotonic_ns();
     for (auto each = strangers_.begin(); each != strangers_.end();) {
@@ -232,7 +233,7 @@ class SealedListener final : public Listener {
   std::int64_t looked_ns_ = env_->monotonic_ns();  // the last time
 };
 
-// Until both know each other, or an error.
+// Waits until both know each other.
 Result<void> wait_until_known(Env& env, SealedConnection& connection, std::int64_t end_ns,
                               const std::atomic<bool>& stopped) {
   while (true) {

@@ -1,5 +1,5 @@
-// What ranks share with each other and with their guards, so that nobody else is taken for one of them
-// (runtime/core/secret.h), and where they listen for each other.
+// The secret that ranks share with each other and with their guards, so that nobody else is taken for one of
+// them (runtime/core/secret.h), and where they listen for each other.
 #pragma once
 
 #include <optional>

@@ -97,7 +97,7 @@ class Worker {
   const TensorShare& tensor_share() const { return tensor_group_.share(); }
   Device& device() { return inputs_.device; }
   RankWatch* watch() const { return inputs_.watch; }  // null: none
-  // What ranks connect to each other through, beside the communicator; one for each purpose.
+  // Returns what ranks connect to each other through, beside the communicator; one for each purpose.
   SealedNetwork network(std::string purpose) const {
     return {inputs_.env, inputs_.secret.value(), std::move(purpose)};
   }

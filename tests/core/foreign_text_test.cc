@@ -1,4 +1,4 @@
-// What texts of others may be, and how they are shown.
+// Tests what texts of others may be, and how they are shown.
 #include "runtime/core/foreign_text.h"
 
 #include <gmock/gmock.h>
