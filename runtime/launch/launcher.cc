@@ -142,7 +142,6 @@ bool Launcher::wait_ms(std::int64_t duration_ms) {
 Result<ExitCode> Launcher::run() {
   HF_TRY(claim_, claim_launch(*env_, paths_));
   stop_->on_save_request([this] { ask_for_save(); });
-  HF_TRY_VOID(use_private_home());
   HF_TRY_VOID(clean_up_before());
   forget_earlier_drains();
   const bool looks_at_hosts = launched_before_ || ranks_wanted().at_most || mpirun_uses_srun(*env_);
@@ -209,7 +208,13 @@ void Launcher::ask_for_save() {
 Result<StartEnd> Launcher::start(LaunchShape shape) {
   shape.forwarded = {launch_variable};
   const std::string name = fmt::format("{}-{:016x}", token_, env_->random_u64());
-  JobPlan plan{.line = mpirun_line(*env_, options_, places_, shape),
+  const std::string scratch = launch_scratch(*env_, name);
+  const bool scratch_made = env_->make_shared_directory(launch_scratch_name(name)).ok();
+  LaunchPlaces places = places_;
+  // Without a home directory mpirun would look for its settings where others may put some: in the shared
+  // memory of this user nobody else can, and in / only root can.
+  if (places.home.empty() && env_->variable("HOME").empty()) places.home = scratch_made ? scratch : "/";
+  JobPlan plan{.line = mpirun_line(*env_, options_, places, shape),
                .ranks = shape.ranks,
                .paths = paths_,
                .directory = paths_.launch() + "/" + name};
@@ -230,11 +235,9 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
   // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
   // alone.
-  const std::string scratch = launch_scratch(*env_, name);
-  const bool scratch_made =
-      !shape.several_hosts && env_->make_shared_directory(launch_scratch_name(name)).ok();
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
-    if (scratch_made && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
+    if (scratch_made && !shape.several_hosts && env_->variable(variable).empty())
+      plan.line.variables[variable] = scratch;
   }
   // mpirun ends the ranks when nobody reads what they say; so one start is enough to learn it.
   replace_unread_streams();
@@ -260,15 +263,6 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
   static_cast<void>(env_->remove_tree(scratch).ok());
   return end;
-}
-
-// Without a home directory mpirun would look for its settings where others may put some.
-Result<void> Launcher::use_private_home() {
-  if (!places_.home.empty() || !env_->variable("HOME").empty()) return {};
-  places_.home = paths_.launch() + "/home";
-  if (const Result<void> made = make_private_directory(places_.home); !made.ok())
-    return run_directory_error(made.error());
-  return {};
 }
 
 // What a killed launcher has left: what its starts had on this host, and their directories.

@@ -56,7 +56,6 @@ class Launcher {
   std::optional<Config> config_of_run() const;
   std::int64_t lanes_of_run() const;
   Result<void> clean_up_before();
-  Result<void> use_private_home();
   void note_run_id();
   void ask_all_hosts(HostDuty duty, bool last);
   bool lives_elsewhere();

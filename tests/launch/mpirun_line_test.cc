@@ -41,8 +41,8 @@ TEST(MpirunLine, WithoutHomeItIsTheOneThatWasFound) {
   VariablesEnv env(std::map<std::string, std::string>{});
   LaunchPlaces found = places;
   EXPECT_FALSE(mpirun_line(env, {}, found, {}).variables.contains("HOME"));
-  found.home = "/run/launch/home";
-  EXPECT_EQ(mpirun_line(env, {}, found, {}).variables.at("HOME"), "/run/launch/home");
+  found.home = "/home/found";
+  EXPECT_EQ(mpirun_line(env, {}, found, {}).variables.at("HOME"), "/home/found");
   VariablesEnv with(std::map<std::string, std::string>{{"HOME", "/h"}});
   EXPECT_FALSE(mpirun_line(with, {}, found, {}).variables.contains("HOME"));
 }
