@@ -117,6 +117,13 @@ class Env {
   virtual Result<void> remove_tree(const std::string& path) = 0;
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
+  // Returns what read_text does, or ExitCode::data where the file has more than `most_bytes`; of one that
+  // grows meanwhile no more is read than that.
+  virtual Result<std::string> read_text_within(const std::string& path, std::uint64_t most_bytes) {
+    HF_TRY(std::string text, read_text(path));
+    if (text.size() > most_bytes) return fail(ExitCode::data, "{} has more than {} bytes", path, most_bytes);
+    return text;
+  }
   // Returns what read_text does, or nothing where that fails.
   std::string text_or_empty(const std::string& path) {
     Result<std::string> text = read_text(path);
@@ -125,7 +132,7 @@ class Env {
   // Whole-file replacement: temporary file, sync, rename, directory sync. Readers see the old or the new
   // text.
   virtual Result<void> replace_text(const std::string& path, const std::string& text) = 0;
-  // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix.
+  // One write(2) of line + '\n' with O_APPEND; lines of several writers do not mix. A link is not followed.
   virtual Result<void> append_line(const std::string& path, std::string_view line) = 0;
   // Exclusive advisory lock (flock) on the file that has the name `path` when it is got, made when missing,
   // with the holder's `content` in it; empty: what is there stays. Errors: communication after `timeout_ms`,

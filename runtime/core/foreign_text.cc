@@ -81,7 +81,7 @@ Result<std::string> read_text_within(Env& env, const std::string& path, std::uin
                 "restore it from a copy, or remove it",
                 path, status.bytes, most_bytes);
   }
-  return env.read_text(path);
+  return env.read_text_within(path, most_bytes);
 }
 
 }  // namespace holdfast

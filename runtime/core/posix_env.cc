@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <thread>
 
@@ -112,8 +113,12 @@ class PosixEnv final : public Env {
   }
 
   Result<std::string> read_text(const std::string& path) override {
+    return read_text_within(path, std::numeric_limits<std::uint64_t>::max());
+  }
+
+  Result<std::string> read_text_within(const std::string& path, std::uint64_t most_bytes) override {
     HF_TRY(const Descriptor descriptor, open_to_read(path));
-    return read_all_of(descriptor, path);
+    return read_all_of(descriptor, path, most_bytes);
   }
 
   Result<void> replace_text(const std::string& path, const std::string& text) override {

@@ -46,8 +46,10 @@ Result<std::vector<std::string>> names_in(Descriptor directory, const std::strin
 // or a socket, which may be in the place of a file and never end. Below /dev and /proc it takes what is
 // there.
 Result<Descriptor> open_to_read(const std::string& path, int flags = 0);
-// Reads from where the descriptor is to the end; `path` is for the sentence.
-Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path);
+// Reads from where the descriptor is to the end; `path` is for the sentence. Error: data; also where there
+// are more than `most_bytes`.
+Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path,
+                                std::uint64_t most_bytes);
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode);
 

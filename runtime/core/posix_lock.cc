@@ -20,6 +20,7 @@ namespace {
 constexpr std::int64_t lock_retry_us = 50'000;
 constexpr std::int64_t longest_wait_ms = std::int64_t{1} << 40;  // keeps the deadline inside int64
 constexpr int most_files = 100;                                  // that are replaced while one is locked
+constexpr std::uint64_t holder_bytes_max = std::uint64_t{64} << 10;
 
 // The content is changed in place: a rename would leave the lock on a file without a name, and what is
 // emptied first may have no room again on a full disk.
@@ -74,12 +75,12 @@ Result<void> wait_for_lock(Env& env, const Descriptor& descriptor, const std::st
     if (errno != EWOULDBLOCK) return lock_error("lock", path, errno);
     const std::int64_t left_us = (deadline_ns - env.monotonic_ns()) / 1000;
     if (left_us <= 0) {
-      HF_TRY(const std::string holder, read_all_of(descriptor, path));
+      const Result<std::string> holder = read_all_of(descriptor, path, holder_bytes_max);
       return fail(
           ExitCode::communication,
           "{} is locked by another process ('{}') and was not released within {} ms; wait for that process "
           "or end it, then start again",
-          path, holder, timeout_ms);
+          path, holder.ok() ? *holder : holder.error().message, timeout_ms);
     }
     env.sleep_us(std::min(left_us, lock_retry_us));
     if (!has_name(descriptor, path)) return {};

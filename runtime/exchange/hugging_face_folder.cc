@@ -75,7 +75,7 @@ Result<std::string> read_small_text(Env& env, const std::string& path, std::uint
     return fail(ExitCode::data, "{} has {} bytes, expected at most {}; it is no description of a model", path,
                 status.bytes, bytes_max);
   }
-  return env.read_text(path);
+  return env.read_text_within(path, bytes_max);
 }
 
 Result<WeightFiles> open_hugging_face_weights(Env& env, const std::string& folder, bool has_tied_head) {

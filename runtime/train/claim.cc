@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/tell.h"
 
 namespace holdfast {
@@ -53,7 +54,7 @@ struct Claim::State {
   Result<void> check() {
     HF_TRY_VOID(standing());
     const std::int64_t begin_ns = env->monotonic_ns();
-    const Result<std::string> text = env->read_text(path);
+    const Result<std::string> text = env->read_text_within(path, text_limits::identity);
     if (!text.ok()) {
       const Result<FileStatus> status = env->status(path);
       if (status.ok() && !status->exists) return {};  // somebody removed it, and nobody has claimed it since
@@ -149,7 +150,7 @@ Result<std::unique_ptr<Claim>> Claim::take(Env& env, const std::string& path, co
   for (bool told = false; held == nullptr;) {
     Result<std::unique_ptr<FileLock>> lock = env.lock(path, "", std::min(look_ms, terms.patience_ms));
     if (!lock.ok() && lock.error().code != ExitCode::communication) return lock.error();
-    HF_TRY(const std::string text, env.read_text(path));
+    HF_TRY(const std::string text, env.read_text_within(path, text_limits::identity));
     const ClaimRecord found = claim_record_of(text);
     mine = next_claim(env, found);
     if (lock.ok()) {

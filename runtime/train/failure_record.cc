@@ -32,7 +32,7 @@ std::optional<FailureRecord> parse_record(const std::string& text) {
 std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths) {
   const Result<FileStatus> status = env.status(paths.history());
   if (!status.ok() || !status->exists || status->bytes > record_bytes_max) return std::nullopt;
-  const Result<std::string> text = env.read_text(paths.history());
+  const Result<std::string> text = env.read_text_within(paths.history(), record_bytes_max);
   return text.ok() ? parse_record(*text) : std::nullopt;
 }
 

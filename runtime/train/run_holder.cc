@@ -1,5 +1,6 @@
 #include "runtime/train/run_holder.h"
 
+#include "runtime/core/foreign_text.h"
 #include "runtime/train/claim_record.h"
 
 namespace holdfast {
@@ -19,7 +20,7 @@ Result<std::optional<std::string>> lock_holder(Env& env, const std::string& path
                 locked.error().message);
   }
   if (!*locked) return nobody;
-  const Result<std::string> text = env.read_text(path);
+  const Result<std::string> text = env.read_text_within(path, text_limits::identity);
   return std::optional<std::string>(text.ok() ? claim_record_of(*text).holder : "unknown");
 }
 

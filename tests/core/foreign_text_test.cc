@@ -57,6 +57,18 @@ TEST(TextWithin, RefusesWhatIsTooLong) {
   EXPECT_FALSE(read_text_within(posix_env(), directory / "none", 4).ok());
 }
 
+// What the size of a file says before it is read may be another one while it is.
+TEST(TextWithin, ReadsNoMoreOfAFileThanThat) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "text";
+  ASSERT_TRUE(posix_env().replace_text(path, std::string(20'000, 'x')).ok());
+  EXPECT_EQ(posix_env().read_text_within(path, 20'000).value().size(), 20'000U);
+  const Result<std::string> longer = posix_env().read_text_within(path, 19'999);
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.error().code, ExitCode::data);
+  EXPECT_EQ(longer.error().message, path + " has more than 19999 bytes");
+}
+
 // Nobody writes into the pipe, so whoever waited would wait for ever.
 TEST(Files, OfAnotherKindAreNotOpened) {
   const TemporaryDirectory directory;
