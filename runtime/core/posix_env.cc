@@ -133,7 +133,10 @@ class PosixEnv final : public Env {
   }
 
   Result<void> append_line(const std::string& path, std::string_view line) override {
-    Descriptor descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND);
+    Descriptor descriptor = open_descriptor(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW);
+    if (descriptor.value() < 0 && errno == ELOOP)
+      return fail(ExitCode::checkpoint, "cannot append to {}: it is a link, expected a file; remove it",
+                  path);
     if (descriptor.value() < 0) return write_error("append to", path, errno);
     // iovec has no const; writev does not write to it.
     std::array<iovec, 2> parts = {{{.iov_base = const_cast<char*>(line.data()), .iov_len = line.size()},

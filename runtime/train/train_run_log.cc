@@ -208,9 +208,10 @@ void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
       .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
   if (end.code == ExitCode::done) status.state = "finished";
   if (end.code == ExitCode::saved) status.state = "saved";
-  // The run itself has ended; what cannot be told is told on stderr.
-  const auto complain = [](const Result<void>& result) {
-    if (!result.ok()) tell("{}", result.error().message);
+  // The run itself has ended; what cannot be told is told on stderr, where the reason of the end is said
+  // anyhow.
+  const auto complain = [&](const Result<void>& result) {
+    if (!result.ok() && result.error().message != end.message) tell("{}", result.error().message);
   };
   complain(write_status(launched_.env, paths, status));
   if (progress_ != nullptr) {

@@ -69,6 +69,18 @@ TEST(TextWithin, ReadsNoMoreOfAFileThanThat) {
   EXPECT_EQ(longer.error().message, path + " has more than 19999 bytes");
 }
 
+// Whoever may write a run directory shall not have lines added to other files of its user.
+TEST(Files, BehindALinkGetNoLine) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(posix_env().replace_text(directory / "private", "").ok());
+  ASSERT_EQ(::symlink((directory / "private").c_str(), (directory / "events.jsonl").c_str()), 0);
+  const Result<void> added = posix_env().append_line(directory / "events.jsonl", "line");
+  ASSERT_FALSE(added.ok());
+  EXPECT_EQ(added.error().code, ExitCode::checkpoint);
+  EXPECT_THAT(added.error().message, testing::HasSubstr("it is a link, expected a file"));
+  EXPECT_EQ(posix_env().read_text(directory / "private").value(), "");
+}
+
 // Nobody writes into the pipe, so whoever waited would wait for ever.
 TEST(Files, OfAnotherKindAreNotOpened) {
   const TemporaryDirectory directory;

@@ -935,6 +935,15 @@ class Errors(unittest.TestCase):
         self.assertEqual(sorted(steps), list(range(1, 9)))
         self.assertEqual(events[-1]["event"], "finish")
 
+    def test_log_is_link(self):
+        self.saved_run()
+        log, elsewhere = self.folder / "run/events.jsonl", self.folder / "elsewhere"
+        before = log.read_text()
+        log.rename(elsewhere)
+        log.symlink_to(elsewhere)
+        self.expect(self.train("--training.steps=8"))
+        self.assertEqual(elsewhere.read_text(), before)
+
     def test_log_part_missing(self):
         self.assertEqual(self.train("--training.steps=20", "--log.rotate_bytes=2000").returncode, 0)
         parts = sorted(self.run_directory.glob("events-*.jsonl"))
