@@ -181,15 +181,23 @@ Result<SnapshotStep> ReplicaKeeper::receive(Connection& connection, const Replic
     return fail(ExitCode::communication, "{} was refused: {}", connection.peer(),
                 reason_of(static_cast<std::uint32_t>(verdict)));
   }
+  const SnapshotIdentity announced = {.run = run,
+                                      .host = host_,
+                                      .writer = hello.writer,
+                                      .generation = hello.generation,
+                                      .step = hello.step,
+                                      .rank = hello.rank,
+                                      .ranks = hello.ranks};
   place.sealed.reset();
   place.replica.begin(hello.sealed_bytes);
-  HF_TRY_VOID(fill(place, connection, limits));
+  HF_TRY_VOID(fill(place, announced, connection, limits));
   place.sealed = step;
   HF_TRY_VOID(answer(connection, Verdict::sealed, limits));
   return step;
 }
 
-Result<void> ReplicaKeeper::fill(Place& place, Connection& connection, const ReplicaLimits& limits) {
+Result<void> ReplicaKeeper::fill(Place& place, const SnapshotIdentity& announced, Connection& connection,
+                                 const ReplicaLimits& limits) {
   HF_FAULT_POINT(*faults_, "replica.before_receive");
   HF_TRY_VOID(by_parts(place.replica.body(), *faults_, "replica.mid_receive", [&](std::span<std::byte> part) {
     return connection.receive(part, limits.part_timeout_ms);
@@ -197,10 +205,10 @@ Result<void> ReplicaKeeper::fill(Place& place, Connection& connection, const Rep
   std::array<std::byte, first_page_bytes> first_page;
   HF_TRY_VOID(connection.receive(first_page, limits.part_timeout_ms));
   HF_FAULT_POINT(*faults_, "replica.before_seal");
-  const Result<SnapshotIdentity> sealed = place.replica.seal(first_page, host_, name_);
+  const Result<void> sealed = place.replica.seal(first_page, announced, name_);
   if (!sealed.ok()) {
     HF_TRY_VOID(answer(connection, Verdict::damaged, limits));
-    return sealed.error();
+    return sealed;
   }
   HF_FAULT_POINT(*faults_, "replica.after_seal");
   return {};

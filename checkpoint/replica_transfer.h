@@ -56,7 +56,8 @@ class ReplicaKeeper {
     std::optional<SnapshotStep> sealed;
   };
   Place& place_for(const SnapshotStep& confirmed);
-  Result<void> fill(Place& place, Connection& connection, const ReplicaLimits& limits);
+  Result<void> fill(Place& place, const SnapshotIdentity& announced, Connection& connection,
+                    const ReplicaLimits& limits);
 
   Source source_;
   Digest host_;

@@ -263,16 +263,18 @@ void SnapshotReplica::begin(std::uint64_t sealed_bytes) {
   body_ = memory_.subspan(page_bytes, sealed_bytes - page_bytes);
 }
 
-Result<SnapshotIdentity> SnapshotReplica::seal(std::span<const std::byte> first_page, const Digest& host,
-                                               const std::string& place) {
+Result<void> SnapshotReplica::seal(std::span<const std::byte> first_page, const SnapshotIdentity& expected,
+                                   const std::string& place) {
   const std::span<const std::byte> arrived = memory_.first(page_bytes + body_.size());
   HF_TRY(SnapshotReader reader, SnapshotReader::open(first_page, arrived, place));
   for (std::size_t i = 0; i < reader.pieces().size(); ++i) HF_TRY_VOID(outcome_of(reader.piece(i)));
   HF_TRY(SlotHeader header, read_header(first_page, arrived, place));
-  header.host_high = host.high;
-  header.host_low = host.low;
+  header.host_high = expected.host.high;
+  header.host_low = expected.host.low;
+  if (identity_of(header) != expected)
+    return fail(ExitCode::checkpoint, "the RAM snapshot {} is another one than was announced", place);
   write_header(memory_, header);
-  return identity_of(header);
+  return {};
 }
 
 Result<SnapshotIdentity> SnapshotReader::identify(std::span<const std::byte> memory,

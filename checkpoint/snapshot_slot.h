@@ -35,6 +35,7 @@ struct SnapshotIdentity {
   std::uint64_t generation = 0;
   std::uint64_t step = 0;
   std::uint32_t rank = 0, ranks = 0;  // the state is in the slots of so many ranks
+  bool operator==(const SnapshotIdentity&) const = default;
 };
 
 // As text: in the index of a slot, and on the way from rank to rank.
@@ -71,7 +72,7 @@ class SnapshotSlot {
 //
 //   replica.begin(sealed_bytes);   // of the slot
 //   receive(replica.body());       // what is behind the slot's first page
-//   HF_TRY(identity, replica.seal(first_page, host, place));
+//   HF_TRY_VOID(replica.seal(first_page, identity, place));
 class SnapshotReplica {
  public:
   // As for SnapshotSlot.
@@ -81,9 +82,10 @@ class SnapshotReplica {
   void begin(std::uint64_t sealed_bytes);
   std::span<std::byte> body() const { return body_; }
   // `first_page`: that of the slot. Every checksum is verified first: what did not arrive as it was sealed is
-  // ExitCode::checkpoint, and this stays unsealed. `host`: the digest of this host's name.
-  Result<SnapshotIdentity> seal(std::span<const std::byte> first_page, const Digest& host,
-                                const std::string& place);
+  // ExitCode::checkpoint, and this stays unsealed; so is what says of itself something else than `expected`,
+  // whose host alone is that of this memory.
+  Result<void> seal(std::span<const std::byte> first_page, const SnapshotIdentity& expected,
+                    const std::string& place);
 
  private:
   std::span<std::byte> memory_, body_;

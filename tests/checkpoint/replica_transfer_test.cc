@@ -164,6 +164,34 @@ TEST_F(ReplicaTransferTest, StrangersAndTheLateAreRefused) {
   }
 }
 
+// What is promised before the bytes come decides which place they take, and whether they are new.
+TEST_F(ReplicaTransferTest, AReplicaThatIsAnotherThanAnnouncedIsNotSealed) {
+  fill(7);
+  constexpr std::size_t page = SnapshotSlot::alignment_bytes;
+  const std::uint64_t sealed = SnapshotReader::sealed_bytes(source_.all, "source").value();
+  const auto receive = [&](const SnapshotIdentity& announced) {
+    SnapshotReplica replica(first_.all);
+    replica.begin(sealed);
+    std::ranges::copy(source_.all.subspan(page, sealed - page), replica.body().begin());
+    return replica.seal(source_.all.first(page), announced, "as it arrived");
+  };
+  std::vector<SnapshotIdentity> others(6, identity_);
+  others[0].run = digest_of("another");
+  others[1].writer = 8;
+  others[2].generation = 1;
+  others[3].step = 8;
+  others[4].rank = 0;
+  others[5].ranks = 3;
+  for (const SnapshotIdentity& other : others) {
+    EXPECT_EQ(receive(other).error().message,
+              "the RAM snapshot as it arrived is another one than was announced");
+    EXPECT_THAT(kept(), testing::ElementsAre(0, 0));
+  }
+  identity_.host = digest_of("there");
+  ASSERT_TRUE(receive(identity_).ok());
+  EXPECT_THAT(kept(), testing::ElementsAre(7, 0));
+}
+
 TEST_F(ReplicaTransferTest, WhatDoesNotFitIsRefused) {
   Memory small(SnapshotSlot::alignment_bytes * 2), large(bytes_);
   ReplicaKeeper keeper({.run = digest_of("run"), .writer = 9, .rank = 1, .ranks = 2}, digest_of("there"),

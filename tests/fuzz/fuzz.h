@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -59,6 +60,18 @@ inline std::string text_of(Input input) {
 inline std::vector<std::byte> bytes_of_text(std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
+}
+
+// A number in the processor's order, which lies inside.
+template <typename T>
+T load(std::span<const std::byte> bytes, std::size_t offset) {
+  T value{};
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+template <typename T>
+void store(std::span<std::byte> bytes, std::size_t offset, T value) {
+  std::memcpy(bytes.data() + offset, &value, sizeof(value));
 }
 
 // Runs the target once under its limits of memory and time. Returns what run() returned.

@@ -1,6 +1,4 @@
 // A snapshot slot in shared memory: as it is, and sealed with checksums that fit.
-#include <cstring>
-
 #include "checkpoint/snapshot_slot.h"
 #include "runtime/core/crc32c.h"
 #include "tests/fuzz/fuzz_env.h"
@@ -13,17 +11,6 @@ constexpr std::uint64_t page_bytes = 4096;
 constexpr std::size_t sealed_byte = 12, index_offset_byte = 80, index_bytes_byte = 88, index_crc_byte = 96,
                       crc_byte = 100;
 constexpr std::uint32_t sealed_mark = 0x5ea1ed01;
-
-template <typename T>
-T load(std::span<const std::byte> bytes, std::size_t offset) {
-  T value{};
-  std::memcpy(&value, bytes.data() + offset, sizeof(value));
-  return value;
-}
-template <typename T>
-void store(std::span<std::byte> bytes, std::size_t offset, T value) {
-  std::memcpy(bytes.data() + offset, &value, sizeof(value));
-}
 
 bool read_slot(std::span<const std::byte> memory) {
   const auto refused = [](const Error& error) {
@@ -56,8 +43,10 @@ void receive(std::span<const std::byte> memory) {
   SnapshotReplica replica{room};
   replica.begin(*bytes);
   std::ranges::copy(memory.subspan(page_bytes, replica.body().size()), replica.body().begin());
-  const Result<SnapshotIdentity> identity = replica.seal(memory.first(page_bytes), Digest{}, "replica");
-  if (!identity.ok()) return require_sentence(identity.error(), {ExitCode::checkpoint});
+  SnapshotIdentity announced = SnapshotReader::identify(memory, "slot").value();
+  announced.host = Digest{};
+  const Result<void> sealed = replica.seal(memory.first(page_bytes), announced, "replica");
+  if (!sealed.ok()) return require_sentence(sealed.error(), {ExitCode::checkpoint});
   require(SnapshotReader::open(room, "replica").ok(), "what was sealed is not taken");
 }
 
