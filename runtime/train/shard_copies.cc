@@ -6,12 +6,20 @@
 #include "runtime/core/json.h"
 
 namespace holdfast {
+namespace {
+
+// Returns what the two ends of a connection prove to each other: with the number of the rank in it nobody can
+// lead a copy to another one.
+std::string copy_purpose(int keeper) {
+  return fmt::format("shard copy kept by rank {}", keeper);
+}
+
+}  // namespace
 
 ShardCopies::ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer)
     : env_(&worker.env()),
       faults_(&worker.faults()),
       store_(&store),
-      network_(worker.network("shard copy")),
       source_{.run = digest_of(worker.state().run_id), .writer = writer} {}
 
 Result<std::unique_ptr<ShardCopies>> ShardCopies::create(Worker& worker, const CheckpointStore& store,
@@ -20,11 +28,11 @@ Result<std::unique_ptr<ShardCopies>> ShardCopies::create(Worker& worker, const C
   const Result<ListenPlace> place = worker.listen_place();
   HF_TRY_VOID(
       agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(place), worker.env().host_name()));
-  Result<std::unique_ptr<Listener>> listener = copies->network_.listen(place->address);
+  const int rank = worker.communicator().rank();
+  Result<std::unique_ptr<Listener>> listener = worker.network(copy_purpose(rank)).listen(place->address);
   HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(listener),
                                worker.env().host_name()));
   copies->listener_ = std::move(listener).value();
-  const int rank = worker.communicator().rank();
   HF_TRY_VOID(
       copies->exchange_addresses(worker, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
   copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
@@ -50,6 +58,7 @@ Result<void> ShardCopies::exchange_addresses(Worker& worker, const ListenPlace& 
                          Json::array({env_->host_name(), place.told, listener_->port()}).dump_any()));
   keeper_ = keeper;
   if (keeper < 0) return {};
+  to_keeper_.emplace(worker.network(copy_purpose(keeper)));
   const Json told = Json::parse(texts[static_cast<std::size_t>(keeper)]);
   keeper_host_ = told[0];
   for (const Json& address : told[1]) addresses_.push_back({address, told[2]});
@@ -88,7 +97,7 @@ Result<std::unique_ptr<Connection>> ShardCopies::connect() {
   for (const NetworkAddress& address : addresses_) {
     if (stopped_) break;
     Result<std::unique_ptr<Connection>> connection =
-        network_.connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
+        to_keeper_->connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
     if (connection.ok()) return connection;
     refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
   }

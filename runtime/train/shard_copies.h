@@ -14,6 +14,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,9 +53,9 @@ class ShardCopies {
   Env* env_;
   FaultPoints* faults_;
   const CheckpointStore* store_;
-  SealedNetwork network_;
   CopySource source_;
   int keeper_ = -1;
+  std::optional<SealedNetwork> to_keeper_;
   std::string keeper_host_;
   std::vector<NetworkAddress> addresses_;
   std::unique_ptr<Listener> listener_;
