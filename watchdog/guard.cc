@@ -13,6 +13,7 @@
 
 #include "runtime/core/processes.h"
 #include "runtime/core/signals.h"
+#include "runtime/core/tell.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_mind.h"
@@ -276,9 +277,8 @@ class Guard {
     }
   }
 
-  // One write; whoever read it may have gone, so no exception and no signal.
   static void say(const std::string& sentence) {
-    std::fputs(fmt::format("holdfast guard: {}\n", sentence).c_str(), stderr);
+    say_on(stderr, fmt::format("holdfast guard: {}\n", sentence));
   }
 
   // A copy in memory; the files follow tick by tick. More than the disk takes is left out.

@@ -9,6 +9,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/machine_facts.h"
 #include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/tell.h"
@@ -245,8 +246,9 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   for (const std::string& note : start.notes) tell("checkpoint passed over: {}", note);
   if (!start.checkpoint.empty())
     fmt::print("  resumes      from {} (step {})\n", start.checkpoint, start.step);
-  if (!start.begins.empty()) fmt::print("  generation   a new one begins there: {}\n", start.begins);
-  for (const std::string& change : changes.lines) fmt::print("  changes      {}\n", change);
+  if (!start.begins.empty())
+    fmt::print("  generation   a new one begins there: {}\n", printable(start.begins));
+  for (const std::string& change : changes.lines) fmt::print("  changes      {}\n", printable(change));
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/text_table.h"
 #include "runtime/exchange/checkpoint_diff.h"
@@ -63,9 +64,9 @@ std::vector<std::string> row_of(const TensorDiff& diff) {
 }
 
 void print_text(const Side& a, const Side& b, const std::vector<TensorDiff>& diffs, bool all) {
-  fmt::print("A  {}\nB  {}\n", side_text(a), side_text(b));
+  fmt::print("A  {}\nB  {}\n", printable(side_text(a)), printable(side_text(b)));
   for (const ConfigChange& change : diff_config(a.config, b.config))
-    fmt::print("{}: {} -> {}\n", change.key, change.before, change.after);
+    fmt::print("{}: {} -> {}\n", change.key, printable(change.before), printable(change.after));
   TextTable table({"tensor", "kind", "elements", "differ", "max abs", "max rel", "first (A, B)"}, 2);
   std::size_t rows = 0, equal = 0;
   for (const TensorDiff& diff : diffs) {
@@ -74,7 +75,7 @@ void print_text(const Side& a, const Side& b, const std::vector<TensorDiff>& dif
     table.add(row_of(diff));
     ++rows;
   }
-  if (rows > 0) fmt::print("\n{}", table.text());
+  if (rows > 0) fmt::print("\n{}", printable(table.text()));
   fmt::print("\n{} of {} tensors have the same bits\n", equal, diffs.size());
 }
 

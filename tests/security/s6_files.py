@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """S6: files of a checkpoint or a run directory that somebody else made stop a reader, take its memory, or speak to its terminal.
 
-A pipe in the place of a file, a manifest of 3 GiB without content, one whose few lines say that a tensor has 65,536 slices, and texts
-that a terminal would obey.
+A pipe in the place of a file, a manifest of 3 GiB without content, one whose few lines say that a tensor has 65,536 slices, texts
+that a terminal would obey, and a link in the place of the log.
 """
 import json
 import os
@@ -25,6 +25,11 @@ def change_manifest(path, change):
 def many_slices(body):
     body["tensors"] = [{"tensor": f"tensor-{i}-" + "x" * 1000, "kind": "weight", "type": "fp32", "shape": [65536], "slices": 65536}
                        for i in range(60)]
+
+
+def say_something_to_terminals(body):
+    body["values"].update({"note" + ESCAPE: ESCAPE})
+    body["config"] = body["config"].replace('"text.txt"', json.dumps("text.txt" + ESCAPE))
 
 
 def pipe_instead_of(path):
@@ -61,13 +66,21 @@ def run_attack(scene):
     scene.expect(done.returncode != 5, f"a manifest of 70 KB takes 3 GiB of memory: {attack.last_line(done)}",
                  f"a manifest that counts 4 million slices: {attack.last_line(done)}")
     fresh()
-    change_manifest(checkpoint / "manifest.json", lambda body: body["values"].update({"note" + ESCAPE: ESCAPE}))
+    change_manifest(checkpoint / "manifest.json", say_something_to_terminals)
     status = json.loads((scene.run / "status.json").read_text())
     (scene.run / "status.json").write_text(json.dumps({**status, "state": "failed", "reason": ESCAPE}))
-    for words in (["inspect", checkpoint], ["status", "run"]):
+    for words in (["inspect", checkpoint], ["status", "run"], ["check", "run.toml"], ["diff", checkpoint, scene.folder / "good"]):
         done = scene.holdfast(*words)
         scene.expect("\x1b" in done.stdout + done.stderr, f"{words[0]} sends the terminal what a file says",
                      f"{words[0]} shows what a terminal would obey as text")
+    fresh()
+    private = scene.folder / "private"
+    private.write_text("")
+    (scene.run / "events.jsonl").unlink()
+    (scene.run / "events.jsonl").symlink_to(private)
+    done = scene.holdfast("train", "run.toml", "--training.steps=6")
+    scene.expect(private.read_text() != "", "train adds lines to a file outside that a link in the place of the log names",
+                 f"a link in the place of the log: {attack.last_line(done)}")
 
 
 if __name__ == "__main__":
