@@ -16,7 +16,7 @@ import harness
 
 SEEDS = int(os.environ.get("HOLDFAST_RECOVERY_SEEDS") or 6)
 STEPS = 30
-SETTLE_S = 40
+SETTLE_S = 160 if harness.SANITIZED else 40
 RAM = {"every step": ["--checkpoint.ram_every_steps=1"], "every 3": ["--checkpoint.ram_every_steps=3"], "disk": []}
 TENSOR_LANES = ["--parallel.tensor_lanes=2"]  # of every start, and of the reference
 STEP_POINTS = ["step.begin", "step.before_backward", "step.before_reduce", "step.before_vote", "step.after_vote",

@@ -139,8 +139,9 @@ class ReplicasTest(unittest.TestCase):
         moved = self.scene.run("there", OPTIONS)
         shutil.move(run.directory, moved.directory)
         run.directory.symlink_to(moved.directory)
+        step = max(confirmed + 4, moved.last_step() + 1)  # one that this start makes
         start = moved.start(2, faults=SLOW_STEPS)
-        self.assertTrue(start.wait_for_step(confirmed + 4), start.tail())
+        self.assertTrue(start.wait_for_step(step), start.tail())
         start.kill_all()
         self.assertEqual(moved.events("start")[-1]["resumed_from"], "ram", start.tail())
         run.directory.unlink()
