@@ -183,8 +183,9 @@ TEST_F(ReplicaTransferTest, AReplicaThatIsAnotherThanAnnouncedIsNotSealed) {
   others[4].rank = 0;
   others[5].ranks = 3;
   for (const SnapshotIdentity& other : others) {
-    EXPECT_EQ(receive(other).error().message,
-              "the RAM snapshot as it arrived is another one than was announced");
+    const Result<void> outcome = receive(other);
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_EQ(outcome.error().message, "the RAM snapshot as it arrived is another one than was announced");
     EXPECT_THAT(kept(), testing::ElementsAre(0, 0));
   }
   identity_.host = digest_of("there");
