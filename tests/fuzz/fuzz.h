@@ -62,7 +62,7 @@ inline std::vector<std::byte> bytes_of_text(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A number in the processor's order, which lies inside.
+// Read and write a number in the processor's order, which lies inside.
 template <typename T>
 T load(std::span<const std::byte> bytes, std::size_t offset) {
   T value{};

@@ -10,7 +10,7 @@ namespace holdfast::fuzz {
 namespace {
 
 constexpr std::size_t slot_page_bytes = SnapshotSlot::alignment_bytes, place_bytes = 8 * slot_page_bytes;
-// Places of the numbers of the hello (checkpoint/replica_transfer.cc) and of a slot's header
+// These are the places of the numbers of the hello (checkpoint/replica_transfer.cc) and of a slot's header
 // (snapshot_slot.cc).
 constexpr std::size_t replica_hello_bytes = 96, generation_byte = 48, sealed_bytes_byte = 80,
                       hello_crc_byte = 88;

@@ -10,7 +10,7 @@
 namespace holdfast::fuzz {
 namespace {
 
-// Places of the numbers of the hello (checkpoint/shard_copy.cc).
+// These are the places of the numbers of the hello (checkpoint/shard_copy.cc).
 constexpr std::size_t copy_hello_bytes = 128, copy_step_byte = 40, copy_bytes_byte = 48, copy_crc_byte = 120;
 constexpr std::size_t copy_checksum_bytes = 4;
 constexpr std::uint64_t most_copied_bytes = std::uint64_t{1} << 20;
