@@ -30,6 +30,14 @@ constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and
 constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
+// Returns the place of what a start on this host alone has of Open MPI, so that what a killed one leaves can
+// be removed; empty where there is none. With several hosts ranks make theirs themselves
+// (use_launch_scratch): where a daemon has its files cannot be said for one host alone.
+std::string make_scratch(Env& env, const std::string& start) {
+  Result<std::string> made = env.make_shared_directory(launch_scratch_name(start));
+  return made.ok() ? std::move(made).value() : std::string();
+}
+
 void replace_setting(std::vector<std::string>& overrides, const std::string& key, std::int64_t value) {
   const std::string option = fmt::format("--{}=", key);
   std::erase_if(overrides, [&](const std::string& word) { return word.starts_with(option); });
@@ -208,12 +216,11 @@ void Launcher::ask_for_save() {
 Result<StartEnd> Launcher::start(LaunchShape shape) {
   shape.forwarded = {launch_variable};
   const std::string name = fmt::format("{}-{:016x}", token_, env_->random_u64());
-  const std::string scratch = launch_scratch(*env_, name);
-  const bool scratch_made = env_->make_shared_directory(launch_scratch_name(name)).ok();
+  const std::string scratch = shape.several_hosts ? "" : make_scratch(*env_, name);
   LaunchPlaces places = places_;
-  // Without a home directory mpirun would look for its settings where others may put some: in the shared
+  // Without a home directory mpirun would look for its settings where others may put some. In the shared
   // memory of this user nobody else can, and in / only root can.
-  if (places.home.empty() && env_->variable("HOME").empty()) places.home = scratch_made ? scratch : "/";
+  if (places.home.empty() && env_->variable("HOME").empty()) places.home = scratch.empty() ? "/" : scratch;
   JobPlan plan{.line = mpirun_line(*env_, options_, places, shape),
                .ranks = shape.ranks,
                .paths = paths_,
@@ -232,12 +239,8 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
   log_->retry();  // in front of what the start writes, where that can be
   log_bytes_ = seen_bytes_ = log_bytes(*env_, paths_);
   trains_ = asked_for_another_start_ = false;
-  // What a killed Open MPI leaves of its own is then in a place that can be removed. With several hosts ranks
-  // make theirs themselves (use_launch_scratch); where a daemon has its files cannot be said for one host
-  // alone.
   for (const char* variable : {"OMPI_MCA_btl_sm_backing_directory", "PRTE_MCA_prte_tmpdir_base"}) {
-    if (scratch_made && !shape.several_hosts && env_->variable(variable).empty())
-      plan.line.variables[variable] = scratch;
+    if (!scratch.empty() && env_->variable(variable).empty()) plan.line.variables[variable] = scratch;
   }
   // mpirun ends the ranks when nobody reads what they say; so one start is enough to learn it.
   replace_unread_streams();
@@ -261,7 +264,7 @@ Result<StartEnd> Launcher::start(LaunchShape shape) {
     cut_short_ = stop_->requested();
   }
   static_cast<void>(env_->remove_tree(directory).ok());  // what cannot be removed does no harm
-  static_cast<void>(env_->remove_tree(scratch).ok());
+  static_cast<void>(env_->remove_tree(launch_scratch(*env_, name)).ok());
   return end;
 }
 
