@@ -93,11 +93,15 @@ Result<void> wait_for_lock(Env& env, const Descriptor& descriptor, const std::st
 constexpr mode_t lock_mode = 0620, group_reads = 0040, group_writes = 0020, others_read = 0004,
                  others_write = 0002;
 
+Error no_lock_file(const std::string& path) {
+  return fail(ExitCode::config, "cannot lock {}: it is no file: remove it", path);
+}
+
 Result<void> expect_lock_file(const Descriptor& descriptor, const std::string& path) {
   struct stat info {};
   if (fstat(descriptor.value(), &info) != 0) return lock_error("look at the lock file", path, errno);
-  if (S_ISREG(info.st_mode)) return {};
-  return fail(ExitCode::config, "cannot lock {}: it is no file: remove it", path);
+  if (!S_ISREG(info.st_mode)) return no_lock_file(path);
+  return {};
 }
 
 void let_only_writers_read(const Descriptor& descriptor) {
@@ -117,6 +121,7 @@ Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& p
   const std::int64_t deadline_ns = env.monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
   for (int file = 0; file < most_files; ++file) {
     Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, lock_mode);
+    if (descriptor.value() < 0 && (errno == ELOOP || errno == EISDIR)) return no_lock_file(path);
     if (descriptor.value() < 0) return lock_error("open the lock file", path, errno);
     HF_TRY_VOID(expect_lock_file(descriptor, path));
     let_only_writers_read(descriptor);

@@ -1327,8 +1327,12 @@ class Errors(unittest.TestCase):
 
     def test_lock_is_no_file(self):
         self.run_directory.mkdir()
-        os.mkfifo(self.run_directory / "lock")
-        self.expect(self.train())
+        lock = self.run_directory / "lock"
+        for put, take in ((lambda: os.mkfifo(lock), lock.unlink), (lambda: lock.symlink_to("elsewhere"), lock.unlink),
+                          (lock.mkdir, lock.rmdir)):
+            put()
+            self.expect(self.train())
+            take()
 
     def test_lock_cannot_be_looked_at(self):
         self.run_directory.mkdir()
