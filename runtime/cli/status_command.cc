@@ -38,7 +38,7 @@ constexpr const char* status_usage =
 // launcher.
 std::set<std::int64_t> processes_here(Env& env, const RunStanding& run, const RunPaths& paths) {
   std::set<std::int64_t> processes;
-  const ClaimRecord claim = claim_record_of(env.text_or_empty(paths.lock()));
+  const ClaimRecord claim = claim_record_of(text_within_or_empty(env, paths.lock(), text_limits::identity));
   std::istringstream words(claim.holder);  // "host NAME pid N"
   std::string word, host;
   std::int64_t process = 0;

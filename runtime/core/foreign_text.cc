@@ -84,4 +84,9 @@ Result<std::string> read_text_within(Env& env, const std::string& path, std::uin
   return env.read_text_within(path, most_bytes);
 }
 
+std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t most_bytes) {
+  Result<std::string> text = env.read_text_within(path, most_bytes);
+  return text.ok() ? std::move(text).value() : std::string();
+}
+
 }  // namespace holdfast

@@ -42,5 +42,7 @@ inline constexpr std::uint64_t shard_index = std::uint64_t{1} << 30;
 
 // Returns the file whole, or ExitCode::data where it has more than `most_bytes`.
 Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t most_bytes);
+// Returns the file whole, or nothing where it cannot be read or has more than `most_bytes`.
+std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t most_bytes);
 
 }  // namespace holdfast

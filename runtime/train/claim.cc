@@ -116,10 +116,10 @@ namespace {
 Result<std::unique_ptr<FileLock>> take_over(Env& env, const std::string& path, const ClaimRecord& silent,
                                             const ClaimRecord& mine) {
   std::unique_ptr<FileLock> none;
-  if (claim_record_of(env.text_or_empty(path)) != silent) return none;
+  if (claim_record_of(text_within_or_empty(env, path, text_limits::identity)) != silent) return none;
   HF_TRY(std::unique_ptr<FileLock> lock, env.replace_lock(path, to_text(mine)));
   env.sleep_us(settle_us);
-  if (claim_record_of(env.text_or_empty(path)).id != mine.id) return none;
+  if (claim_record_of(text_within_or_empty(env, path, text_limits::identity)).id != mine.id) return none;
   tell("{}: {} has not renewed its claim: claim {} takes over", directory_of(path), silent.holder,
        mine.epoch);
   return lock;

@@ -9,6 +9,7 @@
 #include "checkpoint/part_inventory.h"
 #include "checkpoint/store.h"
 #include "parallel/agreement.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tell.h"
 #include "runtime/train/join.h"
@@ -225,7 +226,9 @@ class PartsOfHosts {
     const int teller = places_.leaders()[parts.with_manifest.front()];
     const bool tells = teller == communicator_.rank();
     const std::string own =
-        tells ? env_.text_or_empty(directory_of(parts) + "/" + checkpoint_names::manifest) : std::string();
+        tells ? text_within_or_empty(env_, directory_of(parts) + "/" + checkpoint_names::manifest,
+                                     text_limits::manifest)
+              : std::string();
     HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, own));
     HF_TRY(Manifest manifest, decode_manifest(texts[static_cast<std::size_t>(teller)], directory_of(parts)));
     return OwnCheckpoint{.manifest = std::move(manifest),

@@ -8,6 +8,7 @@
 
 #include "parallel/agreement.h"
 #include "runtime/core/durable_directory.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/train/run_directory.h"
 
@@ -46,7 +47,7 @@ class PlaceProbe {
 
 // Returns what the directory says, where that can be a name; else nothing.
 std::string remembered_name(Env& env, const std::string& run_directory) {
-  std::string name = env.text_or_empty(RunPaths{run_directory}.place_name());
+  std::string name = text_within_or_empty(env, RunPaths{run_directory}.place_name(), text_limits::identity);
   const bool is_name = std::ranges::all_of(name, [](char each) { return each > ' ' && each <= '~'; });
   return is_name ? name : std::string();
 }

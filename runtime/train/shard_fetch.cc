@@ -10,6 +10,7 @@
 #include "checkpoint/shard_file.h"
 #include "checkpoint/snapshot_slot.h"
 #include "parallel/agreement.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/train/checkpoint_parts.h"
 #include "runtime/train/watch.h"
@@ -75,7 +76,8 @@ class ShardExchange {
 
   // The manifest, of the first rank that has one, and which leaders have which shards.
   Result<void> find_holders() {
-    const std::string own = env_.text_or_empty(directory_ + "/" + checkpoint_names::manifest);
+    const std::string own =
+        text_within_or_empty(env_, directory_ + "/" + checkpoint_names::manifest, text_limits::manifest);
     const Result<Manifest> manifest = decode_manifest(own, directory_);
     has_manifest_ = manifest.ok() && content_of(manifest->shards) == content_;
     HF_TRY(const std::vector<std::string> have,

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "checkpoint/candidates.h"
+#include "runtime/core/foreign_text.h"
 #include "runtime/train/run_directory.h"
 #include "runtime/train/upload_name.h"
 
@@ -40,7 +41,8 @@ Result<void> Uploads::offer_newest(Communicator& communicator, const Waiter& wai
   std::array<std::int64_t, 1> newest = {0};  // step + 1; 0: there is none to send
   if (first_) {
     const Result<Manifest> manifest = read_manifest(*env_, store_->newest_directory());
-    if (manifest.ok() && env_->text_or_empty(record_) != upload_record(*manifest, command_.line))
+    if (manifest.ok() && text_within_or_empty(*env_, record_, text_limits::identity) !=
+                             upload_record(*manifest, command_.line))
       newest[0] = static_cast<std::int64_t>(manifest->step) + 1;
   }
   HF_TRY_VOID(all_reduce_sum(communicator, waiter, newest));

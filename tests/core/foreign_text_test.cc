@@ -67,6 +67,8 @@ TEST(TextWithin, ReadsNoMoreOfAFileThanThat) {
   ASSERT_FALSE(longer.ok());
   EXPECT_EQ(longer.error().code, ExitCode::data);
   EXPECT_EQ(longer.error().message, path + " has more than 19999 bytes");
+  EXPECT_EQ(text_within_or_empty(posix_env(), path, 20'000).size(), 20'000U);
+  EXPECT_EQ(text_within_or_empty(posix_env(), path, 19'999), "");
 }
 
 // Whoever may write a run directory shall not have lines added to other files of its user.
