@@ -17,6 +17,9 @@ class SecurityTest(unittest.TestCase):
             harness.skip(done.stdout.strip())
         self.assertEqual((done.returncode, done.stdout.strip().splitlines()[-1:]), (0, ["the attack fails"]), done.stdout + done.stderr)
 
+    def test_ports_of_one_host(self):
+        self.attack("tests/security/s2_listens.py")
+
     def test_run_ids_and_hosts(self):
         self.attack("tests/security/s3_run_id.py")
 
