@@ -61,10 +61,11 @@ class Launcher {
   bool lives_elsewhere();
   std::vector<std::optional<int>> ask(const std::vector<std::string>& words, std::int64_t limit_ms);
   bool wait_ms(std::int64_t duration_ms);
+  void clean_up_after(const StartEnd& end, bool last);
+  // Events of its own (launcher_log.cc).
   void log_fault(const StartEnd& end);
   void log_drains(std::uint64_t step);
   void log_recovery(int ranks, std::uint64_t step);
-  void clean_up_after(const StartEnd& end, bool last);
   // Another start with more ranks, or without a host (launcher_hosts.cc).
   std::string look_after_hosts();
   void look_for_room();
