@@ -81,9 +81,9 @@ class SnapshotReplica {
   // What it was is no more. `sealed_bytes`: more than a page, at most capacity_bytes().
   void begin(std::uint64_t sealed_bytes);
   std::span<std::byte> body() const { return body_; }
-  // `first_page`: that of the slot. Every checksum is verified first: what did not arrive as it was sealed is
-  // ExitCode::checkpoint, and this stays unsealed; so is what says of itself something else than `expected`,
-  // whose host alone is that of this memory.
+  // Seals it, or leaves it unsealed and returns ExitCode::checkpoint: where a checksum is wrong, or the slot
+  // is another one than `expected`. `first_page` is that of the slot; `expected.host` is the digest of this
+  // host's name, which the replica has in place of the slot's.
   Result<void> seal(std::span<const std::byte> first_page, const SnapshotIdentity& expected,
                     const std::string& place);
 

@@ -164,7 +164,7 @@ TEST_F(ReplicaTransferTest, StrangersAndTheLateAreRefused) {
   }
 }
 
-// What is promised before the bytes come decides which place they take, and whether they are new.
+// A keeper chooses the place of a replica by what is announced before its bytes come.
 TEST_F(ReplicaTransferTest, AReplicaThatIsAnotherThanAnnouncedIsNotSealed) {
   fill(7);
   constexpr std::size_t page = SnapshotSlot::alignment_bytes;

@@ -57,7 +57,7 @@ TEST(TextWithin, RefusesWhatIsTooLong) {
   EXPECT_FALSE(read_text_within(posix_env(), directory / "none", 4).ok());
 }
 
-// What the size of a file says before it is read may be another one while it is.
+// A file may grow between the look at its size and the reading.
 TEST(TextWithin, ReadsNoMoreOfAFileThanThat) {
   const TemporaryDirectory directory;
   const std::string path = directory / "text";
@@ -71,7 +71,7 @@ TEST(TextWithin, ReadsNoMoreOfAFileThanThat) {
   EXPECT_EQ(text_within_or_empty(posix_env(), path, 19'999), "");
 }
 
-// Whoever may write a run directory shall not have lines added to other files of its user.
+// A link in the place of a log would have lines added to other files of the run's user.
 TEST(Files, BehindALinkGetNoLine) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(posix_env().replace_text(directory / "private", "").ok());
