@@ -23,6 +23,9 @@ class SecurityTest(unittest.TestCase):
     def test_run_ids_and_hosts(self):
         self.attack("tests/security/s3_run_id.py")
 
+    def test_ports_for_replicas(self):
+        self.attack("tests/security/s5_replica.py")
+
     def test_home(self):
         self.attack("tests/security/s4_home.py")
 
