@@ -5,7 +5,7 @@
 
 #include "checkpoint/lineage.h"
 #include "checkpoint/names.h"
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "checkpoint/shard_format.h"
-#include "runtime/core/io_queue.h"
+#include "runtime/os/io_queue.h"
 
 namespace holdfast {
 namespace {

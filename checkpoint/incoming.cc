@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "checkpoint/names.h"
-#include "runtime/core/durable_directory.h"
+#include "runtime/os/durable_directory.h"
 
 namespace holdfast {
 namespace {

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "checkpoint/store.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fault_point.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
 
 namespace holdfast {
 

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "checkpoint/names.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

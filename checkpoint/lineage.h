@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

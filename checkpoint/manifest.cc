@@ -6,8 +6,8 @@
 
 #include "checkpoint/names.h"
 #include "runtime/core/crc32c.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -22,8 +22,8 @@
 #include "checkpoint/lineage.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_index.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -16,8 +16,8 @@
 
 #include "checkpoint/snapshot_slot.h"
 #include "checkpoint/store.h"
-#include "runtime/core/env.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

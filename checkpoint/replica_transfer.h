@@ -23,8 +23,8 @@
 #include "checkpoint/ram_tier.h"
 #include "checkpoint/snapshot_slot.h"
 #include "checkpoint/transfer_frames.h"
-#include "runtime/core/fault_point.h"
-#include "runtime/core/network.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/network.h"
 
 namespace holdfast {
 

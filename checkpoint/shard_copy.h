@@ -21,9 +21,9 @@
 #include "checkpoint/paced.h"
 #include "checkpoint/transfer_frames.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fault_point.h"
-#include "runtime/core/network.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/network.h"
 
 namespace holdfast {
 

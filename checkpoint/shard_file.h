@@ -15,9 +15,9 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/paced.h"
 #include "checkpoint/shard_index.h"
-#include "runtime/core/env.h"
-#include "runtime/core/io_engine.h"
 #include "runtime/core/shard_spec.h"
+#include "runtime/os/env.h"
+#include "runtime/os/io_engine.h"
 
 namespace holdfast {
 

@@ -6,7 +6,7 @@
 
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

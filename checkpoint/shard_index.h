@@ -10,8 +10,8 @@
 #include "checkpoint/chunk_codec.h"
 #include "checkpoint/manifest.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/env.h"
 #include "runtime/core/shard_spec.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

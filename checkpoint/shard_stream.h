@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/core/io_queue.h"
+#include "runtime/os/io_queue.h"
 
 namespace holdfast {
 

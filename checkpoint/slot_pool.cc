@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "runtime/core/resizable_memory.h"
+#include "runtime/os/resizable_memory.h"
 
 namespace holdfast {
 

@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fault_point.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
 
 namespace holdfast {
 

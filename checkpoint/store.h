@@ -25,8 +25,8 @@
 #include "checkpoint/chunk_reading.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_file.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fault_point.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
 
 namespace holdfast {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "runtime/core/crc32c.h"
-#include "runtime/core/network.h"
+#include "runtime/os/network.h"
 
 namespace holdfast {
 

@@ -28,7 +28,7 @@
 #include "runtime/core/device_fault.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/result.h"
-#include "runtime/core/span_recorder.h"
+#include "runtime/os/span_recorder.h"
 
 namespace holdfast {
 

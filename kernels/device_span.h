@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/device.h"
-#include "runtime/core/span_recorder.h"
+#include "runtime/os/span_recorder.h"
 
 namespace holdfast {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "runtime/core/digest.h"
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "watchdog/host_table.h"
 
 namespace holdfast {

@@ -29,16 +29,16 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
-#include "runtime/core/secret.h"
-#include "runtime/core/span_recorder.h"
+#include "runtime/os/env.h"
+#include "runtime/os/secret.h"
+#include "runtime/os/span_recorder.h"
 #include "watchdog/phase.h"
 
 namespace holdfast {
 
 // The shared memory of one start of a run on one host. `start`: what all ranks of the start know before MPI
-// (runtime/train/watch.h).
+// (runtime/rank/watch.h).
 std::string board_name(const std::string& start);
 
 inline constexpr std::size_t board_text_bytes = 256;

@@ -8,8 +8,8 @@
 #include <map>
 #include <optional>
 
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/core/processes.h"
-#include "runtime/core/signals.h"
-#include "runtime/core/tell.h"
+#include "runtime/os/processes.h"
+#include "runtime/os/signals.h"
+#include "runtime/os/tell.h"
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_mind.h"

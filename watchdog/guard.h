@@ -14,8 +14,8 @@
 #include <functional>
 #include <string>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 #include "watchdog/guard_mind.h"
 
 namespace holdfast {

@@ -1,5 +1,5 @@
 // GuardNetwork: what the guard of a host hears of the guards of the others, over TCP (no MPI, which may be
-// what hangs) between those that share the secret of the run (runtime/core/sealed_network.h). Each guard
+// what hangs) between those that share the secret of the run (runtime/os/sealed_network.h). Each guard
 // listens, calls every other one, and tells it ten times a second how its ranks are; what follows from that
 // is decided by HostSight and written into the HostTable, where the ranks see it.
 //
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/env.h"
-#include "runtime/core/network.h"
 #include "runtime/core/result.h"
-#include "runtime/core/sealed_network.h"
+#include "runtime/os/env.h"
+#include "runtime/os/network.h"
+#include "runtime/os/sealed_network.h"
 #include "watchdog/board.h"
 #include "watchdog/detector.h"
 #include "watchdog/host_sight.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 
 namespace holdfast {
 namespace {

@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/wait_listener.h"
+#include "runtime/os/env.h"
 #include "watchdog/board.h"
 #include "watchdog/deadlines.h"
 

@@ -16,7 +16,7 @@
 #include "kernels/cpu/matmul_cache.h"
 #include "kernels/cpu/team.h"
 #include "kernels/device.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/error.h"
-#include "runtime/core/env.h"
-#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
+#include "runtime/os/env.h"
+#include "runtime/os/tell.h"
 
 namespace holdfast::cuda {
 namespace {

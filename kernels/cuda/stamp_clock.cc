@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::cuda {
 

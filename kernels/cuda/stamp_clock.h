@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/event_pool.h"
-#include "runtime/core/span_recorder.h"
+#include "runtime/os/span_recorder.h"
 
 namespace holdfast::cuda {
 

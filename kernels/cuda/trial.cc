@@ -9,7 +9,7 @@
 #include "kernels/cuda/sm_90a/warpgroup_trial.h"
 #endif
 #include "kernels/cuda/trial_kernel.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/comm/communicator.h"
 
 namespace holdfast {
 

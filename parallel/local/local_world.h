@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 
-#include "parallel/membership.h"
+#include "parallel/group/membership.h"
 
 namespace holdfast {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
 #include "runtime/core/wait_listener.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

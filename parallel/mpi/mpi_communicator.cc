@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/mpi/mpi_calls.h"
 
 namespace holdfast {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
-#include "runtime/core/env.h"
+#include "parallel/comm/communicator.h"
 #include "runtime/core/wait_listener.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

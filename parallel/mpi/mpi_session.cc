@@ -11,11 +11,11 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "parallel/launcher.h"
+#include "parallel/comm/launcher.h"
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
 #include "parallel/mpi/mpi_world.h"
-#include "runtime/core/home_directory.h"
+#include "runtime/os/home_directory.h"
 
 namespace holdfast {
 namespace {

@@ -2,7 +2,7 @@
 // that are polled. Init and finalize, which can only block, run under a deadline (parallel/mpi/deadline.h).
 #pragma once
 
-#include "parallel/mpi_loader.h"
+#include "parallel/group/mpi_loader.h"
 
 namespace holdfast {
 

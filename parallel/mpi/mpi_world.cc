@@ -11,10 +11,10 @@
 #include <sstream>
 #include <utility>
 
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/mpi/deadline.h"
 #include "parallel/mpi/mpi_calls.h"
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 
 namespace holdfast {
 namespace {

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
-#include "parallel/membership.h"
+#include "parallel/group/membership.h"
+#include "parallel/group/mpi_loader.h"
 #include "parallel/mpi/mpi_communicator.h"
-#include "parallel/mpi_loader.h"
 
 namespace holdfast {
 

@@ -31,8 +31,8 @@
 #include <vector>
 
 #include "kernels/nccl_library.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

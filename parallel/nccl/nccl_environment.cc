@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/posix_variables.h"
+#include "runtime/os/posix_variables.h"
 
 namespace holdfast {
 namespace {

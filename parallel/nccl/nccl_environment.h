@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

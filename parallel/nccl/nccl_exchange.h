@@ -12,7 +12,7 @@
 //
 //   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::max_ctas()
 //   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
-//             CUDA_MODULE_LOADING=EAGER: runtime/train/exchange_choice.h. One communicator alone does
+//             CUDA_MODULE_LOADING=EAGER: runtime/rank/exchange_choice.h. One communicator alone does
 //             without: its groups have one order on all ranks, so those of the rank that has issued least end
 //   queues    streams share the GPU's hardware queues, 8 if nobody asks for more.
 //             CUDA_DEVICE_MAX_CONNECTIONS=32: at the same place
@@ -39,7 +39,7 @@
 
 #include <vector>
 
-#include "parallel/exchange.h"
+#include "parallel/comm/exchange.h"
 #include "parallel/nccl/nccl_communicators.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "parallel/agreement.h"
+#include "parallel/comm/agreement.h"
 #include "parallel/nccl/nccl_exchange.h"
 
 namespace holdfast {

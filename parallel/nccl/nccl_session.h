@@ -16,9 +16,9 @@
 #include <memory>
 #include <string>
 
-#include "parallel/collectives.h"
-#include "parallel/communicator.h"
-#include "parallel/exchange.h"
+#include "parallel/comm/collectives.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/exchange.h"
 #include "parallel/nccl/nccl_communicators.h"
 
 namespace holdfast {
@@ -37,7 +37,7 @@ class NcclSession {
 
   // An exchange over the ranks of `control`, all of which call it, in one order if they call it several
   // times, while no other exchange of the session has anything open. Of exchanges with different ranks: in an
-  // order in which nobody waits in a circle (runtime/train/nccl_connection.h). The id of the communicator
+  // order in which nobody waits in a circle (runtime/rank/nccl_connection.h). The id of the communicator
   // travels over `control`, which stays usable beside it. When it returns ok, each pair of ranks has
   // exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the lowest
   // failing one (a rank that dies meanwhile breaks `control`, which is one too), and this session has ended.

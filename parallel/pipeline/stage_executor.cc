@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "parallel/device_wait.h"
-#include "parallel/index.h"
+#include "parallel/comm/device_wait.h"
+#include "parallel/comm/index.h"
 
 namespace holdfast {
 namespace {

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/exchange.h"
+#include "parallel/comm/exchange.h"
 #include "parallel/pipeline/schedule.h"
-#include "runtime/core/span_recorder.h"
+#include "runtime/os/span_recorder.h"
 
 namespace holdfast {
 

@@ -9,12 +9,12 @@
 
 #include "runtime/core/crc32c.h"
 #include "runtime/core/random.h"
-#include "runtime/core/sealed_session.h"
-#include "runtime/core/secret.h"
 #include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
+#include "runtime/os/sealed_session.h"
+#include "runtime/os/secret.h"
 
 namespace holdfast {
 namespace {

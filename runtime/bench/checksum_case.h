@@ -1,11 +1,11 @@
 // bench checksum: CRC32C on one thread, as checkpoints use it, and what both ends of a connection between
-// ranks do to authenticate a replica (runtime/core/sealed_session.h), on bytes in a cache and in memory.
+// ranks do to authenticate a replica (runtime/os/sealed_session.h), on bytes in a cache and in memory.
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

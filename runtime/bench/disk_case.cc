@@ -8,12 +8,12 @@
 
 #include "checkpoint/store.h"
 #include "runtime/bench/synthetic_run.h"
-#include "runtime/core/io_queue.h"
 #include "runtime/core/random.h"
 #include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
+#include "runtime/os/io_queue.h"
 
 namespace holdfast {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/core/env.h"
-#include "runtime/core/io_engine.h"
 #include "runtime/core/json.h"
+#include "runtime/os/env.h"
+#include "runtime/os/io_engine.h"
 
 namespace holdfast {
 

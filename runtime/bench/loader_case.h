@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

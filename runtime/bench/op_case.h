@@ -6,10 +6,10 @@
 #include <string>
 
 #include "runtime/bench/op_samples.h"
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
 #include "runtime/measure/measured_device.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -10,13 +10,13 @@
 #include "kernels/optimizer.h"
 #include "runtime/bench/op_samples.h"
 #include "runtime/config/presets.h"
-#include "runtime/core/available_memory.h"
 #include "runtime/core/text_table.h"
 #include "runtime/measure/op_memory.h"
 #include "runtime/measure/op_timer.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
 #include "runtime/optim/sharded_optimizer.h"
+#include "runtime/os/available_memory.h"
 
 namespace holdfast {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/core/tensor.h"
 #include "runtime/measure/measured_device.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -6,8 +6,8 @@
 
 #include "runtime/bench/token_files.h"
 #include "runtime/config/presets.h"
-#include "runtime/train/device_choice.h"
-#include "runtime/train/join.h"
+#include "runtime/elastic/join.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
-#include "runtime/core/env.h"
 #include "runtime/data/loader.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

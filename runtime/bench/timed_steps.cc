@@ -1,9 +1,9 @@
 #include "runtime/bench/timed_steps.h"
 
 #include "parallel/local/local_communicator.h"
-#include "runtime/train/kernel_choice.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/save.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/save/save.h"
 #include "runtime/train/step.h"
 
 namespace holdfast {

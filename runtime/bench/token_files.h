@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -9,16 +9,16 @@
 #include "runtime/chaos/small_disk.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/available_memory.h"
-#include "runtime/core/fault_point.h"
-#include "runtime/core/foreign_text.h"
-#include "runtime/core/program_directory.h"
-#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/run_history.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/program_directory.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_history.h"
 
 namespace holdfast {
 namespace {

@@ -16,9 +16,9 @@
 #include "runtime/chaos/chaos_report.h"
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/config/config.h"
-#include "runtime/core/env.h"
-#include "runtime/core/mounts.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/mounts.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

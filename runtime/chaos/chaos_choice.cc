@@ -4,10 +4,10 @@
 
 #include "runtime/chaos/campaign.h"
 #include "runtime/chaos/stalling_disk.h"
-#include "runtime/core/fault_point.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/launch/launch_options.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast {
 namespace {

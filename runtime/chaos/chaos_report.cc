@@ -4,8 +4,8 @@
 
 #include "runtime/core/json.h"
 #include "runtime/core/units.h"
-#include "runtime/train/report_chart.h"
-#include "runtime/train/report_page.h"
+#include "runtime/report/report_chart.h"
+#include "runtime/report/report_page.h"
 
 namespace holdfast {
 namespace {

@@ -14,11 +14,11 @@
 #include "runtime/chaos/small_disk.h"
 #include "runtime/core/json.h"
 #include "runtime/launch/run_processes.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/log_reader.h"
-#include "runtime/train/run_history.h"
-#include "runtime/train/run_identity.h"
-#include "runtime/train/state_digest.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/log_reader.h"
+#include "runtime/run/run_history.h"
+#include "runtime/run/run_identity.h"
+#include "runtime/save/state_digest.h"
 
 namespace holdfast {
 namespace {

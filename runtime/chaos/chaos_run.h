@@ -11,14 +11,14 @@
 #include "runtime/chaos/chaos_plan.h"
 #include "runtime/chaos/host_fault.h"
 #include "runtime/chaos/work_loss.h"
-#include "runtime/core/env.h"
-#include "runtime/core/mounts.h"
-#include "runtime/core/processes.h"
 #include "runtime/core/result.h"
 #include "runtime/launch/launch_options.h"
-#include "runtime/train/fault_ledger.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/env.h"
+#include "runtime/os/mounts.h"
+#include "runtime/os/processes.h"
+#include "runtime/run/fault_ledger.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast {
 

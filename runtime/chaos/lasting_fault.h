@@ -10,9 +10,9 @@
 #include "runtime/chaos/host_fault.h"
 #include "runtime/chaos/small_disk.h"
 #include "runtime/chaos/stalling_disk.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fifo.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fifo.h"
 
 namespace holdfast {
 

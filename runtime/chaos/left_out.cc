@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/train/event_reading.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast {
 namespace {

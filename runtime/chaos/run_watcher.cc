@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/json.h"
-#include "runtime/train/log_reader.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/env.h"
-#include "runtime/core/processes.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/env.h"
+#include "runtime/os/processes.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_directory.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

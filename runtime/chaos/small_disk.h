@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/core/env.h"
-#include "runtime/core/mounts.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/mounts.h"
 
 namespace holdfast {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/core/json.h"
-#include "runtime/train/event_reading.h"
+#include "runtime/run/event_reading.h"
 
 namespace holdfast {
 namespace {

@@ -4,10 +4,10 @@
 #include "checkpoint/store.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/units.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/run_identity.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

@@ -11,10 +11,10 @@
 #include "runtime/cli/collect_source.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/program_directory.h"
-#include "runtime/core/tell.h"
 #include "runtime/launch/launch_options.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/program_directory.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast {
 namespace {

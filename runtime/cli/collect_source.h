@@ -6,8 +6,8 @@
 #include <string>
 
 #include "checkpoint/part_inventory.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -1,7 +1,7 @@
 #include "runtime/cli/device_option.h"
 
-#include "runtime/core/tell.h"
-#include "runtime/train/device_choice.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -8,11 +8,11 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
 #include "runtime/core/text_table.h"
-#include "runtime/exchange/checkpoint_diff.h"
-#include "runtime/train/inference.h"
+#include "runtime/inference/inference.h"
+#include "runtime/interop/checkpoint_diff.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -3,7 +3,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
-#include "runtime/train/state_digest.h"
+#include "runtime/save/state_digest.h"
 
 namespace holdfast {
 namespace {

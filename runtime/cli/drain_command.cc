@@ -1,4 +1,4 @@
-// Asks the launcher of a run to leave a host (runtime/train/drain_requests.h), and waits until the run goes
+// Asks the launcher of a run to leave a host (runtime/run/drain_requests.h), and waits until the run goes
 // on without it.
 #include <fmt/core.h>
 
@@ -8,11 +8,11 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
-#include "runtime/train/drain_requests.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/run_holder.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/drain_requests.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_holder.h"
 
 namespace holdfast {
 namespace {

@@ -6,7 +6,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
-#include "runtime/train/file_evaluation.h"
+#include "runtime/inference/file_evaluation.h"
 
 namespace holdfast {
 namespace {

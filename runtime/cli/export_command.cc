@@ -3,8 +3,8 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
-#include "runtime/exchange/model_export.h"
-#include "runtime/train/inference.h"
+#include "runtime/inference/inference.h"
+#include "runtime/interop/model_export.h"
 
 namespace holdfast {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
 #include "watchdog/flight_merge.h"
 
 namespace holdfast {

@@ -2,9 +2,9 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/posix_output.h"
-#include "runtime/core/processes.h"
-#include "runtime/train/launch_record.h"
+#include "runtime/os/posix_output.h"
+#include "runtime/os/processes.h"
+#include "runtime/run/launch_record.h"
 #include "watchdog/guard.h"
 
 namespace holdfast {

@@ -3,10 +3,10 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"
-#include "runtime/core/fault_point.h"
-#include "runtime/exchange/model_import.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/run_state.h"
+#include "runtime/interop/model_import.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/run_state.h"
 
 namespace holdfast {
 namespace {

@@ -8,15 +8,15 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
 #include "runtime/config/document.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
-#include "runtime/core/tell.h"
 #include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
-#include "runtime/exchange/checkpoint_contents.h"
-#include "runtime/exchange/model_import.h"
-#include "runtime/train/inference.h"
-#include "runtime/train/run_state.h"
+#include "runtime/inference/inference.h"
+#include "runtime/interop/checkpoint_contents.h"
+#include "runtime/interop/model_import.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/tell.h"
+#include "runtime/save/run_state.h"
 
 namespace holdfast {
 namespace {

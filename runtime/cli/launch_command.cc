@@ -5,10 +5,10 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/posix_output.h"
-#include "runtime/core/signals.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/launcher.h"
+#include "runtime/os/posix_output.h"
+#include "runtime/os/signals.h"
 
 namespace holdfast {
 namespace {

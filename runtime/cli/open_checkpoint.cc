@@ -1,7 +1,7 @@
 #include "runtime/cli/open_checkpoint.h"
 
 #include "checkpoint/names.h"
-#include "runtime/core/tell.h"
+#include "runtime/os/tell.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "checkpoint/candidates.h"
 #include "checkpoint/store.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

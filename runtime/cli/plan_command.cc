@@ -8,16 +8,16 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/resolved_config.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/available_memory.h"
-#include "runtime/core/shared_memory_facts.h"
 #include "runtime/core/units.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/os/shared_memory_facts.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
 #include "runtime/plan/step_ops.h"
 #include "runtime/plan/timed_layers.h"
-#include "runtime/train/device_choice.h"
-#include "runtime/train/kernel_choice.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/train/report.h"
+#include "runtime/report/report.h"
 
 namespace holdfast {
 namespace {

@@ -6,7 +6,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/device_option.h"
 #include "runtime/cli/open_checkpoint.h"
-#include "runtime/train/sampler.h"
+#include "runtime/inference/sampler.h"
 
 namespace holdfast {
 namespace {

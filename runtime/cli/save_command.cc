@@ -1,4 +1,4 @@
-// Asks a run that is going on, on whichever host, to save (runtime/train/save_requests.h), and waits until
+// Asks a run that is going on, on whichever host, to save (runtime/run/save_requests.h), and waits until
 // the checkpoint is visible.
 #include <fmt/core.h>
 
@@ -8,11 +8,11 @@
 #include "checkpoint/store.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/run_holder.h"
-#include "runtime/train/save_requests.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_holder.h"
+#include "runtime/run/save_requests.h"
 
 namespace holdfast {
 namespace {

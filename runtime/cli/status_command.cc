@@ -12,12 +12,12 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/foreign_text.h"
-#include "runtime/train/claim_record.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/log_reader.h"
-#include "runtime/train/run_holder.h"
-#include "runtime/train/run_standing.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/claim_record.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/log_reader.h"
+#include "runtime/run/run_holder.h"
+#include "runtime/run/run_standing.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

@@ -2,11 +2,11 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/report/report_page.h"
 #include "runtime/timeline/chrome_trace.h"
 #include "runtime/timeline/timeline_page.h"
 #include "runtime/timeline/timeline_summary.h"
-#include "runtime/train/report_page.h"
 
 namespace holdfast {
 namespace {

@@ -4,7 +4,7 @@
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/open_checkpoint.h"
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

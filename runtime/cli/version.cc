@@ -1,10 +1,10 @@
 #include <fmt/core.h>
 
 #include "kernels/device.h"
-#include "parallel/mpi_loader.h"
+#include "parallel/group/mpi_loader.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/build_facts.h"
-#include "runtime/train/device_choice.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast {
 

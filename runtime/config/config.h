@@ -128,7 +128,7 @@ struct CheckpointConfig {
   std::int64_t ram_every_steps = interval_auto;  // 0 = no snapshots that outlive the process
   std::string replicas = "auto";                 // of RAM snapshots in a buddy's memory: "auto", "on", "off"
   std::int64_t mtbf_ms = 0;                      // mean time between failures; 0 = as measured
-  std::string io = "auto";                       // "auto", "io_uring", "threads": runtime/core/io_queue.h
+  std::string io = "auto";                       // "auto", "io_uring", "threads": runtime/os/io_queue.h
 };
 
 struct EvaluationConfig {

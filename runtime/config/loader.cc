@@ -12,8 +12,8 @@
 
 #include "runtime/config/option_value.h"
 #include "runtime/config/toml_tree.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/suggest.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/config/config.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 
@@ -66,7 +66,7 @@ inline constexpr std::int64_t default_lanes = 8;
 // tensor_lanes, tensor, pipeline. `vocabulary_of_data` is the smallest vocabulary that fits the data (0 =
 // unknown) and the value of model.vocabulary when that is left out. parallel.data stays as it was given,
 // because the number of ranks at hand is no choice: the degree of a start is ranks / (tensor x pipeline).
-// Whether the layout is possible for them is another question (runtime/train/rank_layout.h).
+// Whether the layout is possible for them is another question (runtime/rank/rank_layout.h).
 Result<void> resolve_config(Config& config, std::int64_t vocabulary_of_data);
 
 // Returns training.head_rows for a config that leaves it out, from its device, vocabulary and precision: 0 on

@@ -1,5 +1,5 @@
 // WaitListener: who wants to know that a rank waits for others, such as the watchdog. Told by whatever polls
-// for what peers do (parallel/collectives.h: Rest), never for what this rank's own device or disk does.
+// for what peers do (parallel/comm/collectives.h: Rest), never for what this rank's own device or disk does.
 #pragma once
 
 #include <cstdint>

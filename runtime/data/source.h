@@ -11,10 +11,10 @@
 
 #include "runtime/config/config.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
 #include "runtime/data/documents.h"
 #include "runtime/data/token_file.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-// Drains: the hosts that a run is asked to leave (runtime/train/drain_requests.h), and how far that has come.
+// Drains: the hosts that a run is asked to leave (runtime/run/drain_requests.h), and how far that has come.
 // Pure; the launcher reads the requests, ends starts and writes the answers.
 //
 //   DrainStep step = drains.take(now_ns, requests, hosts, view);   // some times a second while a start
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/drain_requests.h"
+#include "runtime/run/drain_requests.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

@@ -6,10 +6,10 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/foreign_text.h"
 #include "runtime/launch/run_processes.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_identity.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_identity.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <sstream>
 
-#include "runtime/core/foreign_text.h"
-#include "runtime/core/processes.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/slurm.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/processes.h"
 
 namespace holdfast {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

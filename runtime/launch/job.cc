@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <csignal>
 
-#include "runtime/core/tell.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/os/tell.h"
 #include "watchdog/board.h"
 
 namespace holdfast {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
-#include "runtime/core/processes.h"
 #include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/stop_request.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/env.h"
+#include "runtime/os/processes.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_directory.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

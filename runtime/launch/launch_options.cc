@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/suggest.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
+#include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

@@ -8,17 +8,17 @@
 
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/digest.h"
-#include "runtime/core/foreign_text.h"
-#include "runtime/core/home_directory.h"
-#include "runtime/core/posix_streams.h"
-#include "runtime/core/tell.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
 #include "runtime/launch/slurm.h"
-#include "runtime/train/log_reader.h"
-#include "runtime/train/run_identity.h"
-#include "runtime/train/save_requests.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/home_directory.h"
+#include "runtime/os/posix_streams.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/log_reader.h"
+#include "runtime/run/run_identity.h"
+#include "runtime/run/save_requests.h"
 
 namespace holdfast {
 namespace {

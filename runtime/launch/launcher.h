@@ -11,8 +11,6 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
-#include "runtime/core/env.h"
-#include "runtime/core/events.h"
 #include "runtime/core/result.h"
 #include "runtime/launch/drains.h"
 #include "runtime/launch/host_duty.h"
@@ -22,6 +20,8 @@
 #include "runtime/launch/scale_up.h"
 #include "runtime/launch/start_layout.h"
 #include "runtime/launch/stop_request.h"
+#include "runtime/os/env.h"
+#include "runtime/os/events.h"
 
 namespace holdfast {
 

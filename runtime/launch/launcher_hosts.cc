@@ -12,8 +12,8 @@
 #include "runtime/launch/launcher.h"
 #include "runtime/launch/named_hosts.h"
 #include "runtime/launch/run_progress.h"
-#include "runtime/train/log_reader.h"
-#include "runtime/train/save_requests.h"
+#include "runtime/run/log_reader.h"
+#include "runtime/run/save_requests.h"
 
 namespace holdfast {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/launch/launcher.h"
-#include "runtime/train/log_reader.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast {
 

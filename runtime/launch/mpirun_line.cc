@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "runtime/config/loader.h"
-#include "runtime/core/program_directory.h"
 #include "runtime/launch/build_places.h"
 #include "runtime/launch/slurm.h"
-#include "runtime/train/device_choice.h"
+#include "runtime/os/program_directory.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast {
 namespace {

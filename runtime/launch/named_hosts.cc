@@ -2,8 +2,8 @@
 
 #include <fmt/core.h>
 
-#include "runtime/core/foreign_text.h"
 #include "runtime/launch/slurm.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
 #include "runtime/launch/launch_options.h"
+#include "runtime/os/env.h"
 #include "watchdog/restart_policy.h"
 
 namespace holdfast {

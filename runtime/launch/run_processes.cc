@@ -5,7 +5,7 @@
 #include <csignal>
 #include <functional>
 
-#include "runtime/train/launch_record.h"
+#include "runtime/run/launch_record.h"
 
 namespace holdfast {
 namespace {

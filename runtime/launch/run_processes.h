@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
-#include "runtime/core/processes.h"
+#include "runtime/os/env.h"
+#include "runtime/os/processes.h"
 
 namespace holdfast {
 

@@ -5,9 +5,9 @@
 #include <limits>
 #include <string_view>
 
-#include "runtime/core/foreign_text.h"
 #include "runtime/core/json.h"
-#include "runtime/train/log_reader.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/log_reader.h"
 
 namespace holdfast {
 namespace {

@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
-#include "runtime/core/env.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_directory.h"
+#include "runtime/os/env.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast {
 

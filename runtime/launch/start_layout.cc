@@ -5,7 +5,7 @@
 #include <limits>
 #include <tuple>
 
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast {
 namespace {

@@ -6,8 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "runtime/core/env.h"
-#include "runtime/core/signals.h"
+#include "runtime/os/env.h"
+#include "runtime/os/signals.h"
 
 namespace holdfast {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/elementwise.h"
-#include "runtime/train/gemm_peak.h"
+#include "runtime/rank/gemm_peak.h"
 
 namespace holdfast {
 namespace {

@@ -4,9 +4,9 @@
 #pragma once
 
 #include "kernels/device.h"
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/measure/limits.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -9,9 +9,9 @@
 #include "kernels/cpu/library_matmul.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/team.h"
-#include "runtime/core/env.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/measure/limits.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -5,7 +5,7 @@
 #include "runtime/core/units.h"
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/report.h"
-#include "runtime/train/device_choice.h"
+#include "runtime/rank/device_choice.h"
 
 namespace holdfast {
 

@@ -13,11 +13,11 @@
 
 #include "kernels/cuda_loader.h"
 #include "kernels/device.h"
-#include "runtime/core/env.h"
 #include "runtime/core/json.h"
 #include "runtime/measure/gpu_limits.h"
 #include "runtime/measure/limits.h"
 #include "runtime/measure/op_timer.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -16,7 +16,7 @@
 #include "kernels/device.h"
 #include "kernels/host_access.h"
 #include "kernels/optimizer.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

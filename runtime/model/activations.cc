@@ -280,7 +280,7 @@ HeadMemory ActivationMemory::bind_head(const MemoryArena& arena) const {
 }
 
 void ActivationMemory::fill_rotary_tables(Device& device, const MemoryArena& arena) const {
-  // A planner's device has no kernels, and its memory no content (runtime/train/planned_rank.h).
+  // A planner's device has no kernels, and its memory no content (runtime/elastic/planned_rank.h).
   const bool runs = !device.kernels()[static_cast<std::size_t>(OpId::rotary)].order.empty();
   if (cosine_.bytes == 0 || !runs) return;
   std::vector<float> cosine(cosine_.bytes / sizeof(float)), sine(cosine.size());

@@ -5,7 +5,7 @@
 //
 // With tensor lanes queries, keys, values and the feed-forward width are slices, and this rank has some of
 // them, of all rows; x, mid and everything else as wide as the model are of this rank's own rows, or, where a
-// slice reads them, gathered (parallel/tensor_group.h).
+// slice reads them, gathered (parallel/tensor/tensor_group.h).
 #pragma once
 
 #include <cstdint>

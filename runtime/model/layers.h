@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/tensor_group.h"
+#include "parallel/tensor/tensor_group.h"
 #include "runtime/core/tensor.h"
 #include "runtime/model/spec.h"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/parameter_gate.h"
+#include "parallel/data/parameter_gate.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/activations.h"
 #include "runtime/model/block.h"

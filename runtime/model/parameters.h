@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/buckets.h"
+#include "parallel/data/buckets.h"
 #include "runtime/model/layers.h"
 #include "runtime/model/spec.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/buckets.h"
-#include "parallel/tensor_share.h"
+#include "parallel/data/buckets.h"
+#include "parallel/tensor/tensor_share.h"
 #include "runtime/config/config.h"
 #include "runtime/core/tensor.h"
 

@@ -12,7 +12,7 @@
 
 #include "kernels/device.h"
 #include "kernels/optimizer.h"
-#include "parallel/buckets.h"
+#include "parallel/data/buckets.h"
 #include "runtime/config/config.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/tensor.h"

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "runtime/train/planned_rank.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/elastic/planned_rank.h"
+#include "runtime/rank/rank_layout.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

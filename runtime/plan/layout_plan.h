@@ -1,5 +1,5 @@
 // What a run would hold, send and take in one layout, without its devices and without its peers: every rank
-// is planned as the run itself plans it (runtime/train/planned_rank.h), and its ops are priced instead of
+// is planned as the run itself plans it (runtime/elastic/planned_rank.h), and its ops are priced instead of
 // run. Nothing of the model's size is allocated or touched.
 #pragma once
 
@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
-#include "parallel/mesh.h"
+#include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
-#include "runtime/core/env.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/model/spec.h"
+#include "runtime/os/env.h"
 #include "runtime/plan/planned_machine.h"
 #include "runtime/plan/step_time.h"
 #include "runtime/train/traffic.h"

@@ -9,7 +9,7 @@
 
 #include "parallel/pipeline/schedule.h"
 #include "runtime/config/option_value.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast {
 namespace {

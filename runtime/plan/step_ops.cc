@@ -8,10 +8,10 @@
 #include "kernels/visit_op.h"
 #include "runtime/core/text_table.h"
 #include "runtime/core/units.h"
+#include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/op_text.h"
 #include "runtime/measure/report.h"
-#include "runtime/train/planned_rank.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

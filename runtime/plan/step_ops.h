@@ -1,5 +1,5 @@
 // Lists every op that one rank launches in one training step, without a device: the rank's own Worker
-// launches the step on a device that runs nothing (runtime/train/planned_rank.h), and the launches are
+// launches the step on a device that runs nothing (runtime/elastic/planned_rank.h), and the launches are
 // counted. tools/predict turns the list into the time of a step on a GPU.
 //
 // The step is a run's second or a later one: every microbatch of every lane of the rank, the sum of the
@@ -13,7 +13,7 @@
 
 #include "kernels/cost.h"
 #include "kernels/op.h"
-#include "parallel/mesh.h"
+#include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/core/json.h"
 #include "runtime/plan/layout_plan.h"

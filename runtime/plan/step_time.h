@@ -16,11 +16,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallel/lanes.h"
-#include "parallel/mesh.h"
+#include "parallel/data/lanes.h"
+#include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 #include "runtime/plan/planned_machine.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 #include "runtime/train/traffic.h"
 
 namespace holdfast {

@@ -6,17 +6,17 @@
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
-#include "runtime/core/available_memory.h"
+#include "runtime/elastic/planned_rank.h"
 #include "runtime/measure/host_limits.h"
 #include "runtime/measure/measured_device.h"
 #include "runtime/measure/report.h"
 #include "runtime/measure/samples.h"
-#include "runtime/train/device_choice.h"
-#include "runtime/train/gemm_peak.h"
-#include "runtime/train/kernel_choice.h"
-#include "runtime/train/planned_rank.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/save.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/gemm_peak.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/save/save.h"
 
 namespace holdfast {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "runtime/config/config.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 #include "runtime/plan/op_prices.h"
 
 namespace holdfast {

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "runtime/train/report_chart.h"
-#include "runtime/train/report_page.h"
+#include "runtime/report/report_chart.h"
+#include "runtime/report/report_page.h"
 
 namespace holdfast {
 

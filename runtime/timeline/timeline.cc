@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/core/foreign_text.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {

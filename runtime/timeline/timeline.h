@@ -1,15 +1,15 @@
 // What all ranks of a run did in the steps that were recorded, on one clock: the files of RUN/trace/ put
-// together (runtime/train/trace_file.h).
+// together (runtime/run/trace_file.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "runtime/core/env.h"
 #include "runtime/core/result.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/trace_file.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/trace_file.h"
 
 namespace holdfast {
 

@@ -2,10 +2,10 @@
 
 #include <fmt/core.h>
 
+#include "runtime/report/report_chart.h"
+#include "runtime/report/report_page.h"
 #include "runtime/timeline/pipeline_chart.h"
 #include "runtime/timeline/timeline_summary.h"
-#include "runtime/train/report_chart.h"
-#include "runtime/train/report_page.h"
 
 namespace holdfast {
 namespace {

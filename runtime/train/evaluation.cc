@@ -6,10 +6,10 @@
 #include <array>
 #include <utility>
 
-#include "parallel/agreement.h"
-#include "parallel/device_wait.h"
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
 #include "runtime/core/exact_sum.h"
-#include "runtime/train/watch.h"
+#include "runtime/rank/watch.h"
 
 namespace holdfast {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/device_span.h"
-#include "runtime/train/watch.h"
+#include "runtime/rank/watch.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

@@ -12,7 +12,7 @@
 #include "parallel/pipeline/stage_executor.h"
 #include "runtime/core/digest.h"
 #include "runtime/model/model.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast {
 

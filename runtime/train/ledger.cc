@@ -5,7 +5,7 @@
 #include <iterator>
 #include <memory>
 
-#include "runtime/core/line_log.h"
+#include "runtime/os/line_log.h"
 
 namespace holdfast {
 namespace {

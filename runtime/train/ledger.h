@@ -2,7 +2,7 @@
 // RUN/ledger-<rank>.jsonl: {"step":7,"samples":[[source,sample,epoch],...]}. A step that is computed again
 // appears again; readers take the last line of a step from the newest file that has it.
 //
-// Lines that cannot be written wait in memory, and training goes on (runtime/core/line_log.h). None of them
+// Lines that cannot be written wait in memory, and training goes on (runtime/os/line_log.h). None of them
 // is dropped: when memory has no room for more, or at the end of the run some are not in the file, the run
 // ends with that error. A rank that is killed meanwhile takes those that wait along, as it has said on stderr
 // before: its steps have no line of this rank then.
@@ -12,9 +12,9 @@
 #include <span>
 #include <string>
 
-#include "runtime/core/env.h"
-#include "runtime/core/line_thread.h"
 #include "runtime/data/sample_order.h"
+#include "runtime/os/env.h"
+#include "runtime/os/line_thread.h"
 
 namespace holdfast {
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/core/tell.h"
 #include "runtime/core/units.h"
-#include "runtime/train/kernel_choice.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/kernel_choice.h"
 
 namespace holdfast {
 namespace {

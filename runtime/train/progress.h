@@ -1,6 +1,6 @@
 // What a run tells while it goes: the console line and the events. Only rank 0's speaks; where run.directory
 // is local to each host (run_places.h), one rank of each writes the events. Between its start and its end
-// none of it ends the run: an event that cannot be written waits (runtime/core/events.h), a console that is
+// none of it ends the run: an event that cannot be written waits (runtime/os/events.h), a console that is
 // gone hears nothing.
 #pragma once
 
@@ -9,14 +9,14 @@
 #include <optional>
 #include <string>
 
-#include "runtime/core/events.h"
-#include "runtime/train/recent_steps.h"
-#include "runtime/train/recover.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/save_cadence.h"
-#include "runtime/train/save_records.h"
+#include "runtime/elastic/recover.h"
+#include "runtime/os/events.h"
+#include "runtime/run/recent_steps.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/save_cadence.h"
+#include "runtime/save/save_records.h"
+#include "runtime/save/uploader.h"
 #include "runtime/train/step.h"
-#include "runtime/train/uploader.h"
 
 namespace holdfast {
 

@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "kernels/device_span.h"
-#include "parallel/agreement.h"
-#include "parallel/device_wait.h"
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
 #include "runtime/optim/schedule.h"
-#include "runtime/train/async_saver.h"
-#include "runtime/train/uploads.h"
+#include "runtime/save/async_saver.h"
+#include "runtime/save/uploads.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "runtime/core/exact_sum.h"
 #include "runtime/core/result.h"
-#include "runtime/train/save_records.h"
-#include "runtime/train/save_requests.h"
+#include "runtime/run/save_requests.h"
+#include "runtime/save/save_records.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "parallel/device_wait.h"
-#include "runtime/core/tell.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/run_directory.h"
+#include "parallel/comm/device_wait.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_directory.h"
 
 namespace holdfast {
 namespace {

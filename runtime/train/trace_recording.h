@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/train/trace_file.h"
+#include "runtime/run/trace_file.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/model/activations.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 #include "runtime/train/step.h"
 
 namespace holdfast {

@@ -5,8 +5,8 @@
 // Messages are those of a Communicator; NCCL moves the same bytes of each axis.
 #pragma once
 
-#include "parallel/mesh.h"
-#include "parallel/traffic.h"
+#include "parallel/comm/traffic.h"
+#include "parallel/group/mesh.h"
 #include "runtime/config/config.h"
 
 namespace holdfast {

@@ -6,9 +6,9 @@
 #include <array>
 
 #include "checkpoint/ram_tier.h"
-#include "parallel/agreement.h"
-#include "runtime/train/save.h"
-#include "runtime/train/watch.h"
+#include "parallel/comm/agreement.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/save.h"
 
 namespace holdfast {
 namespace {

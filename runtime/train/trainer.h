@@ -6,16 +6,16 @@
 #include <optional>
 
 #include "checkpoint/store.h"
-#include "runtime/train/async_saver.h"
-#include "runtime/train/claim.h"
+#include "runtime/elastic/growth.h"
+#include "runtime/elastic/train_run.h"
+#include "runtime/run/claim.h"
+#include "runtime/run/save_requests.h"
+#include "runtime/save/async_saver.h"
+#include "runtime/save/save_cadence.h"
+#include "runtime/save/uploads.h"
 #include "runtime/train/evaluation.h"
-#include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
-#include "runtime/train/save_cadence.h"
-#include "runtime/train/save_requests.h"
 #include "runtime/train/trace_recording.h"
-#include "runtime/train/train_run.h"
-#include "runtime/train/uploads.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {

@@ -4,15 +4,15 @@
 
 #include "checkpoint/replica_transfer.h"
 #include "checkpoint/snapshot_slot.h"
-#include "parallel/agreement.h"
-#include "parallel/device_wait.h"
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/train/device_loss.h"
-#include "runtime/train/nccl_connection.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/snapshot_memory.h"
-#include "runtime/train/watch.h"
+#include "runtime/rank/device_loss.h"
+#include "runtime/rank/nccl_connection.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/snapshot_memory.h"
 
 namespace holdfast {
 namespace {

@@ -10,30 +10,30 @@
 #include "checkpoint/slot_pool.h"
 #include "kernels/device.h"
 #include "kernels/host_access.h"
-#include "parallel/buckets.h"
-#include "parallel/collectives.h"
-#include "parallel/counted_communicator.h"
-#include "parallel/lane_reduction.h"
-#include "parallel/lanes.h"
-#include "parallel/mesh.h"
+#include "parallel/comm/collectives.h"
+#include "parallel/comm/counted_communicator.h"
+#include "parallel/data/buckets.h"
+#include "parallel/data/lane_reduction.h"
+#include "parallel/data/lanes.h"
+#include "parallel/data/parameter_gather.h"
+#include "parallel/group/mesh.h"
 #include "parallel/nccl/nccl_session.h"
-#include "parallel/parameter_gather.h"
 #include "runtime/config/config.h"
-#include "runtime/core/fault_point.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/memory_plan.h"
-#include "runtime/core/sealed_network.h"
-#include "runtime/core/span_recorder.h"
 #include "runtime/data/loader.h"
 #include "runtime/model/model.h"
 #include "runtime/optim/sharded_optimizer.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/sealed_network.h"
+#include "runtime/os/span_recorder.h"
+#include "runtime/rank/memory_agreement.h"
+#include "runtime/rank/pipeline_links.h"
+#include "runtime/rank/rank_exchange.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/save/run_state.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/ledger.h"
-#include "runtime/train/memory_agreement.h"
-#include "runtime/train/pipeline_links.h"
-#include "runtime/train/rank_exchange.h"
-#include "runtime/train/run_secret.h"
-#include "runtime/train/run_state.h"
 #include "runtime/train/token_staging.h"
 #include "watchdog/rank_watch.h"
 
@@ -173,7 +173,7 @@ class Worker {
   // workspace they need. create() has done it.
   Result<void> prepare_kernels();
   // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
-  // device is lost to this process, it ends here (runtime/train/device_loss.h).
+  // device is lost to this process, it ends here (runtime/rank/device_loss.h).
   Result<void> device_outcome();
   // When peers are gone or NCCL failed: nothing of it is under way on the device any more. After that this
   // worker takes no steps.
@@ -196,7 +196,7 @@ class Worker {
   std::size_t step_slots() const;
   Result<void> connect_nccl();
   void connect_tensor_group();
-  void leave(const Error& error);  // runtime/train/device_loss.h
+  void leave(const Error& error);  // runtime/rank/device_loss.h
   RankMemory memory_needs() const;
   Result<void> agree_it_fits();
   Result<MemoryArena> make_arena();

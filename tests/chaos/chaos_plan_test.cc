@@ -10,8 +10,8 @@
 #include "runtime/chaos/campaign.h"
 #include "runtime/chaos/chaos_run.h"
 #include "runtime/config/loader.h"
-#include "runtime/core/env.h"
-#include "runtime/core/fault_point.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
 
 namespace holdfast {
 namespace {

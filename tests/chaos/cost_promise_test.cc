@@ -7,7 +7,7 @@
 
 #include "runtime/chaos/chaos_report.h"
 #include "runtime/chaos/chaos_summary.h"
-#include "runtime/train/event_reading.h"
+#include "runtime/run/event_reading.h"
 #include "tests/chaos/second.h"
 
 namespace holdfast {

@@ -8,8 +8,8 @@
 
 #include "runtime/chaos/small_disk.h"
 #include "runtime/chaos/stalling_disk.h"
-#include "runtime/core/fifo.h"
-#include "runtime/core/mounts.h"
+#include "runtime/os/fifo.h"
+#include "runtime/os/mounts.h"
 #include "tests/support/forwarding_env.h"
 #include "tests/support/skip.h"
 

@@ -18,7 +18,7 @@
 #include <unordered_set>
 
 #include "runtime/core/digest.h"
-#include "runtime/core/durable_directory.h"
+#include "runtime/os/durable_directory.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/crash_states.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/shard_format.h"
-#include "runtime/core/io_queue.h"
+#include "runtime/os/io_queue.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"

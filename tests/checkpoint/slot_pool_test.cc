@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/core/resizable_memory.h"
+#include "runtime/os/resizable_memory.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/core/crc32c.h"
-#include "runtime/core/network.h"
+#include "runtime/os/network.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace holdfast::fuzz {

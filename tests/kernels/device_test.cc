@@ -13,7 +13,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/team.h"
 #include "kernels/matmul.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 namespace {

@@ -8,14 +8,14 @@
 #include <csignal>
 #include <filesystem>
 
-#include "runtime/core/processes.h"
 #include "runtime/launch/host_duty.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/run_processes.h"
 #include "runtime/launch/run_progress.h"
-#include "runtime/train/launch_record.h"
-#include "runtime/train/run_identity.h"
+#include "runtime/os/processes.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/run_identity.h"
 #include "tests/launch/variables_env.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/faulty_env.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/host_access.h"
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/nccl/nccl_session.h"
 #include "tests/nccl_gpu/nccl_setup.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "kernels/cuda_error.h"
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/nccl/nccl_communicators.h"
 #include "tests/nccl_gpu/nccl_setup.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/buckets.h"
+#include "parallel/data/buckets.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

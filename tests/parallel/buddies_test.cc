@@ -1,4 +1,4 @@
-#include "parallel/buddies.h"
+#include "parallel/group/buddies.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

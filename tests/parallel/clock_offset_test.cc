@@ -1,4 +1,4 @@
-#include "parallel/clock_offset.h"
+#include "parallel/comm/clock_offset.h"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel/agreement.h"
-#include "parallel/collectives.h"
+#include "parallel/comm/agreement.h"
+#include "parallel/comm/collectives.h"
 
 namespace holdfast::test {
 

@@ -1,9 +1,9 @@
-#include "parallel/device_wait.h"
+#include "parallel/comm/device_wait.h"
 
 #include <gtest/gtest.h>
 
 #include "parallel/local/local_communicator.h"
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 namespace {

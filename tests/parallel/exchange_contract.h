@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "parallel/exchange.h"
+#include "parallel/comm/exchange.h"
 
 namespace holdfast::test {
 

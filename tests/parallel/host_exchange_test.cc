@@ -1,4 +1,4 @@
-#include "parallel/host_exchange.h"
+#include "parallel/comm/host_exchange.h"
 
 #include <gtest/gtest.h>
 

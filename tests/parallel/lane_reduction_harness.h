@@ -12,8 +12,8 @@
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
-#include "parallel/lane_reduction.h"
-#include "parallel/parameter_gather.h"
+#include "parallel/data/lane_reduction.h"
+#include "parallel/data/parameter_gather.h"
 
 namespace holdfast::test {
 

@@ -1,4 +1,4 @@
-#include "parallel/lane_reduction.h"
+#include "parallel/data/lane_reduction.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "allocation_counter.h"
 #include "communicator_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/host_exchange.h"
+#include "parallel/comm/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 

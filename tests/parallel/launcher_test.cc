@@ -1,4 +1,4 @@
-#include "parallel/launcher.h"
+#include "parallel/comm/launcher.h"
 
 #include <fmt/core.h>
 #include <gtest/gtest.h>

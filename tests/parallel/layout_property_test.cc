@@ -6,8 +6,8 @@
 #include <bit>
 #include <random>
 
-#include "parallel/lanes.h"
-#include "parallel/layout.h"
+#include "parallel/data/lanes.h"
+#include "parallel/group/layout.h"
 #include "parallel/pipeline/schedule_check.h"
 #include "parallel/pipeline/stage_split.h"
 

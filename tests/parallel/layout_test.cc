@@ -1,4 +1,4 @@
-#include "parallel/layout.h"
+#include "parallel/group/layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Ranks that are threads and die: what the others agree on.
-#include "parallel/membership.h"
+#include "parallel/group/membership.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "parallel/mesh.h"
+#include "parallel/group/mesh.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

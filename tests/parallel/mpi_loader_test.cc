@@ -1,4 +1,4 @@
-#include "parallel/mpi_loader.h"
+#include "parallel/group/mpi_loader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

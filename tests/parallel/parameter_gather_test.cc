@@ -1,6 +1,6 @@
 // The gathering of parameters while something else goes on; the bytes it brings are checked for all kinds of
 // exchanges by lane_reduction_harness.h.
-#include "parallel/parameter_gather.h"
+#include "parallel/data/parameter_gather.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "communicator_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/host_exchange.h"
+#include "parallel/comm/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 

@@ -1,8 +1,8 @@
 // patient: how long tests wait for what ends by itself.
 #pragma once
 
-#include "parallel/collectives.h"
-#include "runtime/core/env.h"
+#include "parallel/comm/collectives.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

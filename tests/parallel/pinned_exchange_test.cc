@@ -1,11 +1,11 @@
-#include "parallel/pinned_exchange.h"
+#include "parallel/data/pinned_exchange.h"
 
 #include <gtest/gtest.h>
 
 #include "communicator_contract.h"
 #include "exchange_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/host_exchange.h"
+#include "parallel/comm/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/quorum.h"
+#include "parallel/group/quorum.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "parallel/seating.h"
+#include "parallel/group/seating.h"
 
 namespace holdfast {
 namespace {

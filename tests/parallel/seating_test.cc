@@ -1,4 +1,4 @@
-#include "parallel/seating.h"
+#include "parallel/group/seating.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "kernels/elementwise.h"
-#include "parallel/group_communicator.h"
-#include "parallel/host_exchange.h"
+#include "parallel/comm/group_communicator.h"
+#include "parallel/comm/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/pipeline/schedule_check.h"
 #include "runtime/core/random.h"

@@ -1,11 +1,11 @@
 // The exchange inside goes over communicators of its own, as NCCL's does.
-#include "parallel/tied_exchange.h"
+#include "parallel/comm/tied_exchange.h"
 
 #include <gmock/gmock.h>
 
 #include "communicator_contract.h"
 #include "exchange_contract.h"
-#include "parallel/host_exchange.h"
+#include "parallel/comm/host_exchange.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "communicator_contract.h"
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/wait_listener.h"
 

@@ -34,9 +34,9 @@
 #include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
 #include "growth_memory.h"
-#include "parallel/host_exchange.h"
-#include "parallel/launcher.h"
-#include "parallel/membership.h"
+#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/launcher.h"
+#include "parallel/group/membership.h"
 #include "parallel/mpi/mpi_communicator.h"
 #include "parallel/mpi/mpi_session.h"
 

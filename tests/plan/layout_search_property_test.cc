@@ -12,7 +12,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/plan/layout_search.h"
 #include "runtime/plan/plan_report.h"
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 
 namespace holdfast::test {
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

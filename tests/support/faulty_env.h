@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/posix_file.h"
+#include "runtime/os/posix_file.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/core/network.h"
+#include "runtime/os/network.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/io_queue.h"
+#include "runtime/os/io_queue.h"
 
 namespace holdfast {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "kernels/host_access.h"
-#include "parallel/host_exchange.h"
-#include "parallel/lane_reduction.h"
+#include "parallel/comm/host_exchange.h"
+#include "parallel/data/lane_reduction.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/exact_sum.h"
 #include "runtime/optim/schedule.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/posix_file.h"
+#include "runtime/os/posix_file.h"
 #include "tests/support/forwarding_env.h"
 
 namespace holdfast {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "runtime/core/check.h"
-#include "runtime/core/network.h"
+#include "runtime/os/network.h"
 
 namespace holdfast {
 

@@ -16,7 +16,7 @@
 
 #include "kernels/device.h"
 #include "kernels/host_access.h"
-#include "parallel/buckets.h"
+#include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 #include "runtime/core/random.h"
 #include "runtime/model/model.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -1,7 +1,7 @@
 // Secrets that tests can tell apart.
 #pragma once
 
-#include "runtime/core/secret.h"
+#include "runtime/os/secret.h"
 
 namespace holdfast {
 

@@ -10,12 +10,12 @@
 #include <memory>
 #include <string>
 
-#include "parallel/collectives.h"
+#include "parallel/comm/collectives.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/config/loader.h"
-#include "runtime/train/rank_layout.h"
-#include "runtime/train/run_directory.h"
-#include "runtime/train/save.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/save.h"
 #include "runtime/train/step.h"
 #include "tests/support/temporary_directory.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 #include "runtime/train/traffic.h"
 #include "tests/support/worker_rig.h"
 

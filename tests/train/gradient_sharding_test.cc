@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "runtime/train/rank_layout.h"
+#include "runtime/rank/rank_layout.h"
 #include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "runtime/core/json.h"
-#include "runtime/train/device_choice.h"
+#include "runtime/rank/device_choice.h"
 #include "tests/parallel_nccl/nccl_double.h"
 #include "tests/support/worker_rig.h"
 #include "tests/train/training_fixture.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/elementwise.h"
-#include "runtime/train/planned_rank.h"
+#include "runtime/elastic/planned_rank.h"
 
 namespace holdfast {
 namespace {

@@ -2,7 +2,7 @@
 // is another.
 #include <fmt/core.h>
 
-#include "runtime/train/trace_file.h"
+#include "runtime/run/trace_file.h"
 #include "tests/support/faulty_env.h"
 #include "tests/train/training_fixture.h"
 

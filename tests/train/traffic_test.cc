@@ -7,7 +7,7 @@
 #include <array>
 #include <map>
 
-#include "runtime/train/planned_rank.h"
+#include "runtime/elastic/planned_rank.h"
 #include "tests/support/worker_rig.h"
 
 namespace holdfast {

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "runtime/train/device_choice.h"
+#include "runtime/rank/device_choice.h"
 #include "tests/train_gpu/gpu.h"
 
 namespace holdfast::test {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/watchdog/watch_env.h"

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "tests/support/leave.h"
 #include "tests/support/temporary_directory.h"
 #include "watchdog/board.h"

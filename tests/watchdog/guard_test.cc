@@ -8,7 +8,7 @@
 
 #include <csignal>
 
-#include "runtime/core/sealed_network.h"
+#include "runtime/os/sealed_network.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/refused_pidfd.h"
 #include "tests/support/test_secret.h"

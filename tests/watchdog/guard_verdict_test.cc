@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "tests/watchdog/guard_fixture.h"
 #include "tests/watchdog/watch_env.h"
 #include "watchdog/board.h"

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "runtime/core/processes.h"
+#include "runtime/os/processes.h"
 #include "tests/support/blind_processes.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/watchdog/milliseconds.h"

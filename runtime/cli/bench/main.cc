@@ -13,9 +13,9 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/cli/common/program.h"
-#include "runtime/core/io_queue.h"
 #include "runtime/core/suggest.h"
 #include "runtime/measure/report.h"
+#include "runtime/os/io_queue.h"
 
 namespace holdfast {
 namespace {

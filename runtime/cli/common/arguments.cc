@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "runtime/core/suggest.h"
-#include "runtime/core/tell.h"
+#include "runtime/os/tell.h"
 
 namespace holdfast {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/core/env.h"
+#include "runtime/os/env.h"
 
 namespace holdfast {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/core/events.h"
-#include "runtime/train/event_reading.h"
-#include "runtime/train/run_history.h"
+#include "runtime/os/events.h"
+#include "runtime/run/event_reading.h"
+#include "runtime/run/run_history.h"
 #include "tests/fuzz/fuzz_env.h"
 
 namespace holdfast::fuzz {

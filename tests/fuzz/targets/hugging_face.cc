@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "runtime/config/loader.h"
-#include "runtime/exchange/foreign_tensors.h"
-#include "runtime/exchange/hugging_face_config.h"
-#include "runtime/exchange/safetensors.h"
+#include "runtime/interop/foreign_tensors.h"
+#include "runtime/interop/hugging_face_config.h"
+#include "runtime/interop/safetensors.h"
 #include "tests/fuzz/targets/import_input.h"
 
 namespace holdfast::fuzz {

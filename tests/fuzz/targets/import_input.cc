@@ -2,9 +2,9 @@
 
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/exchange/hugging_face_config.h"
-#include "runtime/exchange/llmc_model.h"
-#include "runtime/exchange/model_import.h"
+#include "runtime/interop/hugging_face_config.h"
+#include "runtime/interop/llmc_model.h"
+#include "runtime/interop/model_import.h"
 
 namespace holdfast::fuzz {
 namespace {

@@ -2,8 +2,8 @@
 #include <cstring>
 
 #include "runtime/config/loader.h"
-#include "runtime/exchange/llmc_model.h"
-#include "runtime/exchange/model_import.h"
+#include "runtime/interop/llmc_model.h"
+#include "runtime/interop/model_import.h"
 #include "tests/fuzz/targets/import_input.h"
 
 namespace holdfast::fuzz {

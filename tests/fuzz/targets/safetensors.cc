@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "runtime/exchange/safetensors.h"
+#include "runtime/interop/safetensors.h"
 #include "tests/fuzz/fuzz_env.h"
 
 namespace holdfast::fuzz {

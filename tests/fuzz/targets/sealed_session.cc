@@ -2,7 +2,7 @@
 // conversation of two that know each other when somebody between them changes it.
 #include <algorithm>
 
-#include "runtime/core/sealed_session.h"
+#include "runtime/os/sealed_session.h"
 #include "tests/fuzz/fuzz_env.h"
 #include "tests/support/test_secret.h"
 

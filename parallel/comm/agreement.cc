@@ -1,0 +1,106 @@
+#include "parallel/comm/agreement.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+namespace holdfast {
+namespace {
+
+// Fields of any content, one after another, each led by its length.
+void put_field(std::string& text, const std::string& field) {
+  text += fmt::format("{}:", field.size());
+  text += field;
+}
+
+std::vector<std::string> split_fields(const std::string& text) {
+  std::vector<std::string> fields;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t colon = text.find(':', at);
+    HF_CHECK(colon != std::string::npos, "a message of put_field()");
+    const std::size_t length = std::stoul(text.substr(at, colon - at));
+    fields.push_back(text.substr(colon + 1, length));
+    at = colon + 1 + length;
+  }
+  return fields;
+}
+
+// "ranks 1, 2, 5 and 9 more".
+std::string name_ranks(const std::vector<std::size_t>& ranks) {
+  constexpr std::size_t named_max = 8;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < ranks.size() && i < named_max; ++i) {
+    text += fmt::format("{}{}", i == 0 ? " " : ", ", ranks[i]);
+  }
+  if (ranks.size() > named_max) text += fmt::format(" and {} more", ranks.size() - named_max);
+  return text;
+}
+
+}  // namespace
+
+Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter,
+                            const std::vector<Fact>& facts) {
+  std::string mine;
+  put_field(mine, waiter.env().host_name());
+  for (const Fact& fact : facts) {
+    put_field(mine, fact.name);
+    put_field(mine, fact.value);
+  }
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine));
+  std::vector<std::vector<std::string>> all;  // per rank: host, then name and value by turns
+  for (const std::string& text : texts) all.push_back(split_fields(text));
+
+  const std::vector<std::string>& first = all.front();
+  for (std::size_t i = 1; i + 1 < first.size(); i += 2) {
+    std::vector<std::size_t> others;
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      const bool same =
+          all[rank].size() == first.size() && all[rank][i] == first[i] && all[rank][i + 1] == first[i + 1];
+      if (!same) others.push_back(rank);
+    }
+    if (others.empty()) continue;
+    const std::vector<std::string>& other = all[others.front()];
+    const bool comparable = other.size() == first.size() && other[i] == first[i];
+    return fail(ExitCode::config,
+                "{} (host {}) {} another {} than rank 0 (host {}): {} instead of {}; all ranks of a run must "
+                "have the same one: make it equal on every host, then start again",
+                name_ranks(others), other[0], others.size() == 1 ? "has" : "have", first[i], first[0],
+                comparable ? other[i + 1] : "no such fact (another version of the program)", first[i + 1]);
+  }
+  return {};
+}
+
+Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
+                              const std::string& host) {
+  // Whoever has lost a peer can agree on nothing any more; the sentence that says so is the one to keep.
+  if (!mine.ok() && communicator.abandoned()) return mine;
+  std::array<std::int64_t, 1> failures = {mine.ok() ? 0 : 1};
+  HF_TRY_VOID(all_reduce_sum(communicator, waiter, failures));
+  if (failures[0] == 0) return {};
+  std::string text;
+  if (!mine.ok()) {
+    put_field(text, std::to_string(static_cast<int>(mine.error().code)));
+    put_field(text, host);
+    put_field(text, mine.error().message);
+  }
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, text));
+  std::vector<std::vector<std::string>> all;  // per rank: code, host, message; nothing where all went well
+  for (const std::string& each : texts) all.push_back(split_fields(each));
+  // What happened to all alike is nobody's in particular.
+  const bool alike = std::ranges::all_of(all, [&](const std::vector<std::string>& fields) {
+    return !fields.empty() && !all[0].empty() && fields[0] == all[0][0] && fields[2] == all[0][2];
+  });
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const std::vector<std::string>& fields = all[rank];
+    if (fields.empty()) continue;
+    const auto code = static_cast<ExitCode>(std::stoi(fields[0]));
+    if (alike) return Error{code, fields[2]};
+    return fail(code, "rank {} ({}): {}", communicator.global_rank(static_cast<int>(rank)), fields[1],
+                fields[2]);
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,26 @@
+// Start-up and save agreements: one verdict for all ranks, with a sentence that names the rank that differs
+// or failed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/comm/collectives.h"
+
+namespace holdfast {
+
+struct Fact {
+  std::string name;   // "binary", "config", "data", "device"
+  std::string value;  // compared as text
+};
+
+// Every rank brings the same names. When a value differs from rank 0's, all ranks get the same error
+// (ExitCode::config): which fact, which ranks, both values.
+Result<void> agree_on_facts(Communicator& communicator, const Waiter& waiter, const std::vector<Fact>& facts);
+
+// Every rank brings its own outcome; all get ok, or the error of the lowest failing rank, prefixed "rank 2
+// (host): " unless all ranks failed with the same sentence.
+Result<void> agree_on_outcome(Communicator& communicator, const Waiter& waiter, const Result<void>& mine,
+                              const std::string& host);
+
+}  // namespace holdfast

@@ -1,0 +1,228 @@
+#include "parallel/comm/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstring>
+#include <thread>
+
+namespace holdfast {
+namespace {
+
+using Request = Communicator::Request;
+
+constexpr std::int64_t spin_ns = 30'000;
+constexpr std::int64_t sleep_us_max = 1000;
+
+// This rank's part in one collective: its number, its waits, and its span in the flight ring.
+class Part {
+ public:
+  Part(Communicator& communicator, const Waiter& waiter, const char* name, SpanKind kind)
+      : communicator_(&communicator),
+        waiter_(&waiter),
+        name_(name),
+        number_(communicator.number_collective()),
+        spans_(waiter.spans() != nullptr && waiter.spans()->in_flight() ? waiter.spans() : nullptr) {
+    if (spans_ == nullptr) return;
+    span_ = spans_->begin({.kind = kind, .bucket = static_cast<std::int32_t>(number_)});
+  }
+  ~Part() {
+    if (spans_ != nullptr) spans_->end(span_);
+  }
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+  int rank() const { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  // One message and its wait.
+  Result<void> send(std::span<const std::byte> source, int peer) {
+    HF_TRY(const Request request, communicator_->send(source, peer, tag_collective));
+    return wait(request, peer, source.size());
+  }
+  Result<void> receive(std::span<std::byte> target, int peer) {
+    HF_TRY(const Request request, communicator_->receive(target, peer, tag_collective));
+    return wait(request, peer, target.size());
+  }
+
+ private:
+  Result<void> wait(Request request, int peer, std::size_t bytes) {
+    if (span_ != nullptr) {
+      span_->peer = communicator_->global_rank(peer);
+      span_->bytes += bytes;
+    }
+    return waiter_->wait(*communicator_, request, name_, peer, number_);
+  }
+
+  Communicator* communicator_;
+  const Waiter* waiter_;
+  const char* name_;
+  std::uint32_t number_;
+  SpanRecorder* spans_;
+  Span* span_ = nullptr;
+};
+
+// From rank 0 to all.
+Result<void> broadcast_in(Part& part, std::span<std::byte> bytes) {
+  const int rank = part.rank(), size = part.size();
+  int step = 1;
+  while (step < size && (rank & step) == 0) step *= 2;
+  if (rank != 0) HF_TRY_VOID(part.receive(bytes, rank - step));
+  for (step /= 2; step > 0; step /= 2) {
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(part.send(bytes, rank + step));
+  }
+  return {};
+}
+
+Result<void> all_reduce_in(Part& part, std::span<std::int64_t> words) {
+  const int rank = part.rank(), size = part.size();
+  std::array<std::int64_t, 1024> buffer;
+  HF_CHECK(words.size() <= buffer.size());
+  const std::span<std::int64_t> received(buffer.data(), words.size());
+  for (int step = 1; step < size; step *= 2) {
+    if ((rank & step) != 0) {
+      HF_TRY_VOID(part.send(std::as_bytes(words), rank - step));
+      break;
+    }
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(part.receive(std::as_writable_bytes(received), rank + step));
+    for (std::size_t i = 0; i < words.size(); ++i) {  // unsigned, because signed overflow is undefined
+      words[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(words[i]) +
+                                           static_cast<std::uint64_t>(received[i]));
+    }
+  }
+  return broadcast_in(part, std::as_writable_bytes(words));
+}
+
+}  // namespace
+
+Rest::Rest(Env& env, std::int64_t timeout_ms, WaitListener* listener)
+    : env_(&env),
+      listener_(listener),
+      timeout_ns_(timeout_ms * 1'000'000),
+      last_move_ns_(env.monotonic_ns()) {}
+
+Rest::Rest(const Waiter& waiter) : Rest(waiter.env(), waiter.timeout_ms(), waiter.listener()) {}
+
+void Rest::moved() {
+  last_move_ns_ = env_->monotonic_ns();
+  tell_going_on();
+}
+
+bool Rest::rest_at(std::int64_t now_ns) {
+  const std::int64_t idle_ns = now_ns - last_move_ns_;
+  if (idle_ns > timeout_ns_) return false;
+  if (idle_ns < spin_ns) return true;
+  if (idle_ns < quiet_ns) {
+    std::this_thread::yield();
+  } else {
+    env_->sleep_us(std::min(idle_ns / 16'000, sleep_us_max));
+  }
+  return true;
+}
+
+Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> requests,
+                          const char* operation, std::span<const int> peers, std::uint32_t number) const {
+  HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
+  std::bitset<Communicator::request_count_max> done;
+  Rest pause(*this);
+  std::size_t first = 0;  // everything before it is done
+  std::size_t other = 0;  // looks at the rest in turn, so that a failed peer is noticed behind a slow one
+  const auto test = [&](std::size_t i) -> Result<bool> {
+    if (done[i]) return false;
+    HF_TRY(const bool complete, communicator.test(requests[i]));
+    done[i] = complete;
+    return complete;
+  };
+  const auto awaited = [&] { return Awaited{operation, communicator.global_rank(peers[first]), number}; };
+  while (true) {
+    bool moved = false;
+    while (first < requests.size()) {
+      HF_TRY(const bool complete, test(first));
+      moved = moved || complete;
+      if (!done[first]) break;
+      ++first;
+    }
+    if (first == requests.size()) return {};
+    if (++other >= requests.size()) other = first;
+    HF_TRY(const bool complete, test(other));
+    if (moved || complete) {
+      pause.moved();
+    } else if (!pause.rest(awaited)) {
+      communicator.abandon();
+      return fail(ExitCode::communication,
+                  "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "
+                  "look at its output; where the run does not go on by itself, start it again",
+                  communicator.global_rank(communicator.rank()), timeout_ms_,
+                  communicator.global_rank(peers[first]), operation);
+    }
+  }
+}
+
+Result<void> Waiter::wait(Communicator& communicator, Request request, const char* operation, int peer,
+                          std::uint32_t number) const {
+  return wait(communicator, std::span(&request, 1), operation, std::span(&peer, 1), number);
+}
+
+Result<void> barrier(Communicator& communicator, const Waiter& waiter) {
+  Part part(communicator, waiter, "a barrier", SpanKind::barrier);
+  return all_reduce_in(part, {});
+}
+
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes) {
+  Part part(communicator, waiter, "a broadcast", SpanKind::broadcast);
+  return broadcast_in(part, bytes);
+}
+
+Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words) {
+  constexpr std::size_t words_max = 1024;  // of one message: the scratch memory is on the stack
+  for (std::size_t offset = 0; offset < words.size(); offset += words_max) {
+    Part part(communicator, waiter, "an all-reduce", SpanKind::all_reduce);
+    HF_TRY_VOID(all_reduce_in(part, words.subspan(offset, std::min(words_max, words.size() - offset))));
+  }
+  return {};
+}
+
+// A binomial tree: the subtree of a rank holds neighbouring ranks, so each message is one range of `all`.
+Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
+                        std::span<std::byte> all) {
+  const auto rank = static_cast<std::size_t>(communicator.rank()),
+             size = static_cast<std::size_t>(communicator.size());
+  const std::size_t bytes = mine.size();
+  HF_CHECK(all.size() == bytes * size);
+  const auto ranks = [&](std::size_t begin, std::size_t count) {
+    return all.subspan(begin * bytes, std::min(count, size - begin) * bytes);
+  };
+  Part part(communicator, waiter, "an all-gather", SpanKind::all_gather);
+  if (bytes > 0) std::memcpy(ranks(rank, 1).data(), mine.data(), bytes);
+  for (std::size_t step = 1; step < size; step *= 2) {
+    if ((rank & step) != 0) {
+      HF_TRY_VOID(part.send(ranks(rank, step), static_cast<int>(rank - step)));
+      break;
+    }
+    if (rank + step >= size) continue;
+    HF_TRY_VOID(part.receive(ranks(rank + step, step), static_cast<int>(rank + step)));
+  }
+  return broadcast_in(part, all);
+}
+
+Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
+                                                 const std::string& mine) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const auto length = static_cast<std::int64_t>(mine.size());
+  std::vector<std::int64_t> lengths(size);
+  HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span(&length, 1)),
+                         std::as_writable_bytes(std::span(lengths))));
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::string padded = mine, all(longest * size, '\0');
+  padded.resize(longest);
+  HF_TRY_VOID(all_gather(communicator, waiter, std::as_bytes(std::span<const char>(padded)),
+                         std::as_writable_bytes(std::span<char>(all))));
+  std::vector<std::string> texts;
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    texts.push_back(all.substr(rank * longest, static_cast<std::size_t>(lengths[rank])));
+  }
+  return texts;
+}
+
+}  // namespace holdfast

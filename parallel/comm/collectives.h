@@ -1,0 +1,110 @@
+// Collectives for small control data, built on send/receive with binomial trees. Integer and byte operations
+// only. Every rank calls the same function in the same order. They wait by polling with short sleeps and give
+// up after the timeout with an error that names the operation and the peer waited for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "runtime/core/result.h"
+#include "runtime/core/wait_listener.h"
+#include "runtime/os/env.h"
+#include "runtime/os/span_recorder.h"
+
+namespace holdfast {
+
+class Waiter;
+
+// How to rest between two looks at something that peers do: not at all for some microseconds, then giving the
+// processor away, then asleep for a sixteenth of the time that nothing moved, at most 1 ms. Ranks share
+// processors with other ranks' kernels. Whoever listens is told from where it sleeps on.
+class Rest {
+ public:
+  Rest(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr);
+  explicit Rest(const Waiter& waiter);
+  ~Rest() { tell_going_on(); }
+  Rest(const Rest&) = delete;
+  Rest& operator=(const Rest&) = delete;
+  void moved();  // something happened, or this rank's own device is at work: starts over
+  // False: nothing moved for timeout_ms. `awaited`: gives what is waited for (Awaited), asked only where
+  // somebody listens.
+  template <typename WhatFor>
+  bool rest(const WhatFor& awaited) {
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (listener_ != nullptr && now_ns - last_move_ns_ >= quiet_ns) {
+      told_ = true;
+      listener_->waits(last_move_ns_, now_ns, awaited());
+    }
+    return rest_at(now_ns);
+  }
+  bool rest() {
+    return rest([] { return Awaited{}; });
+  }
+
+ private:
+  static constexpr std::int64_t quiet_ns = 200'000;  // without sleep
+  bool rest_at(std::int64_t now_ns);
+  void tell_going_on() {
+    if (std::exchange(told_, false)) listener_->goes_on();
+  }
+
+  Env* env_;
+  WaitListener* listener_;
+  std::int64_t timeout_ns_;
+  std::int64_t last_move_ns_;
+  bool told_ = false;
+};
+
+// How to wait for requests: tests them, and rests in between.
+class Waiter {
+ public:
+  // `listener`: hears of waits; null: nobody does. It outlives all copies.
+  Waiter(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr)
+      : env_(&env), timeout_ms_(timeout_ms), listener_(listener) {}
+  // Until test() of every request is true; after an error or a timeout the communicator is abandoned.
+  // `peers`: of each request, for the sentence. `number`: of the collective that it is of, for the listener.
+  Result<void> wait(Communicator& communicator, std::span<const Communicator::Request> requests,
+                    const char* operation, std::span<const int> peers, std::uint32_t number = 0) const;
+  Result<void> wait(Communicator& communicator, Communicator::Request request, const char* operation,
+                    int peer, std::uint32_t number = 0) const;
+  Env& env() const { return *env_; }
+  std::int64_t timeout_ms() const { return timeout_ms_; }
+  WaitListener* listener() const { return listener_; }
+  SpanRecorder* spans() const { return spans_; }  // null: none
+  // For waits in which a peer is known to work alone for longer.
+  Waiter with_timeout(std::int64_t timeout_ms) const {
+    Waiter other = *this;
+    other.timeout_ms_ = timeout_ms;
+    return other;
+  }
+  // Its collectives leave their spans there while that is the flight ring; it outlives all copies.
+  Waiter with_flight(SpanRecorder& spans) const {
+    Waiter other = *this;
+    other.spans_ = &spans;
+    return other;
+  }
+
+ private:
+  Env* env_;
+  std::int64_t timeout_ms_;
+  WaitListener* listener_;
+  SpanRecorder* spans_ = nullptr;
+};
+
+Result<void> barrier(Communicator& communicator, const Waiter& waiter);
+// From rank 0 to all; everywhere of the same length.
+Result<void> broadcast(Communicator& communicator, const Waiter& waiter, std::span<std::byte> bytes);
+// Element-wise sum of signed 64-bit words (modulo 2^64), the same result on every rank.
+Result<void> all_reduce_sum(Communicator& communicator, const Waiter& waiter, std::span<std::int64_t> words);
+// `mine` from every rank, in rank order; all of the same length. `all` holds size() * mine.size() bytes.
+Result<void> all_gather(Communicator& communicator, const Waiter& waiter, std::span<const std::byte> mine,
+                        std::span<std::byte> all);
+// Texts of any length from every rank.
+Result<std::vector<std::string>> all_gather_text(Communicator& communicator, const Waiter& waiter,
+                                                 const std::string& mine);
+
+}  // namespace holdfast

@@ -1,0 +1,57 @@
+// GroupCommunicator: some ranks of another communicator, numbered anew: an axis of the mesh. Its messages
+// have tags of their own, so groups that share ranks never meet, and neither do a group and its parent.
+//
+// Threads and errors as the parent's, whose fate it shares: an error of one is the end of both, and its peers
+// are all of the parent's.
+#pragma once
+
+#include <vector>
+
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/traffic.h"
+
+namespace holdfast {
+
+// Of groups that share two ranks each has its own.
+enum class TagGroup : int {
+  data = 1,
+  activations,  // between two neighbouring stages
+  gradients,
+  wrapped_activations,  // from the last stage to the first
+  wrapped_gradients,
+  tied_weights,
+  tensor,
+  seats,  // the ranks that compute, of which the others are groups: a bit of its own beside theirs
+};
+// What a message serves, by its tag in the communicator of all ranks. Words of control are that in any group.
+Axis axis_of_tag(int tag);
+
+class GroupCommunicator final : public Communicator {
+ public:
+  // `members`: ranks of `parent`, this one among them; the same list on each of them. `parent` outlives it.
+  GroupCommunicator(Communicator& parent, std::vector<int> members, TagGroup tags);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(members_.size()); }
+  int global_rank(int member) const override { return parent_->global_rank(members_[index(member)]); }
+  Result<Request> send(std::span<const std::byte> source, int peer, int tag) override {
+    return parent_->send(source, members_[index(peer)], tag_base_ + tag);
+  }
+  Result<Request> receive(std::span<std::byte> target, int peer, int tag) override {
+    return parent_->receive(target, members_[index(peer)], tag_base_ + tag);
+  }
+  Result<bool> test(Request request) override { return parent_->test(request); }
+  Result<void> check_peers() override { return parent_->check_peers_among(members_); }
+  void abandon() override { parent_->abandon(); }
+  bool abandoned() override { return parent_->abandoned(); }
+
+ private:
+  static std::size_t index(int member) { return static_cast<std::size_t>(member); }
+
+  Communicator* parent_;
+  std::vector<int> members_;
+  int rank_;
+  int tag_base_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,115 @@
+#include "parallel/comm/host_exchange.h"
+
+#include <algorithm>
+
+namespace holdfast {
+namespace {
+
+static_assert(2 * Exchange::ranks_max <= Communicator::request_count_max);
+
+static_assert(HostExchange::tag_count > Exchange::ranks_max);
+
+int tag_of(Exchange::Number number) {
+  return tag_exchange + static_cast<int>(number % HostExchange::tag_count);
+}
+
+}  // namespace
+
+HostExchange::HostExchange(Communicator& communicator, std::size_t open_max)
+    : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {
+  HF_CHECK(size_ <= ranks_max, "{} ranks in one group", size_);
+  const auto size = static_cast<std::size_t>(size_);
+  slots_.resize(std::min(open_max, std::size_t{ranks_max} / size));
+  peers_.resize(size);
+  receives_.resize(slots_.size() * size, no_request);
+  sends_.resize(slots_.size() * size, no_request);
+}
+
+Result<Exchange::Number> HostExchange::open(std::span<const Incoming> incoming) {
+  HF_CHECK(can_open());
+  const Number number = next_++;
+  slots_[slot_of(number)] = Slot{.messages_left = static_cast<int>(incoming.size())};
+  for (const Incoming& message : incoming) {
+    HF_CHECK(!message.target.empty());
+    Request& request = request_of(receives_, number, message.peer);
+    HF_TRY(request, communicator_->receive(message.target, message.peer, tag_of(number)));
+  }
+  return number;
+}
+
+Result<void> HostExchange::send(Number number, std::span<const Outgoing> outgoing) {
+  HF_CHECK(oldest_ <= number && number < next_ && !slots_[slot_of(number)].sent, "exchange {}", number);
+  Slot& slot = slots_[slot_of(number)];
+  slot.sent = true;
+  slot.messages_left += static_cast<int>(outgoing.size());
+  for (const Outgoing& message : outgoing) {
+    HF_CHECK(!message.source.empty());
+    Request& request = request_of(sends_, number, message.peer);
+    HF_TRY(request, communicator_->send(message.source, message.peer, tag_of(number)));
+  }
+  return {};
+}
+
+Result<bool> HostExchange::test(Request& request, Slot& slot) {
+  if (request == no_request) return true;
+  HF_TRY(const bool complete, communicator_->test(request));
+  if (complete) {
+    request = no_request;
+    --slot.messages_left;
+  }
+  return complete;
+}
+
+Result<bool> HostExchange::test_receives(int peer) {
+  Number& received = peers_[static_cast<std::size_t>(peer)].received;
+  const Number before = received;
+  for (; received < next_; ++received) {
+    HF_TRY(const bool complete, test(request_of(receives_, received, peer), slots_[slot_of(received)]));
+    if (!complete) break;
+  }
+  return received > before;
+}
+
+Result<bool> HostExchange::test_sends(int peer) {
+  Number& taken = peers_[static_cast<std::size_t>(peer)].taken;
+  const Number before = taken;
+  for (; taken < next_ && slots_[slot_of(taken)].sent; ++taken) {
+    HF_TRY(const bool complete, test(request_of(sends_, taken, peer), slots_[slot_of(taken)]));
+    if (!complete) break;
+  }
+  return taken > before;
+}
+
+Result<bool> HostExchange::advance() {
+  bool moved = false;
+  Number finished = next_;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    HF_TRY(const bool arrived, test_receives(peer));
+    HF_TRY(const bool taken, test_sends(peer));
+    moved = moved || arrived || taken;
+    const Peer& state = peers_[static_cast<std::size_t>(peer)];
+    finished = std::min({finished, state.received, state.taken});
+  }
+  for (; oldest_ < finished && slots_[slot_of(oldest_)].sent; ++oldest_) {
+    HF_CHECK(slots_[slot_of(oldest_)].messages_left == 0);
+    moved = true;
+  }
+  return moved;
+}
+
+bool HostExchange::received(Number number, int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].received > number;
+}
+
+Exchange::Awaited HostExchange::awaited() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    const Peer& state = peers_[static_cast<std::size_t>(peer)];
+    const bool receiving = state.received == oldest_;
+    if (peer == rank_ || oldest_ == next_ || (!receiving && state.taken > oldest_)) continue;
+    return {.number = oldest_, .peer = peer, .receiving = receiving};
+  }
+  return {.number = oldest_};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,238 @@
+#include "parallel/data/buckets.h"
+
+#include <algorithm>
+
+#include "runtime/core/check.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t alignment_elements = 16;
+
+std::uint64_t align(std::uint64_t elements) {
+  return (elements + alignment_elements - 1) / alignment_elements * alignment_elements;
+}
+
+std::uint64_t blocks_of(const BucketTensor& tensor) {
+  return (tensor.elements() + block_elements - 1) / block_elements;
+}
+
+std::uint64_t blocks_of(const Bucket& bucket) {
+  std::uint64_t blocks = 0;
+  for (const BucketTensor& tensor : bucket.tensors) blocks += blocks_of(tensor);
+  return blocks;
+}
+
+bool has_state(const Bucket& bucket) {
+  return bucket.shadow_of < 0 && !bucket.is_guest;
+}
+
+struct BlockRange {
+  std::uint64_t begin = 0, end = 0;
+};
+
+BlockRange owned_blocks(std::uint64_t blocks, int rank, int ranks) {
+  const auto r = static_cast<std::uint64_t>(rank);
+  const auto d = static_cast<std::uint64_t>(ranks);
+  return {.begin = blocks * r / d, .end = blocks * (r + 1) / d};
+}
+
+// Calls visit(tensor index, its first owned block, blocks, elements) for each tensor of which `owned` holds a
+// part.
+template <typename Visit>
+void for_owned_parts(const Bucket& bucket, BlockRange owned, const Visit& visit) {
+  std::uint64_t before = 0;  // blocks of the tensors before this one
+  for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+    const std::uint64_t blocks = blocks_of(bucket.tensors[t]);
+    const std::uint64_t begin = std::max(owned.begin, before), end = std::min(owned.end, before + blocks);
+    if (begin < end) {
+      const std::uint64_t last = std::min((end - before) * block_elements, bucket.tensors[t].elements());
+      visit(t, begin - before, end - begin, last - (begin - before) * block_elements);
+    }
+    before += blocks;
+  }
+}
+
+}  // namespace
+
+ShardSpec shard_spec_of(const BucketTensor& tensor, const std::string& kind) {
+  ShardSpec spec{.tensor = tensor.name,
+                 .kind = kind,
+                 .dtype = DType::fp32,
+                 .global_shape = tensor.global_shape.empty() ? tensor.shape : tensor.global_shape,
+                 .slice = static_cast<std::uint32_t>(tensor.slice),
+                 .slices = static_cast<std::uint32_t>(tensor.slices)};
+  spec.block_count = spec.slice_blocks();
+  return spec;
+}
+
+std::uint64_t BucketTensor::elements() const {
+  std::uint64_t product = 1;
+  for (const std::uint64_t extent : shape) product *= extent;
+  return product;
+}
+
+BucketPlan::BucketPlan(std::vector<Bucket> buckets, int ranks, int gradient_places)
+    : buckets_(std::move(buckets)), ranks_(ranks) {
+  HF_CHECK(ranks >= 1);
+  for (const Bucket& bucket : buckets_) {
+    const int index = static_cast<int>(&bucket - buckets_.data());
+    if (bucket.is_guest) guest_ = index;
+    if (bucket.is_away) continue;
+    HF_CHECK(index == local_count_, "a bucket that is away stands before {}", bucket.tensors.front().name);
+    ++local_count_;
+  }
+  HF_CHECK(local_count_ + 1 >= static_cast<int>(buckets_.size()), "more than one bucket is away");
+  const bool shared = 0 < gradient_places && gradient_places < local_count_;
+  gradient_places_ = shared ? gradient_places : local_count_;
+  assign_parameter_offsets();
+  shared ? share_gradient_memory() : assign_gradient_offsets();
+  places_.resize(buckets_.size() * static_cast<std::size_t>(ranks_));
+  for (int rank = 0; rank < ranks_; ++rank) assign_places(rank);
+}
+
+void BucketPlan::assign_parameter_offsets() {
+  for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+    if (bucket->shadow_of >= 0) continue;
+    for (BucketTensor& tensor : bucket->tensors) {
+      HF_CHECK(tensor.elements() > 0, "tensor {} is empty", tensor.name);
+      tensor.parameter_offset = parameter_elements_;
+      parameter_elements_ += align(tensor.elements());
+    }
+  }
+  for (Bucket& bucket : buckets_) {
+    if (bucket.shadow_of < 0) continue;
+    HF_CHECK(static_cast<std::size_t>(bucket.shadow_of) < buckets_.size());
+    const Bucket& real = buckets_[static_cast<std::size_t>(bucket.shadow_of)];
+    HF_CHECK(real.shadow_of < 0 && real.tensors.size() == bucket.tensors.size());
+    for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+      HF_CHECK(bucket.tensors[t].shape == real.tensors[t].shape &&
+                   bucket.tensors[t].slice == real.tensors[t].slice,
+               "{} shadows {}", bucket.tensors[t].name, real.tensors[t].name);
+      bucket.tensors[t].parameter_offset = real.tensors[t].parameter_offset;
+    }
+  }
+}
+
+void BucketPlan::assign_gradient_offsets() {
+  for (const bool shadows : {false, true}) {
+    for (auto bucket = buckets_.rbegin(); bucket != buckets_.rend(); ++bucket) {
+      if ((bucket->shadow_of >= 0) != shadows) continue;
+      for (BucketTensor& tensor : bucket->tensors) {
+        tensor.gradient_offset = gradient_elements_;
+        gradient_elements_ += align(tensor.elements());
+      }
+    }
+  }
+}
+
+// No lane of this stage fills a bucket that is away, so it takes up nothing, wherever it is said to lie.
+void BucketPlan::share_gradient_memory() {
+  const auto places = static_cast<std::size_t>(gradient_places_);
+  for (std::size_t place = 0; place < places; ++place) {
+    std::uint64_t largest = 0;
+    for (std::size_t b = place; b < buckets_.size(); b += places) {
+      std::uint64_t elements = 0;
+      for (BucketTensor& tensor : buckets_[b].tensors) {
+        tensor.gradient_offset = gradient_elements_ + elements;
+        elements += align(tensor.elements());
+      }
+      if (!buckets_[b].is_away) largest = std::max(largest, elements);
+    }
+    gradient_elements_ += largest;
+  }
+}
+
+void BucketPlan::assign_places(int rank) {
+  std::uint64_t shard = 0;
+  for (const bool stateful : {true, false}) {
+    if (!stateful) shard_elements_.push_back(shard);
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      const Bucket& bucket = buckets_[b];
+      if (has_state(bucket) != stateful) continue;
+      Place& place = places_[static_cast<std::size_t>(rank) * buckets_.size() + b];
+      place.shard_offset = shard;
+      bool first = true;
+      for_owned_parts(bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
+                      [&](std::size_t t, std::uint64_t first_block, std::uint64_t, std::uint64_t elements) {
+                        const std::uint64_t begin = bucket.tensors[t].gradient_offset -
+                                                    bucket.tensors.front().gradient_offset +
+                                                    first_block * block_elements;
+                        if (first) place.range.begin = begin;
+                        first = false;
+                        place.range.end = begin + elements;
+                      });
+      shard += align(place.range.size());
+    }
+  }
+  accumulator_elements_.push_back(shard);
+}
+
+const BucketPlan::Place& BucketPlan::place(int bucket, int rank) const {
+  HF_CHECK(0 <= bucket && static_cast<std::size_t>(bucket) < buckets_.size() && 0 <= rank && rank < ranks_);
+  return places_[static_cast<std::size_t>(rank) * buckets_.size() + static_cast<std::size_t>(bucket)];
+}
+
+ElementRange BucketPlan::parameter_range(int bucket, int rank) const {
+  const ElementRange range = place(bucket, rank).range;
+  if (range.size() == 0) return {};
+  const std::uint64_t start = buckets_[static_cast<std::size_t>(bucket)].tensors.front().parameter_offset;
+  return {.begin = start + range.begin, .end = start + range.end};
+}
+
+ElementRange BucketPlan::gradient_range(int bucket, int rank) const {
+  const ElementRange range = place(bucket, rank).range;
+  if (range.size() == 0) return {};
+  const std::uint64_t start = buckets_[static_cast<std::size_t>(bucket)].tensors.front().gradient_offset;
+  return {.begin = start + range.begin, .end = start + range.end};
+}
+
+std::uint64_t BucketPlan::shard_offset(int bucket, int rank) const {
+  return place(bucket, rank).shard_offset;
+}
+
+std::uint64_t BucketPlan::shard_elements(int rank) const {
+  return shard_elements_[static_cast<std::size_t>(rank)];
+}
+
+std::uint64_t BucketPlan::accumulator_elements(int rank) const {
+  return accumulator_elements_[static_cast<std::size_t>(rank)];
+}
+
+std::vector<Segment> BucketPlan::segments(int rank) const {
+  std::vector<Segment> result;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const Bucket& bucket = buckets_[b];
+    if (!has_state(bucket)) continue;
+    const int index = static_cast<int>(b);
+    const std::uint64_t range_begin = gradient_range(index, rank).begin;
+    for_owned_parts(
+        bucket, owned_blocks(blocks_of(bucket), rank, ranks_),
+        [&](std::size_t t, std::uint64_t first_block, std::uint64_t blocks, std::uint64_t elements) {
+          const BucketTensor& tensor = bucket.tensors[t];
+          const std::uint64_t skipped = first_block * block_elements;
+          const std::uint64_t gradient_offset = tensor.gradient_offset + skipped;
+          result.push_back({.bucket = index,
+                            .tensor = static_cast<int>(t),
+                            .first_block = first_block,
+                            .block_count = blocks,
+                            .elements = elements,
+                            .parameter_offset = tensor.parameter_offset + skipped,
+                            .gradient_offset = gradient_offset,
+                            .shard_offset = shard_offset(index, rank) + gradient_offset - range_begin});
+        });
+  }
+  return result;
+}
+
+std::vector<ShardSpec> BucketPlan::shard_specs(int rank, const std::string& kind) const {
+  std::vector<ShardSpec> result;
+  for (const Segment& segment : segments(rank)) {
+    ShardSpec& spec = result.emplace_back(shard_spec_of(tensor(segment), kind));
+    spec.first_block = segment.first_block;
+    spec.block_count = segment.block_count;
+  }
+  return result;
+}
+
+}  // namespace holdfast

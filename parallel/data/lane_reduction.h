@@ -1,0 +1,96 @@
+// LaneReduction: sends each lane's gradient buckets to the owners of their blocks while backward still runs,
+// and adds them at the owner in lane order (lane_sum.h). The executor of lanes.h and buckets.h; bits do not
+// depend on the number of ranks.
+//
+// One step, on every rank:
+//   reduction.begin_step();
+//   for each wave:
+//     reduction.begin_wave(wave);                       // opens the exchanges, so posts the receives
+//     ... launch the lane's microbatches; for its last microbatch, in bucket order:
+//         HF_TRY_VOID(reduction.wait_for_place(bucket));  // before it is written
+//         reduction.bucket_launched(bucket, device.ticket());
+//     reduction.backward_launched();
+//     HF_TRY_VOID(reduction.finish_wave());             // polls; sends leave as tickets are reached
+//   reduction.finish_step();                            // launches the last adds
+//   wait_for_device(device, communicator);              // the sums are whole
+// A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
+// and the adds of the wave are done: the next wave may overwrite the gradient buffer. A rank alone has nobody
+// to hear from: its waves stand behind one another in the queue, and only the end of the step waits. After an
+// error the exchange is abandoned. Nothing is allocated after construction.
+//
+// A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank. Where buckets share
+// memory (BucketPlan::gradient_places) one is opened, and may be written, when the one before it in its place
+// has been sent and added. No deadlock: that waits for nothing but lower buckets, on every rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/comm/exchange.h"
+#include "parallel/data/buckets.h"
+#include "parallel/data/lanes.h"
+#include "runtime/core/memory_plan.h"
+#include "runtime/os/span_recorder.h"
+
+namespace holdfast {
+
+struct LaneReductionCounts {
+  // "Before backward ended": their sends were posted before the last bucket of the lane was ready.
+  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_sent_before_backward_ended = 0;
+  std::uint64_t buckets_sent = 0;
+  std::uint64_t buckets_sent_before_backward_ended = 0;
+  std::int64_t exposed_us = 0;  // time in finish_wave after this rank's own backward had ended
+};
+
+class LaneReduction {
+ public:
+  // Reserves what LaneSum needs in `plan`. Everything passed by reference but `plan` and `waiter` outlives
+  // this object.
+  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange, Device& device,
+                const Waiter& waiter, MemoryPlan& plan);
+  ~LaneReduction();
+  // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.
+  void bind(const MemoryArena& arena, float* gradients);
+  // Moves on what else is under way while a launch waits for a place; whether anything moved.
+  using Background = std::function<Result<bool>()>;
+  void set_background(Background background);
+  // From the next step on its waves, waits and buckets go to `spans`, which outlives it.
+  void record(SpanRecorder& spans);
+
+  void begin_step();
+  Result<void> begin_wave(int wave);
+  // Before what writes this bucket's gradients is launched. At once where every bucket has a place of its
+  // own.
+  Result<void> wait_for_place(int bucket);
+  void bucket_launched(int bucket, Device::Ticket ticket);
+  void backward_launched();
+  // Moves on what can move without waiting, for whoever waits for something else meanwhile.
+  Result<bool> advance();
+  bool wave_is_done() const;  // finish_wave() would return at once
+  Error give_up();  // after nothing moved for the waiter's timeout; what finish_wave() would say then
+  Result<void> finish_wave();
+  // Between the last wave and finish_step(): this rank's range of a bucket whose state is another stage's
+  // (LaneSum::sum_of).
+  std::span<float> sum_of(int bucket) const;
+  // Launches the adds of shadow buckets. The sums are whole when the device has run what was launched
+  // (device_wait.h).
+  void finish_step();
+
+  // The owned segments' sums over all lanes, from the end of a step to the next begin_step(). Where they lie
+  // stays the same from bind() on.
+  ReducedGradients reduced() const;
+  // Of reduced(), one for each block of BucketPlan::segments(), in their order.
+  std::span<const double> square_sums() const;
+  LaneReductionCounts counts() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,150 @@
+#include "parallel/data/lane_sum.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
+#include "parallel/comm/index.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t staging_alignment = 16;
+
+}  // namespace
+
+LaneSum::LaneSum(const BucketPlan& buckets, LaneSchedule schedule, int rank, Device& device, MemoryPlan& plan)
+    : buckets_(&buckets),
+      schedule_(schedule),
+      rank_(rank),
+      device_(&device),
+      bucket_count_(static_cast<int>(buckets.buckets().size())),
+      in_place_(schedule.waves() == 1 && !buckets.shares_gradient_memory()),
+      segments_(buckets.segments(rank)),
+      sums_(buckets.buckets().size()) {
+  index_segments();
+  reserve_memory(plan);
+}
+
+void LaneSum::index_segments() {
+  first_segment_.resize(index(bucket_count_) + 1);
+  std::size_t sum = 0;
+  for (const Segment& segment : segments_) {
+    ++first_segment_[index(segment.bucket) + 1];
+    first_sum_.push_back(sum);
+    sum += segment.block_count;
+  }
+  first_sum_.push_back(sum);
+  shadow_.assign(index(bucket_count_), -1);
+  for (int bucket = 0; bucket < bucket_count_; ++bucket) {
+    first_segment_[index(bucket) + 1] += first_segment_[index(bucket)];
+    const int real = buckets_->buckets()[index(bucket)].shadow_of;
+    if (real >= 0) shadow_[index(real)] = bucket;
+  }
+}
+
+void LaneSum::reserve_memory(MemoryPlan& plan) {
+  const int places = buckets_->gradient_places();
+  std::uint64_t staging_elements = 0;
+  staging_offsets_.resize(index(buckets_->ranks() * bucket_count_));
+  for (int source = 0; source < buckets_->ranks(); ++source) {
+    if (source == rank_) continue;
+    for (int place = 0; place < places; ++place) {
+      std::uint64_t largest = 0;
+      for (int bucket = place; bucket < buckets_->local_count(); bucket += places) {
+        staging_offsets_[index(source * bucket_count_ + bucket)] = staging_elements;
+        largest = std::max(largest, buckets_->gradient_range(bucket, rank_).size());
+      }
+      staging_elements += (largest + staging_alignment - 1) / staging_alignment * staging_alignment;
+    }
+  }
+  staging_slot_ =
+      plan.reserve("lane_reduction.staging", MemoryClass::communication, staging_elements * sizeof(float));
+  accumulator_slot_ = plan.reserve("lane_reduction.accumulator", MemoryClass::gradients,
+                                   in_place_ ? 0 : buckets_->accumulator_elements(rank_) * sizeof(float));
+  square_sums_slot_ = plan.reserve("lane_reduction.square_sums", MemoryClass::workspace,
+                                   first_sum_.back() * sizeof(double), MemoryPlace::host_visible);
+}
+
+void LaneSum::bind(const MemoryArena& arena, float* gradients) {
+  gradients_ = gradients;
+  staging_ = arena.at<float>(staging_slot_);
+  accumulator_ = arena.at<float>(accumulator_slot_);
+  square_sums_ = {arena.at<double>(square_sums_slot_), first_sum_.back()};
+}
+
+float* LaneSum::lane(int wave, int source, int bucket) const {
+  if (source == rank_) return gradients_ + buckets_->gradient_range(bucket, rank_).begin;
+  if (wave == 0 && source == 0 && !in_place_) return result(bucket);
+  return staging_ + staging_offsets_[index(source * bucket_count_ + bucket)];
+}
+
+float* LaneSum::result(int bucket) const {
+  if (in_place_) return gradients_ + buckets_->gradient_range(bucket, rank_).begin;
+  return accumulator_ + buckets_->shard_offset(bucket, rank_);
+}
+
+std::span<float> LaneSum::sum_of(int bucket) const {
+  return {result(bucket), buckets_->gradient_range(bucket, rank_).size()};
+}
+
+ReducedGradients LaneSum::reduced() const {
+  return {.values = in_place_ ? gradients_ : accumulator_, .in_place = in_place_};
+}
+
+// A sum in place starts in the first lane's staging and moves to its place when the own lane, which lies
+// there, has its turn: a + b and b + a are the same bits.
+void LaneSum::add(int wave, int source, int bucket) {
+  const auto count = static_cast<std::int64_t>(buckets_->gradient_range(bucket, rank_).size());
+  float* const from = lane(wave, source, bucket);
+  float* const to = result(bucket);
+  float*& sum = sums_[index(bucket)];
+  const float* term = nullptr;  // what is still to be added to `sum`
+  if (wave == 0 && source == 0) {
+    sum = in_place_ ? from : to;
+    // 0 + x is not x for every x (-0), so the first lane is copied.
+    if (sum != from) {
+      device_->launch(
+          Copy{.source = from, .target = to, .bytes = count * static_cast<std::int64_t>(sizeof(float))});
+    }
+  } else if (from == to) {
+    term = sum;
+    sum = to;
+  } else {
+    term = from;
+  }
+  const Bucket& kind = buckets_->buckets()[index(bucket)];
+  const bool whole = shadow_[index(bucket)] < 0 && kind.shadow_of < 0 && !kind.is_guest;
+  const bool is_last = wave + 1 == schedule_.waves() && source + 1 == schedule_.lanes_in_wave(wave);
+  if (is_last && whole) {
+    finish(bucket, term);
+  } else if (term != nullptr) {
+    device_->launch(Accumulate{.target = sum, .source = term, .count = count});
+  }
+}
+
+void LaneSum::add_shadows() {
+  for (int bucket = 0; bucket < bucket_count_; ++bucket) {
+    if (shadow_[index(bucket)] >= 0) finish(bucket, result(shadow_[index(bucket)]));
+  }
+}
+
+// The last add of a bucket, or none when last_term is null: tensor by tensor, because of the block sums.
+void LaneSum::finish(int bucket, const float* last_term) {
+  const float* const start = result(bucket);
+  for (std::size_t i = first_segment_[index(bucket)]; i < first_segment_[index(bucket) + 1]; ++i) {
+    float* const target = reduced().of(segments_[i]);
+    const auto count = static_cast<std::int64_t>(segments_[i].elements);
+    double* const square_sums = square_sums_.data() + first_sum_[i];
+    if (last_term == nullptr) {
+      device_->launch(SquareSum{.values = target, .count = count, .sums = square_sums});
+    } else {
+      device_->launch(Accumulate{.target = target,
+                                 .source = last_term + (target - start),
+                                 .count = count,
+                                 .square_sums = square_sums});
+    }
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,207 @@
+#include "parallel/data/parameter_gather.h"
+
+#include <algorithm>
+
+#include "parallel/comm/device_wait.h"
+#include "parallel/comm/index.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* gathering = "the gathering of parameters";
+constexpr const char* passing = "the passing of a tied weight";
+
+}  // namespace
+
+ParameterGather::ParameterGather(const BucketPlan& buckets, Exchange& exchange, Device& device,
+                                 const Waiter& waiter, std::size_t dtype_bytes)
+    : buckets_(&buckets),
+      exchange_(&exchange),
+      device_(&device),
+      waiter_(waiter),
+      dtype_bytes_(dtype_bytes),
+      rank_(exchange.rank()),
+      ranks_(exchange.size()),
+      place_(buckets.buckets().size()) {
+  HF_CHECK(buckets.ranks() == ranks_);
+  for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
+    if (buckets.buckets()[index(bucket)].shadow_of >= 0) continue;
+    place_[index(bucket)] = order_.size();
+    order_.push_back(bucket);
+  }
+  for (std::size_t bucket = 0; bucket < place_.size(); ++bucket) {
+    const int real = buckets.buckets()[bucket].shadow_of;
+    if (real >= 0) place_[bucket] = place_[index(real)];
+  }
+  incoming_.reserve(index(ranks_));
+  outgoing_.reserve(index(ranks_));
+}
+
+ParameterGather::~ParameterGather() {
+  if (under_way_) exchange_->abandon();  // the buffer goes
+}
+
+std::span<std::byte> ParameterGather::bytes_of(int bucket, int owner) const {
+  const ElementRange range = buckets_->parameter_range(bucket, owner);
+  return {parameters_ + range.begin * dtype_bytes_, range.size() * dtype_bytes_};
+}
+
+Result<void> ParameterGather::begin() {
+  HF_CHECK(!under_way_ && parameters_ != nullptr);
+  under_way_ = true;
+  began_ns_ = waiter_.env().monotonic_ns();
+  opened_ = sent_ = whole_ = 0;
+  HF_TRY_VOID(begin_tied());
+  return outcome_of(advance());
+}
+
+Result<void> ParameterGather::begin_tied() {
+  const int tied = std::max(buckets_->away(), buckets_->guest());
+  tied_state_ = Tied::none;
+  if (tied < 0) return {};
+  const std::span<std::byte> bytes = bytes_of(tied, rank_);
+  if (bytes.empty()) return {};  // which both ends know
+  HF_CHECK(tied_ != nullptr && tied_->size() == 2);
+  const int peer = 1 - tied_->rank();
+  const bool sends = buckets_->away() >= 0;
+  tied_state_ = sends ? Tied::sending : Tied::receiving;
+  const Exchange::Incoming incoming{.target = bytes, .peer = peer};
+  const Exchange::Outgoing outgoing{.source = bytes, .peer = peer};
+  HF_TRY(tied_number_, tied_->open(std::span(&incoming, sends ? 0 : 1)));
+  return tied_->send(tied_number_, std::span(&outgoing, sends ? 1 : 0));
+}
+
+// What arrived may still be a copy in the device's queue, and the group's exchange need not be behind it.
+Result<bool> ParameterGather::advance_tied() {
+  if (tied_state_ == Tied::none || tied_state_ == Tied::whole) return false;
+  HF_TRY(bool moved, tied_->advance());
+  if (tied_state_ == Tied::receiving && tied_->received(tied_number_, 1 - tied_->rank())) {
+    tied_ticket_ = device_->ticket();
+    tied_state_ = Tied::arrived;
+    moved = true;
+  }
+  const bool finished = tied_->oldest() > tied_number_;
+  const bool whole =
+      tied_state_ == Tied::sending || (tied_state_ == Tied::arrived && device_->reached(tied_ticket_));
+  if (!finished || !whole) return moved;
+  tied_state_ = Tied::whole;
+  return true;
+}
+
+Result<bool> ParameterGather::open_exchanges() {
+  const std::size_t before = opened_;
+  if (ranks_ == 1) opened_ = order_.size();
+  for (; opened_ < order_.size() && exchange_->can_open(); ++opened_) {
+    incoming_.clear();
+    for (int step = 1; step < ranks_; ++step) {
+      const int source = (rank_ - step + ranks_) % ranks_;
+      const std::span<std::byte> theirs = bytes_of(order_[opened_], source);
+      if (!theirs.empty()) incoming_.push_back({.target = theirs, .peer = source});
+    }
+    HF_TRY(const Exchange::Number number, exchange_->open(incoming_));
+    if (opened_ == 0) first_ = number;
+    HF_CHECK(number == first_ + opened_, "another exchange was opened during a gathering of parameters");
+  }
+  return opened_ > before;
+}
+
+Result<bool> ParameterGather::send_ready() {
+  const std::size_t before = sent_;
+  for (; sent_ < opened_; ++sent_) {
+    const int bucket = order_[sent_];
+    const bool arrives = tied_state_ == Tied::receiving || tied_state_ == Tied::arrived;
+    if (bucket == buckets_->guest() && arrives) break;
+    if (ranks_ == 1) continue;
+    outgoing_.clear();
+    const std::span<const std::byte> mine = bytes_of(bucket, rank_);
+    for (int step = 1; step < ranks_ && !mine.empty(); ++step)  // every rank starts at another peer
+      outgoing_.push_back({.source = mine, .peer = (rank_ + step) % ranks_});
+    HF_TRY_VOID(exchange_->send(first_ + sent_, outgoing_));
+  }
+  return sent_ > before;
+}
+
+Result<bool> ParameterGather::advance() {
+  if (!under_way_) return false;
+  HF_TRY(const bool tied, advance_tied());
+  HF_TRY(const bool opened, open_exchanges());
+  HF_TRY(const bool sent, send_ready());
+  HF_TRY(const bool moved, ranks_ > 1 ? exchange_->advance() : Result<bool>(false));
+  note_progress();
+  return tied || opened || sent || moved;
+}
+
+bool ParameterGather::sends_finished() const {
+  const bool tied = tied_state_ == Tied::none || tied_state_ == Tied::whole;
+  return tied && (ranks_ == 1 || exchange_->oldest() >= first_ + order_.size());
+}
+
+void ParameterGather::note_progress() {
+  const auto is_here = [this](std::size_t place) {
+    for (int peer = 0; peer < ranks_; ++peer) {
+      if (peer != rank_ && !exchange_->received(first_ + place, peer)) return false;
+    }
+    return true;
+  };
+  while (whole_ < sent_ && is_here(whole_)) ++whole_;
+  if (whole_ < order_.size() || !sends_finished()) return;
+  under_way_ = false;
+  if (ranks_ == 1) return;
+  counts_.buckets += order_.size();
+  counts_.gather_us += (waiter_.env().monotonic_ns() - began_ns_) / 1000;
+}
+
+Result<void> ParameterGather::wait_for(int bucket) {
+  const std::size_t place = place_[index(bucket)];
+  return wait_until([this, place] { return !under_way_ || place < whole_; });
+}
+
+Result<void> ParameterGather::finish() {
+  return wait_until([this] { return !under_way_; });
+}
+
+template <typename Done>
+Result<void> ParameterGather::wait_until(const Done& done) {
+  if (done()) return {};
+  HF_TRY_VOID(outcome_of(advance()));  // it may have arrived unseen
+  if (done()) return {};
+  const HostSpan span(spans_, {.kind = SpanKind::wait_parameters});
+  if (whole_ < order_.size()) ++counts_.buckets_awaited;
+  const Device::Ticket launched = device_->ticket();
+  std::int64_t idle_since_ns = -1;
+  Rest pause(waiter_);
+  while (!done()) {
+    const bool computing = !device_->reached(launched) || holds_up_messages(*device_);
+    if (!computing && idle_since_ns < 0) idle_since_ns = waiter_.env().monotonic_ns();
+    HF_TRY(bool moved, advance());
+    if (background_) {
+      HF_TRY(const bool others, background_());
+      moved |= others;
+    }
+    if (moved || computing) pause.moved();
+    if (moved) continue;
+    if (computing) {
+      device_->wait(device_->reached(launched) ? device_->ticket() : launched, device_poll_us);
+    } else if (!pause.rest([this] { return awaited(); })) {
+      return give_up();
+    }
+  }
+  if (idle_since_ns >= 0) counts_.exposed_us += (waiter_.env().monotonic_ns() - idle_since_ns) / 1000;
+  return {};
+}
+
+bool ParameterGather::waits_for_tied_alone() const {
+  const bool waits_for_tied = tied_state_ != Tied::none && tied_state_ != Tied::whole;
+  return waits_for_tied && (ranks_ == 1 || exchange_->oldest() >= first_ + sent_);
+}
+
+Awaited ParameterGather::awaited() const {
+  return waits_for_tied_alone() ? awaited_of(*tied_, passing) : awaited_of(*exchange_, gathering);
+}
+
+Error ParameterGather::give_up() {
+  return waits_for_tied_alone() ? give_up_exchange(*tied_, waiter_, passing)
+                                : give_up_exchange(*exchange_, waiter_, gathering);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,152 @@
+#include "parallel/data/pinned_exchange.h"
+
+#include <algorithm>
+
+#include "kernels/elementwise.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t slot_count = 2;  // one is filled while the other travels
+
+}  // namespace
+
+std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes) {
+  const auto others = static_cast<std::uint64_t>(buckets.ranks() - 1);
+  std::uint64_t largest = 0;
+  for (int bucket = 0; bucket < static_cast<int>(buckets.buckets().size()); ++bucket) {
+    std::uint64_t reduced = 0, gathered = 0;
+    for (int owner = 0; owner < buckets.ranks(); ++owner) {
+      const std::uint64_t gradients =
+          PinnedExchange::bytes_of_message(buckets.gradient_range(bucket, owner).size() * sizeof(float));
+      const std::uint64_t parameters =
+          PinnedExchange::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
+      reduced += owner == rank ? others * gradients : gradients;
+      gathered += parameters;  // what is sent to all is copied once
+    }
+    largest = std::max({largest, reduced, gathered});
+  }
+  return largest;
+}
+
+std::uint64_t PinnedExchange::bytes_of_message(std::uint64_t bytes) {
+  constexpr std::uint64_t alignment = MemoryPlan::alignment_bytes;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+PinnedExchange::PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan)
+    : host_(&host),
+      device_(&device),
+      memory_slot_(plan.reserve("exchange.buffers", MemoryClass::communication, slot_count * largest_bytes,
+                                MemoryPlace::host_visible)),
+      slot_bytes_(largest_bytes),
+      slots_(slot_count),
+      whole_(index_of(host.size())),
+      next_(host.oldest()),
+      oldest_(next_) {
+  std::ranges::fill(whole_, next_);
+  for (Slot& slot : slots_) {
+    slot.arrivals.resize(whole_.size());
+    slot.outgoing.reserve(whole_.size());
+  }
+  posted_.reserve(whole_.size());
+}
+
+void PinnedExchange::bind(const MemoryArena& arena) {
+  const std::span<std::byte> memory = arena.bytes(memory_slot_);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    slots_[i].memory = memory.subspan(i * slot_bytes_, slot_bytes_);
+}
+
+std::span<std::byte> PinnedExchange::buffer(Slot& slot, std::size_t bytes) {
+  HF_CHECK(slot.used_bytes + bytes <= slot.memory.size(), "an exchange of more than {} bytes", slot_bytes_);
+  const std::span<std::byte> result = slot.memory.subspan(slot.used_bytes, bytes);
+  slot.used_bytes += bytes_of_message(bytes);
+  return result;
+}
+
+Result<Exchange::Number> PinnedExchange::open(std::span<const Incoming> incoming) {
+  HF_CHECK(can_open());
+  Slot& slot = slot_of(next_);
+  slot.used_bytes = 0;
+  slot.copied_out = slot.sent = false;
+  slot.out = slot.in = 0;
+  std::ranges::fill(slot.arrivals, Arrival{});
+  posted_.clear();
+  for (const Incoming& message : incoming) {
+    const Arrival arrival{.target = message.target, .buffer = buffer(slot, message.target.size())};
+    slot.arrivals[index_of(message.peer)] = arrival;
+    posted_.push_back({.target = arrival.buffer, .peer = message.peer});
+  }
+  HF_TRY(const Number number, host_->open(posted_));
+  HF_CHECK(number == next_);
+  return next_++;
+}
+
+Result<void> PinnedExchange::send(Number number, std::span<const Outgoing> outgoing) {
+  Slot& slot = slot_of(number);
+  HF_CHECK(oldest_ <= number && number < next_ && !slot.copied_out, "exchange {}", number);
+  slot.copied_out = true;
+  slot.outgoing.clear();
+  const std::byte* copied = nullptr;
+  for (const Outgoing& message : outgoing) {
+    if (message.source.data() == copied) {  // the same for this peer
+      slot.outgoing.push_back({.source = slot.outgoing.back().source, .peer = message.peer});
+      continue;
+    }
+    const std::span<std::byte> target = buffer(slot, message.source.size());
+    device_->launch(Copy{.source = message.source.data(),
+                         .target = target.data(),
+                         .bytes = static_cast<std::int64_t>(target.size())});
+    slot.outgoing.push_back({.source = target, .peer = message.peer});
+    copied = message.source.data();
+  }
+  if (!outgoing.empty()) slot.out = device_->ticket();
+  return {};
+}
+
+Result<bool> PinnedExchange::send_copied() {
+  bool moved = false;
+  for (Number number = oldest_; number < next_; ++number) {
+    Slot& slot = slot_of(number);
+    if (slot.sent || !slot.copied_out || !device_->reached(slot.out)) continue;
+    HF_TRY_VOID(host_->send(number, slot.outgoing));
+    slot.sent = moved = true;
+  }
+  return moved;
+}
+
+bool PinnedExchange::copy_arrived() {
+  bool moved = false;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    for (Number& whole = whole_[index_of(peer)]; whole < next_ && host_->received(whole, peer); ++whole) {
+      Slot& slot = slot_of(whole);
+      moved = true;
+      const Arrival& arrival = slot.arrivals[index_of(peer)];
+      if (arrival.target.empty()) continue;
+      device_->launch(Copy{.source = arrival.buffer.data(),
+                           .target = arrival.target.data(),
+                           .bytes = static_cast<std::int64_t>(arrival.target.size())});
+      slot.in = device_->ticket();
+    }
+  }
+  return moved;
+}
+
+// The buffers of a slot are free when all that came through them has arrived where it belongs.
+bool PinnedExchange::finish() {
+  const Number before = oldest_;
+  while (oldest_ < next_ && host_->oldest() > oldest_ && device_->reached(slot_of(oldest_).in)) ++oldest_;
+  return oldest_ > before;
+}
+
+Result<bool> PinnedExchange::advance() {
+  HF_TRY(const bool sent, send_copied());
+  HF_TRY(const bool moved, host_->advance());
+  const bool arrived = copy_arrived();
+  const bool finished = finish();
+  return sent || moved || arrived || finished;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,79 @@
+// The Exchange of device memory that the host cannot touch, by way of host memory: what is sent is copied to
+// pinned buffers and leaves over another exchange, what arrives is copied to where it belongs. Correct over
+// any communicator, several ranks on one GPU among them; where NCCL is at hand, that is faster: copies stand
+// behind the rest of backward in the device's one queue.
+//
+// received() means here: whole for everything that is launched from now on. A finished exchange is whole
+// altogether.
+//
+// Memory: a few slots, each for one exchange's messages of both directions.
+#pragma once
+
+#include <vector>
+
+#include "kernels/device.h"
+#include "parallel/comm/exchange.h"
+#include "parallel/data/buckets.h"
+#include "runtime/core/memory_plan.h"
+
+namespace holdfast {
+
+// Of all messages that `rank` receives and sends in one exchange: the most that a lane reduction (fp32) or a
+// gathering of parameters brings.
+std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes);
+
+class PinnedExchange final : public Exchange {
+ public:
+  // Reserves the slots in `plan`. `host` moves host memory and has no other user; it and `device` outlive
+  // this object.
+  PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
+  void bind(const MemoryArena& arena);
+  // What a message takes of the largest exchange's bytes.
+  static std::uint64_t bytes_of_message(std::uint64_t bytes);
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  int global_rank(int rank) const override { return host_->global_rank(rank); }
+  bool can_open() const override { return next_ - oldest_ < slots_.size() && host_->can_open(); }
+  Result<Number> open(std::span<const Incoming> incoming) override;
+  Result<void> send(Number number, std::span<const Outgoing> outgoing) override;
+  Result<bool> advance() override;
+  bool received(Number number, int peer) const override { return whole_[index_of(peer)] > number; }
+  Number oldest() const override { return oldest_; }
+  Awaited awaited() const override { return host_->awaited(); }
+  void abandon() override { host_->abandon(); }
+  bool abandoned() override { return host_->abandoned(); }
+
+ private:
+  struct Arrival {
+    std::span<std::byte> target;  // empty: the peer sends nothing
+    std::span<std::byte> buffer;
+  };
+  struct Slot {  // of an open exchange
+    std::span<std::byte> memory;
+    std::size_t used_bytes = 0;
+    std::vector<Arrival> arrivals;   // by peer
+    std::vector<Outgoing> outgoing;  // from the buffers
+    bool copied_out = false;         // the copies of what is sent are launched
+    bool sent = false;
+    Device::Ticket out = 0, in = 0;  // the last copies of either direction
+  };
+
+  static std::size_t index_of(int peer) { return static_cast<std::size_t>(peer); }
+  Slot& slot_of(Number number) { return slots_[static_cast<std::size_t>(number % slots_.size())]; }
+  std::span<std::byte> buffer(Slot& slot, std::size_t bytes);
+  Result<bool> send_copied();
+  bool copy_arrived();
+  bool finish();
+
+  Exchange* host_;
+  Device* device_;
+  MemoryPlan::Slot memory_slot_;
+  std::uint64_t slot_bytes_;
+  std::vector<Slot> slots_;
+  std::vector<Number> whole_;     // by peer: so many exchanges' arrivals are copied to their targets
+  std::vector<Incoming> posted_;  // of one exchange
+  Number next_ = 0, oldest_ = 0;  // the same numbers as host_'s
+};
+
+}  // namespace holdfast

@@ -1,0 +1,273 @@
+#include "parallel/group/membership.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "parallel/group/quorum.h"
+#include "runtime/os/processes.h"
+
+namespace holdfast {
+namespace {
+
+// "rank pid ticks host host_id", one a line; a host's name has no blanks.
+std::string line_of(const Member& member) {
+  return fmt::format("{} {} {} {} {}\n", member.launched_rank, member.process_id, member.started_ticks,
+                     member.host.empty() ? "?" : member.host, member.host_id.empty() ? "?" : member.host_id);
+}
+
+std::istream& operator>>(std::istream& stream, Member& member) {
+  return stream >> member.launched_rank >> member.process_id >> member.started_ticks >> member.host >>
+         member.host_id;
+}
+
+// Message in which a rank introduces itself, in the first exchange of an epoch.
+struct Introduction {
+  std::uint64_t epoch = 0;  // that it believes to be in
+  Member self;
+  MembershipView newest;  // that it has agreed on
+};
+
+std::string to_text(const Introduction& said) {
+  std::string text = fmt::format("{}\n{}{}\n", said.epoch, line_of(said.self), said.newest.epoch);
+  for (const Member& member : said.newest.members) text += line_of(member);
+  return text;
+}
+
+Introduction introduction_of(const std::string& text) {
+  std::istringstream stream(text);
+  Introduction said;
+  stream >> said.epoch >> said.self >> said.newest.epoch;
+  for (Member member; stream >> member;) said.newest.members.push_back(member);
+  return said;
+}
+
+std::vector<int> ranks_of(const std::vector<Member>& members) {
+  std::vector<int> ranks;
+  for (const Member& member : members) ranks.push_back(member.launched_rank);
+  return ranks;
+}
+
+}  // namespace
+
+std::vector<Member> members_lost(const MembershipView& before, const MembershipView& now) {
+  std::vector<Member> lost = before.members;
+  std::erase_if(lost, [&](const Member& member) {
+    return std::ranges::find(now.members, member.launched_rank, &Member::launched_rank) != now.members.end();
+  });
+  return lost;
+}
+
+int count_hosts(const MembershipView& view) {
+  std::set<std::string> hosts;
+  for (const Member& member : view.members) hosts.insert(member.host_id);
+  return static_cast<int>(hosts.size());
+}
+
+std::map<std::string, int> ranks_by_host(const MembershipView& view) {
+  std::map<std::string, int> ranks;
+  for (const Member& member : view.members) ++ranks[member.host];
+  return ranks;
+}
+
+std::string name_members(const std::vector<Member>& members) {
+  constexpr std::size_t named_max = 8;
+  std::string text = members.size() == 1 ? "rank" : "ranks";
+  for (std::size_t i = 0; i < std::min(members.size(), named_max); ++i) {
+    text += fmt::format("{}{} (host {})", i == 0 ? " " : ", ", members[i].launched_rank, members[i].host);
+  }
+  if (members.size() > named_max) text += fmt::format(" and {} more", members.size() - named_max);
+  return text;
+}
+
+Result<std::unique_ptr<Membership>> Membership::begin(Env& env, ShrinkingWorld& world,
+                                                      std::int64_t timeout_ms, DeathProof proof,
+                                                      WaitListener* listener) {
+  std::unique_ptr<Membership> membership(new Membership(env, world, std::move(proof), listener));
+  MembershipView newest;
+  HF_TRY(membership->view_, membership->introduce({env, timeout_ms, listener}, newest));
+  membership->look_around();
+  return membership;
+}
+
+void Membership::look_around() {
+  in_sight_.clear();
+  for (const Member& member : view_.members) {
+    const std::optional<ProcessFacts> facts = env_->processes().facts(member.process_id);
+    const bool same = facts.has_value() && facts->started_ticks == member.started_ticks;
+    const bool another = member.process_id != env_->process_id();  // a test's ranks may be threads of one
+    if (member.host_id == env_->host_id() && same && another) in_sight_.push_back(member.launched_rank);
+  }
+}
+
+Result<void> Membership::grow(int count, std::int64_t timeout_ms, const std::string& why) {
+  HF_TRY_VOID(world_->grow(count, timeout_ms, why));
+  ++epoch_;
+  MembershipView newest;
+  HF_TRY(view_, introduce({*env_, timeout_ms, listener_}, newest));
+  look_around();
+  return {};
+}
+
+std::vector<std::string> Membership::hosts() const {
+  std::vector<std::string> hosts;
+  for (const Member& member : view_.members) hosts.push_back(member.host);
+  return hosts;
+}
+
+void Membership::use(HostKnowledge knowledge) {
+  knowledge_ = std::move(knowledge);
+  world_->watch([this] { return why_cut_off(); });
+}
+
+std::vector<Member> Membership::out_of_reach() const {
+  std::vector<Member> away;
+  if (!knowledge_.out_of_reach) return away;
+  std::ranges::copy_if(view_.members, std::back_inserter(away), knowledge_.out_of_reach);
+  return away;
+}
+
+std::string Membership::why_cut_off() const {
+  const std::vector<Member> away = out_of_reach();
+  if (away.empty()) return "";
+  return fmt::format("{} {} out of reach: nothing is heard from there, and nothing proves that {} died",
+                     name_members(away), away.size() == 1 ? "is" : "are", away.size() == 1 ? "it" : "they");
+}
+
+// Each side counts those that it hears, and those that it knows to be dead.
+Error Membership::end_cut_off() {
+  cut_off_ = true;
+  const std::vector<Member> away = out_of_reach();
+  QuorumFacts facts{.before = ranks_of(view_.members), .left = {}, .dead = {}};
+  for (const Member& member : view_.members) {
+    const bool is_away = std::ranges::find(away, member.launched_rank, &Member::launched_rank) != away.end();
+    if (is_proven_dead(member)) {
+      facts.dead.push_back(member.launched_rank);
+    } else if (!is_away) {
+      facts.left.push_back(member.launched_rank);
+    }
+  }
+  lost_quorum_ = !has_quorum(facts);
+  if (!lost_quorum_) {
+    return fail(ExitCode::communication, "{}; the run ends here, start it again: it goes on without them",
+                why_cut_off());
+  }
+  return fail(
+      ExitCode::communication,
+      "{}; {} of {} ranks are left here, so the others may go on by themselves, and a run must not go "
+      "on twice: nothing more is written from here. Repair the network, then start the run again",
+      why_cut_off(), facts.left.size(), facts.before.size());
+}
+
+Result<void> Membership::recover(std::int64_t timeout_ms, const std::string& why) {
+  const std::int64_t deadline_ns = env_->monotonic_ns() + timeout_ms * 1'000'000;
+  const auto left_ms = [&] { return (deadline_ns - env_->monotonic_ns()) / 1'000'000; };
+  while (left_ms() > 0) {
+    if (!out_of_reach().empty()) return end_cut_off();
+    if (const Result<void> shrunk = world_->shrink(left_ms(), why); !shrunk.ok()) {
+      return out_of_reach().empty() ? shrunk.error() : end_cut_off();
+    }
+    if (epoch_ != epoch_not_known) ++epoch_;
+    const Waiter waiter(*env_, std::max<std::int64_t>(1, left_ms()), listener_);
+    MembershipView newest;
+    Result<MembershipView> now = introduce(waiter, newest);
+    Result<void> outcome = outcome_of(now);
+    if (outcome.ok()) outcome = check_quorum(waiter, newest, *now);
+    if (outcome.ok()) view_ = std::move(now).value();
+    if (outcome.ok() || !communicator().abandoned()) return outcome;
+  }
+  communicator().abandon();
+  return fail(ExitCode::communication,
+              "rank {} and the ranks that are left did not come together within {} ms: one of them hangs or "
+              "is out of reach; start the run again",
+              communicator().global_rank(communicator().rank()), timeout_ms);
+}
+
+// `newest`: of those that the members have agreed on before.
+Result<MembershipView> Membership::introduce(const Waiter& waiter, MembershipView& newest) {
+  Communicator& group = communicator();
+  const std::int64_t process = env_->process_id();
+  const std::optional<ProcessFacts> facts = env_->processes().facts(process);
+  const Introduction mine{.epoch = epoch_,
+                          .self = {.launched_rank = group.global_rank(group.rank()),
+                                   .process_id = process,
+                                   .started_ticks = facts.has_value() ? facts->started_ticks : 0,
+                                   .host = env_->host_name(),
+                                   .host_id = env_->host_id()},
+                          .newest = view_};
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(group, waiter, to_text(mine)));
+  std::vector<Introduction> all;
+  for (const std::string& text : texts) all.push_back(introduction_of(text));
+  for (const Introduction& said : all) {
+    if (epoch_ == epoch_not_known) epoch_ = said.epoch;
+  }
+  MembershipView now{.epoch = epoch_, .members = {}};
+  for (Introduction& said : all) {
+    if (said.epoch != epoch_ && said.epoch != epoch_not_known) {
+      group.abandon();
+      return fail(ExitCode::communication,
+                  "rank {} is in epoch {} of the run and rank {} in epoch {}: they have not seen the same "
+                  "deaths; start the run again",
+                  mine.self.launched_rank, epoch_, said.self.launched_rank, said.epoch);
+    }
+    now.members.push_back(said.self);
+    if (newest.members.empty() || said.newest.epoch > newest.epoch) newest = std::move(said.newest);
+  }
+  return now;
+}
+
+// Checks that the ranks that are left may go on. A member that one of them knows to be dead is so for all.
+Result<void> Membership::check_quorum(const Waiter& waiter, const MembershipView& before,
+                                      const MembershipView& now) {
+  const std::vector<Member> missing = members_lost(before, now);
+  std::string mine;
+  for (const int rank : proven_dead(missing, before, now)) mine += fmt::format("{} ", rank);
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator(), waiter, mine));
+  QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
+  for (const std::string& text : texts) {
+    std::istringstream stream(text);
+    for (int rank = 0; stream >> rank;) facts.dead.push_back(rank);
+  }
+  std::ranges::sort(facts.dead);
+  facts.dead.erase(std::unique(facts.dead.begin(), facts.dead.end()), facts.dead.end());
+  if (has_quorum(facts)) return {};
+  return fail(ExitCode::communication,
+              "{} of {} ranks are left, and nothing proves that {} died: they may be cut off and go on by "
+              "themselves, and a run must not go on twice. Repair the network, then start the run again",
+              facts.left.size(), facts.before.size(), name_members(missing));
+}
+
+// A process closes its connections a moment before it is gone, and the guard of another host tells of it a
+// moment later; that is worth waiting for where the quorum depends on it.
+std::vector<int> Membership::proven_dead(const std::vector<Member>& missing, const MembershipView& before,
+                                         const MembershipView& now) {
+  constexpr std::int64_t patience_ns = 2'000'000'000, look_again_us = 500;
+  const std::int64_t begin_ns = env_->monotonic_ns();
+  while (true) {
+    QuorumFacts facts{.before = ranks_of(before.members), .left = ranks_of(now.members), .dead = {}};
+    bool may_follow = false, may_be_told = false;
+    for (const Member& member : missing) {
+      if (is_proven_dead(member)) {
+        facts.dead.push_back(member.launched_rank);
+      } else {
+        const bool in_sight = std::ranges::find(in_sight_, member.launched_rank) != in_sight_.end();
+        (in_sight ? may_follow : may_be_told) = true;
+      }
+    }
+    may_follow = may_follow || (may_be_told && knowledge_.has_ended && !has_quorum(facts));
+    if (!may_follow || env_->monotonic_ns() - begin_ns > patience_ns) return facts.dead;
+    env_->sleep_us(look_again_us);
+  }
+}
+
+bool Membership::is_proven_dead(const Member& member) {
+  if (proof_ && proof_(member)) return true;
+  if (knowledge_.has_ended && knowledge_.has_ended(member)) return true;
+  if (std::ranges::find(in_sight_, member.launched_rank) == in_sight_.end()) return false;
+  return has_ended(env_->processes(), member.process_id, member.started_ticks);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,195 @@
+#include "runtime/elastic/download.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/incoming.h"
+#include "parallel/comm/agreement.h"
+#include "runtime/core/units.h"
+#include "runtime/elastic/join.h"
+#include "runtime/interop/model_import.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/background_job.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/user_command.h"
+
+namespace holdfast {
+namespace {
+
+Error not_kept(const std::string& what) {
+  return fail(
+      ExitCode::checkpoint,
+      "checkpoint.download_command brought what this run cannot go on from: {}. Nothing of it is kept: "
+      "repair or remove it where it came from, or set run.resume = \"never\" to start from the "
+      "beginning",
+      what);
+}
+
+// Asks of a checkpoint what a resume asks, before it is visible.
+Result<void> check_is_of_run(Env& env, Config config, const DataSet& data, const Checkpoint& checkpoint) {
+  const Manifest& manifest = checkpoint.manifest();
+  if (const auto source = manifest.values.find(imported_from_key); source != manifest.values.end())
+    return not_kept(fmt::format("a model imported from {}, without a training state", source->second));
+  HF_TRY(const Lineage lineage, read_lineage(env, config.run.directory));
+  if (!lineage.run_id.empty() && lineage.run_id != manifest.run_id) {
+    return not_kept(fmt::format("a checkpoint of run {}, but {} is that of run {}", manifest.run_id,
+                                config.run.directory, lineage.run_id));
+  }
+  if (lineage.discards(state_of(manifest)))
+    return not_kept(fmt::format("step {} of a future that the run has left", manifest.step));
+  const StartPoint brought{.checkpoint = fmt::format("the checkpoint of step {}", manifest.step),
+                           .config = manifest.config};
+  HF_TRY_VOID(adopt_stored_shape(env, brought, config));
+  HF_TRY_VOID(resolve_shape_with_data(config, data));
+  const Result<ResumeChanges> changes = compare_with_stored(env, brought, config);
+  if (!changes.ok()) return not_kept(changes.error().message);
+  return {};
+}
+
+// The download of rank 0, on a thread of its own.
+class Download {
+ public:
+  Download(const TrainInputs& inputs, const Config& config, const DataSet& data,
+           std::function<Result<void>()> fence)
+      : env_(&inputs.env),
+        faults_(&inputs.faults),
+        config_(&config),
+        data_(&data),
+        fence_(std::move(fence)) {}
+  ~Download() {
+    cancelled_ = true;
+    job_.wait();
+  }
+  Download(const Download&) = delete;
+  Download& operator=(const Download&) = delete;
+
+  Result<void> begin() {
+    HF_TRY(directory_, make_incoming_directory(*env_, config_->run.directory));
+    begin_ns_ = told_ns_ = env_->monotonic_ns();
+    show("{} holds no checkpoint: checkpoint.download_command looks for one elsewhere (for at most {})",
+         config_->run.directory, format_duration(config_->checkpoint.download_timeout_ms));
+    job_.start([this] { return bring(); });
+    return {};
+  }
+  bool busy() const { return job_.started() && !job_.finished(); }
+
+  void say_progress() {
+    constexpr std::int64_t every_ns = 10'000'000'000;
+    const std::int64_t now_ns = env_->monotonic_ns();
+    if (now_ns - told_ns_ < every_ns) return;
+    told_ns_ = now_ns;
+    const IncomingSize size = size_of_incoming(*env_, directory_);
+    show("checkpoint.download_command: {} here after {}{}", format_bytes(size.bytes), elapsed(now_ns),
+         verifies_ ? ", every byte is being checked" : "");
+  }
+
+  // Returns where the run starts from then; none: nothing came.
+  Result<std::optional<StartPoint>> end() { return job_.take(); }
+
+ private:
+  std::string elapsed(std::int64_t now_ns) const {
+    return format_duration((now_ns - begin_ns_) / 1'000'000'000 * 1000);
+  }
+
+  Result<void> run_command() {
+    const CheckpointConfig& config = config_->checkpoint;
+    const Result<Lineage> lineage = read_lineage(*env_, config_->run.directory);
+    const CommandAttempts done = run_user_command(
+        *env_,
+        {.key = "checkpoint.download_command",
+         .line = config.download_command,
+         .timeout_key = "checkpoint.download_timeout",
+         .timeout_ms = config.download_timeout_ms},
+        {{"HOLDFAST_DOWNLOAD", directory_}, {"HOLDFAST_RUN", lineage.ok() ? lineage->run_id : ""}},
+        cancelled_);
+    if (done.outcome.ok()) return {};
+    return fail(
+        ExitCode::communication,
+        "{}. It is not known whether there is a checkpoint elsewhere, so nothing is begun: start again "
+        "when the place can be reached, or set run.resume = \"never\" to start from the beginning",
+        done.outcome.error().message);
+  }
+
+  Result<std::optional<StartPoint>> bring() {
+    HF_FAULT_POINT(*faults_, "download.before_command");
+    const Result<bool> came = bring_into_pending();
+    if (!came.ok() || !*came) static_cast<void>(env_->remove_tree(directory_).ok());
+    if (!came.ok()) return came.error();
+    if (!*came) return std::optional<StartPoint>();
+    HF_TRY(StartPoint start, choose_start(*env_, *config_));
+    return std::optional(std::move(start));
+  }
+
+  Result<bool> bring_into_pending() {
+    HF_TRY_VOID(run_command());
+    HF_FAULT_POINT(*faults_, "download.after_command");
+    const IncomingSize size = size_of_incoming(*env_, directory_);
+    if (size.files == 0) return false;
+    verifies_ = true;
+    const Result<Checkpoint> checkpoint = open_verified(*env_, directory_);
+    if (!checkpoint.ok()) return not_kept(checkpoint.error().message);
+    HF_TRY_VOID(check_is_of_run(*env_, *config_, *data_, *checkpoint));
+    if (fence_) HF_TRY_VOID(fence_());
+    HF_TRY_VOID(outcome_of(publish_incoming(*env_, *faults_, config_->run.directory, *checkpoint)));
+    show("downloaded the checkpoint of step {}: {} in {} files, every byte checked",
+         checkpoint->manifest().step, format_bytes(size.bytes), size.files);
+    return true;
+  }
+
+  Env* env_;
+  FaultPoints* faults_;
+  const Config* config_;
+  const DataSet* data_;
+  std::function<Result<void>()> fence_;
+  std::string directory_;
+  std::int64_t begin_ns_ = 0, told_ns_ = 0;
+  std::atomic<bool> cancelled_ = false, verifies_ = false;
+  BackgroundJob<std::optional<StartPoint>> job_;  // the last member: it uses the others
+};
+
+Result<StartPoint> end_download(const Config& config, const StartPoint& start, Download& download) {
+  HF_TRY(std::optional<StartPoint> came, download.end());
+  if (!came.has_value() && config.run.resume == "must") return nothing_to_resume(config.run.directory);
+  if (!came.has_value()) {
+    show("there is no checkpoint elsewhere, either: the run begins");
+    return start;
+  }
+  came->writer = start.writer;
+  return std::move(*came);
+}
+
+}  // namespace
+
+bool wants_download(const Config& config, const StartPoint& start) {
+  const bool finds = config.run.resume == "auto" || config.run.resume == "must";
+  return finds && !config.checkpoint.download_command.empty() && start.checkpoint.empty() &&
+         !start.snapshot.has_value();
+}
+
+Result<StartPoint> join_download(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                 const DataSet& data, const StartPoint& start,
+                                 const std::function<Result<void>()>& fence) {
+  const bool first = inputs.communicator.rank() == 0;
+  Download download(inputs, config, data, fence);
+  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, first ? download.begin() : Result<void>(),
+                               inputs.env.host_name()));
+  constexpr std::int64_t pause_us = 20'000;
+  while (true) {
+    std::array<std::int64_t, 1> busy = {download.busy() ? 1 : 0};
+    HF_TRY_VOID(all_reduce_sum(inputs.communicator, waiter, busy));
+    mark(inputs.watch);  // the command has a limit of its own
+    if (busy[0] == 0) break;
+    if (first) download.say_progress();
+    inputs.env.sleep_us(pause_us);
+  }
+  Result<StartPoint> chosen = start;
+  if (first) chosen = end_download(config, start, download);
+  return share_start(inputs, waiter, chosen);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,137 @@
+#include "runtime/elastic/growth.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "runtime/core/json.h"
+#include "runtime/elastic/planned_rank.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/os/tell.h"
+#include "runtime/save/snapshot_memory.h"
+
+namespace holdfast {
+
+bool Growth::due(std::int64_t now_ns, const Saves& saves) {
+  is_ready_ = may_stand_still(now_ns, saves.is_settled);
+  if (!is_ready_) {
+    awaited_save_.reset();
+    return false;
+  }
+  if (saves.under_way.empty()) return true;
+  if (!awaited_save_.has_value()) awaited_save_ = saves.under_way.back();
+  return saves.under_way.front() > *awaited_save_;
+}
+
+bool Growth::may_stand_still(std::int64_t now_ns, bool is_settled) {
+  if (!terms_.start) return now_ns >= terms_.at_ns;
+  NewRankState state = terms_.state();
+  if (state == NewRankState::none) {
+    if (now_ns < terms_.at_ns || (!is_settled && now_ns < terms_.at_ns + terms_.settle_ns)) return false;
+    if (const std::string why = terms_.obstacle ? terms_.obstacle() : ""; !why.empty()) {
+      announces_ = false;
+      put_off(now_ns, fmt::format("are not started: {}", why));
+      return false;
+    }
+    announces_ = !announces_;
+    if (announces_) return false;
+    if (!terms_.start().ok()) return true;
+    started_ns_ = now_ns;
+    state = terms_.state();
+    if (state == NewRankState::none) return true;  // a world where grow() starts them
+  }
+  if (started_ns_ == 0) started_ns_ = now_ns;  // of the epoch before
+  switch (state) {
+    case NewRankState::none:
+      return true;
+    case NewRankState::ready:
+      return now_ns >= terms_.at_ns;
+    case NewRankState::lost:
+      return give_up(now_ns, "died while they prepared themselves");
+    case NewRankState::preparing:
+      break;
+  }
+  if (now_ns - started_ns_ < terms_.patience_ns) return false;
+  return give_up(now_ns, fmt::format("were not ready after {} s", terms_.patience_ns / 1'000'000'000));
+}
+
+bool Growth::give_up(std::int64_t now_ns, const std::string& why) {
+  terms_.dismiss();
+  started_ns_ = 0;
+  put_off(now_ns, why);
+  return false;
+}
+
+void Growth::put_off(std::int64_t now_ns, const std::string& why) {
+  terms_.at_ns = now_ns + terms_.retry_ns;
+  tell("new ranks {}; others are started in {} s", why, terms_.retry_ns / 1'000'000'000);
+}
+
+std::string to_text(const NewRankTask& task) {
+  return Json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
+                      task.given_back_bytes, task.timeout_ms})
+      .dump_any();
+}
+
+Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
+  if (!inputs.device.host_sees_memory()) return NewRankTask{};
+  MeshShape shape = inputs.mesh.shape();
+  shape.data = data_ranks;
+  shape.spares = 0;
+  const Mesh mesh(shape);
+  NewRankTask task;
+  for (int stage = 0; stage < shape.pipeline; ++stage) {
+    AbsentPeers peers(mesh.rank_at({.data = 0, .pipeline = stage, .tensor = 0}), shape.ranks());
+    PlannedDevice device({.host_sees_memory = true});
+    HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.env = inputs.env,
+                                                               .faults = inputs.faults,
+                                                               .communicator = peers,
+                                                               .device = device,
+                                                               .config = inputs.config,
+                                                               .mesh = mesh,
+                                                               .data = nullptr}));
+    const MemoryPlan& plan = worker->memory_plan();
+    task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
+    task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
+    task.slot_bytes = std::max(task.slot_bytes, worker->snapshot_bytes());
+  }
+  return task;
+}
+
+void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions& options,
+                      PreparedRank& prepared) {
+  const Json json = Json::parse(task);  // of a rank that runs the same binary
+  const NewRankTask told{.device_bytes = json[0],
+                         .host_bytes = json[1],
+                         .memory_id = json[2],
+                         .slot_bytes = json[3],
+                         .given_back_bytes = json[4],
+                         .timeout_ms = json[5]};
+  const std::uint64_t needed_bytes = told.device_bytes + told.host_bytes;
+  const std::uint64_t reserve_bytes = needed_bytes / 8;  // for the others, who go on
+  constexpr std::int64_t look_again_us = 50'000;
+  const std::int64_t end_ns = env.monotonic_ns() + told.timeout_ms * 1'000'000;
+  for (;;) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (!room.has_value() || room->available_bytes >= needed_bytes + reserve_bytes) break;
+    const bool comes_with_growth = room->available_bytes + told.given_back_bytes >= needed_bytes;
+    if (comes_with_growth || env.monotonic_ns() >= end_ns) return;
+    if (options.progress) options.progress();
+    env.sleep_us(look_again_us);
+  }
+  static_cast<void>(prepared.memory.prepare(MemoryPlace::device, told.device_bytes, options).ok());
+  static_cast<void>(prepared.memory.prepare(MemoryPlace::host_visible, told.host_bytes, options).ok());
+  constexpr int slots = SnapshotMemory::slots_at_once;
+  for (int slot = 0; slot < slots && told.slot_bytes > 0; ++slot) {
+    const std::optional<MemoryRoom> room = memory_room(env);
+    if (room.has_value() && room->available_bytes < told.slot_bytes + reserve_bytes) return;
+    const std::string name = snapshot_name(digest_of(told.memory_id), env.random_u64(), 0, slot);
+    Result<std::unique_ptr<SharedMemory>> memory = env.create_shared_memory(name, told.slot_bytes);
+    if (!memory.ok()) return;
+    (*memory)->hold(SharedMemory::Hold::shared);
+    fault_in((*memory)->bytes(), options.threads, options.progress);
+    prepared.slots.keep(name, std::move(memory).value());
+  }
+}
+
+}  // namespace holdfast

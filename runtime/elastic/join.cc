@@ -1,0 +1,284 @@
+#include "runtime/elastic/join.h"
+
+#include <algorithm>
+
+#include "parallel/comm/agreement.h"
+#include "parallel/group/buddies.h"
+#include "runtime/config/document.h"
+#include "runtime/config/option_value.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/json.h"
+#include "runtime/elastic/part_start.h"
+#include "runtime/model/spec.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/save/checkpoint_io.h"
+
+namespace holdfast {
+namespace {
+
+Result<void> agree(const TrainInputs& inputs, const Waiter& waiter, const Result<void>& mine) {
+  return agree_on_outcome(inputs.communicator, waiter, mine, inputs.env.host_name());
+}
+
+std::string to_text(const std::vector<FoundSnapshot>& found) {
+  Json list = Json::array();
+  for (const FoundSnapshot& each : found) {
+    const SnapshotIdentity& of = each.identity;
+    list.push_back({of.writer, of.generation, of.step, of.rank, of.ranks});
+  }
+  return list.dump_any();
+}
+
+std::vector<SnapshotIdentity> identities_of(const std::string& text) {
+  std::vector<SnapshotIdentity> found;
+  for (const Json& each : Json::parse(text)) {  // of a rank that runs the same binary
+    found.push_back({.run = {},
+                     .host = {},
+                     .writer = each[0],
+                     .generation = each[1],
+                     .step = each[2],
+                     .rank = each[3],
+                     .ranks = each[4]});
+  }
+  return found;
+}
+
+void say_note(const std::string& note) {
+  if (!note.empty()) tell("{}", note);
+}
+
+Result<void> claim_directory(Env& env, const Config& config, std::unique_ptr<Claim>& claim) {
+  HF_TRY(claim, claim_run_directory(env, {config.run.directory}));
+  HF_TRY(const std::string io_note, check_direct_io(env, config.run.directory));
+  say_note(io_note);
+  return {};
+}
+
+// Refuses what would be done to a part of a checkpoint as if it were all of it.
+Result<void> check_fits_parts(const Config& config) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (!checkpoint.upload_command.empty() || !checkpoint.upload_shard_command.empty()) {
+    return fail(ExitCode::config,
+                "run.directory {} is local to each host, so each has a part of every checkpoint, and "
+                "checkpoint.{} would upload one part as if it were all: leave it out, or give a "
+                "directory that the hosts share",
+                config.run.directory,
+                checkpoint.upload_command.empty() ? "upload_shard_command" : "upload_command");
+  }
+  if (!checkpoint.download_command.empty()) {
+    return fail(
+        ExitCode::config,
+        "run.directory {} is local to each host, and checkpoint.download_command would bring a checkpoint "
+        "to one of them alone: leave it out, or give a directory that the hosts share",
+        config.run.directory);
+  }
+  return {};
+}
+
+// The first rank of each other host claims its directory. What they have is all ranks' to see.
+Result<OwnStates> join_places(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                              const RunPlaces& places, std::unique_ptr<Claim>& claim) {
+  HF_TRY_VOID(check_fits_parts(config));
+  Result<void> claimed;
+  if (places.leads(inputs.communicator.rank()) && inputs.communicator.rank() != 0)
+    claimed = claim_directory(inputs.env, config, claim);
+  HF_TRY_VOID(agree(inputs, waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms), claimed));
+  HF_TRY(OwnStates own, join_parts(inputs, waiter, config.run.directory, places,
+                                   claim == nullptr ? ClaimCheck() : claim->fence()));
+  Result<void> named;
+  if (own.newest.ok() && claim != nullptr)
+    named = remember_place(inputs.env, config.run.directory, places.of(inputs.communicator.rank()));
+  HF_TRY_VOID(agree(inputs, waiter, named));
+  if (inputs.communicator.rank() == 0) {
+    tell(
+        "run.directory {} is local to each host: each of {} hosts keeps its part of every checkpoint there{}",
+        config.run.directory, places.count(),
+        config.checkpoint.replicas == "off" ? "" : ", and a copy of another's");
+  }
+  return own;
+}
+
+// Takes config and device of the snapshot from the first rank whose host has a sound slot of it; rank 0's may
+// have none. False: no rank has one, and start.notes say why.
+Result<bool> describe_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Digest& run,
+                               StartPoint& start) {
+  const SnapshotSet set = SnapshotSet::open(inputs.env, run, *start.snapshot);
+  const std::string trouble = set.empty() ? set.why_empty(inputs.env, *start.snapshot).message : "";
+  HF_TRY(const std::vector<std::string> troubles, all_gather_text(inputs.communicator, waiter, trouble));
+  const auto first = std::ranges::find(troubles, "");
+  if (first == troubles.end()) {
+    start.notes.push_back(troubles.front());
+    return false;
+  }
+  const int teller = static_cast<int>(first - troubles.begin());
+  std::string mine;
+  if (teller == inputs.communicator.rank())
+    mine = Json::array({set.manifest().config, set.manifest().values.at("device")}).dump_any();
+  HF_TRY(const std::vector<std::string> told, all_gather_text(inputs.communicator, waiter, mine));
+  const Json json = Json::parse(told[static_cast<std::size_t>(teller)]);
+  start.config = json[0];
+  start.device = json[1];
+  return true;
+}
+
+}  // namespace
+
+Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter) {
+  HF_FAULT_POINT(inputs.faults, "start.before_join");
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(inputs.config)));
+  const Config& config = inputs.config->config;
+  std::vector<Fact> facts = {{"program", inputs.build}};
+  for (const Option& option : option_registry()) {
+    const std::string value = value_text(option, config);
+    const std::string told =  // to all, and in the sentence that says that ranks differ
+        is_command(option.key) ? "a command of digest " + to_hex(digest_of(value)) : value;
+    facts.push_back({std::string(option.key), told});
+  }
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
+  HF_FAULT_POINT(inputs.faults, "start.after_join");
+  return config;
+}
+
+Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                               std::unique_ptr<Claim>& claim) {
+  const bool first = inputs.communicator.rank() == 0;
+  Env& env = inputs.env;
+  const Waiter patient = waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms);
+  HF_TRY_VOID(agree(inputs, patient, first ? claim_directory(env, config, claim) : Result<void>()));
+  HF_TRY(const std::optional<RunPlaces> places, find_places(inputs, waiter, config.run.directory));
+  OwnStates own;
+  if (places.has_value()) {
+    HF_TRY(own, join_places(inputs, waiter, config, *places, claim));
+  }
+  Result<StartPoint> chosen = StartPoint{};
+  if (first) {
+    chosen =
+        places.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
+    const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
+    if (!own.newest.ok() && follows_own && !own.memory_id.empty()) {
+      chosen = StartPoint{
+          .memory_id = own.memory_id, .lineage = own.lineage, .unusable = own.newest.error().message};
+    }
+    if (chosen.ok()) {
+      StartPoint start = *chosen;
+      start.writer = env.random_u64();
+      chosen = std::move(start);
+    }
+  }
+  HF_TRY(StartPoint start, share_start(inputs, patient, chosen));
+  JoinedStart joined{.start = std::move(start)};
+  if (places.has_value()) joined.place = places->of(inputs.communicator.rank());
+  return joined;
+}
+
+Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
+                               const Result<StartPoint>& chosen) {
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(chosen)));
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(inputs.communicator, waiter, to_text(*chosen)));
+  return start_from_text(texts.front());
+}
+
+Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                           StartPoint& start) {
+  if (start.memory_id.empty() || config.run.resume == "never") return {};
+  const Digest run = digest_of(start.memory_id);
+  std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
+  // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
+  std::erase_if(mine, [&](const FoundSnapshot& found) {
+    const SnapshotIdentity& of = found.identity;
+    return of.step >= static_cast<std::uint64_t>(config.training.steps) ||
+           start.lineage.discards({.generation = of.generation, .step = of.step});
+  });
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
+  std::vector<std::vector<SnapshotIdentity>> offers;
+  for (const std::string& text : texts) offers.push_back(identities_of(text));
+  const SnapshotStep disk = {.writer = 0, .generation = start.generation, .step = start.step};
+  while ((start.snapshot = newest_whole_step(offers, disk, start.passed_over)).has_value()) {
+    HF_TRY(const bool described, describe_snapshot(inputs, waiter, run, start));
+    if (described) break;
+    start.passed_over.push_back(*start.snapshot);
+  }
+  return {};
+}
+
+Result<void> join_checkpoint_io(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+  const bool first = inputs.communicator.rank() == 0;
+  const Result<std::string> io = check_checkpoint_io(inputs.env, config.checkpoint);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(io)));
+  if (first) say_note(*io);
+  return {};
+}
+
+Result<std::shared_ptr<DataSet>> join_data(const TrainInputs& inputs, const Waiter& waiter,
+                                           const Config& config) {
+  Result<std::shared_ptr<DataSet>> data = DataSet::open(
+      inputs.env, config.data.sources, config.training.sequence_length, data_options(config.data));
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(data)));
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, {{"data", to_hex((*data)->fingerprint())}}));
+  return data;
+}
+
+Result<std::optional<HeldOutSet>> join_held_out(const TrainInputs& inputs, const Waiter& waiter,
+                                                const Config& config, const DataSet& training) {
+  if (config.evaluation.every_steps == 0) return std::optional<HeldOutSet>();
+  Result<HeldOutSet> held_out = HeldOutSet::open(inputs.env, config, training);
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(held_out)));
+  HF_TRY_VOID(
+      agree_on_facts(inputs.communicator, waiter, {{"held-out data", to_hex(held_out->fingerprint())}}));
+  return std::optional(std::move(held_out).value());
+}
+
+Result<void> resolve_shape_with_data(Config& config, const DataSet& data) {
+  if (config.model.vocabulary == 0 && config.model.preset.empty()) {
+    HF_TRY(config.model.vocabulary, data.vocabulary_of_format());
+  }
+  return resolve_config(config, data.vocabulary_needed());
+}
+
+Result<void> resolve_with_data(Config& config, int ranks, const DataSet& data) {
+  HF_TRY_VOID(resolve_shape_with_data(config, data));
+  return check_layout(config, ranks, config.elastic.spares);
+}
+
+Result<JoinedBuddies> join_buddies(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                   const Mesh& mesh) {
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(inputs.communicator, waiter, inputs.env.host_id()));
+  JoinedBuddies buddies{.of_rank = replica_buddies(config, mesh, hosts)};
+  buddies.all_cross_hosts = all_cross_hosts(buddies.of_rank, hosts);
+  return buddies;
+}
+
+Result<void> join_device_check(const TrainInputs& inputs, const Waiter& waiter, const Config& config) {
+  Result<void> mine = check_device(inputs.env, config, inputs.config->origin, inputs.rank_on_host);
+  if (mine.ok() && inputs.faults.breaks_device() && config.device == "cpu") {
+    mine = fail(ExitCode::config,
+                "HOLDFAST_FAULTS breaks a GPU, but device = \"cpu\"; take an action without gpu_, or a GPU");
+  }
+  return agree(inputs, waiter, mine);
+}
+
+Result<std::unique_ptr<Device>> join_device(const TrainInputs& inputs, const Waiter& waiter,
+                                            const Config& config, Device* existing) {
+  HF_TRY_VOID(join_device_check(inputs, waiter, config));
+  Result<std::unique_ptr<Device>> device = std::unique_ptr<Device>();
+  if (existing == nullptr) {
+    device = make_device(inputs.env, config, inputs.config->origin,
+                         {.threads = threads_of_rank(inputs.env, config, inputs.ranks_on_host),
+                          .rank_on_host = inputs.rank_on_host,
+                          .ranks_on_host = inputs.ranks_on_host});
+  }
+  HF_TRY_VOID(agree(inputs, waiter, outcome_of(device)));
+  Device& joined = existing == nullptr ? **device : *existing;
+  std::vector<Fact> facts = {{"device", joined.identity(precision_of(config))}};
+  if (config.device == "cuda") facts.push_back({"CUDA library", cuda_module_digest(inputs.env)});
+  HF_TRY_VOID(agree_on_facts(inputs.communicator, waiter, facts));
+  if (inputs.faults.breaks_device())
+    inputs.faults.connect_device([&joined](DeviceFault fault) { joined.launch_fault(fault); });
+  return device;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,259 @@
+#include "runtime/elastic/part_start.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/names.h"
+#include "checkpoint/part_inventory.h"
+#include "checkpoint/store.h"
+#include "parallel/comm/agreement.h"
+#include "runtime/core/json.h"
+#include "runtime/elastic/join.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/run/run_identity.h"
+
+namespace holdfast {
+namespace {
+
+class PartsOfHosts {
+ public:
+  PartsOfHosts(const TrainInputs& inputs, const Waiter& waiter, const std::string& run_directory,
+               const RunPlaces& places, const ClaimCheck& check)
+      : env_(inputs.env),
+        communicator_(inputs.communicator),
+        waiter_(waiter.with_timeout(waiter.timeout_ms() + verify_timeout_ms)),
+        run_directory_(run_directory),
+        places_(places),
+        leads_(places.leads(communicator_.rank())),
+        check_(check),
+        store_(inputs.env, inputs.faults, run_directory) {
+    store_.fence({.epoch = 0, .check = check});
+  }
+
+  Result<OwnStates> run() {
+    HF_TRY_VOID(gather());
+    OwnStates own;
+    HF_TRY(const Lineage merged, merge_lineages(inventories_));
+    std::vector<FoundParts> found = find_parts(inventories_, merged);
+    const std::vector<FoundParts> never_whole = take_never_whole(found, inventories_);
+    own.lineage = forget(merged, never_whole, found, inventories_);
+    for (const PartInventory& inventory : inventories_) {
+      if (own.memory_id.empty()) own.memory_id = inventory.memory_id;
+    }
+    own.has_newest_recorded = has(own.lineage.newest_checkpoint, found);
+    own.newest = choose(found);
+    if (!own.newest.ok() && communicator_.abandoned()) return own.newest.error();
+    if (!own.newest.ok()) return own;  // nobody has learned anything from a start that is refused
+    HF_TRY_VOID(adopt(own.lineage, merged));
+    HF_TRY_VOID(remove(never_whole, *own.newest));
+    return own;
+  }
+
+ private:
+  Result<void> may_write() const { return check_ ? check_() : Result<void>(); }
+  Result<void> agree(const Result<void>& mine) {
+    return agree_on_outcome(communicator_, waiter_, mine, env_.host_name());
+  }
+
+  // Returns whether it is there on some host, whole or not.
+  bool has(const std::optional<ParentCheckpoint>& newest, const std::vector<FoundParts>& found) const {
+    if (!newest.has_value()) return false;
+    return std::ranges::find(found, *newest, &FoundParts::state) != found.end() ||
+           std::ranges::any_of(inventories_, [&](const PartInventory& inventory) {
+             return std::ranges::find(inventory.unreadable, newest->step, &UnreadablePart::step) !=
+                    inventory.unreadable.end();
+           });
+  }
+
+  Result<PartInventory> own_inventory() {
+    HF_TRY(PartInventory own, take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host));
+    HF_TRY(const RunIdentity identity, identify_run(env_, RunPaths{run_directory_}));
+    own.memory_id = identity.id;
+    return own;
+  }
+
+  // Gathers the inventories by place, in the order of their leaders.
+  Result<void> gather() {
+    HF_TRY_VOID(agree(leads_ ? store_.restore_replaced() : Result<void>()));
+    Result<PartInventory> own = leads_ ? own_inventory() : PartInventory{};
+    HF_TRY_VOID(agree(outcome_of(own)));
+    HF_TRY(const std::vector<std::string> texts,
+           all_gather_text(communicator_, waiter_, leads_ ? to_text(*own) : std::string()));
+    for (const int leader : places_.leaders())
+      inventories_.push_back(inventory_from_text(texts[static_cast<std::size_t>(leader)]));
+    return {};
+  }
+
+  // A host that was away while a generation began learns of it before it removes or keeps anything. `merged`:
+  // before something was forgotten.
+  Result<void> adopt(const Lineage& lineage, const Lineage& merged) {
+    const bool differs =
+        leads_ && inventories_[static_cast<std::size_t>(index_of_place())].lineage != lineage;
+    const bool is_over = lineage.run_id.empty() && !merged.run_id.empty();
+    if (!differs || (lineage.run_id.empty() && !is_over)) return agree({});
+    Result<void> written = may_write();
+    if (written.ok() && !is_over) written = write_lineage(env_, run_directory_, lineage);
+    if (written.ok() && is_over) written = remove_lineage(env_, run_directory_);
+    return agree(written);
+  }
+
+  // A host died before it had published its part of one: the others would keep theirs as the newest, or as
+  // those of another run than the one that all of them begin anew. They go when no lineage tells of them;
+  // what is older than `chosen` is in nobody's way.
+  Result<void> remove(const std::vector<FoundParts>& never_whole,
+                      const std::optional<OwnCheckpoint>& chosen) {
+    const auto is_older = [&](const ParentCheckpoint& state) {
+      return chosen.has_value() && std::pair(state.generation, state.step) <
+                                       std::pair(chosen->manifest.generation, chosen->manifest.step);
+    };
+    Result<void> removed;
+    for (const FoundParts& parts : never_whole) {
+      if (is_older(parts.state)) continue;
+      if (communicator_.rank() == 0) {
+        std::vector<std::string> hosts;
+        for (const std::size_t host : parts.with_manifest) hosts.push_back(inventories_[host].host);
+        tell(
+            "step {} is on host {} only, and is removed there: the others have not published their parts of "
+            "it, or have removed them",
+            parts.state.step, fmt::join(hosts, " and host "));
+      }
+      if (has_manifest_of(parts) && removed.ok()) removed = store_.remove(parts.state.step);
+    }
+    return agree(removed);
+  }
+
+  int index_of_place() const {
+    const std::vector<int> leaders = places_.leaders();
+    const auto found = std::ranges::find(leaders, communicator_.rank());
+    return found == leaders.end() ? -1 : static_cast<int>(found - leaders.begin());
+  }
+
+  Result<std::optional<OwnCheckpoint>> choose(const std::vector<FoundParts>& found) {
+    std::vector<std::string> skipped;
+    for (const FoundParts& parts : found) {
+      if (!parts.missing().empty()) {
+        skipped.push_back(why_not_whole(parts));
+        continue;
+      }
+      HF_TRY(const std::string damage, verify_together(parts));
+      if (!damage.empty()) {
+        skipped.push_back(damage);
+        continue;
+      }
+      HF_TRY(OwnCheckpoint chosen, describe(parts));
+      chosen.skipped = std::move(skipped);
+      add_unreadable(chosen.skipped, parts.state.step + 1);
+      return std::optional(std::move(chosen));
+    }
+    add_unreadable(skipped, 0);
+    if (skipped.empty()) return std::optional<OwnCheckpoint>();  // none was ever published on all hosts
+    std::string list;
+    for (const std::string& sentence : skipped) list += "\n  " + sentence;
+    return fail(
+        ExitCode::checkpoint,
+        "{} is local to each host, and of {} checkpoint{} there none can be put together from the hosts "
+        "that are here; start it with the hosts that have what is missing, or set run.resume = \"never\" "
+        "and another run.directory to start from the beginning:{}",
+        run_directory_, skipped.size(), skipped.size() == 1 ? "" : "s", list);
+  }
+
+  // Takes steps from `least` on.
+  void add_unreadable(std::vector<std::string>& sentences, std::uint64_t least) const {
+    for (const PartInventory& inventory : inventories_) {
+      for (const UnreadablePart& part : inventory.unreadable) {
+        if (part.step >= least)
+          sentences.push_back(fmt::format("step {} on host {}: {}", part.step, inventory.host, part.why));
+      }
+    }
+  }
+
+  std::string directory_of(const FoundParts& parts) const {
+    return checkpoint_names::checkpoints(run_directory_) + "/" + parts.directory_name;
+  }
+
+  bool has_manifest_of(const FoundParts& parts) const {
+    const int own = index_of_place();
+    return own >= 0 &&
+           std::ranges::find(parts.with_manifest, static_cast<std::size_t>(own)) != parts.with_manifest.end();
+  }
+
+  // Each host verifies what it has. A shard counts when one copy of it is sound; where another is not, that
+  // one is removed, so that nobody reads it. Returns what is wrong; empty: nothing.
+  Result<std::string> verify_together(const FoundParts& parts) {
+    Json sound = Json::array();
+    std::string damage;
+    std::vector<std::string> damaged;
+    if (has_manifest_of(parts)) {
+      for (const ShardFile& shard : parts.named) {
+        const auto holders = parts.holders.find(shard.name);
+        const bool is_here = holders != parts.holders.end() &&
+                             std::ranges::find(holders->second, static_cast<std::size_t>(index_of_place())) !=
+                                 holders->second.end();
+        if (!is_here) continue;
+        const Result<void> verified = verify_shard(env_, directory_of(parts), parts, shard);
+        if (verified.ok()) {
+          sound.push_back(shard.name);
+          continue;
+        }
+        if (damage.empty()) damage = verified.error().message;
+        damaged.push_back(shard.name);
+      }
+    }
+    HF_TRY(const std::vector<std::string> texts,
+           all_gather_text(communicator_, waiter_, Json::array({sound, damage}).dump_any()));
+    std::set<std::string> sound_somewhere;
+    std::string told;
+    for (const std::string& text : texts) {
+      const Json each = Json::parse(text);
+      for (const Json& name : each[0]) sound_somewhere.insert(name.get<std::string>());
+      if (told.empty()) told = each[1].get<std::string>();
+    }
+    for (const std::string& name : damaged) {
+      if (sound_somewhere.contains(name) && may_write().ok())
+        static_cast<void>(env_.remove(directory_of(parts) + "/" + name).ok());
+    }
+    const bool whole = std::ranges::all_of(
+        parts.named, [&](const ShardFile& shard) { return sound_somewhere.contains(shard.name); });
+    return whole ? std::string() : told;
+  }
+
+  // The manifest, of the first host that has it.
+  Result<OwnCheckpoint> describe(const FoundParts& parts) {
+    const int teller = places_.leaders()[parts.with_manifest.front()];
+    const bool tells = teller == communicator_.rank();
+    const std::string own =
+        tells ? text_within_or_empty(env_, directory_of(parts) + "/" + checkpoint_names::manifest,
+                                     text_limits::manifest)
+              : std::string();
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, own));
+    HF_TRY(Manifest manifest, decode_manifest(texts[static_cast<std::size_t>(teller)], directory_of(parts)));
+    return OwnCheckpoint{.manifest = std::move(manifest),
+                         .directory = directory_of(parts),
+                         .skipped = {},
+                         .content = parts.content};
+  }
+
+  Env& env_;
+  Communicator& communicator_;
+  Waiter waiter_;
+  std::string run_directory_;
+  const RunPlaces& places_;
+  bool leads_;
+  ClaimCheck check_;
+  CheckpointStore store_;  // of this host
+  std::vector<PartInventory> inventories_;
+};
+
+}  // namespace
+
+Result<OwnStates> join_parts(const TrainInputs& inputs, const Waiter& waiter,
+                             const std::string& run_directory, const RunPlaces& places,
+                             const ClaimCheck& check) {
+  return PartsOfHosts(inputs, waiter, run_directory, places, check).run();
+}
+
+}  // namespace holdfast

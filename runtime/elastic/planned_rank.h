@@ -1,0 +1,82 @@
+// A rank that is only planned: nobody is at the other end of its communicator, and its device runs nothing. A
+// Worker over both (Worker::plan) comes to the same memory and launches the same ops as the rank of the real
+// run, so that a plan of it cannot differ from it.
+//
+//   AbsentPeers peers(/*rank=*/3, /*size=*/8);
+//   PlannedDevice device({.host_sees_memory = true});
+//   HF_TRY(const std::unique_ptr<Worker> worker, Worker::plan({.communicator = peers, .device = device,
+//   ...})); worker->memory_plan(); device.observe([&](OpId id, const void* arguments) { flops += cost_of(id,
+//   arguments).flops; }); worker->model().forward(device, worker->tokens().at(0), 0);
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/device.h"
+#include "kernels/registry.h"
+#include "parallel/comm/communicator.h"
+
+namespace holdfast {
+
+// Every message is done at once; what is received stays as it was.
+class AbsentPeers : public Communicator {
+ public:
+  AbsentPeers(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  Result<Request> send(std::span<const std::byte>, int, int) override { return Request{0}; }
+  Result<Request> receive(std::span<std::byte>, int, int) override { return Request{0}; }
+  Result<bool> test(Request) override { return true; }
+  Result<void> check_peers() override { return {}; }
+  void abandon() override {}
+  bool abandoned() override { return false; }
+
+ private:
+  int rank_, size_;
+};
+
+struct PlannedDeviceOptions {
+  bool host_sees_memory = true;  // as the run's device does
+  // Prepares the ops of planning mode and so knows their workspace; outlives this one. Null: nobody knows.
+  Device* kernels = nullptr;
+};
+
+// Its memory is addresses alone (unbacked_memory), and kernels() is empty, by which whoever fills tables
+// knows that nobody reads them; an op is reached as soon as it is launched.
+class PlannedDevice final : public Device {
+ public:
+  explicit PlannedDevice(const PlannedDeviceOptions& options) : options_(options) {}
+  // Called for every op that is launched from now on outside of planning mode; an empty one ends it.
+  using Observer = std::function<void(OpId id, const void* arguments)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+  Ticket ticket() override { return launched_; }
+  bool reached(Ticket) const override { return true; }
+  bool wait(Ticket, std::int64_t) override { return true; }
+  void stamp(Stamp&) override {}  // no time passes
+  Result<OwnedMemory> allocate(MemoryPlace place, std::uint64_t bytes) override {
+    return unbacked_memory(place, bytes);
+  }
+  bool host_sees_memory() const override { return options_.host_sees_memory; }
+  Result<void> status() override { return {}; }
+  bool lost() override { return false; }
+  void begin_planning() override;
+  Result<void> end_planning() override;
+  std::uint64_t workspace_bytes() const override;
+  const KernelTable& kernels() const override;
+  std::string description() const override { return "planned"; }
+  int threads() const override { return 1; }
+
+ private:
+  void submit(OpId id, const void* arguments, std::size_t bytes) override;
+
+  PlannedDeviceOptions options_;
+  Observer observer_;
+  bool planning_ = false;
+  Ticket launched_ = 0;
+  KernelTable no_kernels_ = {};
+};
+
+}  // namespace holdfast

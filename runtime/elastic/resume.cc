@@ -1,0 +1,303 @@
+#include "runtime/elastic/resume.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "checkpoint/candidates.h"
+#include "checkpoint/names.h"
+#include "runtime/config/document.h"
+#include "runtime/config/option_value.h"
+#include "runtime/core/json.h"
+#include "runtime/interop/model_import.h"
+#include "runtime/model/spec.h"
+#include "runtime/os/real_path.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/run/run_identity.h"
+
+namespace holdfast {
+namespace {
+
+OwnCheckpoint without_files(const FoundCheckpoint& found) {
+  return {.manifest = found.checkpoint.manifest(),
+          .directory = found.checkpoint.directory(),
+          .skipped = found.skipped};
+}
+
+StartPoint start_at(const OwnCheckpoint& found) {
+  const Manifest& manifest = found.manifest;
+  StartPoint start{.checkpoint = found.directory,
+                   .generation = manifest.generation,
+                   .step = manifest.step,
+                   .content = found.content,
+                   .config = manifest.config,
+                   .device = {},
+                   .notes = found.skipped};
+  if (const auto device = manifest.values.find("device"); device != manifest.values.end())
+    start.device = device->second;
+  return start;
+}
+
+// An imported model has no training state to go on with.
+Result<void> check_has_state(const OwnCheckpoint& found) {
+  const Manifest& manifest = found.manifest;
+  const auto source = manifest.values.find(imported_from_key);
+  if (source == manifest.values.end()) return {};
+  return fail(ExitCode::config,
+              "{} is a model imported from {}: weights without a training state. Start a new run from it: "
+              "another run.directory, and run.initialize_from = the imported one",
+              found.directory, source->second);
+}
+
+Result<Config> stored_config(Env& env, const StartPoint& start) {
+  Result<LoadedConfig> loaded = load_stored_config(env, start.config, name_of(start) + " (stored config)");
+  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  return loaded->config;
+}
+
+const char* name_of(ResumeEffect effect) {
+  switch (effect) {
+    case ResumeEffect::safe:
+      return "safe";
+    case ResumeEffect::numeric:
+      return "numeric: the steps from here on differ from the run as it was";
+    case ResumeEffect::forbidden:
+      return "forbidden";
+  }
+  return "";
+}
+
+// Of "kernels.rotary".
+std::optional<OpId> op_of_key(std::string_view key) {
+  for (std::size_t index = 0; index < op_count; ++index) {
+    if (key == fmt::format("kernels.{}", op_names[index])) return static_cast<OpId>(index);
+  }
+  return std::nullopt;
+}
+
+// Whether the run has begun a generation at `wanted` with these settings, and is still in its line.
+Result<bool> has_begun_at(Env& env, const StartPoint& wanted, const Config& config) {
+  HF_TRY(const Config stored, stored_config(env, wanted));
+  Config resolved = config;
+  inherit_resolved(resolved, stored);
+  HF_TRY_VOID(resolve_config(resolved, stored.model.vocabulary));
+  const std::string settings = numeric_settings(resolved);
+  const ParentCheckpoint state = {.generation = wanted.generation, .step = wanted.step};
+  return std::ranges::any_of(wanted.lineage.ancestry(), [&](const Generation* each) {
+    return each->parent == state && each->settings == settings;
+  });
+}
+
+// `start` begins a generation. What the ones before made beyond it is discarded from now on.
+void begin_generation_at(StartPoint& start, std::string reason) {
+  const std::uint64_t newest = std::max(start.lineage.current(), start.generation);
+  start.lineage.generations.push_back(
+      {.number = newest + 1, .parent = {.generation = start.generation, .step = start.step}});
+  start.begins = std::move(reason);
+}
+
+Result<void> check_same_run(Env& env, const std::string& run_directory, const std::string& path,
+                            const Manifest& wanted) {
+  HF_TRY(const std::vector<CheckpointCandidate> own, list_candidates(env, run_directory));
+  for (const CheckpointCandidate& here : own) {
+    if (!here.manifest.ok() || here.manifest->run_id == wanted.run_id) continue;
+    return fail(
+        ExitCode::config,
+        "run.resume = {} is run {}, but run.directory already holds checkpoints of run {} up to step {}; two "
+        "runs in one directory would replace each other's checkpoints. Give a new run.directory",
+        path, wanted.run_id, here.manifest->run_id, here.manifest->step);
+  }
+  return {};
+}
+
+// `own`: what the run directory itself goes on from; none also where nothing of it can be used.
+Result<StartPoint> start_at_path(Env& env, const Config& config, const std::optional<OwnCheckpoint>& own,
+                                 const Lineage& lineage) {
+  const std::string& path = config.run.resume;
+  HF_TRY(const std::optional<FoundCheckpoint> at_path, find_checkpoint(env, path));
+  if (!at_path.has_value()) {
+    return fail(ExitCode::checkpoint,
+                "run.resume: {} holds no checkpoint; expected a run directory or a checkpoint of one", path);
+  }
+  const OwnCheckpoint found = without_files(*at_path);
+  HF_TRY_VOID(check_has_state(found));
+  HF_TRY_VOID(check_same_run(env, config.run.directory, path, found.manifest));
+  const auto age = [](const OwnCheckpoint& one) {
+    return std::pair(one.manifest.generation, one.manifest.step);
+  };
+  const auto with_lineage = [&](const OwnCheckpoint& one) {
+    StartPoint start = start_at(one);
+    if (lineage.run_id == one.manifest.run_id) start.lineage = lineage;
+    return start;
+  };
+  StartPoint start = with_lineage(found);
+  HF_TRY(const bool begun, has_begun_at(env, start, config));
+  if (begun) return own.has_value() && age(*own) > age(found) ? with_lineage(*own) : start;
+  const bool outside = !real_path(found.directory).starts_with(real_path(config.run.directory) + "/");
+  if (outside && own.has_value() && age(*own) > age(found)) return with_lineage(*own);
+  begin_generation_at(start, fmt::format("run.resume names step {}", start.step));
+  if (outside && !own.has_value() && start.lineage.run_id.empty())
+    start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
+  return start;
+}
+
+// Of the newest checkpoint that the run has published, where it is not there any more and nothing newer is.
+std::string newest_was_removed(const OwnStates& own, const StartPoint& start) {
+  const std::optional<ParentCheckpoint>& newest = start.lineage.newest_checkpoint;
+  if (!newest.has_value() || own.has_newest_recorded) return "";
+  if (std::pair(start.generation, start.step) >= std::pair(newest->generation, newest->step)) return "";
+  return fmt::format("the checkpoint of step {} was removed", newest->step);
+}
+
+Result<StartPoint> choose_checkpoint(Env& env, const Config& config, const OwnStates& states) {
+  const std::string& resume = config.run.resume;
+  const std::string& directory = config.run.directory;
+  const bool named =
+      resume != "auto" && resume != "must" && resume != "never" && real_path(resume) != real_path(directory);
+  if (!states.newest.ok() && !named) return states.newest.error();
+  const std::optional<OwnCheckpoint> own = states.newest.ok() ? *states.newest : std::nullopt;
+  if (own.has_value()) HF_TRY_VOID(check_has_state(*own));
+  if (resume == "never") {
+    if (!own.has_value()) return StartPoint{};
+    return fail(ExitCode::config,
+                "run.resume = \"never\", but {} holds checkpoints up to step {}; nothing is overwritten. "
+                "Give another "
+                "run.directory, remove this one, or set run.resume = \"auto\"",
+                directory, own->manifest.step);
+  }
+  if (named) return start_at_path(env, config, own, states.lineage);
+  const bool may_come = !config.checkpoint.download_command.empty();
+  if (resume == "must" && !own.has_value() && !may_come) return nothing_to_resume(directory);
+  StartPoint start = own.has_value() ? start_at(*own) : StartPoint{};
+  if (!own.has_value() || states.lineage.run_id == own->manifest.run_id) start.lineage = states.lineage;
+  return start;
+}
+
+}  // namespace
+
+Error nothing_to_resume(const std::string& run_directory) {
+  return fail(
+      ExitCode::checkpoint,
+      "run.resume = \"must\", but {} holds no checkpoint. Give the directory of the run to resume, or set "
+      "run.resume = \"auto\" to start afresh",
+      run_directory);
+}
+
+Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory) {
+  OwnStates own;
+  HF_TRY(own.lineage, read_lineage(env, run_directory));
+  const Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
+  if (!found.ok()) {
+    own.newest = found.error();
+  } else if (found->has_value()) {
+    own.newest = std::optional(without_files(**found));
+  }
+  if (const auto& newest = own.lineage.newest_checkpoint; newest.has_value()) {
+    const std::string directory =
+        checkpoint_names::checkpoints(run_directory) + "/" + checkpoint_names::step_name(newest->step);
+    const Result<FileStatus> status = env.status(directory);
+    if (!status.ok()) return Error{ExitCode::checkpoint, status.error().message};
+    own.has_newest_recorded = status->exists;
+  }
+  HF_TRY(const RunIdentity identity, identify_run(env, {run_directory}));
+  own.memory_id = identity.id;
+  own.copy_of = identity.copy_of;
+  return own;
+}
+
+Result<StartPoint> choose_start(Env& env, const Config& config, bool in_place) {
+  HF_TRY(const OwnStates own, states_of_directory(env, config.run.directory));
+  return choose_start(env, config, own, in_place);
+}
+
+Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates& own, bool in_place) {
+  HF_TRY(StartPoint start, choose_checkpoint(env, config, own));
+  if (!in_place && start.begins.empty() && config.run.resume != "never") {
+    if (std::string removed = newest_was_removed(own, start); !removed.empty())
+      begin_generation_at(start, std::move(removed));
+  }
+  start.copy_of = own.copy_of;
+  if (start.memory_id.empty()) start.memory_id = own.memory_id;
+  if (start.memory_id.empty() && !start.checkpoint.empty()) start.memory_id = new_run_id(env);
+  return start;
+}
+
+std::string name_of(const StartPoint& start) {
+  return start.snapshot ? fmt::format("the RAM snapshot of step {}", start.snapshot->step) : start.checkpoint;
+}
+
+std::string to_text(const StartPoint& start) {
+  const SnapshotStep snapshot = start.snapshot.value_or(SnapshotStep{});
+  Json passed_over = Json::array();
+  for (const SnapshotStep& step : start.passed_over)
+    passed_over.push_back({step.writer, step.generation, step.step});
+  return Json::array({start.checkpoint, start.generation, start.step, start.memory_id,
+                      start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
+                      start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
+                      encode_lineage(start.lineage), start.begins, start.content, start.unusable})
+      .dump_any();
+}
+
+StartPoint start_from_text(const std::string& text) {
+  const Json json = Json::parse(text);  // from rank 0, which runs the same binary
+  StartPoint start = {.checkpoint = json[0],
+                      .generation = json[1],
+                      .step = json[2],
+                      .content = json[16],
+                      .memory_id = json[3],
+                      .config = json[8],
+                      .device = json[9],
+                      .notes = json[10],
+                      .copy_of = json[13],
+                      .lineage = decode_lineage(json[14].get<std::string>(), "of rank 0").value(),
+                      .begins = json[15],
+                      .unusable = json[17],
+                      .writer = json[11]};
+  for (const Json& step : json[12])
+    start.passed_over.push_back({.writer = step[0], .generation = step[1], .step = step[2]});
+  if (json[4]) start.snapshot = {.writer = json[5], .generation = json[6], .step = json[7]};
+  return start;
+}
+
+Result<void> adopt_stored_shape(Env& env, const StartPoint& start, Config& config) {
+  if (start.config.empty()) return {};
+  HF_TRY(const Config stored, stored_config(env, start));
+  inherit_resolved(config, stored);
+  return {};
+}
+
+Result<ResumeChanges> compare_with_stored(Env& env, const StartPoint& start, const Config& config) {
+  ResumeChanges changes;
+  if (start.config.empty()) return changes;
+  HF_TRY(const Config stored, stored_config(env, start));
+  std::string forbidden;
+  for (ConfigChange& change : diff_config(stored, config)) {
+    if (const std::optional<OpId> op = op_of_key(change.key);
+        op.has_value() && same_kernel_bits(stored.kernels, config.kernels, *op, precision_of(config))) {
+      change.effect = ResumeEffect::safe;
+    }
+    const std::string line =
+        fmt::format("{}: {} -> {}  ({})", change.key, change.before, change.after, name_of(change.effect));
+    if (change.effect == ResumeEffect::forbidden) forbidden += "\n  " + line;
+    if (change.effect == ResumeEffect::numeric)
+      changes.numeric += (changes.numeric.empty() ? "" : ", ") + change.key;
+    changes.lines.push_back(line);
+  }
+  if (forbidden.empty()) return changes;
+  return fail(ExitCode::config,
+              "{} was made by another configuration; these keys decide what the run is and cannot change on "
+              "resume:{}\n"
+              "Put them back, or start a new run in another run.directory",
+              name_of(start), forbidden);
+}
+
+std::string numeric_settings(const Config& config) {
+  std::string text;
+  for (const Option& option : option_registry()) {
+    if (option.effect == ResumeEffect::numeric)
+      text += fmt::format("{} = {}\n", option.key, value_text(option, config));
+  }
+  return to_hex(digest_of(text));
+}
+
+}  // namespace holdfast

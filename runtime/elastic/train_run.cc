@@ -1,0 +1,432 @@
+#include "runtime/elastic/train_run.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "runtime/elastic/download.h"
+#include "runtime/elastic/generation.h"
+#include "runtime/elastic/join.h"
+#include "runtime/elastic/train_run_internal.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/host_watch.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/rank/watch.h"
+#include "runtime/run/run_identity.h"
+#include "runtime/save/save.h"
+#include "runtime/save/uploads.h"
+#include "runtime/train/trainer.h"
+
+namespace holdfast {
+
+// A thread that the system refuses arrives as an exception of the standard library; it is told as an error of
+// this rank alone, and the peers learn of it by its leaving.
+template <typename Phase>
+Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
+  try {
+    return phase();
+  } catch (const std::system_error& error) {
+    const Error refused =
+        fail(ExitCode::config,
+             "rank {} (host {}): the system refused something the run needs ({}), most likely a thread; "
+             "lower threads, or raise the limit",
+             launched_.communicator.rank(), launched_.env.host_name(), error.what());
+    leave_if_broken(refused);
+    world().communicator.abandon();
+    return refused;
+  }
+}
+
+Result<ExitCode> TrainRun::run() {
+  Result<ExitCode> code = run_guarded([this] { return comes_later() ? admit() : start(); });
+  while (true) {
+    if (refuses_new_ranks(code) || can_recover(code)) {
+      code = run_guarded([&] { return recover(code.error()); });
+    } else if (code.ok() && std::exchange(grows_, false)) {
+      code = run_guarded([this] { return grow(); });
+    } else if (code.ok() && std::exchange(shrinks_, false)) {
+      code = run_guarded([this] { return shrink_to_memory(); });
+    } else {
+      return code;
+    }
+  }
+}
+
+Waiter TrainRun::waiter() const {
+  std::int64_t timeout_ms = config_.parallel.timeout_ms;
+  if (recovery_.has_value()) timeout_ms = std::min(timeout_ms, config_.elastic.recovery_timeout_ms);
+  return {launched_.env, timeout_ms, launched_.watch};
+}
+
+Result<ExitCode> TrainRun::start() {
+  enter(launched_.watch, Phase::start_up, 0);
+  HF_TRY_VOID(join());
+  standing_.joined = true;
+  times_.join_ns = phase_ns();
+  if (start_.step >= static_cast<std::uint64_t>(config_.training.steps)) return say_finished();
+  return run_epoch();
+}
+
+Result<void> TrainRun::join() {
+  if (launched_.config.ok()) config_.parallel.timeout_ms = launched_.config->config.parallel.timeout_ms;
+  HF_TRY(config_, join_config(world(), waiter()));
+  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config_, *secret_));
+  if (launched_.membership != nullptr && count_hosts(launched_.membership->view()) > 1)
+    on_several_hosts_ = true;
+  if (launched_.watch != nullptr) launched_.watch->run_directory(config_.run.directory);
+  HF_TRY(data_, join_data(world(), waiter(), config_));
+  HF_TRY_VOID(join_device_check(world(), waiter(), config_));
+  HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config_));
+  claim_.reset();  // of a start in which somebody died
+  enter(launched_.watch, Phase::load, 0, waiter().timeout_ms() + verify_timeout_ms);
+  HF_TRY(JoinedStart joined, join_start(world(), waiter(), config_, claim_));
+  start_ = std::move(joined.start);
+  place_ = std::move(joined.place);
+  if (place_.has_value()) launched_.stop.directory_is_local();
+  if (claim_ != nullptr) gate_->use(claim_->loose_fence());
+  enter(launched_.watch, Phase::start_up, 0);
+  HF_TRY_VOID(join_snapshot(world(), waiter(), config_, start_));
+  if (!start_.unusable.empty() && !start_.snapshot.has_value())
+    return fail(ExitCode::checkpoint, "{}", start_.unusable);
+  if (wants_download(config_, start_)) HF_TRY_VOID(download());
+  HF_TRY_VOID(
+      adopt_stored_shape(launched_.env, start_, config_));  // "auto" goes on with the device that it was
+  const bool says = world().communicator.rank() == 0;
+  const std::string choice = resolve_device(launched_.env, config_, launched_.rank_on_host);
+  if (says && !choice.empty()) show("{}", choice);
+  device_.reset();  // of a start in which somebody died
+  HF_TRY(device_, join_device(world(), waiter(), config_));
+  // What was asked for is one thing, who is left by now another.
+  HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
+  wish_ = seating_wish(config_, launched_ranks_);
+  HF_TRY_VOID(take_seats({.data_most = wish_.data_most,
+                          .data_least = recovery_.has_value() ? wish_.data_least : wish_.data_most,
+                          .pipeline = wish_.pipeline,
+                          .tensor = wish_.tensor}));
+  HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
+  HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
+  if (!says) return {};
+  if (!start_.copy_of.empty()) {
+    show("{} is a copy of {}, which is still there: RAM snapshots belong to that one", config_.run.directory,
+         start_.copy_of);
+  }
+  if (!start_.unusable.empty()) tell("what is in RAM counts alone: {}", start_.unusable);
+  for (const std::string& note : start_.notes) tell("checkpoint passed over: {}", note);
+  for (const std::string& change : changes.lines) show("resume: {}", change);
+  const std::string device = device_->identity(precision_of(config_));
+  if (!start_.device.empty() && start_.device != device) {
+    show(
+        "resume: made on \"{}\", now on \"{}\"  (numeric: the steps from here on may differ in their last "
+        "bits)",
+        start_.device, device);
+  }
+  return {};
+}
+
+Result<void> TrainRun::download() {
+  enter(launched_.watch, Phase::load, 0, config_.watchdog.ceiling_ms);
+  HF_TRY(start_, join_download(world(), waiter(), config_, *data_, start_,
+                               claim_ == nullptr ? nullptr : claim_->fence()));
+  enter(launched_.watch, Phase::start_up, 0);
+  return {};
+}
+
+// Where nobody may be missing the error is that of the layout: what to start instead.
+Result<void> TrainRun::take_seats(const SeatingWish& wish) {
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
+  Result<Seating> seating = plan_seating(wish, hosts);
+  if (!seating.ok() && !recovery_.has_value()) {
+    HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
+    seating = seating_of(mesh);
+  }
+  // Somebody has to record why the run ends.
+  first_ =
+      seating.ok() ? seating->seat_of(world().communicator.rank()) == 0 : world().communicator.rank() == 0;
+  writes_ = first_;
+  if (seating.ok()) {
+    HF_TRY(writes_, writes_with(*seating));
+  }
+  HF_TRY_VOID(take_lock());
+  if (!seating.ok()) return seating.error();
+  epoch_ = std::make_unique<Epoch>(world(), std::move(seating).value());
+  tell_watch_epoch();
+  if (recovery_.has_value()) {
+    recovery_->seats_after = epoch_->seating().shape.seats();
+    recovery_->spares_after = static_cast<int>(epoch_->seating().spares.size());
+  }
+  return {};
+}
+
+// Fewer ranks have more work each.
+void TrainRun::tell_watch_epoch() {
+  const MeshShape& shape = epoch_->seating().shape;
+  const int seats = shape.seats();
+  const int before = std::exchange(seats_told_, seats);
+  if (launched_.watch == nullptr || launched_.membership == nullptr) return;
+  const MembershipView& view = launched_.membership->view();
+  launched_.watch->begin_epoch({.number = view.epoch,
+                                .work_times = before == 0 ? 1.0 : static_cast<double>(before) / seats,
+                                .members = static_cast<std::uint32_t>(view.members.size())});
+}
+
+// Claims the run directory on a rank that writes. The one before may be gone with its host: then the others
+// wait for the lease, too.
+Result<void> TrainRun::take_lock() {
+  if (!writes_) leads_log_ = false;
+  if (!writes_ && claim_ != nullptr) {
+    flush_log();  // the next one's lines stand behind this one's
+    claim_.reset();
+    gate_->use([] { return false; });  // what still waits here is not written behind them
+  }
+  Result<void> outcome;
+  if (writes_ && claim_ == nullptr) {
+    const StorageWait storage(launched_.watch, "the lock of the run directory");
+    Result<std::unique_ptr<Claim>> claim =
+        claim_run_directory(launched_.env, {config_.run.directory}, recovery_lease);
+    outcome = outcome_of(claim);
+    if (claim.ok()) claim_ = std::move(claim).value();
+    if (claim_ != nullptr) gate_->use(claim_->loose_fence());
+  }
+  const std::int64_t claim_ms = recovery_lease.patience_ms + recovery_lease.lease_ms;
+  return agree_among(world(), outcome, waiter().with_timeout(waiter().timeout_ms() + claim_ms));
+}
+
+Result<ExitCode> TrainRun::run_epoch() {
+  admits_ = false;
+  const bool seated = epoch_->seated();
+  if (!seated) {
+    enter(launched_.watch, Phase::spare, step());
+    kept_memory_.release();  // those that compute may need it
+    kept_slots_.forget();
+  }
+  const Result<EpochEnd> end = seated ? run_seat() : epoch_->wait_for_end(waiter());
+  // A spare that dies now changes nothing.
+  if (seated && !world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
+  if (!end.ok()) return end.error();
+  grows_ = end->grows;
+  shrinks_ = end->shrinks;
+  if (!seated && !grows_ && !shrinks_) remove_old_snapshots({});  // of those that died on this host
+  return end->code;
+}
+
+// Fewer copies of the model take less memory of the hosts; the ranks that step aside are spares.
+Result<ExitCode> TrainRun::shrink_to_memory() {
+  wish_.data_most = epoch_->seating().shape.data - 1;
+  worker_.reset();
+  epoch_.reset();
+  HF_TRY_VOID(take_seats(wish_));
+  return run_epoch();
+}
+
+Result<EpochEnd> TrainRun::run_seat() {
+  if (!standing_.log_opened.has_value()) standing_.log_opened = false;
+  enter(launched_.watch, Phase::load, step());
+  if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
+  if (const Result<void> built = build_worker(); !built.ok()) {
+    const int copies = epoch_->seating().shape.data;
+    const bool shrinks = memory_.lacks && !seats().communicator.abandoned() && copies > wish_.data_least;
+    if (!shrinks) return built.error();
+    if (first_) tell("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
+    return EpochEnd{.shrinks = true};
+  }
+  times_.worker_ns = phase_ns();
+  HF_TRY_VOID(load_state());
+  HF_TRY_VOID(agree(device_->status()));
+  HF_TRY_VOID(enter_generation());
+  times_.state_ns = phase_ns();
+  worker_->state().memory_id = standing_.memory_id;
+  if (recovery_.has_value()) {
+    recovery_->load_ns += times_.worker_ns + times_.state_ns;
+    recovery_->resumed_step = step();
+    recovery_->resumed_from = resumed_from();
+  }
+  // New slots are made of the old ones (SlotPool); where there are to be none the old ones only take memory.
+  if (memory_.room.tiers == SnapshotTiers::none) {
+    kept_slots_.forget();
+    remove_old_snapshots(start_.snapshot);
+  }
+  HF_TRY_VOID(open_log());
+  if (recovery_.has_value()) HF_FAULT_POINT(launched_.faults, "recover.before_resume");
+  return train();
+}
+
+// Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part
+// stays.
+void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
+  if (standing_.memory_id.empty()) return;
+  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(standing_.memory_id), resumed).ok());
+}
+
+// A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
+// lacked with more ranks, the wait is over.
+MemoryTerms TrainRun::memory_terms() {
+  const std::string& id = standing_.memory_id.empty() ? start_.memory_id : standing_.memory_id;
+  const bool is_launched_layout =
+      !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
+  return {.timeout_ms = memory_.lacks ? 0 : config_.elastic.memory_timeout_ms,
+          .had = start_.snapshot.has_value() ? SnapshotTiers::all : memory_.room.tiers,
+          .has_all_ranks = is_launched_layout,
+          .run = id.empty() ? std::nullopt : std::optional(digest_of(id)),
+          .resumed = start_.snapshot,
+          .slots = &kept_slots_};
+}
+
+Result<void> TrainRun::build_worker() {
+  HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
+  const Mesh mesh(epoch_->seating().shape);
+  HF_TRY(const std::vector<std::string> hosts,
+         all_gather_text(seats().communicator, waiter(), launched_.env.host_id()));
+  const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
+  HF_TRY(JoinedBuddies buddies, join_buddies(seats(), waiter(), config_, mesh));
+  survives_host_ = buddies.all_cross_hosts;
+  const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
+  if (config_.data.ledger && ledger_ == nullptr) {
+    const int rank = world().communicator.global_rank(world().communicator.rank());
+    ledger_ = std::make_unique<Ledger>(launched_.env, RunPaths{config_.run.directory}.ledger(rank));
+  }
+  Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
+                                                           .faults = launched_.faults,
+                                                           .communicator = seats().communicator,
+                                                           .device = *device_,
+                                                           .config = config_,
+                                                           .mesh = mesh,
+                                                           .buddies = std::move(buddies.of_rank),
+                                                           .data = data_,
+                                                           .ranks_on_host = ranks_on_host,
+                                                           .nccl = exchange_.nccl.get(),
+                                                           .gpu = exchange_.gpu,
+                                                           .epoch = epoch,
+                                                           .watch = launched_.watch,
+                                                           .ledger = ledger_.get(),
+                                                           .memory = memory_terms(),
+                                                           .memory_decision = &memory_,
+                                                           .kept = &kept_memory_,
+                                                           .slots = &kept_slots_,
+                                                           .secret = secret_});
+  // A rank may have waited for memory that a process which died still held.
+  HF_TRY_VOID(agree(outcome_of(worker),
+                    waiter().with_timeout(waiter().timeout_ms() + config_.elastic.memory_timeout_ms)));
+  worker_ = std::move(worker).value();
+  return show_slow_paths();
+}
+
+// Shows each sentence once, whichever ranks it is about. Only at the first start: ranks that come and go do
+// not change it.
+Result<void> TrainRun::show_slow_paths() {
+  if (config_.device == "cpu" || recovery_.has_value()) return {};
+  const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
+  HF_TRY(const std::vector<std::string> all, all_gather_text(seats().communicator, waiter(), mine));
+  std::set<std::string> told;
+  for (const std::string& text : all) {
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string sentence = text.substr(begin, end - begin);
+      if (first_ && told.insert(sentence).second) tell("{}", sentence);
+      begin = end + 1;
+    }
+  }
+  return {};
+}
+
+Result<EpochEnd> TrainRun::train() {
+  drop_copies();
+  const std::optional<ParentCheckpoint> on_all_hosts =
+      store_.has_value() ? store_->on_all_hosts() : std::optional<ParentCheckpoint>();
+  store_.emplace(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  if (on_all_hosts.has_value()) store_->all_hosts_have(*on_all_hosts);
+  if (claim_ != nullptr) store_->fence({.epoch = claim_->epoch(), .check = claim_->fence()});
+  HF_TRY_VOID(make_tier());
+  worker_->start_loader();
+  store_->keep_for_good(config_.checkpoint.keep_every_steps);
+  std::optional<Growth> growth = plan_growth();
+  starts_ranks_ns_ = 0;
+  std::optional<SaveRequests> requests;
+  if (writes_) requests.emplace(launched_.env, RunPaths{config_.run.directory});
+  Trainer trainer({.worker = *worker_,
+                   .store = *store_,
+                   .progress = *progress_,
+                   .stop = launched_.stop,
+                   .held_out = held_out_,
+                   .cadence = cadence_,
+                   .tier = tier_,
+                   .requests = requests.has_value() ? &*requests : nullptr,
+                   .claim = claim_.get(),
+                   .survives_host = survives_host_,
+                   .writer = start_.writer,
+                   .started_ns = launched_.started_ns,
+                   .resumed = start_.snapshot,
+                   .failures = failures_.so_far(launched_.env.wall_time_us()),
+                   .saves_first = std::exchange(saves_first_, false),
+                   .growth = growth.has_value() ? &*growth : nullptr,
+                   .starts_ranks_ns = &starts_ranks_ns_});
+  const Result<ExitCode> end = trainer.run();
+  if (!end.ok()) {  // the trainer's own end may take a while
+    fault_ns_ = launched_.env.monotonic_ns();
+    unused_slot_ = trainer.unused_slot();
+    enter_recovery(launched_.watch, step(), config_);
+    given_up_saves_ = trainer.give_up_saves();
+    return end.error();
+  }
+  ends_for_another_start_ = trainer.ends_for_another_start();
+  return EpochEnd{.code = *end, .grows = trainer.stands_still()};
+}
+
+// Sends the last checkpoint of a run that was killed when only that was left to do.
+Result<void> TrainRun::send_last() {
+  CheckpointStore store(launched_.env, launched_.faults, config_.run.directory, start_.writer);
+  Communicator& all = world().communicator;
+  Uploads uploads({.env = launched_.env,
+                   .faults = launched_.faults,
+                   .store = store,
+                   .config = config_,
+                   .rank = all.rank(),
+                   .ranks = all.size()});
+  HF_TRY_VOID(uploads.offer_newest(all, waiter()));
+  HF_TRY_VOID(uploads.finish(all, waiter(), [&] { mark(launched_.watch); }));
+  for (const UploadReport& report : uploads.take_reports()) {
+    if (all.rank() == 0) tell_upload(report);
+  }
+  return {};
+}
+
+// Also of one whose last start died right behind its last save.
+Result<ExitCode> TrainRun::say_finished() {
+  if (!start_.memory_id.empty())
+    HF_TRY_VOID(
+        agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
+  step_ = start_.step;
+  HF_TRY_VOID(send_last());
+  if (first_) {
+    show("the run in {} is finished: step {} of {}", config_.run.directory, step(), config_.training.steps);
+  }
+  return ExitCode::done;
+}
+
+namespace {
+
+std::string sentence_of(ExitCode code) {
+  return code == ExitCode::saved ? "saved and stopped on request; start it again to go on"
+                                 : "all steps are done";
+}
+
+}  // namespace
+
+RunEnd train_run(const TrainInputs& inputs) {
+  TrainRun run(inputs);
+  const Result<ExitCode> outcome = run.run();
+  RunEnd end;
+  end.code = outcome.ok() ? *outcome : outcome.error().code;
+  end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;
+  if (outcome.ok() && run.ends_for_another_start()) end.message = another_start_reason;
+  run.conclude(end);
+  return end;
+}
+
+}  // namespace holdfast

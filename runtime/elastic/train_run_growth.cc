@@ -1,0 +1,219 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "runtime/elastic/growth.h"
+#include "runtime/elastic/join.h"
+#include "runtime/elastic/train_run_internal.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/rank/host_watch.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/rank/watch.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/save/snapshot_memory.h"
+
+namespace holdfast {
+
+// Returns whether the run has fewer ranks than it was started with, and may have more.
+bool TrainRun::wants_ranks() const {
+  return launched_.membership != nullptr && config_.elastic.grow == "auto" &&
+         world().communicator.size() < launched_ranks_;
+}
+
+// Returns when the leader may ask for new ranks, in a run on one host that wants some; 0: never. On several
+// hosts Open MPI 5.0 starts them wherever it likes, and cannot connect them on a host that has lost all of
+// its ranks (open-mpi/ompi #13427). PRRTE, up to 3.0.14, spoils the memory of mpirun and of its daemons when
+// it connects processes of two hosts: connect_release() in pmix_server_dyn.c makes room for one value, and
+// reads and frees two. So such a run grows by another start, for which its launcher asks.
+std::int64_t TrainRun::grow_at_ns() const {
+  if (!wants_ranks() || standing_.lost_starter || on_several_hosts_) return 0;
+  const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
+  return since_ns + config_.elastic.grow_after_ms * 1'000'000;
+}
+
+// Plans the growth on the rank that decides when: rank 0 of all, which can start new ranks ahead, or, where
+// that is a spare, the leader.
+std::optional<Growth> TrainRun::plan_growth() {
+  const bool nobody_asks = on_several_hosts_ && launched_start(launched_.env).empty();
+  if (nobody_asks && first_ && wants_ranks() && !std::exchange(told_how_to_grow_, true)) {
+    tell(
+        "{} of {} ranks go on until the next start: on several hosts it takes holdfast launch to get them "
+        "back",
+        world().communicator.size(), launched_ranks_);
+  }
+  const std::int64_t at_ns = grow_at_ns();
+  const bool starts_ahead = epoch_->seating().seat_of(0) >= 0;
+  const bool decides = starts_ahead ? world().communicator.rank() == 0 : first_;
+  if (at_ns == 0 || !decides) return std::nullopt;
+  Growth::Terms terms{.at_ns = at_ns};
+  if (starts_ahead) {
+    constexpr std::int64_t least_retry_ms = 1'000;
+    Membership& membership = *launched_.membership;
+    const ElasticConfig& elastic = config_.elastic;
+    terms.retry_ns = std::max(elastic.grow_after_ms, least_retry_ms) * 1'000'000;
+    terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
+    terms.settle_ns = elastic.memory_timeout_ms * 1'000'000;
+    terms.start = [this] { return start_new_ranks(); };
+    terms.obstacle = [&membership] { return membership.why_none_can_start(); };
+    terms.state = [&membership] { return membership.new_rank_state(); };
+    terms.dismiss = [&membership] { membership.dismiss_new_ranks(); };
+  }
+  return Growth(std::move(terms));
+}
+
+// Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
+Result<void> TrainRun::start_new_ranks() {
+  enter_recovery(launched_.watch, step(), config_);
+  const bool have_seats = epoch_->seating().shape.data < wish_.data_most;
+  std::string task;
+  if (have_seats) {
+    HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
+                                               .faults = launched_.faults,
+                                               .communicator = seats().communicator,
+                                               .device = *device_,
+                                               .config = config_,
+                                               .mesh = Mesh(epoch_->seating().shape),
+                                               .data = nullptr},
+                                              wish_.data_most));
+    planned.timeout_ms = config_.elastic.memory_timeout_ms;
+    planned.given_back_bytes = bytes_given_back(planned);
+    planned.memory_id = standing_.memory_id;
+    if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
+    if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
+  }
+  return launched_.membership->start_new_ranks(ranks_wanted(), task, config_.elastic.recovery_timeout_ms);
+}
+
+// Returns what the ranks of this host hold beyond what each needs when the ranks of `planned` have come. All
+// are taken to be as large as this one.
+std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
+  const std::uint64_t now = kept_memory_.bytes() + worker_->shared_snapshot_bytes();
+  const std::uint64_t then =
+      planned.device_bytes + planned.host_bytes + SnapshotMemory::shared_slots * planned.slot_bytes;
+  return static_cast<std::uint64_t>(worker_->ranks_on_host()) * (now - std::min(now, then));
+}
+
+// Grows the run. All ranks that there are call it, between two steps; the state is sealed.
+Result<ExitCode> TrainRun::grow() {
+  Env& env = launched_.env;
+  step_ = step();
+  disturbed_ns_ = env.monotonic_ns();
+  recovery_.emplace();
+  recovery_->noticed_ns = disturbed_ns_;
+  recovery_->noticed_us = env.wall_time_us();
+  recovery_->before = launched_.membership->view();
+  recovery_->seats_before = epoch_->seating().shape.seats();
+  recovery_->wanted = ranks_wanted();
+  recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
+  enter_recovery(launched_.watch, step_, config_);
+  HF_FAULT_POINT(launched_.faults, "grow.begin");
+  worker_.reset();
+  progress_.reset();
+  epoch_.reset();
+  const Result<void> grown =
+      launched_.membership->grow(recovery_->wanted, config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_->shrink_ns += env.monotonic_ns() - recovery_->noticed_ns;
+  if (world().communicator.abandoned()) return grown.error();
+  if (!grown.ok()) recovery_->not_grown = grown.error().message;
+  HF_FAULT_POINT(launched_.faults, "grow.after_spawn");
+  return admit();
+}
+
+// Begins the next epoch with the new ranks, where there are any; they call it, too.
+Result<ExitCode> TrainRun::admit() {
+  if (!recovery_.has_value()) {  // this one is new
+    recovery_.emplace();
+    recovery_->noticed_ns = launched_.started_ns;
+    recovery_->noticed_us = launched_.env.wall_time_us();
+    recovery_->before = launched_.membership->view();
+    if (launched_.config.ok()) config_ = launched_.config->config;
+    world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  }
+  phase_ns();
+  enter_recovery(launched_.watch, step_, config_);
+  HF_TRY_VOID(make_standing());
+  if (!standing_.joined) {
+    admits_ = true;
+    enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while
+          regroup_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
+    HF_TRY_VOID(join_again());
+    standing_.joined = true;
+  }
+  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
+  HF_FAULT_POINT(launched_.faults, "grow.before_load");
+  recovery_->plan_ns += phase_ns();
+  return run_epoch();
+}
+
+// Agrees with new ranks on all that a start agrees on.
+Result<void> TrainRun::join_again() {
+  HF_TRY_VOID(take_place_on_host());
+  HF_TRY(Config config, join_config(world(), waiter()));
+  HF_TRY(secret_, agree_on_secret(world().communicator, waiter(), launched_.env, secret_));
+  HF_TRY_VOID(join_hosts(world(), waiter(), config, *secret_));
+  if (launched_.watch != nullptr) launched_.watch->run_directory(config.run.directory);
+  HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
+  HF_TRY_VOID(join_device_check(world(), waiter(), config));
+  HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
+  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.memory_id));
+  HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
+  static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
+  HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config, device_.get()));
+  HF_TRY_VOID(agree_among(world(), resolve_with_data(config, launched_ranks_, *data)));
+  HF_TRY(std::optional<HeldOutSet> held_out, join_held_out(world(), waiter(), config, *data));
+  config_ = std::move(config);
+  data_ = std::move(data);
+  if (device_ == nullptr) device_ = std::move(device);
+  held_out_ = std::move(held_out);
+  wish_ = seating_wish(config_, launched_ranks_);
+  return {};
+}
+
+// Gives a new rank its place on its host: what the launcher tells it counts only the ranks that were started
+// with it.
+Result<void> TrainRun::take_place_on_host() {
+  const std::string mine =
+      fmt::format("{} {}", device_ == nullptr ? -1 : launched_.rank_on_host, launched_.env.host_id());
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(world().communicator, waiter(), mine));
+  std::set<int> taken;
+  int newer_before_me = 0, on_host = 0;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    std::istringstream stream(texts[rank]);
+    int place = -1;
+    std::string host;
+    stream >> place >> host;
+    if (host != launched_.env.host_id()) continue;
+    ++on_host;
+    if (place >= 0) taken.insert(place);
+    if (place < 0 && static_cast<int>(rank) < world().communicator.rank()) ++newer_before_me;
+  }
+  if (device_ != nullptr) return {};
+  launched_.ranks_on_host = on_host;
+  int place = 0;
+  for (;; ++place) {
+    if (!taken.contains(place) && newer_before_me-- == 0) break;
+  }
+  launched_.rank_on_host = place;
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  return {};
+}
+
+// Returns whether new ranks cannot take part. What they cannot do, or do otherwise, ends no run: they go, and
+// the others go on as after a death.
+bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
+  if (!std::exchange(admits_, false) || code.ok() || world().communicator.abandoned()) return false;
+  tell("new ranks cannot take part: {}", code.error().message);
+  std::fflush(nullptr);
+  if (device_ == nullptr) launched_.env.kill_self();
+  standing_.joined = true;
+  world().communicator.abandon();
+  return true;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,222 @@
+// TrainRun, behind train_run.h: holds what a rank has and goes through, from its start to its end.
+// train_run.cc has the way to the first step and through the epochs, train_run_state.cc where their state
+// comes from, train_run_recovery.cc what comes between a death and the next epoch, train_run_growth.cc how
+// new ranks come, train_run_log.cc what is told, train_run_places.cc what is done where run.directory is
+// local to each host. Nobody else includes it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "kernels/device.h"
+#include "parallel/comm/agreement.h"
+#include "runtime/config/config.h"
+#include "runtime/data/loader.h"
+#include "runtime/elastic/growth.h"
+#include "runtime/elastic/recover.h"
+#include "runtime/elastic/resume.h"
+#include "runtime/elastic/train_run.h"
+#include "runtime/os/secret.h"
+#include "runtime/rank/device_loss.h"
+#include "runtime/rank/epoch.h"
+#include "runtime/rank/exchange_choice.h"
+#include "runtime/run/failure_record.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/async_saver.h"
+#include "runtime/save/disk_tier.h"
+#include "runtime/save/save_cadence.h"
+#include "runtime/train/evaluation.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+// One rank's run, step by step from nothing to a trained model; each member function is one phase.
+class TrainRun {
+ public:
+  explicit TrainRun(const TrainInputs& inputs)
+      : launched_(inputs),
+        launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
+        phase_begin_ns_(inputs.started_ns),
+        kept_memory_(inputs.prepared == nullptr ? own_.memory : inputs.prepared->memory),
+        kept_slots_(inputs.prepared == nullptr ? own_.slots : inputs.prepared->slots) {
+    world_.emplace(inputs);
+    kept_memory_.spoil_reused(inputs.spoil_kept_memory);
+  }
+
+  Result<ExitCode> run();
+
+  // Writes what status.json, the event log and the report say about the end. Only the writer of the run
+  // directory speaks.
+  void conclude(const RunEnd& end);
+  bool ends_for_another_start() const { return ends_for_another_start_; }
+
+ private:
+  template <typename Phase>
+  Result<ExitCode> run_guarded(const Phase& phase);
+  bool can_recover(const Result<ExitCode>& code);
+  void leave_if_broken(const Error& error);
+
+  void record_end(const RunPaths& paths, const RunEnd& end);
+  Result<ExitCode> start();
+  Result<void> join();
+  Result<void> download();
+  Result<void> take_seats(const SeatingWish& wish);
+  Result<void> take_lock();
+  // Says whether this rank, where it is the writer, still is: before it writes for all.
+  ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
+  Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
+  Result<bool> writes_with(const Seating& seating);
+  Result<void> make_tier();
+  void drop_copies();
+  Result<std::optional<RunPlaces>> places_of(const TrainInputs& group);
+  Result<ExitCode> run_epoch();
+  Result<EpochEnd> run_seat();
+  void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
+  MemoryTerms memory_terms();
+  Result<ExitCode> shrink_to_memory();
+  Result<void> build_worker();
+  Result<void> show_slow_paths();
+  Result<void> load_state();
+  Result<bool> load_snapshot();
+  Result<void> enter_generation();
+  Result<void> start_afresh();
+  Result<void> open_log();
+  Result<void> begin_log();
+  Result<void> continue_log();
+  void count_failure();
+  void complete_log();
+  Result<EpochEnd> train();
+  Result<void> send_last();
+  Result<ExitCode> say_finished();
+  // Hands a file of the run to the log's thread, which writes it while this start is the run's writer.
+  void post(std::function<void()> work) {
+    log_->post([gate = gate_, work = std::move(work)] {
+      if (gate->is_open()) work();
+    });
+  }
+  // Writes what can be written soon, before this process ends or hands the log on.
+  void flush_log() {
+    if (log_ != nullptr) static_cast<void>(log_->flush(LineThread::short_patience_ms).ok());
+  }
+  Result<double> peak_of_all_ranks();
+  void forget_peak(double reached);  // FLOP/s of one rank
+  Result<std::vector<double>> measure_peaks();
+
+  Result<ExitCode> recover(const Error& fault);
+  void note_fault(const Error& fault);
+  Result<void> regroup();
+  void wait_for_given_up_saves();
+  void keep_live_state(const MembershipView& of_epoch);
+  Result<void> make_standing();
+
+  // Growing back (train_run_growth.cc).
+  bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
+  bool wants_ranks() const;
+  std::int64_t grow_at_ns() const;
+  std::optional<Growth> plan_growth();
+  std::uint64_t bytes_given_back(const NewRankTask& planned) const;
+  Result<void> start_new_ranks();
+  int ranks_wanted() const { return launched_ranks_ - world().communicator.size(); }
+  Result<ExitCode> grow();
+  Result<ExitCode> admit();
+  Result<void> join_again();
+  Result<void> take_place_on_host();
+  bool refuses_new_ranks(const Result<ExitCode>& code);
+  void record_for_the_dead();
+  std::string resumed_from() const {
+    return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
+  }
+
+  // Return all ranks that are there, and those of them that have seats.
+  const TrainInputs& world() const { return *world_; }
+  const TrainInputs& seats() const { return epoch_->seats(); }
+  void tell_watch_epoch();
+  std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
+  Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
+  Result<void> agree(const Result<void>& mine, const Waiter& patience) {
+    return agree_among(seats(), mine, patience);
+  }
+  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
+    return agree_among(group, mine, waiter());
+  }
+  Result<void> agree_among(const TrainInputs& group, const Result<void>& mine, const Waiter& patience) {
+    if (device_ != nullptr && device_->lost()) {
+      flush_log();
+      end_without_device({group.env, group.communicator, config_.run.directory, step()},
+                         device_->status().error());
+    }
+    return agree_on_outcome(group.communicator, patience, mine, group.env.host_name());
+  }
+  Waiter waiter() const;
+  // Since it was last called, or the program started.
+  std::int64_t phase_ns() {
+    const std::int64_t begin_ns = std::exchange(phase_begin_ns_, launched_.env.monotonic_ns());
+    return phase_begin_ns_ - begin_ns;
+  }
+
+  TrainInputs launched_;
+  int launched_ranks_;
+  std::int64_t phase_begin_ns_;
+  Progress::StartupTimes times_;
+  Config config_;
+  std::optional<Secret> secret_;  // of the start; since join()
+  std::optional<TrainInputs> world_;
+  std::unique_ptr<Epoch> epoch_;
+  bool first_ = false;  // the leader, which speaks for all
+  // This rank writes to the run directory: the leader, or one rank of each host where it is local to each.
+  bool writes_ = false;
+  std::optional<Place> place_;    // of this rank, where run.directory is local to each host
+  std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
+  SeatingWish wish_;
+  std::unique_ptr<Claim> claim_;
+  std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // of what the log's thread writes
+  StartPoint start_;
+  std::shared_ptr<DataSet> data_;
+  std::unique_ptr<Device> device_;
+  JoinedExchange exchange_;
+  PreparedRank own_;         // where the caller has none
+  KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
+  SlotPool& kept_slots_;     // of their snapshots and replicas
+  std::optional<HeldOutSet> held_out_;
+  // Queues in which what could not be written yet waits, from one epoch to the next.
+  std::unique_ptr<EventQueue> log_;
+  std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
+  std::unique_ptr<Worker> worker_;
+  std::optional<CheckpointStore> store_;        // of the newest trainer
+  std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
+  std::unique_ptr<AsyncSaver> given_up_saves_;  // of one that met a fault; they use worker_ and store_
+  std::unique_ptr<Progress> progress_;
+  bool leads_log_ = false;               // this rank writes the log, and it has completed the log
+  bool saves_first_ = false;             // the state that a generation began from was in RAM alone
+  std::optional<SaveCadence> cadence_;   // measures over all epochs
+  bool survives_host_ = false;           // replicas of all snapshots are on other hosts
+  FailureTally failures_;                // of the leader
+  std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
+  std::optional<int> unused_slot_;       // of a trainer that met a fault: the state is that of worker_'s step
+
+  Standing standing_;
+  std::uint64_t step_ = 0;                  // while there is no worker
+  int seats_told_ = 0;                      // to the watchdog
+  bool ends_here_ = false;                  // those that are left could not come together
+  std::int64_t fault_ns_ = 0;               // when the last one was noticed
+  std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
+  bool grows_ = false;                      // all stand still for it
+  bool on_several_hosts_ = false;           // at its start
+  bool told_how_to_grow_ = false;           // that it does not by itself
+  bool ends_for_another_start_ = false;
+  bool told_lost_starter_ = false;    // Standing::lost_starter
+  std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
+  bool shrinks_ = false;              // fewer copies of the model are to go on
+  MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker
+  bool admits_ = false;            // new ranks are there, and have not joined yet
+  std::int64_t disturbed_ns_ = 0;  // the last fault or attempt to grow; 0: none so far
+};
+
+}  // namespace holdfast

@@ -1,0 +1,230 @@
+#include "runtime/elastic/train_run_internal.h"
+
+#include <fmt/core.h>
+
+#include <numeric>
+
+#include "runtime/config/document.h"
+#include "runtime/core/units.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/gemm_peak.h"
+#include "runtime/rank/gemm_peak_record.h"
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/rank/rank_layout.h"
+#include "runtime/rank/watch.h"
+#include "runtime/report/report.h"
+#include "runtime/run/launch_record.h"
+#include "runtime/run/missing_steps.h"
+#include "runtime/run/run_identity.h"
+#include "runtime/run/save_requests.h"
+
+namespace holdfast {
+
+// What the run has recorded where that is about these ranks on these machines. Else the best of a few short
+// rounds: other work on the machine only ever makes a peak look lower than it is, and every start waits for
+// them.
+Result<double> TrainRun::peak_of_all_ranks() {
+  Env& env = launched_.env;
+  const std::string path = RunPaths{config_.run.directory}.gemm_peak();
+  const Result<std::string> record =
+      first_ ? read_text_within(env, path, text_limits::gemm_peak) : std::string();
+  HF_TRY(const std::vector<std::string> places,
+         all_gather_text(seats().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
+  HF_TRY(const std::vector<std::string> records,
+         all_gather_text(seats().communicator, waiter(), record.ok() ? *record : ""));
+  if (const std::optional<double> known = recorded_peak(records.front(), places); known.has_value()) {
+    times_.gemm_peak_recorded = true;
+    return *known;
+  }
+  HF_TRY(const std::vector<double> rates, measure_peaks());
+  // Without a record the next start measures again.
+  if (const std::string text = peak_record(places, rates); first_ && !text.empty())
+    static_cast<void>(env.replace_text(path, text).ok());
+  return std::accumulate(rates.begin(), rates.end(), 0.0);
+}
+
+// Of every rank, in the round in which they were fastest together.
+Result<std::vector<double>> TrainRun::measure_peaks() {
+  constexpr int rounds = 4;
+  constexpr std::int64_t round_ns = 3'000'000;
+  Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
+  HF_TRY_VOID(agree(outcome_of(product)));
+  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size())), best = all;
+  const auto sum_of = [](const std::vector<double>& rates) {
+    return std::accumulate(rates.begin(), rates.end(), 0.0);
+  };
+  for (int round = 0; round < rounds; ++round) {
+    HF_TRY_VOID(barrier(seats().communicator, waiter()));
+    const double mine = product->rate(round_ns);
+    HF_TRY_VOID(agree(device_->status()));
+    HF_TRY_VOID(all_gather(seats().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+                           std::as_writable_bytes(std::span(all))));
+    if (sum_of(all) > sum_of(best)) best = all;
+  }
+  return best;
+}
+
+// The run goes on with the larger rate, also after a recovery. The log's thread removes the record: a disk
+// that stands still holds even the removal of a file that is not there. It is one step: a start that reads
+// the record meanwhile has the whole old one.
+void TrainRun::forget_peak(double reached) {
+  standing_.gemm_peak = std::max(standing_.gemm_peak, reached);
+  post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
+    static_cast<void>(env.remove(path).ok());
+  });
+}
+
+// Known once: a rank does not get faster.
+Result<void> TrainRun::open_log() {
+  const double ranks = seats().communicator.size();
+  const bool opened_before = standing_.log_opened == true;
+  if (!(standing_.gemm_peak > 0.0)) {
+    HF_TRY(const double peak, peak_of_all_ranks());
+    standing_.gemm_peak = peak / ranks;
+  }
+  times_.gemm_peak_ns = phase_ns();
+  if (log_ == nullptr)
+    log_ = std::make_unique<EventQueue>(
+        launched_.env, RunPaths{config_.run.directory}.events(),
+        static_cast<std::uint64_t>(config_.log.rotate_bytes),
+        [&faults = launched_.faults] { HF_FAULT_POINT(faults, "log.before_line"); },
+        [gate = gate_] { return gate->is_open(); });
+  log_->others_have_written();
+  if (writes_ && !std::exchange(leads_log_, true)) complete_log();
+  progress_ = std::make_unique<Progress>(
+      launched_.env, *log_,
+      Progress::Setup{.steps = config_.training.steps,
+                      .every_steps = config_.log.every_steps,
+                      .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
+                      .peak_flops = standing_.gemm_peak * ranks,
+                      .tokens_per_step = worker_->tokens_per_step(),
+                      .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
+                      .first_step = step(),
+                      .first_tokens = worker_->state().data_cursor *
+                                      static_cast<std::uint64_t>(config_.training.sequence_length)},
+      first_    ? Progress::Role::speaks
+      : writes_ ? Progress::Role::writes
+                : Progress::Role::silent);
+  Result<void> outcome;
+  if (writes_ && !opened_before) outcome = begin_log();
+  if (writes_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
+  HF_TRY_VOID(agree(outcome));
+  standing_.log_opened = true;
+  return {};
+}
+
+// The leader before may have died with lines that it had not written yet. The log's thread looks: the disk
+// may stand still.
+void TrainRun::complete_log() {
+  const RunState& state = worker_->state();
+  if (state.step == 0) return;
+  log_->insert(
+      [&env = launched_.env, paths = RunPaths{config_.run.directory}, step = state.step,
+       recent = state.recent_steps](LineSink& log) { write_missing_steps(env, paths, step, recent, log); });
+}
+
+// Several deaths until a step is made are one failure.
+void TrainRun::count_failure() {
+  if (recovery_->faults == 0 || failure_counted_us_ == recovery_->noticed_us) return;
+  const RunPaths paths{config_.run.directory};
+  failure_counted_us_ = recovery_->noticed_us;
+  failures_.take_over(launched_.env, paths);
+  failures_.count_failure();
+  post(failures_.writing(launched_.env, paths));
+}
+
+// Whoever left may have recorded it as the run's end.
+Result<void> TrainRun::continue_log() {
+  const RunPaths paths{config_.run.directory};
+  HF_TRY_VOID(check_claim());
+  if (read_status(launched_.env, paths).state != "running") {
+    HF_TRY_VOID(write_status(launched_.env, paths,
+                             {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
+  }
+  count_failure();
+  progress_->recovering(*recovery_);
+  return {};
+}
+
+Result<void> TrainRun::begin_log() {
+  const RunPaths paths{config_.run.directory};
+  HF_TRY_VOID(check_claim());
+  HF_TRY_VOID(launched_.env.replace_text(paths.config(), record_config(config_, launched_.config->origin)));
+  forget_answered_requests(launched_.env, paths);
+  HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
+  if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
+    tell("{}", note);
+  post(failures_.writing(launched_.env, paths));
+  HF_TRY_VOID(
+      write_status(launched_.env, paths, {.state = "running", .step = step(), .exit_code = 0, .reason = {}}));
+  const std::string from = resumed_from();
+  std::map<std::string, int> hosts;
+  if (launched_.membership != nullptr) {
+    hosts = ranks_by_host(launched_.membership->view());
+  } else if (!launched_start(launched_.env).empty() && world().communicator.size() == 1) {
+    hosts[launched_.env.host_name()] = 1;  // its launcher sees by that how many more there could be
+  }
+  HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
+                                 worker_->state(), from == "start" ? "" : from, times_, *device_,
+                                 exchange_.choice.description));
+  const int ranks = seats().communicator.size();
+  const std::int64_t stages = config_.parallel.pipeline;
+  const std::size_t spares = epoch_->seating().spares.size();
+  progress_->say(
+      fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
+                  parameter_count(worker_->spec()), config_.parallel.lanes, ranks, device_->threads(),
+                  stages > 1 ? fmt::format(" in {} stages", stages) : "",
+                  spares == 0 ? "" : fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s"),
+                  device_->description(), worker_->tokens_per_step(),
+                  format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
+                  stages > 1 ? "on rank 0" : "per rank"));
+  if (!device_->host_sees_memory() && ranks > 1) {
+    progress_->say("exchange: " + exchange_.choice.description);
+  }
+  const std::string whole = why_gradients_are_whole(config_, worker_->mesh().shape().data);
+  if (!whole.empty()) progress_->say(whole);
+  for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
+  return {};
+}
+
+void TrainRun::conclude(const RunEnd& end) {
+  constexpr std::int64_t report_timeout_ms = 600'000;
+  enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
+  const RunPaths paths{config_.run.directory};
+  const bool begun = progress_ != nullptr;
+  // A claim that another has by now is the only reason to say nothing; what cannot be read may be mended.
+  if (const Result<void> mine = check_claim(); !mine.ok() && mine.error().code == ExitCode::communication)
+    claim_.reset();
+  if (claim_ != nullptr && (begun || may_record_failure(launched_.env, paths))) record_end(paths, end);
+  // The others wait here, not in MPI's end, which has a short deadline: a long log makes a report slow.
+  if (world().communicator.abandoned()) return;
+  const Waiter patient = waiter().with_timeout(waiter().timeout_ms() + report_timeout_ms);
+  static_cast<void>(barrier(world().communicator, patient).ok());  // a peer that dies now changes nothing
+}
+
+void TrainRun::record_end(const RunPaths& paths, const RunEnd& end) {
+  RunStatus status{
+      .state = "failed", .step = step(), .exit_code = static_cast<int>(end.code), .reason = end.message};
+  if (end.code == ExitCode::done) status.state = "finished";
+  if (end.code == ExitCode::saved) status.state = "saved";
+  // The run itself has ended; what cannot be told is told on stderr, where the reason of the end is said
+  // anyhow.
+  const auto complain = [&](const Result<void>& result) {
+    if (!result.ok() && result.error().message != end.message) tell("{}", result.error().message);
+  };
+  complain(write_status(launched_.env, paths, status));
+  if (progress_ != nullptr) {
+    failures_.end(status.state == "failed", launched_.env.wall_time_us());
+    post(failures_.writing(launched_.env, paths));
+  }
+  if (progress_ != nullptr && worker_ != nullptr)
+    complain(progress_->finished(status, worker_->reduction().counts(), worker_->parameter_gather().counts(),
+                                 worker_->traffic()));
+  if (progress_ == nullptr && end.code != ExitCode::done) return;
+  const Result<std::string> faults = write_report(launched_.env, paths);
+  complain(outcome_of(faults));
+  if (progress_ != nullptr && faults.ok() && !faults->empty()) progress_->say(*faults);
+}
+
+}  // namespace holdfast

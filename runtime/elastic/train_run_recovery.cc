@@ -1,0 +1,175 @@
+#include "runtime/elastic/train_run_internal.h"
+
+#include <algorithm>
+
+#include "runtime/os/tell.h"
+#include "runtime/rank/watch.h"
+#include "runtime/save/live_state.h"
+
+namespace holdfast {
+
+// The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
+void TrainRun::leave_if_broken(const Error& error) {
+  const bool others_can =
+      launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
+  if (!others_can) return;
+  tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(), error.message);
+  flush_log();
+  std::fflush(nullptr);
+  launched_.env.kill_self();
+}
+
+bool TrainRun::can_recover(const Result<ExitCode>& code) {
+  if (code.ok() || launched_.membership == nullptr || ends_here_) return false;
+  if (!world().communicator.abandoned()) return false;
+  if (device_ != nullptr && !device_->status().ok()) leave_if_broken(code.error());
+  return true;
+}
+
+// How far this rank had come is noted before anything goes.
+void TrainRun::note_fault(const Error& fault) {
+  step_ = step();
+  // The last recovery is over when a step was made since; a spare takes that for granted.
+  const bool was_spare = epoch_ != nullptr && !epoch_->seated();
+  if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
+    recovery_.reset();
+  int seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
+  // Of a growth that came to nothing the new ranks are among those that were there.
+  if (recovery_.has_value() && recovery_->wanted > 0) {
+    if (epoch_ == nullptr) seats_before = recovery_->seats_before;
+    recovery_.reset();
+  }
+  if (!recovery_.has_value()) {
+    recovery_.emplace();
+    const std::int64_t now_ns = launched_.env.monotonic_ns();
+    recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
+    recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
+    recovery_->noticed = fault.message;
+    recovery_->told = launched_.membership->told_by_another();
+    recovery_->before = launched_.membership->view();
+    recovery_->seats_before = seats_before;
+  }
+  ++recovery_->faults;
+  disturbed_ns_ = launched_.env.monotonic_ns();
+  fault_ns_ = 0;
+}
+
+// A rank that cannot leaves its part out, and with it all of that step.
+void TrainRun::keep_live_state(const MembershipView& of_epoch) {
+  const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
+  if (!slot.has_value() || worker_ == nullptr) return;
+  if (!no_seat_is_lost(epoch_->seating(), of_epoch, launched_.membership->view())) return;
+  enter_recovery(launched_.watch, step_, config_);
+  const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
+  if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
+}
+
+// The others know by now who is left, so they wait for this rank, which waits for storage.
+void TrainRun::wait_for_given_up_saves() {
+  if (given_up_saves_ == nullptr) return;
+  {
+    const StorageWait storage(launched_.watch, "a save that is given up");
+    given_up_saves_.reset();
+  }
+  enter_recovery(launched_.watch, step_, config_);
+}
+
+// Comes together with the others, and gives up what is left of the epoch.
+Result<void> TrainRun::regroup() {
+  const std::int64_t begin_ns = launched_.env.monotonic_ns();
+  const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be an older one
+  const Result<void> regrouped =
+      launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
+  wait_for_given_up_saves();
+  if (regrouped.ok()) keep_live_state(of_epoch);
+  const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
+  standing_.lost_some = !lost.empty();
+  const bool lost_rank_0 =
+      !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
+  // Sooner it has died of something else.
+  const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
+  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= regroup_deadline_ms(config_) * 1'000'000)
+    standing_.lost_starter = true;
+  drop_copies();
+  worker_.reset();
+  progress_.reset();
+  epoch_.reset();
+  world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
+  recovery_->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
+  return regrouped;
+}
+
+// The run ends, and who would have said so may be gone. Where the others may be going on they have the run.
+void TrainRun::record_for_the_dead() {
+  Communicator& left = world().communicator;
+  if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !standing_.joined) return;
+  if (launched_.membership->lost_quorum()) return;
+  const StorageWait storage(launched_.watch, "the lock of the run directory");
+  Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {config_.run.directory});
+  if (!claim.ok()) return;
+  claim_ = std::move(claim).value();
+  gate_->use(claim_->loose_fence());
+}
+
+Result<void> TrainRun::make_standing() {
+  standing_.step = step_;
+  standing_.launched_ranks = launched_ranks_;
+  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  standing_.noticed = recovery_->noticed;
+  standing_.noticed_us = recovery_->noticed_us;
+  standing_.told = recovery_->told;
+  // Not only for as long as coming together may take: one of them may wait for its given up saves.
+  HF_TRY(standing_, join_standing(world(), waiter().with_timeout(config_.parallel.timeout_ms), standing_));
+  enter_recovery(launched_.watch, step_, config_);  // how long another rank took is not this one's time
+  launched_ranks_ = standing_.launched_ranks;
+  recovery_->step_before = std::max(recovery_->step_before, standing_.step);
+  const MembershipView& now = launched_.membership->view();
+  recovery_->ranks_after = static_cast<int>(now.members.size());
+  recovery_->hosts_after = ranks_by_host(now);
+  const std::vector<Member> lost = members_lost(recovery_->before, now);
+  recovery_->lost = lost.empty() ? "" : name_members(lost);
+  if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
+  if (standing_.lost_starter && !std::exchange(told_lost_starter_, true)) {
+    recovery_->verdict +=
+        (recovery_->verdict.empty() ? "" : "; ") +
+        std::string(
+            "a rank was lost while it started new ones, so no more are started before the next start");
+  }
+  recovery_->noticed = standing_.noticed;
+  recovery_->told = standing_.told;
+  return {};
+}
+
+Result<ExitCode> TrainRun::recover(const Error& fault) {
+  note_fault(fault);
+  enter_recovery(launched_.watch, step_, config_);
+  HF_FAULT_POINT(launched_.faults, "recover.begin");
+  if (Result<void> regrouped = regroup(); !regrouped.ok()) {
+    record_for_the_dead();
+    ends_here_ = true;
+    // Another start may have the run directory by now.
+    if (launched_.membership->lost_quorum()) claim_.reset();
+    if (launched_.membership->cut_off()) return regrouped.error();
+    // Cut off from all others: what was noticed first is what there is to say.
+    return world().communicator.abandoned() ? fault : regrouped.error();
+  }
+  HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
+  phase_ns();
+  enter_recovery(launched_.watch, step_, config_);
+  HF_TRY_VOID(make_standing());
+  if (const Result<void> counted = count_redo(standing_); !counted.ok()) {
+    ends_here_ = true;
+    return counted.error();
+  }
+  // What a start decides about generations is in no file before the log is open.
+  if (standing_.log_opened != true) return start();
+  if (!standing_.joined) return admit();
+  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id, places, claim_check()));
+  HF_FAULT_POINT(launched_.faults, "recover.before_load");
+  recovery_->plan_ns += phase_ns();
+  return run_epoch();
+}
+
+}  // namespace holdfast

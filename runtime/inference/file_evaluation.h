@@ -1,0 +1,19 @@
+// The loss of a trained model on one data file: `holdfast evaluate`.
+#pragma once
+
+#include <string>
+
+#include "runtime/core/result.h"
+#include "runtime/inference/inference.h"
+#include "runtime/os/env.h"
+
+namespace holdfast {
+
+// Mean loss per target that counts (llmq shards can mask some) over the floor((tokens - 1) / N) consecutive
+// windows of N = model.shape().sequence_length tokens, window i predicting tokens i*N + 1 to i*N + N. The
+// format of the file is the one its magic says, else text. Attention stays inside documents if it did in
+// training and the file says where they are. The sum over batches is exact. ExitCode::data when the file is
+// bad or shorter than one window.
+Result<double> evaluate_file(Env& env, InferenceModel& model, const std::string& path);
+
+}  // namespace holdfast

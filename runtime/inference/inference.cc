@@ -1,0 +1,138 @@
+#include "runtime/inference/inference.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/config/loader.h"
+#include "runtime/os/available_memory.h"
+#include "runtime/rank/device_choice.h"
+#include "runtime/save/device_state.h"
+
+namespace holdfast {
+namespace {
+
+// Sequences are padded to a multiple of this, so that a growing text needs few matmul shapes. Padding stands
+// behind the text, and attention is causal: it changes nothing.
+constexpr std::int64_t length_multiple = 32;
+
+// Chunks of the head are those of the device at hand, which need not be the run's.
+ModelSpec fp32_spec(Config config, const std::string& device) {
+  config.device = device;
+  config.training.precision = "fp32";
+  config.training.head_rows = default_head_rows(config);
+  return make_model_spec(config);
+}
+
+BatchShapeBT shape_of(const Config& config, const InferenceOptions& options) {
+  return {.batch = options.batch,
+          .sequence_length =
+              options.sequence_length > 0 ? options.sequence_length : config.training.sequence_length};
+}
+
+// With the kernels that it takes by itself, whatever the run asked for.
+Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& options) {
+  Config config;
+  config.device = options.device;
+  return make_device(env, config, {}, {.threads = options.threads});
+}
+
+}  // namespace
+
+Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
+  const std::string name = checkpoint.directory() + " (stored config)";
+  Result<LoadedConfig> loaded = load_stored_config(env, checkpoint.manifest().config, name);
+  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
+  return std::move(loaded->config);
+}
+
+InferenceModel::InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device)
+    : config_(std::move(config)),
+      spec_(fp32_spec(config_, options.device)),
+      shape_(shape_of(config_, options)),
+      buckets_(backward_buckets(spec_), 1),
+      device_(std::move(device)) {}
+
+Result<std::unique_ptr<InferenceModel>> InferenceModel::load(Env& env, Checkpoint& checkpoint,
+                                                             const InferenceOptions& options) {
+  HF_CHECK(options.batch >= 1 && options.sequence_length >= 0);
+  HF_TRY(Config config, config_of_checkpoint(env, checkpoint));
+  HF_TRY(std::unique_ptr<Device> device, device_of(env, options));
+  std::unique_ptr<InferenceModel> inference(
+      new InferenceModel(std::move(config), options, std::move(device)));
+  HF_TRY_VOID(inference->check_length(checkpoint.directory()));
+  HF_TRY_VOID(inference->allocate(env));
+  HF_TRY_VOID(inference->read_weights(checkpoint, options.threads));
+  return inference;
+}
+
+Result<void> InferenceModel::check_length(const std::string& checkpoint) const {
+  if (spec_.positions == 0 || shape_.sequence_length <= spec_.positions) return {};
+  return fail(
+      ExitCode::config,
+      "a sequence of {} tokens is longer than the {} positions that the model of {} has learned. Give a "
+      "sequence length of {} or less",
+      shape_.sequence_length, spec_.positions, checkpoint, spec_.positions);
+}
+
+Result<void> InferenceModel::allocate(Env& env) {
+  const auto parameters =
+      plan_.reserve("parameters", MemoryClass::weights, buckets_.parameter_elements() * sizeof(float));
+  tokens_ = std::make_unique<TokenStaging>(TokenStagingShape{.microbatch = shape_, .with_first_keys = true},
+                                           *device_, plan_);
+  const auto loss_sum =
+      plan_.reserve("loss_sum", MemoryClass::workspace, sizeof(double), MemoryPlace::host_visible);
+  host_access_ = std::make_unique<HostAccess>(*device_, plan_);
+  model_ = std::make_unique<Model>(spec_, shape_, Model::Mode::forward_only, plan_);
+  HF_TRY_VOID(check_fits(plan_, available_memory_bytes(env), 1, device_->host_sees_memory()));
+  HF_TRY(arena_, allocate_memory(*device_, plan_));
+  parameters_ = arena_.at<float>(parameters);
+  tokens_->bind(arena_);
+  loss_sum_ = arena_.at<double>(loss_sum);
+  host_access_->bind(arena_);
+  model_->bind(*device_, arena_, buckets_, arena_.bytes(parameters).data(), nullptr);
+  return {};
+}
+
+Result<void> InferenceModel::read_weights(Checkpoint& checkpoint, int threads) {
+  std::vector<OwnedState> pieces;
+  for (const Bucket& bucket : buckets_.buckets()) {
+    if (bucket.shadow_of >= 0) continue;
+    for (const BucketTensor& tensor : bucket.tensors) {
+      pieces.push_back(
+          {.spec = shard_spec_of(tensor, "weight"), .data = parameters_ + tensor.parameter_offset});
+    }
+  }
+  HF_TRY_VOID(read_state(*host_access_, pieces, checkpoint, threads));
+  return device_->status();
+}
+
+Result<std::span<const float>> InferenceModel::next_logits(std::span<const std::int32_t> tokens) {
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  HF_CHECK(count >= 1 && count <= shape_.sequence_length);
+  const std::int64_t padded = (count + length_multiple - 1) / length_multiple * length_multiple;
+  const std::int64_t length = std::min(padded, shape_.sequence_length);
+  std::vector<std::int32_t> inputs(tokens.begin(), tokens.end());
+  inputs.resize(static_cast<std::size_t>(length));  // what comes after a token changes nothing before it
+  TokenBatch batch = tokens_->stage(0, inputs, {}, {});
+  batch.first_key = nullptr;
+  batch.shape = {.batch = 1, .sequence_length = length};
+  const auto* logits = static_cast<const float*>(model_->forward_logits(*device_, batch, count - 1));
+  const std::span<const std::byte> seen =
+      host_access_->to_read(std::as_bytes(std::span(logits, static_cast<std::size_t>(spec_.vocabulary))));
+  HF_TRY_VOID(device_->status());
+  return std::span(reinterpret_cast<const float*>(seen.data()), seen.size() / sizeof(float));
+}
+
+Result<double> InferenceModel::loss_sum(std::span<const std::int32_t> inputs,
+                                        std::span<const std::int32_t> targets,
+                                        std::span<const std::int32_t> first_key) {
+  HF_CHECK(inputs.size() == static_cast<std::size_t>(shape_.rows()) && targets.size() == inputs.size());
+  TokenBatch batch = tokens_->stage(0, inputs, targets, first_key);
+  if (first_key.empty()) batch.first_key = nullptr;
+  HF_TRY_VOID(model_->forward_loss(*device_, batch, loss_sum_));
+  device_->synchronize();
+  HF_TRY_VOID(device_->status());
+  return *loss_sum_;
+}
+
+}  // namespace holdfast

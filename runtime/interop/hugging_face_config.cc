@@ -1,0 +1,255 @@
+#include "runtime/interop/hugging_face_config.h"
+
+#include <fmt/core.h>
+
+#include <limits>
+#include <optional>
+
+#include "runtime/core/json.h"
+#include "runtime/model/spec.h"
+
+namespace holdfast {
+namespace {
+
+// Reads members and remembers the first that is missing or of another type. null is as good as missing.
+class ConfigMembers {
+ public:
+  ConfigMembers(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
+
+  std::int64_t integer(const char* key, std::optional<std::int64_t> otherwise = std::nullopt) {
+    const Json* const value = find(key);
+    if (value == nullptr && otherwise.has_value()) return *otherwise;
+    constexpr std::uint64_t largest = std::numeric_limits<std::int32_t>::max();
+    if (value != nullptr && value->is_number_unsigned() && value->get<std::uint64_t>() <= largest)
+      return value->get<std::int64_t>();
+    note(key, "a whole number");
+    return 0;
+  }
+  double real(const char* key, double otherwise) {
+    const Json* const value = find(key);
+    if (value == nullptr) return otherwise;
+    if (value->is_number()) return value->get<double>();
+    note(key, "a number");
+    return otherwise;
+  }
+  std::string text(const char* key, const char* otherwise) {
+    const Json* const value = find(key);
+    if (value == nullptr) return otherwise;
+    if (value->is_string()) return value->get<std::string>();
+    note(key, "a text");
+    return otherwise;
+  }
+  bool truth(const char* key, bool otherwise) {
+    const Json* const value = find(key);
+    if (value == nullptr) return otherwise;
+    if (value->is_boolean()) return value->get<bool>();
+    note(key, "true or false");
+    return otherwise;
+  }
+  const Json* find(const char* key) const {
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  // The model is not computed when `key` has another value than `expected`.
+  void expect(const char* key, bool is_expected, const std::string& expected) {
+    if (is_expected || problem_.has_value()) return;
+    const Json* const value = find(key);
+    std::string found = "null";  // of what has parts, which may be deep, only the kind is shown
+    if (value != nullptr) {
+      found = value->is_array() || value->is_object() ? value->type_name() : value->dump_any();
+    }
+    problem_ = fail(ExitCode::data,
+                    "{}: {} = {}, but this runtime computes models with {} = {} only; use another model",
+                    place_, key, found, key, expected);
+  }
+  const std::string& place() const { return place_; }
+  std::optional<Error> problem() const { return problem_; }
+
+ private:
+  void note(const char* key, const char* expected) {
+    if (problem_.has_value()) return;
+    problem_ = fail(ExitCode::data, "{}: {} is missing or not {}; expected the config.json of a model",
+                    place_, key, expected);
+  }
+  const Json& object_;
+  std::string place_;
+  std::optional<Error> problem_;
+};
+
+void read_gpt2(ConfigMembers& members, ForeignShape& shape) {
+  ModelConfig& model = shape.model;
+  model.style = "gpt2";
+  model.layers = members.integer("n_layer");
+  model.heads = members.integer("n_head");
+  model.kv_heads = model.heads;
+  model.width = members.integer("n_embd");
+  model.feed_forward = members.integer("n_inner", 4 * model.width);
+  model.vocabulary = members.integer("vocab_size");
+  model.positions = members.integer("n_positions", 1024);
+  model.norm_epsilon = members.real("layer_norm_epsilon", 1e-5);
+  model.head = members.truth("tie_word_embeddings", true) ? "tied" : "untied";
+  const std::string activation = members.text("activation_function", "gelu_new");
+  members.expect("activation_function", activation == "gelu_new" || activation == "gelu_pytorch_tanh",
+                 "\"gelu_new\"");
+  members.expect("scale_attn_weights", members.truth("scale_attn_weights", true), "true");
+  members.expect("scale_attn_by_inverse_layer_idx", !members.truth("scale_attn_by_inverse_layer_idx", false),
+                 "false");
+  members.expect("add_cross_attention", !members.truth("add_cross_attention", false), "false");
+  shape.longest_sequence = model.positions;
+}
+
+// transformers 4 has rope_theta, and rope_scaling = null or the kind of scaling; 5 has rope_parameters with
+// both.
+Result<void> read_rotary(ConfigMembers& members, const ForeignShapeOptions& options, ModelConfig& model) {
+  model.rope_theta = members.real("rope_theta", 10000.0);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* const value = members.find(key);
+    if (value == nullptr) continue;
+    if (!value->is_object()) return fail(ExitCode::data, "{}: {} is no object", members.place(), key);
+    ConfigMembers rotary(*value, fmt::format("{}: {}", members.place(), key));
+    model.rope_theta = rotary.real("rope_theta", model.rope_theta);
+    const std::string kind = rotary.text("rope_type", rotary.text("type", "default").c_str());
+    const double share = rotary.real("partial_rotary_factor", 1.0);
+    rotary.expect("partial_rotary_factor", share >= 1.0 && share <= 1.0, "1");
+    if (rotary.problem().has_value()) return *rotary.problem();
+    if (kind == "default" || options.drop_rope_scaling) continue;
+    return fail(
+        ExitCode::data,
+        "{}: {} scales rotary frequencies (\"{}\"), which this runtime does not compute; "
+        "--rope-scaling drop takes the model with plain ones, which is another model until it is trained on",
+        members.place(), key, kind);
+  }
+  return {};
+}
+
+Result<void> read_llama(ConfigMembers& members, const ForeignShapeOptions& options, ForeignShape& shape) {
+  ModelConfig& model = shape.model;
+  model.style = "llama";
+  model.layers = members.integer("num_hidden_layers");
+  model.heads = members.integer("num_attention_heads");
+  model.kv_heads = members.integer("num_key_value_heads", model.heads);
+  model.width = members.integer("hidden_size");
+  model.feed_forward = members.integer("intermediate_size");
+  model.vocabulary = members.integer("vocab_size");
+  model.norm_epsilon = members.real("rms_norm_eps", 1e-6);
+  model.head = members.truth("tie_word_embeddings", false) ? "tied" : "untied";
+  shape.longest_sequence = members.integer("max_position_embeddings", 2048);
+  HF_TRY_VOID(read_rotary(members, options, model));
+  const std::string activation = members.text("hidden_act", "silu");
+  members.expect("hidden_act", activation == "silu" || activation == "swish", "\"silu\"");
+  members.expect("attention_bias", !members.truth("attention_bias", false), "false");
+  members.expect("mlp_bias", !members.truth("mlp_bias", false), "false");
+  const std::int64_t head_size = members.integer("head_dim", 0);
+  members.expect("head_dim", head_size == 0 || head_size * model.heads == model.width,
+                 "hidden_size / num_attention_heads");
+  return {};
+}
+
+const char* name_in_torch(WeightType precision) {
+  return precision == WeightType::fp32 ? "float32" : "bfloat16";
+}
+
+// Of the tokenizers that go with these vocabularies; another one says for itself how texts begin and end.
+struct Ends {
+  Json begin, end;
+};
+Ends ends_of(std::int64_t vocabulary) {
+  if (vocabulary == 50257) return {50256, 50256};     // GPT-2
+  if (vocabulary == 128256) return {128000, 128001};  // Llama 3
+  return {};
+}
+
+// What transformers 4 calls torch_dtype, 5 calls dtype; each ignores the other.
+void put_common(Json& json, const Config& config, WeightType precision) {
+  const Ends ends = ends_of(config.model.vocabulary);
+  json["vocab_size"] = config.model.vocabulary;
+  json["tie_word_embeddings"] = config.model.head == "tied";
+  json["initializer_range"] = 0.02;
+  json["use_cache"] = true;
+  json["bos_token_id"] = ends.begin;
+  json["eos_token_id"] = ends.end;
+  json["torch_dtype"] = name_in_torch(precision);
+  json["dtype"] = name_in_torch(precision);
+}
+
+Json gpt2_json(const ModelSpec& spec, const ModelConfig& model) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"n_layer", spec.layers},
+          {"n_head", spec.heads},
+          {"n_embd", spec.width},
+          {"n_inner", spec.feed_forward},
+          {"n_positions", spec.positions},
+          {"n_ctx", spec.positions},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", model.norm_epsilon},
+          {"scale_attn_weights", true},
+          {"resid_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"attn_pdrop", 0.0}};
+}
+
+Json llama_json(const ModelSpec& spec, const Config& config) {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"num_hidden_layers", spec.layers},
+          {"num_attention_heads", spec.heads},
+          {"num_key_value_heads", spec.kv_heads},
+          {"head_dim", spec.head_size},
+          {"hidden_size", spec.width},
+          {"intermediate_size", spec.feed_forward},
+          {"max_position_embeddings", config.training.sequence_length},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", config.model.norm_epsilon},
+          {"rope_theta", spec.rope_theta},
+          {"rope_scaling", nullptr},
+          {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", spec.rope_theta}}},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"attention_dropout", 0.0}};
+}
+
+}  // namespace
+
+Result<ForeignShape> parse_hugging_face_config(const std::string& text, const std::string& place,
+                                               const ForeignShapeOptions& options) {
+  const Json json = Json::parse_any(text);
+  if (!json.is_object()) {
+    return fail(ExitCode::data, "{} is not a JSON object; expected the config.json of a model", place);
+  }
+  ConfigMembers members(json, place);
+  ForeignShape shape;
+  const std::string kind = members.text("model_type", "");
+  if (kind == "gpt2") {
+    read_gpt2(members, shape);
+  } else if (kind == "llama") {
+    HF_TRY_VOID(read_llama(members, options, shape));
+  } else {
+    return fail(ExitCode::data,
+                "{}: model_type is \"{}\"; the models that can be imported are gpt2 and llama", place, kind);
+  }
+  members.expect("quantization_config", members.find("quantization_config") == nullptr, "null");
+  if (members.problem().has_value()) return *members.problem();
+  return shape;
+}
+
+Result<std::string> hugging_face_config(const Config& config, WeightType precision) {
+  const ModelSpec spec = make_model_spec(config);
+  if (spec.positions > 0 && spec.kv_heads != spec.heads) {
+    return fail(ExitCode::config,
+                "model.kv_heads = {} is not model.heads = {}: GPT-2's class in transformers has no grouped "
+                "queries, so this model has no Hugging Face form",
+                spec.kv_heads, spec.heads);
+  }
+  Json json = spec.positions > 0 ? gpt2_json(spec, config.model) : llama_json(spec, config);
+  put_common(json, config, precision);
+  return json.dump(2) + "\n";
+}
+
+std::string hugging_face_generation_config(const Config& config) {
+  const Ends ends = ends_of(config.model.vocabulary);
+  const Json json{{"_from_model_config", true}, {"bos_token_id", ends.begin}, {"eos_token_id", ends.end}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace holdfast

@@ -1,0 +1,163 @@
+#include "runtime/interop/model_import.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/config/document.h"
+#include "runtime/config/loader.h"
+#include "runtime/interop/hugging_face_folder.h"
+#include "runtime/interop/llmc_model.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t config_bytes_max = std::uint64_t{1} << 20;
+constexpr std::uint64_t shard_bytes_wanted = std::uint64_t{1} << 30;
+constexpr std::uint64_t imported_at_once = std::uint64_t{4} << 20;
+// Longer contexts are possible; this is what sampling plans memory for unless it is told otherwise.
+constexpr std::int64_t usual_sequence_length = 1024;
+
+// The rules of the config decide whether the numbers make a model. `place`: the file that they are from.
+Result<Config> config_of(Env& env, const ForeignShape& shape, const std::string& source,
+                         const std::string& place) {
+  Config config;
+  config.run.directory = "imported";
+  config.model = shape.model;
+  config.data.sources = {{.path = source, .format = "text"}};
+  config.training.steps = 1;
+  config.training.sequence_length =
+      std::clamp<std::int64_t>(shape.longest_sequence, 1, usual_sequence_length);
+  const Result<LoadedConfig> loaded =
+      load_stored_config(env, dump_config(config), place + " (as keys of a config)");
+  if (!loaded.ok()) return Error{ExitCode::data, loaded.error().message};
+  config = loaded->config;
+  constexpr std::int64_t says_itself = 0;
+  if (const Result<void> resolved = resolve_config(config, says_itself); !resolved.ok())
+    return fail(ExitCode::data, "{}: {}", place, resolved.error().message);
+  return config;
+}
+
+// Rows [first, first + rows) of a matrix that is stored [columns, all rows].
+void transpose(std::span<const float> source, std::uint64_t rows, std::uint64_t columns,
+               std::span<float> target) {
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    for (std::uint64_t column = 0; column < columns; ++column)
+      target[row * columns + column] = source[column * rows + row];
+  }
+}
+
+}  // namespace
+
+Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
+                           std::vector<ForeignTensor>& tensors) {
+  // A model saved without its head's class has names without this first part.
+  const std::string& first = tensors.front().name;
+  const std::string prefix = first.substr(0, first.find('.') + 1);
+  const bool is_bare = weights.find(first) == nullptr && weights.find(first.substr(prefix.size())) != nullptr;
+  std::set<std::string> known;
+  for (ForeignTensor& tensor : tensors) {
+    if (is_bare && tensor.name.starts_with(prefix)) tensor.name.erase(0, prefix.size());
+    const StoredWeight* const weight = weights.find(tensor.name);
+    if (weight == nullptr) {
+      return fail(ExitCode::data, "{} has no tensor \"{}\", which a model of this shape needs; copy it again",
+                  source, tensor.name);
+    }
+    if (weight->shape != tensor.shape()) {
+      return fail(ExitCode::data, "{}: tensor \"{}\" has shape [{}], but a model of this shape needs [{}]",
+                  weights.path_of(*weight), tensor.name, fmt::join(weight->shape, ", "),
+                  fmt::join(tensor.shape(), ", "));
+    }
+    known.insert(tensor.name);
+  }
+  for (const auto& [name, weight] : weights.tensors()) {
+    if (known.contains(name)) continue;
+    return fail(
+        ExitCode::data,
+        "{} has a tensor \"{}\" that this runtime's model does not have: it would compute something else "
+        "than the model it was",
+        weights.path_of(weight), name);
+  }
+  return {};
+}
+
+Result<ModelImport> ModelImport::open(Env& env, const std::string& source,
+                                      const ForeignShapeOptions& options) {
+  HF_TRY(const FileStatus status, env.status(source));
+  if (!status.exists) {
+    return fail(ExitCode::data, "{} does not exist; give a Hugging Face folder or a model file of llm.c",
+                source);
+  }
+  if (status.directory) {
+    const std::string place = source + "/config.json";
+    HF_TRY(const std::string text, read_small_text(env, place, config_bytes_max));
+    HF_TRY(const ForeignShape shape, parse_hugging_face_config(text, place, options));
+    HF_TRY(Config config, config_of(env, shape, source, place));
+    const ModelSpec spec = make_model_spec(config);
+    std::vector<ForeignTensor> tensors = hugging_face_tensors(spec);
+    HF_TRY(WeightFiles weights, open_hugging_face_weights(env, source, spec.tied_head));
+    HF_TRY_VOID(match_tensors(weights, source, tensors));
+    return ModelImport(std::move(config), std::move(tensors), std::move(weights));
+  }
+  HF_TRY(std::unique_ptr<File> file, env.open(source, OpenMode::read));
+  HF_TRY(const LlmcHeader header, read_llmc_header(*file));
+  HF_TRY(Config config, config_of(env, shape_of(header), source, source));
+  std::vector<ForeignTensor> tensors = llmc_tensors(make_model_spec(config));
+  HF_TRY(WeightFiles weights, open_llmc_weights(std::move(file), header, tensors));
+  return ModelImport(std::move(config), std::move(tensors), std::move(weights));
+}
+
+Result<void> ModelImport::read_parameter(const std::string& parameter, std::span<float> target) {
+  std::ranges::fill(target, 0.0F);  // what no part covers is padding of the vocabulary
+  for (const ForeignTensor& tensor : tensors_) {
+    if (tensor.parameter != parameter) continue;
+    const StoredWeight& weight = *weights_.find(tensor.name);
+    const std::uint64_t count = tensor.rows * tensor.row_elements();
+    const std::span<float> part = target.subspan(tensor.first_row * tensor.row_elements(), count);
+    if (tensor.is_transposed) {
+      std::vector<float> stored(count);
+      HF_TRY_VOID(weights_.read(weight, 0, stored));
+      transpose(stored, tensor.rows, tensor.columns, part);
+      continue;
+    }
+    for (std::uint64_t first = 0; first < count; first += imported_at_once)
+      HF_TRY_VOID(
+          weights_.read(weight, first, part.subspan(first, std::min(imported_at_once, count - first))));
+  }
+  return {};
+}
+
+Result<std::vector<ShardFile>> ModelImport::write_shards(Env& env, const std::string& directory,
+                                                         const std::string& run_id) {
+  std::vector<ShardFile> shards;
+  std::vector<std::vector<float>> memory;
+  std::vector<StatePiece> pieces;
+  std::uint64_t bytes = 0;
+  const auto write = [&]() -> Result<void> {
+    if (pieces.empty()) return {};
+    HF_TRY(ShardFile shard,
+           write_shard_file(env, directory, CheckpointStore::shard_name(static_cast<int>(shards.size())),
+                            /*step=*/0, run_id, pieces));
+    shards.push_back(std::move(shard));
+    pieces.clear();
+    memory.clear();
+    bytes = 0;
+    return {};
+  };
+  for (const ParameterSpec& parameter : parameter_specs(make_model_spec(config_))) {
+    const std::uint64_t parameter_bytes = parameter.elements() * sizeof(float);
+    if (bytes + parameter_bytes > shard_bytes_wanted) HF_TRY_VOID(write());
+    bytes += parameter_bytes;
+    std::vector<float>& values = memory.emplace_back(parameter.elements());
+    HF_TRY_VOID(read_parameter(parameter.name, values));
+    ShardSpec spec{
+        .tensor = parameter.name, .kind = "weight", .dtype = DType::fp32, .global_shape = parameter.shape};
+    spec.block_count = spec.slice_blocks();
+    pieces.push_back({.spec = std::move(spec), .bytes = std::as_bytes(std::span(values))});
+  }
+  HF_TRY_VOID(write());
+  return shards;
+}
+
+}  // namespace holdfast

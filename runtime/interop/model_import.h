@@ -1,0 +1,48 @@
+// A model of another program, as weights for a checkpoint: a Hugging Face folder (config.json and safetensors
+// files) or a model file of llm.c.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "runtime/config/config.h"
+#include "runtime/interop/foreign_tensors.h"
+#include "runtime/interop/hugging_face_config.h"
+#include "runtime/interop/weight_files.h"
+
+namespace holdfast {
+
+// The manifest's value that says that a checkpoint is an imported model: weights without a training state.
+inline constexpr const char* imported_from_key = "imported_from";
+
+class ModelImport {
+ public:
+  // Reads what says how the model looks, and checks every tensor's name, shape, type and place; no weight is
+  // read yet. ExitCode::data with what is wrong in which file.
+  static Result<ModelImport> open(Env& env, const std::string& source, const ForeignShapeOptions& options);
+
+  // Resolved, with the model's shape. What a run needs beyond is a placeholder: nobody trains with it.
+  const Config& config() const { return config_; }
+
+  // Writes all weights as fp32, uncut, into shard files in `directory`, several tensors in each and about
+  // 1 GiB in memory at once (or the largest tensor).
+  Result<std::vector<ShardFile>> write_shards(Env& env, const std::string& directory,
+                                              const std::string& run_id);
+
+ private:
+  ModelImport(Config config, std::vector<ForeignTensor> tensors, WeightFiles weights)
+      : config_(std::move(config)), tensors_(std::move(tensors)), weights_(std::move(weights)) {}
+  Result<void> read_parameter(const std::string& parameter, std::span<float> target);
+
+  Config config_;
+  std::vector<ForeignTensor> tensors_;  // with the names that they have in the files
+  WeightFiles weights_;
+};
+
+// Whether all `tensors` are in the files, as numbers and in the right shape, and nothing else that the model
+// would need. Takes the names that they have there. ExitCode::data.
+Result<void> match_tensors(const WeightFiles& weights, const std::string& source,
+                           std::vector<ForeignTensor>& tensors);
+
+}  // namespace holdfast

@@ -1,0 +1,103 @@
+// The event log: one JSON object per line in RUN/events.jsonl, the source of truth from which console, report
+// and all metrics derive. Rank 0 writes, and the launcher what it did between two starts. A line is written
+// by one append, so lines of both do not mix and a killed run leaves whole lines, but for the last; readers
+// skip lines that are not whole. What cannot be written waits (line_log.h), and training goes on: lines of
+// one writer stay in order, while those that waited may stand behind younger ones of the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/line_log.h"
+#include "runtime/os/line_thread.h"
+
+namespace holdfast {
+
+// Builds one line in a buffer that is reused, so that the training loop does not allocate. Doubles are
+// written with 17 significant digits (they read back to the same bits); NaN and infinities as null.
+class EventLine {
+ public:
+  EventLine();
+  EventLine& begin(std::string_view event, std::int64_t time_us);  // {"event":"...","time_us":...
+  EventLine& field(std::string_view name, double value);
+  EventLine& field(std::string_view name, int value) { return field(name, std::int64_t{value}); }
+  EventLine& field(std::string_view name, std::int64_t value);
+  EventLine& field(std::string_view name, std::uint64_t value);
+  EventLine& field(std::string_view name,
+                   std::string_view value);  // escaped; bytes that are not UTF-8 become U+FFFD
+  EventLine& null_field(std::string_view name);
+  EventLine& counts(std::string_view name, const std::map<std::string, int>& counts);  // an object
+  EventLine& object(std::string_view name);  // the fields up to end_object() are inside it
+  EventLine& end_object();
+  std::string_view end();  // closes the object; valid until the next begin()
+
+ private:
+  std::string text_;
+};
+
+// Writes at once, as the launcher does between two starts.
+class EventLog final : public LineSink {
+ public:
+  // Where it has grown to `rotate_bytes`, the next line begins another part (event_parts.h); 0: never.
+  // `before_line`: called before each append(), for tests. `may_write`: false says that the file is another
+  // writer's by now; then lines, and those that wait, are dropped.
+  EventLog(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
+           std::function<void()> before_line = {}, std::function<bool()> may_write = {});
+  ~EventLog() override { static_cast<void>(is_closed()); }
+  EventLog(const EventLog&) = delete;
+  EventLog& operator=(const EventLog&) = delete;
+  EventLine& line() { return line_; }
+  // In the file, or in memory until it can be. Where there are more of them than memory is for, the oldest
+  // go, as the newest say how the run stands; a "gap" event behind those that stayed says how many.
+  void write(EventLine& line) { static_cast<void>(append(line.end()).ok()); }
+  Result<void> append(std::string_view line) override;  // never an error
+  // As those of a LineLog: for the start of a run, whose log must be one that can be written, and for its
+  // end.
+  Result<void> insist(std::string_view line) override;
+  Result<void> flush() override;
+  void retry();
+  // Before the next line: another writer may have died in the middle of one.
+  void others_have_written() override;
+  void lost(std::uint64_t lines) override;  // a "gap" event says so
+
+ private:
+  bool is_closed();
+  void note_gap();
+  void rotate();
+  Env* env_;
+  std::string path_;
+  std::uint64_t rotate_bytes_;
+  std::function<void()> before_line_;
+  std::function<bool()> may_write_;
+  std::optional<std::uint64_t> bytes_;  // of the newest part; none: not known
+  LineLog lines_;
+  EventLine line_;
+};
+
+// The event log of a rank that trains: as EventLog, on a thread of its own (line_thread.h).
+class EventQueue {
+ public:
+  EventQueue(Env& env, const std::string& path, std::uint64_t rotate_bytes = 0,
+             std::function<void()> before_line = {}, std::function<bool()> may_write = {});
+  EventLine& line() { return line_; }
+  void write(EventLine& line) { static_cast<void>(lines_.append(line.end()).ok()); }
+  Result<void> insist(EventLine& line) { return lines_.insist(line.end()); }
+  Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms) { return lines_.flush(patience_ms); }
+  void others_have_written() { lines_.others_have_written(); }
+  void insert(std::function<void(LineSink&)> work) { lines_.insert(std::move(work)); }
+  // Other files of the run that nobody waits for.
+  void post(std::function<void()> work) { lines_.post(std::move(work)); }
+
+ private:
+  EventLine line_;
+  LineThread lines_;
+};
+
+}  // namespace holdfast

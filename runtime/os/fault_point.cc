@@ -1,0 +1,234 @@
+#include "runtime/os/fault_point.h"
+
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+
+#include "runtime/core/suggest.h"
+#include "runtime/os/events.h"
+
+namespace holdfast {
+namespace {
+
+// One entry of the specification, and where it starts in the text (for the error).
+struct Entry {
+  std::string_view text;
+  std::size_t position = 0;
+
+  Error bad(std::string_view reason) const {
+    return fail(ExitCode::config,
+                "HOLDFAST_FAULTS, character {}: '{}': {}; an entry is name[@hit][:rank]=action with an "
+                "action of kill, stop, sleep:MILLISECONDS, touch:MILLISECONDS, spin, exit:CODE, abort, segv, "
+                "gpu_trap, gpu_illegal_address or gpu_endless",
+                position + 1, text, reason);
+  }
+};
+
+struct NamedDeviceFault {
+  std::string_view action;
+  DeviceFault fault;
+};
+constexpr NamedDeviceFault device_faults[] = {{"gpu_trap", DeviceFault::trap},
+                                              {"gpu_illegal_address", DeviceFault::illegal_address},
+                                              {"gpu_endless", DeviceFault::endless}};
+
+// Returns null for an action that does not break a device.
+const NamedDeviceFault* device_fault_of(std::string_view action) {
+  const auto* const found = std::ranges::find(device_faults, action, &NamedDeviceFault::action);
+  return found == std::end(device_faults) ? nullptr : found;
+}
+
+constexpr std::int64_t largest_number = 1'000'000'000;
+
+bool to_number(std::string_view text, std::int64_t& number) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && rest == text.data() + text.size() && number >= 0 && number <= largest_number;
+}
+
+// Removes `mark` and what follows it from `text` and returns what followed; false when there is no mark.
+bool cut(std::string_view& text, char mark, std::string_view& after) {
+  const std::size_t at = text.rfind(mark);
+  if (at == std::string_view::npos) return false;
+  after = text.substr(at + 1);
+  text = text.substr(0, at);
+  return true;
+}
+
+std::string unknown_name(std::string_view name) {
+  const std::vector<std::string_view>& names = FaultPoints::names();
+  const std::string near = closest(name, names);
+  if (!near.empty()) return fmt::format("there is no fault point '{}', did you mean '{}'?", name, near);
+  return fmt::format("there is no fault point '{}'; there are {}", name, fmt::join(names, ", "));
+}
+
+Result<void> parse_action(const Entry& entry, std::string_view text, std::string& action,
+                          std::int64_t& argument) {
+  std::string_view number;
+  const bool has_argument = cut(text, ':', number);
+  const bool takes_argument = text == "sleep" || text == "touch" || text == "exit";
+  const bool known = takes_argument || text == "kill" || text == "stop" || text == "spin" ||
+                     text == "abort" || text == "segv" || device_fault_of(text) != nullptr;
+  if (!known) return entry.bad(fmt::format("'{}' is not an action", text));
+  if (has_argument != takes_argument) {
+    return entry.bad(fmt::format("'{}' {}", text, takes_argument ? "needs a number" : "takes no number"));
+  }
+  if (has_argument && !to_number(number, argument))
+    return entry.bad(fmt::format("'{}' is not a number", number));
+  action = text;
+  return {};
+}
+
+// As a process whose memory is all new: slow, and at work. What is so large comes from the system each time.
+void touch_fresh_memory(Env& env, std::int64_t duration_ms) {
+  constexpr std::size_t bytes = std::size_t{64} << 20, part_bytes = std::size_t{1} << 20, page_bytes = 4096;
+  constexpr std::int64_t pause_us = 10'000;
+  const std::int64_t end_ns = env.monotonic_ns() + duration_ms * 1'000'000;
+  while (env.monotonic_ns() < end_ns) {
+    const auto memory = std::make_unique_for_overwrite<char[]>(bytes);
+    for (std::size_t offset = 0; offset < bytes && env.monotonic_ns() < end_ns; offset += page_bytes) {
+      static_cast<volatile char*>(memory.get())[offset] = 1;
+      if (offset % part_bytes == 0) env.sleep_us(pause_us);
+    }
+  }
+}
+
+// Best effort: what was asked for happens all the same.
+void tell(Env& env, std::string_view name, std::uint64_t hit, std::string_view action) {
+  const std::string path = env.variable("HOLDFAST_FAULTS_LOG");
+  if (path.empty()) return;
+  EventLine line;
+  line.begin("fault_point", env.wall_time_us()).field("point", name).field("hit", hit);
+  line.field("action", action).field("host", env.host_name()).field("process", env.process_id());
+  static_cast<void>(env.append_line(path, line.end()).ok());
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& FaultPoints::names() {
+  static const std::vector<std::string_view> list = {"copy.mid_receive",
+                                                     "copy.mid_send",
+                                                     "data.before_batch",
+                                                     "download.after_command",
+                                                     "download.after_rename",
+                                                     "download.before_command",
+                                                     "download.before_rename",
+                                                     "evaluation.begin",
+                                                     "generation.after_publish",
+                                                     "generation.before_publish",
+                                                     "grow.after_spawn",
+                                                     "grow.before_load",
+                                                     "grow.begin",
+                                                     "grow.prepare",
+                                                     "load.before_read",
+                                                     "load.before_snapshot",
+                                                     "log.before_line",
+                                                     "recover.after_shrink",
+                                                     "recover.before_load",
+                                                     "recover.before_resume",
+                                                     "recover.begin",
+                                                     "replica.after_seal",
+                                                     "replica.after_send",
+                                                     "replica.before_receive",
+                                                     "replica.before_seal",
+                                                     "replica.before_send",
+                                                     "replica.mid_receive",
+                                                     "replica.mid_send",
+                                                     "retain.after_rename",
+                                                     "retain.before_rename",
+                                                     "save.after_rename",
+                                                     "save.after_shard",
+                                                     "save.before_manifest",
+                                                     "save.before_rename",
+                                                     "save.before_shard",
+                                                     "save.mid_shard",
+                                                     "slot.after_resize",
+                                                     "slot.before_rename",
+                                                     "slot.before_resize",
+                                                     "slot.before_unseal",
+                                                     "snapshot.after_seal",
+                                                     "snapshot.before_copy",
+                                                     "snapshot.before_seal",
+                                                     "snapshot.mid_copy",
+                                                     "start.after_join",
+                                                     "start.before_join",
+                                                     "step.after_vote",
+                                                     "step.before_backward",
+                                                     "step.before_gather",
+                                                     "step.before_reduce",
+                                                     "step.before_vote",
+                                                     "step.begin",
+                                                     "step.end",
+                                                     "upload.before_file",
+                                                     "upload.before_manifest"};
+  return list;
+}
+
+Result<std::unique_ptr<FaultPoints>> FaultPoints::parse(std::string_view specification, int rank, Env& env) {
+  auto faults = std::make_unique<FaultPoints>();
+  faults->env_ = &env;
+  if (specification.empty()) return faults;
+  std::size_t position = 0;
+  while (position <= specification.size()) {
+    const std::size_t end = std::min(specification.find(',', position), specification.size());
+    const Entry entry{.text = specification.substr(position, end - position), .position = position};
+    position = end + 1;
+
+    const std::size_t equals = entry.text.find('=');
+    if (equals == std::string_view::npos) return entry.bad("there is no '='");
+    auto rule = std::make_unique<Rule>();
+    HF_TRY_VOID(parse_action(entry, entry.text.substr(equals + 1), rule->action, rule->argument));
+    std::string_view name = entry.text.substr(0, equals);
+    std::string_view part;
+    std::int64_t only_rank = rank;
+    if (cut(name, ':', part) && !to_number(part, only_rank)) {
+      return entry.bad(fmt::format("'{}' is not a rank", part));
+    }
+    std::int64_t hit = 1;
+    if (cut(name, '@', part) && (!to_number(part, hit) || hit < 1)) {
+      return entry.bad(fmt::format("'{}' is not a hit count (the first hit is 1)", part));
+    }
+    if (!std::ranges::binary_search(names(), name)) return entry.bad(unknown_name(name));
+    if (device_fault_of(rule->action) != nullptr && !name.starts_with("step.")) {
+      return entry.bad(
+          fmt::format("'{}' belongs to a point of a step, whose thread launches kernels", rule->action));
+    }
+    rule->name = name;
+    rule->at_hit = static_cast<std::uint64_t>(hit);
+    if (only_rank == rank) faults->rules_.push_back(std::move(rule));
+  }
+  faults->armed_ = !faults->rules_.empty();
+  return faults;
+}
+
+bool FaultPoints::breaks_device() const {
+  return std::ranges::any_of(rules_,
+                             [](const auto& rule) { return device_fault_of(rule->action) != nullptr; });
+}
+
+void FaultPoints::hit(std::string_view name) {
+  HF_CHECK(std::ranges::binary_search(names(), name), "fault point '{}' is not in FaultPoints::names()",
+           name);
+  for (const std::unique_ptr<Rule>& rule : rules_) {
+    if (rule->name != name) continue;
+    if (rule->hits.fetch_add(1, std::memory_order_relaxed) + 1 != rule->at_hit) continue;
+    tell(*env_, name, rule->at_hit, rule->action);
+    if (rule->action == "kill") env_->kill_self();
+    if (rule->action == "stop") kill(getpid(), SIGSTOP);
+    if (rule->action == "sleep") env_->sleep_us(rule->argument * 1000);
+    if (rule->action == "touch") touch_fresh_memory(*env_, rule->argument);
+    volatile bool forever = rule->action == "spin";
+    while (forever) {
+    }
+    if (rule->action == "exit") std::_Exit(static_cast<int>(rule->argument));
+    if (rule->action == "abort") std::abort();
+    if (rule->action == "segv") raise(SIGSEGV);
+    if (const NamedDeviceFault* const named = device_fault_of(rule->action)) break_device_(named->fault);
+  }
+}
+
+}  // namespace holdfast

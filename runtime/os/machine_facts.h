@@ -1,0 +1,20 @@
+// What this machine offers, for `holdfast check` and --version. Probing only: nothing that it makes stays.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/os/env.h"
+
+namespace holdfast {
+
+struct MachineFact {
+  std::string name;  // "io_uring"
+  bool there = false;
+  std::string detail;  // "available", or why not and what is lost
+};
+
+// Processors, memory, io_uring, /dev/shm.
+std::vector<MachineFact> machine_facts(Env& env);
+
+}  // namespace holdfast

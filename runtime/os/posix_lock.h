@@ -1,0 +1,21 @@
+// The locks of posix_env: files with a flock on them, whose content tells who has it (Env::lock). For
+// posix_env.cc; the rest of the tree sees runtime/os/env.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+
+namespace holdfast {
+
+// Behind Env::lock, Env::replace_lock and Env::is_locked. `env`: for the clock and for what is no lock.
+Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& path,
+                                                  const std::string& content, std::int64_t timeout_ms);
+Result<std::unique_ptr<FileLock>> replace_posix_lock(Env& env, const std::string& path,
+                                                     const std::string& content);
+Result<bool> is_posix_locked(const std::string& path);
+
+}  // namespace holdfast

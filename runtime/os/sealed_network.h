@@ -1,0 +1,61 @@
+// SealedNetwork: a Network whose connections are between processes that share a secret (sealed_session.h),
+// over that of an Env.
+//
+//   SealedNetwork network(env, secret, "replica");
+//   HF_TRY(const std::unique_ptr<Listener> listener, network.listen(address));
+//
+// accept() returns connections whose caller has proved that it has the secret, with the same purpose. Whoever
+// has not proved it after `patience_ms` is dropped (time between two calls of accept() counts as
+// `longest_pause_ms` at most), and while they are awaited callers have room of their own: at most
+// `most_strangers`, of which `most_of_one_address`. Of an address that has too many the oldest makes room for
+// the next, first of those whose hello has not come. A wrong hello is dropped at once, and those that proved
+// themselves take no room.
+//
+// connect() returns when the socket is there; what proves the two to each other is said by the first calls of
+// send or receive, and an end that proves nothing is their error. After send_some() has returned 0, the next
+// call offers the same bytes again. connect_known() returns when the two know each other, and begins again
+// where it was dropped in a crowd.
+//
+// Threads: as for Network.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/os/env.h"
+#include "runtime/os/network.h"
+#include "runtime/os/secret.h"
+
+namespace holdfast {
+
+class SealedNetwork final : public Network {
+ public:
+  static constexpr std::int64_t patience_ms = 2'000;
+  static constexpr std::int64_t longest_pause_ms = 200;
+  static constexpr std::size_t most_strangers = 128, most_of_one_address = 32;
+
+  // `env` outlives it, and what it makes.
+  SealedNetwork(Env& env, const Secret& secret, std::string purpose);
+
+  Result<std::unique_ptr<Listener>> listen(const std::string& address) override;
+  // Each attempt to connect lasts `connect_ms` at most, all of it `known_ms` beyond the last of them. Ends as
+  // connect() does once `stopped` is true.
+  Result<std::unique_ptr<Connection>> connect_known(const NetworkAddress& address, std::int64_t connect_ms,
+                                                    std::int64_t known_ms, const std::atomic<bool>& stopped);
+  Result<std::vector<std::string>> own_addresses(const std::string& interface) override;
+  bool wait_any_readable(std::span<Socket* const> sockets, std::int64_t timeout_ms) override;
+
+ private:
+  Result<std::unique_ptr<Connection>> make_connection(const NetworkAddress& address, std::int64_t timeout_ms,
+                                                      const std::atomic<bool>* stopped) override;
+
+  Env* env_;
+  Secret secret_;
+  std::string purpose_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,133 @@
+#include "runtime/rank/device_choice.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "runtime/core/digest.h"
+#include "runtime/core/units.h"
+#include "runtime/os/program_directory.h"
+#include "runtime/rank/kernel_choice.h"
+
+namespace holdfast {
+namespace {
+
+std::string module_path(Env& env) {
+  const std::string given = env.variable(cuda_module_variable);
+  return given.empty() ? fmt::format("{}/{}", program_directory(), cuda_module_file) : given;
+}
+
+// For what only "cuda" asks for.
+template <typename Found>
+Result<Found> needed(Result<Found> found) {
+  if (found.ok()) return found;
+  return fail(found.error().code, "device = \"cuda\", but {}, or use \"cpu\" or \"auto\"",
+              found.error().message);
+}
+
+// The GPU of a rank, which was seen to run a kernel. The ranks of one host take its GPUs in turn.
+struct UsableGpu {
+  const CudaModule* module;
+  CudaFacts facts;
+  int gpus;  // of this host
+};
+Result<UsableGpu> usable_gpu(Env& env, const Config& config, int rank_on_host) {
+  HF_TRY(const CudaPresence cuda, find_cuda(env));
+  const CudaFacts& facts = gpu_of_rank(cuda, rank_on_host);
+  HF_TRY_VOID(cuda.module->try_device(facts.ordinal, {.timeout_ms = config.elastic.memory_timeout_ms}));
+  return UsableGpu{cuda.module, facts, static_cast<int>(cuda.devices.size())};
+}
+
+}  // namespace
+
+// Of Linux, or of Windows for its Linux; or whoever names a library knows better.
+bool may_have_gpu(Env& env) {
+  const auto exists = [&env](const char* path) {
+    const Result<FileStatus> status = env.status(path);
+    return status.ok() && status->exists;
+  };
+  return !env.variable(cuda_module_variable).empty() || exists("/proc/driver/nvidia/version") ||
+         exists("/dev/nvidiactl") || exists("/dev/dxg");
+}
+
+Result<const CudaModule*> find_cuda_module(Env& env) {
+  return load_cuda_module(module_path(env));
+}
+
+std::string cuda_module_digest(Env& env) {
+  const Result<std::string> library = env.read_text(module_path(env));
+  return library.ok() ? to_hex(digest_of(*library)) : "unknown";
+}
+
+std::string text_of(const CudaFacts& gpu) {
+  return fmt::format("GPU {}: {}, {}, sm_{}{}, driver for CUDA {}.{}", gpu.ordinal, gpu.name,
+                     format_bytes(gpu.memory_bytes), gpu.compute_major, gpu.compute_minor,
+                     gpu.driver_version / 1000, gpu.driver_version % 1000 / 10);
+}
+
+Result<CudaPresence> find_cuda(Env& env) {
+  CudaPresence presence;
+  HF_TRY(presence.module, find_cuda_module(env));
+  HF_TRY(presence.devices, presence.module->devices());
+  return presence;
+}
+
+Result<CudaPresence> needed_cuda(Env& env) {
+  return needed(find_cuda(env));
+}
+
+const CudaFacts& gpu_of_rank(const CudaPresence& cuda, int rank_on_host) {
+  return cuda.devices[static_cast<std::size_t>(rank_on_host) % cuda.devices.size()];
+}
+
+std::string resolve_device(Env& env, Config& config, int rank_on_host) {
+  if (config.device != "auto") return {};
+  config.device = "cpu";
+  if (!may_have_gpu(env)) return {};
+  const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
+  if (!gpu.ok()) return fmt::format("device = \"auto\" is the CPU: {}", gpu.error().message);
+  config.device = "cuda";
+  return fmt::format("device = \"auto\" is the GPU: {} (GPU {}); \"cpu\" leaves it alone", gpu->facts.name,
+                     gpu->facts.ordinal);
+}
+
+Result<const KernelRegistry*> registry_of_device(Env& env, const Config& config) {
+  if (config.device != "cuda") return &kernel_registry();
+  HF_TRY(const CudaPresence cuda, needed_cuda(env));
+  return &cuda.module->registry();
+}
+
+Result<void> check_device(Env& env, const Config& config, const Origins& origin, int rank_on_host) {
+  Config resolved = config;
+  if (config.device == "auto" && may_have_gpu(env)) {
+    const Result<UsableGpu> gpu = usable_gpu(env, config, rank_on_host);
+    if (!gpu.ok() && gpu.error().code == ExitCode::communication) return gpu.error();
+  }
+  resolve_device(env, resolved, rank_on_host);
+  const KernelRequest kernels = kernel_request(config.kernels, origin);
+  if (resolved.device == "cpu") return settle_kernels(kernels);
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, rank_on_host)));
+  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.wishes));
+}
+
+int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  return std::max(1, env.processor_count() / std::max(1, ranks_on_host));
+}
+
+Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, const Origins& origin,
+                                            const DevicePlace& place) {
+  const KernelRequest kernels = kernel_request(config.kernels, origin);
+  if (config.device == "cpu") {
+    return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
+  }
+  HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, place.rank_on_host)));
+  return gpu.module->make_device(
+      {.ordinal = gpu.facts.ordinal,
+       .kernels = kernels.wishes,
+       .graphs = config.training.cuda_graphs,
+       .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
+                       .ranks_on_gpu = (place.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});
+}
+
+}  // namespace holdfast

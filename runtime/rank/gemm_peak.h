@@ -1,0 +1,35 @@
+// The rate this rank's device reaches on one large matrix product, as the yardstick of the console's "gemm"
+// share.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/device.h"
+#include "runtime/core/tensor.h"
+#include "runtime/os/env.h"
+
+namespace holdfast {
+
+class GemmPeak {
+ public:
+  // An n x n x n product in `dtype`, run once, because the first makes what it needs. Allocates its own
+  // memory; call it before the first step. ExitCode::does_not_fit when there is none. The device outlives it.
+  static Result<GemmPeak> make(Env& env, Device& device, DType dtype);
+  GemmPeak(GemmPeak&&) noexcept;
+  ~GemmPeak();
+
+  // FLOP/s over at least so long. Ranks call it at the same time, so that shared cores are counted once.
+  double rate(std::int64_t duration_ns);
+
+ private:
+  class SquareProduct;
+  GemmPeak(Env& env, std::unique_ptr<SquareProduct> product, std::int64_t first_ns, int products_at_once);
+
+  Env* env_;
+  std::unique_ptr<SquareProduct> product_;
+  std::int64_t first_ns_;  // of the first product
+  int products_at_once_;
+};
+
+}  // namespace holdfast

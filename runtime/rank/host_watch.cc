@@ -1,0 +1,146 @@
+#include "runtime/rank/host_watch.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "runtime/os/processes.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/rank/watch.h"
+#include "watchdog/board.h"
+#include "watchdog/host_table.h"
+
+namespace holdfast {
+namespace {
+
+// The port of a guard, which is told at which address others may reach it.
+std::uint16_t port_of_guard(Env& env, RankWatch* watch, const GuardNetworkFacts& facts) {
+  constexpr std::int64_t patience_ns = 1'000'000'000, look_us = 2'000;
+  if (watch == nullptr) return 0;
+  BoardHeader& header = watch->board().header();
+  write_guard_network(header, facts);
+  const std::int64_t begin_ns = env.monotonic_ns();
+  while (header.guard_port == 0 && env.monotonic_ns() - begin_ns < patience_ns) env.sleep_us(look_us);
+  return static_cast<std::uint16_t>(header.guard_port);
+}
+
+ToldHost own_facts(Env& env) {
+  const std::string name_space = env.processes().own_namespace();
+  return {.number = env.random_u64(),
+          .host = env.host_name(),
+          .host_id = env.host_id(),
+          .name_space = name_space.empty() ? "-" : name_space};
+}
+
+Result<std::vector<ToldHost>> tell_hosts(const TrainInputs& inputs, const Waiter& waiter,
+                                         const ToldHost& own) {
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(own)));
+  std::vector<ToldHost> told;
+  for (const std::string& text : texts) told.push_back(told_host(text));
+  return told;
+}
+
+}  // namespace
+
+std::string to_text(const ToldHost& told) {
+  return fmt::format("{} {} {} {} {} {}", told.number, told.host, told.host_id, told.name_space,
+                     told.guard_port, fmt::join(told.addresses, " "));
+}
+
+ToldHost told_host(const std::string& text) {
+  std::istringstream stream(text);
+  ToldHost told;
+  stream >> told.number >> told.host >> told.host_id >> told.name_space >> told.guard_port;
+  for (std::string address; stream >> address;) told.addresses.push_back(address);
+  return told;
+}
+
+ToldHosts different_hosts(const std::vector<ToldHost>& told) {
+  ToldHosts hosts;
+  std::map<std::string, int> named;
+  for (const ToldHost& each : told) {
+    const auto [known, is_new] =
+        hosts.index_of.try_emplace(each.host_id, static_cast<int>(hosts.facts.size()));
+    if (is_new) {
+      const int alike = ++named[each.host];
+      hosts.facts.push_back({.name = alike == 1 ? each.host : fmt::format("{}#{}", each.host, alike)});
+    }
+    HostFacts& facts = hosts.facts[static_cast<std::size_t>(known->second)];
+    if (!is_new && facts.port != 0) continue;
+    facts.port = each.guard_port;
+    facts.addresses = each.addresses;
+  }
+  return hosts;
+}
+
+std::string host_with_several_guards(const std::vector<ToldHost>& told) {
+  for (const ToldHost& each : told) {
+    const auto another = [&](const ToldHost& other) {
+      return other.host_id == each.host_id && other.name_space != each.name_space;
+    };
+    if (std::ranges::any_of(told, another)) return each.host;
+  }
+  return {};
+}
+
+Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                        const Secret& secret) {
+  Env& env = inputs.env;
+  const Result<ListenPlace> place = listen_place(env, config, false);
+  HF_TRY_VOID(agree_on_outcome(inputs.communicator, waiter, outcome_of(place), env.host_name()));
+  if (inputs.membership == nullptr) return {};
+  ToldHost own = own_facts(env);
+  HF_TRY(std::vector<ToldHost> told, tell_hosts(inputs, waiter, own));
+  if (different_hosts(told).facts.size() < 2) return {};
+  if (const std::string host = host_with_several_guards(told); !host.empty()) {
+    if (inputs.communicator.rank() == 0)
+      tell(
+          "host {} has ranks in several PID namespaces, which have a guard each, so nobody notices when "
+          "hosts "
+          "are out of reach: give each of its containers a host name of its own",
+          host);
+    return {};
+  }
+  own.addresses = place->told;
+  own.guard_port = port_of_guard(env, inputs.watch, {.secret = secret, .listen_address = place->address});
+  HF_TRY(told, tell_hosts(inputs, waiter, own));
+  ToldHosts hosts = different_hosts(told);
+  if (inputs.watch == nullptr) return {};
+  constexpr std::int64_t least_ms = 1'000;
+  // The table is asked by name: one that was there before may have its hosts in another order.
+  std::map<std::string, std::string> name_of;
+  for (const auto& [id, index] : hosts.index_of)
+    name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
+  const HostTableSetup setup{.start = told.front().number,
+                             .own_host = hosts.index_of.at(env.host_id()),
+                             .silence_ms = std::max(least_ms, config.watchdog.floor_ms),
+                             .hosts = std::move(hosts.facts)};
+  Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
+  if (!made.ok()) {
+    tell("host {} does not notice when others are out of reach: {}", env.host_name(), made.error().message);
+    return {};
+  }
+  const std::shared_ptr<HostTable> table = std::move(made).value();
+  const auto about = [table, name_of = std::move(name_of)](const Member& member, const auto& question) {
+    const auto name = name_of.find(member.host_id);
+    const int host = name == name_of.end() ? -1 : table->find(name->second);
+    return host >= 0 && host != table->own_host() && question(host);
+  };
+  inputs.membership->use({.has_ended =
+                              [table, about](const Member& member) {
+                                return about(member, [&](int host) {
+                                  return table->has_ended(host, member.process_id, member.started_ticks);
+                                });
+                              },
+                          .out_of_reach =
+                              [table, about](const Member& member) {
+                                return about(member,
+                                             [&](int host) { return table->silent_since_ns(host) != 0; });
+                              }});
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,109 @@
+#include "runtime/rank/kernel_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace holdfast {
+namespace {
+
+OpId op_at(std::size_t index) {
+  return static_cast<OpId>(index);
+}
+
+// The name that runs most ops; of equals the first.
+std::string_view commonest_name(const KernelTable& table) {
+  const auto uses = [&](const KernelChoice& one) {
+    return std::ranges::count_if(table, [&](const KernelChoice& other) {
+      return std::string_view(other.first().name) == one.first().name;
+    });
+  };
+  return std::ranges::max_element(table, {}, uses)->first().name;
+}
+
+using Names = std::vector<std::string_view>;
+
+// What runs the calls that the first does not support, in order.
+Names fallbacks(const KernelChoice& choice) {
+  Names names;
+  for (const Implementation* each : choice.order) names.push_back(each->name);
+  names.erase(names.begin());
+  return names;
+}
+
+std::string clause(std::string_view before, const Names& names, std::string_view after = {}) {
+  return names.empty() ? "" : fmt::format("{}{}{}", before, fmt::join(names, ", "), after);
+}
+
+}  // namespace
+
+KernelRequest kernel_request(const KernelsConfig& kernels, const std::map<std::string, std::string>& origin) {
+  KernelRequest request;
+  if (const std::optional<CpuIsa> isa = cpu_isa_of(kernels.isa)) request.isa = *isa;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    if (kernels.implementations[index] == "auto") continue;
+    const auto found = origin.find(fmt::format("kernels.{}", op_names[index]));
+    request.wishes.push_back(
+        {op_at(index), kernels.implementations[index], found == origin.end() ? "" : found->second});
+  }
+  return request;
+}
+
+Result<void> settle_kernels(const KernelRequest& request) {
+  HF_TRY_VOID(outcome_of(kernel_registry().choose(request.isa, request.wishes)));
+  return limit_library_isa(request.isa);
+}
+
+std::vector<std::string> kernel_summary(const KernelTable& table) {
+  const std::string_view common = commonest_name(table);
+  std::vector<std::string> lines;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const KernelChoice& choice = table[index];
+    if (choice.first().name != common) {
+      lines.push_back(fmt::format("{}: {}{}, {}", op_names[index], choice.first().name,
+                                  clause(" (else ", fallbacks(choice), ")"), choice.why));
+    } else if (lines.empty() || !lines.front().starts_with(common)) {
+      lines.insert(lines.begin(), fmt::format("{}, {}", common, choice.why));
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> kernel_lines(const KernelTable& table, const KernelRegistry& registry, CpuIsa isa) {
+  std::vector<std::string> lines;
+  for (std::size_t index = 0; index < op_count; ++index) {
+    const KernelChoice& choice = table[index];
+    const Names next = fallbacks(choice);
+    Names others;
+    for (const Implementation* each : registry.of(op_at(index))) {
+      const auto is_it = [&](std::string_view name) { return name == each->name; };
+      const bool told = is_it(choice.first().name) || std::ranges::any_of(next, is_it) ||
+                        std::ranges::any_of(others, is_it);
+      if (each->needs <= isa && each->needs_gpu == 0 && !told) others.push_back(each->name);
+    }
+    lines.push_back(fmt::format("{:<22} {:<11} {}{}{}", op_names[index], choice.first().name, choice.why,
+                                clause("; else ", next), clause("; also ", others)));
+  }
+  return lines;
+}
+
+void put_kernels(const KernelTable& table, EventLine& line) {
+  line.object("kernels");
+  for (std::size_t index = 0; index < op_count; ++index) {
+    line.object(op_names[index]).field("name", std::string_view(table[index].first().name));
+    line.field("why", table[index].why).end_object();
+  }
+  line.end_object();
+}
+
+bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {
+  const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
+    const KernelRequest request = kernel_request(kernels);
+    HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.wishes));
+    return bits_of(table[static_cast<std::size_t>(op)], precision);
+  };
+  const Result<std::string> bits_before = bits_on(before), bits_after = bits_on(after);
+  return bits_before.ok() && bits_after.ok() && *bits_before == *bits_after;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,173 @@
+#include "runtime/rank/memory_agreement.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "runtime/core/json.h"
+#include "runtime/core/units.h"
+#include "runtime/os/shared_memory_facts.h"
+#include "runtime/os/tell.h"
+#include "runtime/rank/watch.h"
+
+namespace holdfast {
+namespace {
+
+using Kind = FitAnswer::Kind;
+
+constexpr std::int64_t poll_interval_us = 100'000;
+
+void measure(Env& env, const MemoryTerms& terms, SnapshotTiers wanted, RankMemory& mine) {
+  mine.host = env.host_name();
+  mine.host_id = env.host_id();
+  mine.room = memory_room(env);
+  mine.shared_free = std::nullopt;
+  if (wanted != SnapshotTiers::none) {
+    const Result<std::uint64_t> free_bytes = env.free_bytes(shared_memory_directory);
+    if (free_bytes.ok()) mine.shared_free = *free_bytes;
+  }
+  if (!terms.run.has_value()) return;
+  const OldSnapshots old = count_old_snapshots(env, *terms.run, terms.resumed);
+  mine.unneeded_bytes = old.unneeded.bytes;
+  mine.resumed_bytes = old.resumed.bytes;
+}
+
+std::string to_text(const RankMemory& rank, SnapshotTiers had, bool time_is_over) {
+  Json need = Json::array();
+  for (const RankMemory::Need& each : rank.need) need.push_back({each.own_bytes, each.shared_bytes});
+  const MemoryRoom room = rank.room.value_or(MemoryRoom{});
+  return Json({{"host", rank.host},
+               {"host_id", rank.host_id},
+               {"need", need},
+               {"slot", rank.slot_bytes},
+               {"kept", rank.kept_bytes},
+               {"old", {rank.unneeded_bytes, rank.resumed_bytes}},
+               {"known", rank.room.has_value()},
+               {"room", {room.available_bytes, room.total_bytes}},
+               {"limited_by", room.limited_by},
+               {"shared", rank.shared_free.has_value() ? Json(*rank.shared_free) : Json()},
+               {"had", static_cast<int>(had)},
+               {"over", time_is_over}})
+      .dump_any();
+}
+
+// The question of all ranks, from their texts; they run the same binary.
+struct Gathered {
+  std::vector<RankMemory> ranks;
+  SnapshotTiers had = SnapshotTiers::none;
+  bool time_is_over = false;
+};
+
+Gathered gathered_from(const std::vector<std::string>& texts) {
+  Gathered all;
+  for (const std::string& text : texts) {
+    const Json told = Json::parse(text);
+    RankMemory rank{.host = told["host"],
+                    .host_id = told["host_id"],
+                    .slot_bytes = told["slot"],
+                    .kept_bytes = told["kept"],
+                    .unneeded_bytes = told["old"][0],
+                    .resumed_bytes = told["old"][1]};
+    for (std::size_t i = 0; i < snapshot_tier_count; ++i)
+      rank.need[i] = {.own_bytes = told["need"][i][0], .shared_bytes = told["need"][i][1]};
+    if (told["known"].get<bool>()) {
+      rank.room = MemoryRoom{.available_bytes = told["room"][0],
+                             .total_bytes = told["room"][1],
+                             .limited_by = told["limited_by"]};
+    }
+    if (!told["shared"].is_null()) rank.shared_free = told["shared"].get<std::uint64_t>();
+    all.had = std::max(all.had, static_cast<SnapshotTiers>(told["had"].get<int>()));
+    all.time_is_over = all.time_is_over || told["over"].get<bool>();
+    all.ranks.push_back(std::move(rank));
+  }
+  return all;
+}
+
+std::string lack_of(const FitAnswer& answer) {
+  if (answer.is_of_shared_memory) {
+    return fmt::format("{} of host {} has room for {}, and {} are needed", shared_memory_directory,
+                       answer.host, format_bytes(answer.available_bytes), format_bytes(answer.needed_bytes));
+  }
+  return fmt::format("host {} has {} available of {}, and {} are needed", answer.host,
+                     format_bytes(answer.available_bytes), format_bytes(answer.total_bytes),
+                     format_bytes(answer.needed_bytes));
+}
+
+// Follows "no RAM snapshots: " or "no replicas of RAM snapshots: ".
+std::string complaint_of(const FitAnswer& answer) {
+  return lack_of(answer) + " with them" +
+         (answer.is_of_shared_memory
+              ? "; make it larger (mount -o remount,size=..., or --shm-size of a container)"
+              : "");
+}
+
+Error refusal(const FitAnswer& answer, const MemoryTerms& terms) {
+  const char* const advice =
+      "reduce the model, training.microbatch_size or training.sequence_length, set training.recompute, or "
+      "use more hosts";
+  if (answer.kind == Kind::too_large && terms.has_all_ranks) {
+    return fail(ExitCode::does_not_fit, "the memory plan does not fit: {} by its ranks; {}", lack_of(answer),
+                advice);
+  }
+  if (answer.kind == Kind::too_large) {
+    return fail(ExitCode::communication,
+                "the memory plan of the ranks that are left does not fit: {} by them; the run ends, to be "
+                "started again with all of them",
+                lack_of(answer));
+  }
+  return fail(ExitCode::communication,
+              "there is not enough memory at the moment: {} by the ranks on it, and other processes still "
+              "hold the rest after {}; end them, or raise elastic.memory_timeout, and start again",
+              lack_of(answer), format_duration(terms.timeout_ms));
+}
+
+}  // namespace
+
+Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, SnapshotTiers wanted,
+                             const MemoryTerms& terms, MemoryDecision& decision) {
+  Env& env = parties.env;
+  const bool says = parties.communicator.rank() == 0;
+  const std::int64_t begin_ns = env.monotonic_ns();
+  for (bool waits = false, removed = false;;) {
+    const std::int64_t waited_ns = env.monotonic_ns() - begin_ns;
+    measure(env, terms, wanted, mine);
+    const bool is_over = waited_ns >= terms.timeout_ms * 1'000'000;
+    HF_TRY(const std::vector<std::string> texts,
+           all_gather_text(parties.communicator, parties.waiter, to_text(mine, terms.had, is_over)));
+    const Gathered all = gathered_from(texts);
+    const FitAnswer answer = decide_fit(
+        {.ranks = all.ranks, .wanted = wanted, .waits_for = all.had, .time_is_over = all.time_is_over});
+    if (answer.kind == Kind::fits && answer.removes_snapshots_first && !removed && terms.run.has_value()) {
+      if (terms.slots != nullptr) terms.slots->forget();  // memory stays as long as it is mapped
+      static_cast<void>(remove_unneeded_snapshots(env, *terms.run, terms.resumed).ok());
+      removed = true;
+      continue;  // and is counted once more
+    }
+    if (answer.kind == Kind::fits) {
+      decision = {.room = answer.room, .complaint = answer.host.empty() ? "" : complaint_of(answer)};
+      if (waits && says) tell("there was memory after {:.1f} s", static_cast<double>(waited_ns) * 1e-9);
+      if (waits) enter(parties.watch, Phase::load, parties.step);
+      return {};
+    }
+    if (answer.kind != Kind::wait) {
+      decision.lacks = answer.kind == Kind::lacks || !terms.has_all_ranks;
+      return refusal(answer, terms);
+    }
+    if (!waits) {
+      if (says) {
+        tell(
+            "{} by the ranks on it: waits up to {} for memory that other processes hold; one that was killed "
+            "gives it back after a while",
+            lack_of(answer), format_duration(terms.timeout_ms));
+      }
+      // The wait has a limit of its own, behind which the others are told of it.
+      enter(parties.watch, Phase::load, parties.step, terms.timeout_ms + parties.waiter.timeout_ms());
+      waits = true;
+    }
+    env.sleep_us(poll_interval_us);
+  }
+}
+
+}  // namespace holdfast

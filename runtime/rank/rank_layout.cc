@@ -1,0 +1,163 @@
+#include "runtime/rank/rank_layout.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "parallel/group/buddies.h"
+#include "parallel/pipeline/stage_split.h"
+
+namespace holdfast {
+namespace {
+
+Layout layout_of(const Config& config, int ranks, std::int64_t spares = 0) {
+  const ParallelConfig& parallel = config.parallel;
+  return {.ranks = ranks,
+          .data = parallel.data,
+          .pipeline = parallel.pipeline,
+          .tensor = parallel.tensor,
+          .spares = spares,
+          .schedule = schedule_kind_of(parallel.pipeline_schedule).value(),
+          .chunks = parallel.pipeline_chunks};
+}
+
+LayoutFacts layout_facts(const Config& config) {
+  const ModelSpec spec = make_model_spec(config);
+  return {.layers = spec.layers,
+          .heads = spec.heads,
+          .kv_heads = spec.kv_heads,
+          .feed_forward = spec.feed_forward,
+          .vocabulary = spec.padded_vocabulary,
+          .sequence_length = config.training.sequence_length,
+          .lanes = config.parallel.lanes,
+          .tensor_lanes = config.parallel.tensor_lanes};
+}
+
+}  // namespace
+
+Result<void> check_layout(const Config& config, int ranks, std::int64_t spares) {
+  std::string sentences;
+  for (const LayoutProblem& problem :
+       layout_problems(layout_of(config, ranks, spares), layout_facts(config))) {
+    if (!sentences.empty()) sentences += "\n";
+    sentences += problem.sentence;
+  }
+  // A stage's list of actions is in memory.
+  constexpr std::int64_t microbatches_max = 1 << 20;
+  const std::int64_t microbatches = config.parallel.lanes * config.training.microbatches_per_lane;
+  if (sentences.empty() && config.parallel.pipeline > 1 && microbatches > microbatches_max) {
+    sentences = fmt::format(
+        "parallel.lanes x training.microbatches_per_lane = {} x {} = {} microbatches in a step, of which a "
+        "pipeline takes at most {}: raise training.microbatch_size instead",
+        config.parallel.lanes, config.training.microbatches_per_lane, microbatches, microbatches_max);
+  }
+  if (sentences.empty()) return {};
+  return fail(ExitCode::config, "{}", sentences);
+}
+
+Mesh mesh_of(const Config& config, int ranks) {
+  return Mesh(mesh_shape(layout_of(config, ranks)));
+}
+
+Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank) {
+  const auto ranks = static_cast<int>(host_of_rank.size());
+  return Mesh::placed(mesh_shape(layout_of(config, ranks, config.elastic.spares)), host_of_rank);
+}
+
+SeatingWish seating_wish(const Config& config, int launched_ranks) {
+  const MeshShape shape = mesh_shape(layout_of(config, launched_ranks, config.elastic.spares));
+  const auto least = static_cast<int>(std::min<std::int64_t>(config.elastic.min_data_parallel, shape.data));
+  return {.data_most = shape.data, .data_least = least, .pipeline = shape.pipeline, .tensor = shape.tensor};
+}
+
+std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,
+                                 std::span<const std::string> host_of_rank) {
+  const std::string& replicas = config.checkpoint.replicas;
+  if (config.checkpoint.ram_every_steps == 0 || replicas == "off" || mesh.shape().data == 1) return {};
+  std::vector<int> buddies = buddies_of(mesh, host_of_rank);
+  if (replicas == "auto" && !any_crosses_hosts(buddies, host_of_rank)) return {};
+  return buddies;
+}
+
+std::vector<ModelPart> parts_of_stage(const ModelSpec& spec, const Config& config, int stage) {
+  const auto stages = static_cast<int>(config.parallel.pipeline);
+  const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  const std::int64_t length = config.training.sequence_length;
+  ModelSpec deeper = spec;
+  ++deeper.layers;
+  const double layer = flops_per_token(deeper, length) - flops_per_token(spec, length);
+  const double head = flops_per_token(spec, length) - static_cast<double>(spec.layers) * layer;
+  const StageSplit split =
+      split_layers(static_cast<int>(spec.layers), stages, chunks, {.embedding = 0.0, .head = head / layer});
+  std::vector<ModelPart> parts;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const PartLayers layers = split.of(stage, chunk);
+    parts.push_back({.first_layer = layers.first,
+                     .end_layer = layers.end(),
+                     .has_embedding = split.has_embedding(stage, chunk),
+                     .has_head = split.has_head(stage, chunk)});
+  }
+  return parts;
+}
+
+// A pipeline runs its lanes without draining between them. Interleaved it cannot: a chunk is done with a lane
+// while another is still at it, but the gradients of both leave together. One stage has nothing to drain.
+PipelineSchedule pipeline_schedule(const Config& config, const LaneSchedule& lanes, int data_rank) {
+  const int lanes_here = static_cast<int>(lanes_of_rank(lanes, data_rank).size());
+  const auto chunks = static_cast<int>(config.parallel.pipeline_chunks);
+  const bool lane_by_lane = chunks > 1 || config.parallel.pipeline == 1;
+  // One stage alone gains nothing by keeping microbatches.
+  const ScheduleKind kind = config.parallel.pipeline == 1
+                                ? ScheduleKind::one_forward_one_backward
+                                : schedule_kind_of(config.parallel.pipeline_schedule).value();
+  return {.shape = {.kind = kind,
+                    .stages = static_cast<int>(config.parallel.pipeline),
+                    .chunks = chunks,
+                    .microbatches_per_lane = static_cast<int>(config.training.microbatches_per_lane),
+                    .waves = lane_by_lane ? 1 : lanes.waves(),
+                    .lanes = lane_by_lane ? 1 : lanes_here},
+          .runs = lane_by_lane ? lanes_here : 1};
+}
+
+StageSchedule stage_schedule(const Config& config, const LaneSchedule& lanes, int data_rank, int stage) {
+  const PipelineSchedule whole = pipeline_schedule(config, lanes, data_rank);
+  StageSchedule schedule;
+  schedule.shape = whole.shape;
+  schedule.actions = actions_of_stage(whole.shape, stage);
+  schedule.activation_buffers = activation_buffers(whole.shape, schedule.actions);
+  schedule.weight_gradient_buffers = weight_gradient_buffers(whole.shape, schedule.actions);
+  schedule.runs = whole.runs;
+  return schedule;
+}
+
+std::string why_gradients_are_whole(const Config& config, int data_ranks) {
+  if (!config.optimizer.shard_gradients) return {};
+  if (config.training.microbatches_per_lane > 1) {
+    return fmt::format(
+        "optimizer.shard_gradients saves nothing with training.microbatches_per_lane = {}: a lane's "
+        "gradients all stay until its last microbatch is added to them",
+        config.training.microbatches_per_lane);
+  }
+  if (data_ranks == 1) {
+    return "optimizer.shard_gradients saves nothing without data parallelism: a rank that has all lanes owns "
+           "all gradients";
+  }
+  return {};
+}
+
+int gradient_places(const Config& config, int data_ranks) {
+  // Of the head and of the embedding two are written at once; the others leave meanwhile.
+  constexpr int shared = 4;
+  const bool shares = config.optimizer.shard_gradients && why_gradients_are_whole(config, data_ranks).empty();
+  return shares ? shared : 0;
+}
+
+std::vector<int> lanes_of_rank(const LaneSchedule& lanes, int data_rank) {
+  std::vector<int> result;
+  for (int wave = 0; wave < lanes.waves(); ++wave) {
+    if (const int lane = lanes.lane_of(wave, data_rank); lane >= 0) result.push_back(lane);
+  }
+  return result;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,53 @@
+#include "runtime/rank/watch.h"
+
+#include <fmt/core.h>
+
+#include "parallel/comm/launcher.h"
+#include "runtime/os/processes.h"
+#include "runtime/os/program_directory.h"
+#include "runtime/os/tell.h"
+
+namespace holdfast {
+namespace {
+
+// Ranks of this host that come when the run grows back need a slot, too.
+std::uint32_t slots_on_host(Env& env) {
+  constexpr std::uint32_t later_least = 8;
+  const auto ranks = static_cast<std::uint32_t>(launched_ranks_on_host(env));
+  return ranks + std::max(ranks, later_least);
+}
+
+}  // namespace
+
+DeadlineLimits deadline_limits(const WatchdogConfig& config) {
+  constexpr std::int64_t ns_per_ms = 1'000'000;
+  return {.factor = config.factor,
+          .floor_ns = config.floor_ms * ns_per_ms,
+          .ceiling_ns = config.ceiling_ms * ns_per_ms};
+}
+
+std::string watched_board(Env& env) {
+  return board_name(
+      fmt::format("{} {} {}", launched_job(env), env.host_name(), env.processes().own_namespace()));
+}
+
+std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& config, int launched_rank,
+                                       std::int64_t join_timeout_ms) {
+  const WatchdogConfig wanted = config.ok() ? config->config.watchdog : WatchdogConfig{};
+  if (!wanted.guard) return nullptr;
+  const std::string board = watched_board(env);
+  Result<std::unique_ptr<RankWatch>> watch = RankWatch::begin(env, {.board = board,
+                                                                    .slots = slots_on_host(env),
+                                                                    .launched_rank = launched_rank,
+                                                                    .guard = {program_path(), "guard", board},
+                                                                    .limits = deadline_limits(wanted)});
+  if (!watch.ok()) {
+    tell("rank {} (host {}) runs without a watchdog: {}", launched_rank, env.host_name(),
+         watch.error().message);
+    return nullptr;
+  }
+  (*watch)->enter(Phase::start_up, 0, std::min(join_timeout_ms, wanted.ceiling_ms));
+  return std::move(watch).value();
+}
+
+}  // namespace holdfast

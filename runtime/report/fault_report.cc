@@ -1,0 +1,233 @@
+#include "runtime/report/fault_report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <iterator>
+
+#include "runtime/core/units.h"
+#include "runtime/report/report_chart.h"
+#include "runtime/report/report_page.h"
+
+namespace holdfast {
+
+const std::string_view fault_style = R"css(
+.span { fill: currentColor; }
+.use-training { color: var(--train); opacity: 0.55; } .use-lost { color: var(--bad); opacity: 0.75; }
+.use-recovery { color: var(--good); } .use-restart { color: var(--warn); }
+.use-start-up { color: var(--faint); } .use-other { color: var(--axis); } .use-not-running { color: var(--grid); }
+.legend i[class^="use-"] { border-top-width: 8px; }
+.save-tick { stroke: var(--faint); stroke-width: 1; } .fault-tick { stroke: var(--bad); stroke-width: 1.5; }
+.fault-dot { fill: var(--bad); stroke: var(--card); stroke-width: 1; }
+)css";
+
+namespace {
+
+constexpr double width = 1040.0, left = 8.0, right = 8.0;
+constexpr double bar_top = 22.0, bar_height = 40.0, axis_top = 74.0, height = 96.0;
+constexpr double narrowest = 1.0;          // that can be seen
+constexpr std::size_t drawn_max = 4'000;   // of each kind of mark
+constexpr std::size_t faults_shown = 500;  // rows of the table
+
+constexpr std::array<std::string_view, span_uses> classes = {"use-training",   "use-lost",     "use-recovery",
+                                                             "use-restart",    "use-start-up", "use-other",
+                                                             "use-not-running"};
+std::string_view class_of(SpanUse use) {
+  return classes[static_cast<std::size_t>(use)];
+}
+
+std::string shown_duration(double duration_ms) {
+  if (duration_ms < 10'000.0) return fmt::format("{:.{}f} ms", duration_ms, duration_ms < 10.0 ? 1 : 0);
+  return format_duration(static_cast<std::int64_t>(std::min(duration_ms, 1e15)) / 1000 * 1000);
+}
+std::string shown_microseconds(std::int64_t time_us) {
+  return shown_duration(static_cast<double>(time_us) / 1e3);
+}
+
+// The smallest that gives at most ten ticks.
+std::int64_t tick_ms(std::int64_t wall_ms) {
+  constexpr std::int64_t second = 1'000, minute = 60'000, hour = 3'600'000;
+  for (const std::int64_t tick :
+       {second / 5, second, 2 * second, 5 * second, 10 * second, 30 * second, minute, 2 * minute, 5 * minute,
+        10 * minute, 30 * minute, hour, 2 * hour, 6 * hour, 12 * hour}) {
+    if (wall_ms / tick < 10) return tick;
+  }
+  constexpr std::int64_t day = 24 * hour;
+  return std::max(day, wall_ms / 10 / day * day);
+}
+
+class Picture {
+ public:
+  explicit Picture(const FaultLedger& ledger) : ledger_(&ledger) {}
+
+  std::string draw() {
+    text_ = fmt::format(
+        "<svg class=\"chart\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"Where the time of the "
+        "run went\">\n",
+        width, height);
+    draw_spans();
+    draw_saves();
+    draw_faults();
+    draw_axis();
+    return text_ + "</svg>\n";
+  }
+
+ private:
+  double x_of(std::int64_t time_us) const {
+    const auto wall_us =
+        static_cast<double>(std::max<std::int64_t>(ledger_->end_us() - ledger_->begin_us(), 1));
+    const double share = static_cast<double>(time_us - ledger_->begin_us()) / wall_us;
+    return left + std::clamp(share, 0.0, 1.0) * (width - left - right);
+  }
+
+  // Training below, all else above it, so that what is short can be seen.
+  void draw_spans() {
+    rectangle({.use = SpanUse::training, .begin_us = ledger_->begin_us(), .end_us = ledger_->end_us()}, "");
+    std::size_t drawn = 0;
+    for (const LedgerSpan& span : ledger_->spans) {
+      if (span.use == SpanUse::training) continue;
+      const bool visible = x_of(span.end_us) - x_of(span.begin_us) >= narrowest / 4;
+      const bool told = span.use == SpanUse::recovery || span.use == SpanUse::restart;
+      if ((visible || told) && ++drawn <= drawn_max) {
+        rectangle(span,
+                  fmt::format("{}: {}", name_of(span.use), shown_microseconds(span.end_us - span.begin_us)));
+      }
+    }
+  }
+
+  void rectangle(const LedgerSpan& span, const std::string& title) {
+    const double begin = x_of(span.begin_us);
+    const double wide = std::max(x_of(span.end_us) - begin, narrowest);
+    if (span.use != SpanUse::training) {  // not through what is below
+      text_ +=
+          fmt::format("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"var(--card)\"/>",
+                      begin, bar_top, wide, bar_height);
+    }
+    text_ += fmt::format("<rect class=\"span {}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\">",
+                         class_of(span.use), begin, bar_top, wide, bar_height);
+    if (!title.empty()) text_ += fmt::format("<title>{}</title>", escape_html(title));
+    text_ += "</rect>\n";
+  }
+
+  void draw_saves() {
+    const std::size_t skip = ledger_->saves.size() / drawn_max + 1;
+    for (std::size_t i = 0; i < ledger_->saves.size(); i += skip) {
+      const LedgerSave& save = ledger_->saves[i];
+      const double x = x_of(save.time_us);
+      text_ += fmt::format(
+          "<line class=\"save-tick\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\"><title>checkpoint "
+          "of step "
+          "{3}</title></line>\n",
+          x, bar_top + bar_height + 2, bar_top + bar_height + 8, save.step);
+    }
+  }
+
+  void draw_faults() {
+    std::size_t drawn = 0;
+    for (const FaultEntry& fault : ledger_->faults) {
+      if (++drawn > drawn_max) break;
+      const double x = x_of(fault.time_us);
+      const std::string title = fmt::format("{}{}{}", fault.who.empty() ? fault.noticed : fault.who,
+                                            fault.action.empty() ? "" : ": ", fault.action);
+      text_ += fmt::format(
+          "<g><title>{0}</title><line class=\"fault-tick\" x1=\"{1:.2f}\" x2=\"{1:.2f}\" y1=\"10\" "
+          "y2=\"{2}\"/><circle "
+          "class=\"fault-dot\" cx=\"{1:.2f}\" cy=\"10\" r=\"4\"/></g>\n",
+          escape_html(title), x, bar_top + bar_height);
+    }
+  }
+
+  void draw_axis() {
+    const std::int64_t wall_ms = (ledger_->end_us() - ledger_->begin_us()) / 1000;
+    const std::int64_t step_ms = tick_ms(wall_ms);
+    for (std::int64_t at_ms = 0; at_ms <= wall_ms; at_ms += step_ms) {
+      const double x = x_of(ledger_->begin_us() + at_ms * 1000);
+      text_ += fmt::format(
+          "<line class=\"axis\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\"/><text class=\"tick\" "
+          "x=\"{0:.2f}\" "
+          "y=\"{3}\" text-anchor=\"{4}\">{5}</text>\n",
+          x, axis_top, axis_top + 4, axis_top + 17, at_ms == 0 ? "start" : "middle", format_duration(at_ms));
+    }
+  }
+
+  const FaultLedger* ledger_;
+  std::string text_;
+};
+
+std::string time_section(const FaultLedger& ledger) {
+  std::string legend;
+  for (std::size_t i = 0; i < span_uses; ++i) {
+    const auto use = static_cast<SpanUse>(i);
+    if (const std::int64_t time_us = ledger.time_us(use); time_us > 0) {
+      legend += legend_entry(classes[i], fmt::format("{} {}", name_of(use), shown_microseconds(time_us)));
+    }
+  }
+  const std::string definition = fmt::format(
+      "<p>Effective training time {:.1f} %: the time of the steps that count (of one that was computed "
+      "again, the "
+      "last time) over the wall time since the first start, {}. Dots are faults, ticks below are "
+      "checkpoints.</p>\n",
+      100.0 * ledger.effective_ratio(), shown_microseconds(ledger.end_us() - ledger.begin_us()));
+  return card("Where the time went", "", legend, Picture(ledger).draw() + definition);
+}
+
+std::string level_words(FaultLevel level) {
+  constexpr std::array<std::string_view, 5> words = {"beside training", "in place", "another start",
+                                                     "another launch", "not mended"};
+  return std::string(words[static_cast<std::size_t>(level)]);
+}
+
+std::string parts_of(const FaultEntry& fault) {
+  std::string text;
+  const auto add = [&](std::string_view name, double part_ms) {
+    if (part_ms > 0.0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, shown_duration(part_ms));
+  };
+  add("shrink", fault.shrink_ms);
+  add("plan", fault.plan_ms);
+  add("load", fault.load_ms);
+  add("first step", fault.replay_ms);
+  return text;
+}
+
+std::string fault_rows(const FaultLedger& ledger, std::size_t count) {
+  std::string rows;
+  for (auto fault = ledger.faults.rbegin();
+       fault != ledger.faults.rbegin() + static_cast<std::ptrdiff_t>(count); ++fault) {
+    const std::time_t seconds = fault->time_us / 1'000'000;
+    const std::string parts = parts_of(*fault);
+    fmt::format_to(
+        std::back_inserter(rows),
+        "<tr><td class=\"time\">{:%Y-%m-%d %H:%M:%S}</td><td class=\"number\">{}</td><td>{}</td><td "
+        "class=\"details\">{}</td><td class=\"name\">{}</td><td class=\"details\">{}</td><td "
+        "class=\"number\" "
+        "title=\"{}\">{}</td></tr>\n",
+        fmt::gmtime(seconds), fault->step, escape_html(fault->who), escape_html(fault->noticed),
+        level_words(fault->level), escape_html(fault->action), parts,
+        fault->cost_ms > 0.0 ? shown_duration(fault->cost_ms) : "–");
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string faults_section(const FaultLedger& ledger) {
+  if (ledger.faults.empty()) return "";
+  const std::size_t count = std::min(ledger.faults.size(), faults_shown);
+  const std::string remark =
+      count < ledger.faults.size()
+          ? fmt::format("the last {} of {}, newest first", count, ledger.faults.size())
+          : fmt::format("{}newest first", ledger.disturbed() ? summary_of(ledger) + "; " : "");
+  return time_section(ledger) +
+         card("Faults", escape_html(remark), "",
+              "<div class=\"scroll\"><table>\n<tr><th>noticed (UTC)</th><th class=\"number\">behind step</th>"
+              "<th>who</th><th>how it was noticed</th><th>mended</th><th>what was done</th><th "
+              "class=\"number\">until the next step</th></tr>\n" +
+                  fault_rows(ledger, count) + "</table></div>\n");
+}
+
+}  // namespace holdfast

@@ -1,0 +1,17 @@
+// The part of the report that is about faults: where the time of the run went, as a picture over time, and
+// every fault with what was done about it. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "runtime/run/fault_ledger.h"
+
+namespace holdfast {
+
+// Cards of HTML; empty for a run that nothing disturbed.
+std::string faults_section(const FaultLedger& ledger);
+// For html_page().
+extern const std::string_view fault_style;
+
+}  // namespace holdfast

@@ -1,0 +1,248 @@
+#include "runtime/report/report.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+
+#include "runtime/config/document.h"
+#include "runtime/config/loader.h"
+#include "runtime/core/json.h"
+#include "runtime/core/units.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/tell.h"
+#include "runtime/report/fault_report.h"
+#include "runtime/report/report_chart.h"
+#include "runtime/report/report_page.h"
+#include "runtime/run/run_history.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::size_t points_per_curve = 2000;
+constexpr std::size_t events_shown = 25;
+constexpr std::size_t markers_shown = 200;  // of each kind, the last ones
+
+// Everything the page is made of.
+struct ReportContent {
+  std::string directory = {};
+  RunHistory history = {};
+  RunStatus status = {};
+  std::string config_text = {};  // empty when there is none
+  std::string description = {};  // of model and training, one line
+};
+
+std::string describe_run(const Config& config) {
+  const ModelConfig& model = config.model;
+  std::string text = model.preset.empty() ? model.style : model.preset;
+  if (model.layers > 0)
+    text += fmt::format(" · {} layers · width {} · {} heads", model.layers, model.width, model.heads);
+  if (model.kv_heads > 0 && model.kv_heads != model.heads)
+    text += fmt::format(" ({} key/value)", model.kv_heads);
+  if (model.vocabulary > 0) text += fmt::format(" · vocabulary {}", model.vocabulary);
+  return text + fmt::format(" · sequence length {} · {}", config.training.sequence_length,
+                            config.training.precision);
+}
+
+Result<ReportContent> read_content(Env& env, const RunPaths& paths) {
+  ReportContent content{.directory = paths.directory};
+  HF_TRY(content.history, read_history(env, paths));
+  if (!content.history.missing_parts.empty()) tell("{}", content.history.missing_parts);
+  content.status = read_status(env, paths);
+  const Result<std::string> config = read_text_within(env, paths.config(), text_limits::config);
+  if (!config.ok()) return content;
+  content.config_text = without_commands(config.value());
+  const Result<LoadedConfig> loaded = load_stored_config(env, config.value(), paths.config());
+  if (loaded.ok()) content.description = describe_run(loaded.value().config);
+  return content;
+}
+
+std::string grouped(std::uint64_t count) {  // 1,234,567
+  std::string digits = std::to_string(count);
+  for (std::size_t at = digits.size(); at > 3; at -= 3) digits.insert(at - 3, ",");
+  return digits;
+}
+
+std::vector<ChartPoint> curve_of(const RunHistory& history, double StepRecord::*value) {
+  std::vector<ChartPoint> points;
+  for (const StepRecord& record : history.steps) {
+    if (std::isfinite(record.*value))
+      points.push_back({.x = static_cast<double>(record.step), .y = record.*value});
+  }
+  return points;
+}
+
+std::vector<ChartPoint> smooth_curve(const std::vector<ChartPoint>& points) {
+  return smooth(points, points.size() / 100);
+}
+
+std::vector<ChartPoint> held_out_curve(const RunHistory& history) {
+  std::vector<ChartPoint> points;
+  for (const HeldOutRecord& record : history.held_out) {
+    if (std::isfinite(record.loss))
+      points.push_back({.x = static_cast<double>(record.step), .y = record.loss});
+  }
+  return points;
+}
+
+// "resume" for a start that continues; empty for what is no marker.
+std::string marker_class(const RunEvent& event) {
+  if (event.name == "start") return event.resumed ? "resume" : "start";
+  for (const char* name : {"checkpoint", "fault", "recovery"}) {
+    if (event.name == name) return name;
+  }
+  return "";
+}
+
+std::vector<ChartMarker> markers_of(const RunHistory& history) {
+  std::vector<ChartMarker> markers;
+  std::map<std::string, std::size_t> counts;
+  for (auto event = history.events.rbegin(); event != history.events.rend(); ++event) {
+    const std::string css_class = marker_class(*event);
+    if (css_class.empty() || ++counts[css_class] > markers_shown) continue;
+    std::string title = fmt::format("{} at step {}", css_class, event->step);
+    if (!event->details.empty()) title += "\n" + event->details;
+    markers.push_back({.x = static_cast<double>(event->step),
+                       .css_class = css_class,
+                       .title = std::move(title),
+                       .tick = css_class == "checkpoint"});
+  }
+  return markers;
+}
+
+std::string facts_section(const RunHistory& history) {
+  const std::uint64_t step = history.steps.empty() ? 0 : history.steps.back().step;
+  const std::vector<ChartPoint> loss = smooth_curve(curve_of(history, &StepRecord::loss));
+  const std::vector<ChartPoint> held_out = held_out_curve(history);
+  const double rate = median_tokens_per_sec(history);
+  std::string text = "<dl class=\"facts\">\n";
+  text += fact("Steps", grouped(step),
+               history.planned_steps > 0 ? fmt::format("of {}", grouped(history.planned_steps)) : "");
+  text += fact("Training loss", loss.empty() ? "–" : fmt::format("{:.4f}", loss.back().y),
+               loss.empty() ? "" : "smoothed");
+  text += fact("Held-out loss", held_out.empty() ? "–" : fmt::format("{:.4f}", held_out.back().y),
+               held_out.empty() ? "" : fmt::format("step {:.0f}", held_out.back().x));
+  text +=
+      fact("Parameters", short_number(static_cast<double>(history.parameters)), grouped(history.parameters));
+  text += fact("Ranks", grouped(history.ranks));
+  text += fact("Tokens", short_number(static_cast<double>(history.tokens)));
+  text += fact("Throughput", rate > 0.0 ? short_number(rate) : "–", rate > 0.0 ? "tokens/s, median" : "");
+  text += fact("Wall time", format_duration(history.running_us / 1'000'000 * 1000), "while running");
+  return text + "</dl>\n";
+}
+
+std::string loss_section(const RunHistory& history) {
+  const std::vector<ChartPoint> loss = curve_of(history, &StepRecord::loss);
+  const std::vector<ChartPoint> held_out = held_out_curve(history);
+  if (loss.empty()) return card("Loss", "", "", "<div class=\"empty\">No step has been made yet.</div>\n");
+  Chart chart{.label = "Training and held-out loss over steps"};
+  chart.curves.push_back(
+      {.name = "training loss", .css_class = "raw", .points = downsample(loss, points_per_curve)});
+  chart.curves.push_back(
+      {.name = "smoothed", .css_class = "train", .points = downsample(smooth_curve(loss), points_per_curve)});
+  std::string legend = legend_entry("raw", "training") + legend_entry("train", "smoothed");
+  if (!held_out.empty()) {
+    chart.curves.push_back({.name = "held-out loss",
+                            .css_class = "held",
+                            .points = downsample(held_out, points_per_curve),
+                            .dots = held_out.size() <= 100});
+    legend += legend_entry("held", "held-out");
+  }
+  chart.markers = markers_of(history);
+  for (const char* css_class : {"start", "resume", "checkpoint", "fault", "recovery"}) {
+    if (std::ranges::find(chart.markers, css_class, &ChartMarker::css_class) != chart.markers.end()) {
+      legend += legend_entry(css_class, css_class);
+    }
+  }
+  return card("Loss", "nats per token, by step", legend, render_chart(chart));
+}
+
+std::string small_section(std::string_view title, std::string_view remark, std::vector<ChartPoint> points,
+                          Chart chart) {
+  if (points.empty()) return card(title, remark, "", "<div class=\"empty\">Nothing yet.</div>\n");
+  chart.label = fmt::format("{} over steps", title);
+  chart.width = 360.0;
+  chart.height = 210.0;
+  chart.curves = {
+      {.name = std::string(title), .css_class = "other", .points = downsample(points, points_per_curve)}};
+  return card(title, remark, "", render_chart(chart));
+}
+
+// A norm that starts a hundred times larger than it ends would be a flat line on a linear axis.
+bool wants_log_axis(std::vector<ChartPoint> points) {
+  if (points.empty()) return false;
+  std::ranges::sort(points, {}, &ChartPoint::y);
+  return points.back().y > 20.0 * points[points.size() / 2].y;
+}
+
+std::string small_charts(const RunHistory& history) {
+  const std::vector<ChartPoint> norm = curve_of(history, &StepRecord::grad_norm);
+  const bool log_norm = wants_log_axis(norm);
+  std::string text = "<div class=\"row\">\n";
+  text += small_section("Gradient norm", log_norm ? "before clipping, log scale" : "before clipping", norm,
+                        {.log_y = log_norm, .from_zero = true});
+  text +=
+      small_section("Learning rate", "", curve_of(history, &StepRecord::learning_rate), {.from_zero = true});
+  text += small_section("Throughput", "tokens/s", curve_of(history, &StepRecord::tokens_per_sec),
+                        {.from_zero = true});
+  return text + "</div>\n";
+}
+
+std::string events_section(const RunHistory& history) {
+  if (history.events.empty()) return "";
+  const std::size_t count = std::min(history.events.size(), events_shown);
+  std::string rows;
+  for (auto event = history.events.rbegin();
+       event != history.events.rbegin() + static_cast<std::ptrdiff_t>(count); ++event) {
+    const std::time_t seconds = event->time_us / 1'000'000;
+    fmt::format_to(std::back_inserter(rows),
+                   "<tr><td class=\"time\">{:%Y-%m-%d %H:%M:%S}</td><td class=\"name {}\">{}</td><td "
+                   "class=\"number\">{}</td>"
+                   "<td class=\"details\">{}</td></tr>\n",
+                   fmt::gmtime(seconds), marker_class(*event), escape_html(event->name), grouped(event->step),
+                   escape_html(event->details));
+  }
+  const std::string remark = count < history.events.size() ? fmt::format("the last {} of {}, newest first",
+                                                                         count, history.events.size())
+                                                           : std::string("newest first");
+  return card(
+      "Events", remark, "",
+      "<div class=\"scroll\"><table>\n<tr><th>time (UTC)</th><th>event</th><th class=\"number\">step</th>"
+      "<th>details</th></tr>\n" +
+          rows + "</table></div>\n");
+}
+
+std::string config_section(const std::string& config_text) {
+  if (config_text.empty()) return "";
+  return fmt::format(
+      "<section class=\"card\"><details><summary>Configuration</summary><pre>{}</pre></details></section>\n",
+      escape_html(config_text));
+}
+
+std::string page(const ReportContent& content) {
+  const std::string name = run_name(content.directory);
+  const RunHistory& history = content.history;
+  std::string text = fmt::format("<header><h1>{}</h1><span class=\"badge {}\">{}</span></header>\n",
+                                 escape_html(name), content.status.state, content.status.state);
+  if (!content.description.empty()) text += fmt::format("<p>{}</p>\n", escape_html(content.description));
+  if (content.status.state == "failed" || content.status.state == "saved") {
+    text += fmt::format("<p class=\"{}\">{}</p>\n", content.status.state, escape_html(content.status.reason));
+  }
+  text += facts_section(history) + loss_section(history) + faults_section(history.ledger);
+  text += small_charts(history) + events_section(history);
+  text += config_section(content.config_text);
+  if (!history.run_id.empty()) text += fmt::format("<p>Run {}</p>\n", escape_html(history.run_id));
+  return html_page(name, fault_style, text);
+}
+
+}  // namespace
+
+Result<std::string> write_report(Env& env, const RunPaths& paths) {
+  HF_TRY(const ReportContent content, read_content(env, paths));
+  HF_TRY_VOID(env.replace_text(paths.report(), page(content)));
+  return summary_of(content.history.ledger);
+}
+
+}  // namespace holdfast

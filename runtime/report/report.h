@@ -1,0 +1,17 @@
+// RUN/report.html: the run as one self-contained page (inline style and SVG, no scripts, nothing fetched),
+// derived from events.jsonl, status.json and config.toml. Light and dark follow the reader's system.
+#pragma once
+
+#include <string>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+
+// Replaces the report. May be called while the run goes on. What the run's faults came to, in a sentence
+// (fault_ledger.h); empty when there were none. ExitCode::config when there is no event log.
+Result<std::string> write_report(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast

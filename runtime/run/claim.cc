@@ -1,0 +1,219 @@
+#include "runtime/run/claim.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/tell.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t look_ms = 250;        // at the holder's record, while its lock is waited for
+constexpr std::int64_t settle_us = 500'000;  // in which another that waited may have taken over, too
+constexpr std::chrono::seconds renew_every(2), end_patience(2);
+constexpr std::int64_t fresh_ns = 1'000'000'000;  // of a look that counts for a loose fence
+
+std::string directory_of(const std::string& path) {
+  return path.substr(0, path.rfind('/'));
+}
+
+ClaimRecord next_claim(Env& env, const ClaimRecord& before) {
+  return {.holder = fmt::format("host {} pid {}", env.host_name(), env.process_id()),
+          .host_id = env.host_id(),
+          .epoch = before.epoch + 1,
+          .id = fmt::format("{:016x}", env.random_u64()),
+          .renewals = 0};
+}
+
+}  // namespace
+
+struct Claim::State {
+  State(Env& of_env, std::string of_path, ClaimRecord claimed)
+      : env(&of_env), path(std::move(of_path)), mine(std::move(claimed)) {}
+
+  Result<void> standing() {
+    const std::lock_guard guard(mutex);
+    if (lost.has_value()) return *lost;
+    return {};
+  }
+  bool may_write() {
+    {
+      const std::lock_guard guard(mutex);
+      if (lost.has_value()) return false;
+      if (checked_ns != 0 && env->monotonic_ns() - checked_ns < fresh_ns) return true;
+    }
+    const Result<void> checked = check();
+    return checked.ok() || checked.error().code != ExitCode::communication;
+  }
+  Result<void> check() {
+    HF_TRY_VOID(standing());
+    const std::int64_t begin_ns = env->monotonic_ns();
+    const Result<std::string> text = env->read_text_within(path, text_limits::identity);
+    if (!text.ok()) {
+      const Result<FileStatus> status = env->status(path);
+      if (status.ok() && !status->exists) return {};  // somebody removed it, and nobody has claimed it since
+      return fail(ExitCode::checkpoint, "it cannot be seen whether another start writes {} now: {}",
+                  directory_of(path), text.error().message);
+    }
+    const ClaimRecord now = claim_record_of(*text);
+    const std::lock_guard guard(mutex);
+    if (now.id == mine.id) {
+      checked_ns = begin_ns;
+      return {};
+    }
+    lost = fail(ExitCode::communication,
+                "{} is written by another start by now ({}, claim {}): this one ({}, claim {}) did not renew "
+                "its claim in time, or its lock kept no other host out. It ends, and publishes nothing more; "
+                "the other one goes on",
+                directory_of(path), now.holder, now.epoch, mine.holder, mine.epoch);
+    return *lost;
+  }
+
+  Env* const env;
+  const std::string path;
+  const ClaimRecord mine;  // as it was claimed
+  std::mutex mutex;        // of what follows
+  std::optional<Error> lost;
+  std::int64_t checked_ns = 0;
+};
+
+struct Claim::Held {
+  std::unique_ptr<FileLock> lock;
+  std::uint64_t renewals = 0;
+  std::mutex mutex;  // of what follows
+  std::condition_variable changed;
+  bool stops = false, has_ended = false;
+
+  Result<void> renew(State& state) {
+    HF_TRY_VOID(state.check());
+    ClaimRecord record = state.mine;
+    record.renewals = ++renewals;
+    return lock->rewrite(to_text(record));
+  }
+  // Tries again what cannot be written: the lease is long.
+  void keep_renewed(State& state) {
+    std::unique_lock guard(mutex);
+    while (!changed.wait_for(guard, renew_every, [this] { return stops; })) {
+      guard.unlock();
+      static_cast<void>(renew(state).ok());
+      guard.lock();
+      if (!state.standing().ok()) break;
+    }
+    has_ended = true;
+    changed.notify_all();
+  }
+};
+
+namespace {
+
+// Takes the place of a holder whose host says nothing any more; none: it lives, or another was faster.
+Result<std::unique_ptr<FileLock>> take_over(Env& env, const std::string& path, const ClaimRecord& silent,
+                                            const ClaimRecord& mine) {
+  std::unique_ptr<FileLock> none;
+  if (claim_record_of(text_within_or_empty(env, path, text_limits::identity)) != silent) return none;
+  HF_TRY(std::unique_ptr<FileLock> lock, env.replace_lock(path, to_text(mine)));
+  env.sleep_us(settle_us);
+  if (claim_record_of(text_within_or_empty(env, path, text_limits::identity)).id != mine.id) return none;
+  tell("{}: {} has not renewed its claim: claim {} takes over", directory_of(path), silent.holder,
+       mine.epoch);
+  return lock;
+}
+
+// Writes the record of one that has got the lock. A holder on another host may still have one, where locks do
+// not exclude hosts; its renewals then go to a file without a name. Where there is no room for a new file the
+// old one does.
+Result<void> claim_locked(Env& env, const std::string& path, const ClaimRecord& before,
+                          const ClaimRecord& mine, std::unique_ptr<FileLock>& lock) {
+  if (is_of_another_host(before, mine.host_id)) {
+    Result<std::unique_ptr<FileLock>> replaced = env.replace_lock(path, to_text(mine));
+    if (replaced.ok()) {
+      lock = std::move(replaced).value();
+      return {};
+    }
+  }
+  return lock->rewrite(to_text(mine));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Claim>> Claim::take(Env& env, const std::string& path, const InUse& in_use,
+                                           const LeaseTerms& terms, bool renews) {
+  HolderWatch watch(terms, env.host_id(), env.monotonic_ns());
+  std::unique_ptr<FileLock> held;
+  ClaimRecord mine;
+  for (bool told = false; held == nullptr;) {
+    Result<std::unique_ptr<FileLock>> lock = env.lock(path, "", std::min(look_ms, terms.patience_ms));
+    if (!lock.ok() && lock.error().code != ExitCode::communication) return lock.error();
+    HF_TRY(const std::string text, env.read_text_within(path, text_limits::identity));
+    const ClaimRecord found = claim_record_of(text);
+    mine = next_claim(env, found);
+    if (lock.ok()) {
+      held = std::move(lock).value();
+      HF_TRY_VOID(claim_locked(env, path, found, mine, held));
+      break;
+    }
+    const std::int64_t now_ns = env.monotonic_ns();
+    const HolderWatch::Answer answer = watch.look(found, now_ns);
+    if (answer == HolderWatch::Answer::refuse) return in_use(found.holder);
+    if (answer == HolderWatch::Answer::take_over) {
+      HF_TRY(held, take_over(env, path, found, mine));
+    } else if (watch.waits_for_lease(now_ns) && !std::exchange(told, true)) {
+      tell(
+          "{} is held by {}, which may be gone with its host: waiting until its claim has not been renewed "
+          "for {} s",
+          directory_of(path), found.holder, terms.lease_ms / 1000);
+    }
+  }
+  auto state = std::make_shared<State>(env, path, std::move(mine));
+  auto of_thread = std::make_shared<Held>();
+  of_thread->lock = std::move(held);
+  std::unique_ptr<Claim> claim(new Claim(std::move(state), std::move(of_thread)));
+  if (renews) claim->start_renewing();
+  return claim;
+}
+
+void Claim::start_renewing() {
+  thread_ = std::thread([state = state_, held = held_] { held->keep_renewed(*state); });
+}
+
+Claim::~Claim() {
+  if (!thread_.joinable()) return;
+  std::unique_lock guard(held_->mutex);
+  held_->stops = true;
+  held_->changed.notify_all();
+  const bool ended = held_->changed.wait_for(guard, end_patience, [this] { return held_->has_ended; });
+  guard.unlock();
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+std::uint64_t Claim::epoch() const {
+  return state_->mine.epoch;
+}
+
+Result<void> Claim::standing() const {
+  return state_->standing();
+}
+
+ClaimCheck Claim::fence() const {
+  return [state = state_] { return state->check(); };
+}
+
+std::function<bool()> Claim::loose_fence() const {
+  return [state = state_] { return state->may_write(); };
+}
+
+Result<void> Claim::renew() {
+  return held_->renew(*state_);
+}
+
+}  // namespace holdfast

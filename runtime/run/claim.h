@@ -1,0 +1,101 @@
+// Claim: the right to write a run, which one process at a time has. It is a lock on a file (Env::lock) and a
+// record in it (claim_record.h).
+//
+//   HF_TRY(const std::unique_ptr<Claim> claim, Claim::take(env, paths.lock(), in_use));
+//   HF_TRY_VOID(claim->check());              // before something that must not be done twice
+//   store.fence({claim->epoch(), claim->fence()});
+//
+// The kernel gives the lock of a dead process free, but not that of a host without power on a file system
+// that hosts share. So the holder renews its record every two seconds, on a thread of its own, and one that
+// waits on another host takes over when it has seen no renewal for the lease: it puts a new file in the place
+// of the lock, with a greater epoch. Clocks of two hosts are never compared. Where the lock excludes
+// processes of its own host only, as on some file systems, the epoch is what is left: whoever claims last is
+// the writer.
+//
+// A holder that was only slow finds another claim in the file, and is the writer no more: check() fails with
+// ExitCode::communication from then on. A check and what follows it are not one operation; between them lies
+// no more than a system call, so a process that is stopped right there can still do that one thing.
+//
+// Threads: standing(), check() and what fence() returns are for any; the rest for one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/claim_record.h"
+
+namespace holdfast {
+
+// ClaimCheck is Claim::check() for others; empty on a rank that has no claim.
+using ClaimCheck = std::function<Result<void>()>;
+
+class Claim {
+ public:
+  // Makes the error for a holder that lives and does not end.
+  using InUse = std::function<Error(const std::string& holder)>;
+
+  // Waits for a holder as HolderWatch says, and tells when it waits for a lease. Errors: in_use(); else as
+  // Env::lock, but what is no refusal for good is ExitCode::checkpoint or data. `renews`: false leaves
+  // renew() to the caller.
+  static Result<std::unique_ptr<Claim>> take(Env& env, const std::string& path, const InUse& in_use,
+                                             const LeaseTerms& terms = {}, bool renews = true);
+  // Gives the lock free; not before a renewal that a disk holds has come back.
+  ~Claim();
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  std::uint64_t epoch() const;
+  // Looks into the file. Errors: communication when another claim is there; checkpoint when it cannot be
+  // read.
+  Result<void> check() { return fence()(); }
+  // Says what the newest check has found, without a look.
+  Result<void> standing() const;
+  // Returns check(), for those who may outlive this object.
+  ClaimCheck fence() const;
+  // Returns whether the claim may be written for, for those who do so often: a look that is a second old
+  // counts, and so does a claim whose file cannot be read.
+  std::function<bool()> loose_fence() const;
+  // Checks, and writes the next renewal.
+  Result<void> renew();
+
+ private:
+  struct State;
+  struct Held;
+  Claim(std::shared_ptr<State> state, std::shared_ptr<Held> held)
+      : state_(std::move(state)), held_(std::move(held)) {}
+  void start_renewing();
+
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Held> held_;  // the thread's too
+  std::thread thread_;
+};
+
+// The loose fence of the newest claim of a rank that has one after the other, for its threads.
+class ClaimGate {
+ public:
+  void use(std::function<bool()> fence) {
+    const std::lock_guard guard(mutex_);
+    fence_ = std::move(fence);
+  }
+  bool is_open() {
+    std::function<bool()> fence;
+    {
+      const std::lock_guard guard(mutex_);
+      fence = fence_;
+    }
+    return !fence || fence();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::function<bool()> fence_;  // empty: nobody else has the run
+};
+
+}  // namespace holdfast

@@ -1,0 +1,104 @@
+#include "runtime/run/failure_record.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/core/json.h"
+#include "runtime/core/units.h"
+#include "runtime/run/event_reading.h"
+#include "runtime/run/run_history.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::uint64_t record_bytes_max = 4096;
+
+std::optional<FailureRecord> parse_record(const std::string& text) {
+  const auto json = Json::parse_any(text);
+  if (!json.is_object()) return std::nullopt;
+  constexpr std::uint64_t missing = std::uint64_t{1} << 63;
+  const auto number_of = [&](const char* key) { return count_of(json, key, missing); };
+  const std::uint64_t failures = number_of("failures"), running = number_of("running_us"),
+                      started = number_of("started_us");
+  if (std::max({failures, running, started}) >= missing) return std::nullopt;
+  return FailureRecord{.failures = static_cast<std::int64_t>(failures),
+                       .running_us = static_cast<std::int64_t>(running),
+                       .started_us = static_cast<std::int64_t>(started),
+                       .ended = text_of(json, "state") == "ended"};
+}
+
+std::optional<FailureRecord> read_record(Env& env, const RunPaths& paths) {
+  const Result<FileStatus> status = env.status(paths.history());
+  if (!status.ok() || !status->exists || status->bytes > record_bytes_max) return std::nullopt;
+  const Result<std::string> text = env.read_text_within(paths.history(), record_bytes_max);
+  return text.ok() ? parse_record(*text) : std::nullopt;
+}
+
+// The time of the last event of the log, or 0.
+std::int64_t last_event_us(Env& env, const RunPaths& paths) {
+  constexpr std::uint64_t few_lines_bytes = 65'536;
+  const Result<LogTail> tail = read_log_tail(env, paths, few_lines_bytes);
+  std::int64_t last_us = 0;
+  if (!tail.ok()) return last_us;
+  for_each_event(tail->lines, [&](const Json& event) {
+    last_us = std::max(last_us, static_cast<std::int64_t>(count_of(event, "time_us") & ~(1ULL << 63)));
+  });
+  return last_us;
+}
+
+}  // namespace
+
+std::string FailureTally::begin_start(Env& env, const RunPaths& paths) {
+  std::string note;
+  if (const std::optional<FailureRecord> known = read_record(env, paths); known.has_value()) {
+    record_ = *known;
+    if (!record_.ended) {
+      ++record_.failures;
+      record_.running_us += std::max<std::int64_t>(last_event_us(env, paths) - record_.started_us, 0);
+    }
+  } else if (const Result<LogTail> tail = read_log_tail(env, paths, tail_bytes); tail.ok()) {
+    const RunHistory history = parse_history(tail->lines);
+    record_ = {.failures = history.failures, .running_us = history.running_us};
+    if (history.start_under_way) ++record_.failures;  // it has died
+    if (!tail->whole) {
+      note = fmt::format(
+          "{} is missing or damaged: failures so far are counted in the last {} of the event log alone",
+          paths.history(), format_bytes(tail_bytes));
+    }
+  }
+  record_.started_us = env.wall_time_us();
+  record_.ended = false;
+  return note;
+}
+
+void FailureTally::take_over(Env& env, const RunPaths& paths) {
+  if (record_.started_us > 0) return;  // this process led before
+  record_ = read_record(env, paths).value_or(FailureRecord{.started_us = env.wall_time_us()});
+}
+
+void FailureTally::end(bool failed, std::int64_t now_us) {
+  if (failed) ++record_.failures;
+  record_.running_us += std::max<std::int64_t>(now_us - record_.started_us, 0);
+  record_.ended = true;
+}
+
+std::function<void()> FailureTally::writing(Env& env, const RunPaths& paths) const {
+  const Json json = {{"failures", record_.failures},
+                     {"running_us", record_.running_us},
+                     {"started_us", record_.started_us},
+                     {"state", record_.ended ? "ended" : "running"}};
+  return [&env, path = paths.history(), text = json.dump_any() + "\n"] {
+    static_cast<void>(env.replace_text(path, text).ok());
+  };
+}
+
+FailureHistory FailureTally::so_far(std::int64_t now_us) const {
+  const std::int64_t newest_us =
+      record_.started_us == 0 ? 0 : std::max<std::int64_t>(now_us - record_.started_us, 0);
+  return {.failures = record_.failures,
+          .running_seconds = static_cast<double>(record_.running_us + newest_us) / 1e6};
+}
+
+}  // namespace holdfast

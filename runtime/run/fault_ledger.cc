@@ -1,0 +1,311 @@
+#include "runtime/run/fault_ledger.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "runtime/core/json.h"
+#include "runtime/run/event_reading.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+namespace {
+
+double number_or_zero(const Json& event, const char* key) {
+  const double value = holdfast::number_of(event, key, 0.0);
+  return std::isfinite(value) ? value : 0.0;
+}
+
+std::int64_t time_of(const Json& event, const char* key = "time_us") {
+  constexpr std::uint64_t largest = std::uint64_t{1} << 62;
+  return static_cast<std::int64_t>(std::min(count_of(event, key), largest));
+}
+
+std::int64_t microseconds(double milliseconds) {
+  return static_cast<std::int64_t>(std::clamp(milliseconds, 0.0, 1e14) * 1e3);
+}
+
+std::string steps_again(std::uint64_t count) {
+  if (count == 0) return "";
+  return fmt::format("; {} step{} again", count, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+// Reads the lines in order. Time is cut at every event into what it was spent on; whether a step counts is
+// known when the log has been read.
+class LedgerReader::State {
+ public:
+  void read(const Json& event) {
+    const std::string name = text_of(event, "event");
+    const std::int64_t time_us = time_of(event);
+    if (name.empty() || time_us == 0) return;
+    if (name == "start") read_start(event, time_us);
+    if (name == "step") read_step(event, time_us);
+    if (name == "fault") read_fault(event, time_us);
+    if (name == "recovery") read_recovery(event);
+    if (name == "checkpoint") ledger_.saves.push_back({.time_us = time_us, .step = count_of(event, "step")});
+    if (name == "finish") read_finish(event, time_us);
+    last_us_ = std::max(last_us_, time_us);
+  }
+
+  FaultLedger finish() && {
+    advance(last_us_, gap_use());
+    for (const Piece& piece : pieces_) add(piece);
+    for (const auto& [step, times] : computed_) ledger_.lost_steps += times - 1;
+    return std::move(ledger_);
+  }
+
+ private:
+  struct Piece {
+    LedgerSpan span;
+    std::optional<std::uint64_t> step = {};  // that was made in it
+    std::uint64_t time = 0;                  // counted from 1
+  };
+
+  // A clock that was set back adds nothing.
+  void advance(std::int64_t to_us, SpanUse use, std::optional<std::uint64_t> step = {}) {
+    if (to_us <= cut_us_) return;
+    Piece piece{.span = {.use = use, .begin_us = cut_us_, .end_us = to_us}, .step = step};
+    if (step.has_value()) piece.time = computed_[*step];
+    pieces_.push_back(piece);
+    cut_us_ = to_us;
+  }
+
+  SpanUse gap_use() const {
+    if (stopped_) return SpanUse::not_running;
+    if (restarting_) return SpanUse::restart;
+    if (!open_.empty()) return SpanUse::recovery;
+    return starting_ ? SpanUse::start_up : SpanUse::other;
+  }
+
+  void read_start(const Json& event, std::int64_t time_us) {
+    const double busy_ms = number_or_zero(event, "join_ms") + number_or_zero(event, "worker_ms") +
+                           number_or_zero(event, "state_ms") + number_or_zero(event, "gemm_peak_ms");
+    const std::int64_t begun_us = time_us - microseconds(busy_ms);
+    if (!begun_) cut_us_ = begun_us;
+    const bool silent = begun_ && !stopped_ && !restarting_;
+    if (silent) {  // nobody wrote how the one before ended
+      advance(last_us_, gap_use());
+      open_.push_back(ledger_.faults.size());
+      ledger_.faults.push_back({.level = FaultLevel::ended,
+                                .time_us = last_us_,
+                                .step = step_,
+                                .noticed = "the start ended without a word"});
+      restarting_ = true;
+    }
+    for (const std::size_t index : open_) {
+      FaultEntry& fault = ledger_.faults[index];
+      if (fault.level != FaultLevel::restart) fault.level = silent ? FaultLevel::launch : FaultLevel::restart;
+    }
+    if (stopped_) advance(begun_us, SpanUse::not_running);
+    resumed_from_ = text_of(event, "resumed_from");
+    ranks_ = count_of(event, "ranks");
+    begun_ = starting_ = true;
+    stopped_ = false;
+    const std::uint64_t from = count_of(event, "resumed_from_step");
+    lost_steps_ += step_ > from ? step_ - from : 0;
+    step_ = from;
+  }
+
+  void read_step(const Json& event, std::int64_t time_us) {
+    step_ = count_of(event, "step");
+    // The next leader wrote it behind the fault that it is older than (missing_steps.h).
+    if (count_of(event, "restored_us") > 0 && (restarting_ || !open_.empty())) {
+      ++computed_[step_];
+      return;
+    }
+    advance(time_us - microseconds(number_or_zero(event, "step_duration_ms")), gap_use());
+    ++computed_[step_];
+    advance(time_us, SpanUse::training, step_);
+    // In place the recovery event is next; of a restart the first step is the end of it.
+    if (restarting_) close(time_us, "");
+    starting_ = restarting_ = stopped_ = false;
+    step_us_ = time_us;
+  }
+
+  void read_fault(const Json& event, std::int64_t time_us) {
+    const std::string what = text_of(event, "what");
+    FaultEntry fault{.time_us = time_us,
+                     .step = count_of(event, "step"),
+                     .who = text_of(event, "lost"),
+                     .noticed = text_of(event, "reason")};
+    const bool went_on = what == "save" || what == "replica" || what == "upload" || what == "spare";
+    if (went_on) {
+      fault.level = FaultLevel::none;
+      fault.noticed = fmt::format("{}: {}", what, fault.noticed);
+      fault.action = "training went on";
+      fault.resumed_us = time_us;
+      ledger_.faults.push_back(std::move(fault));
+      return;
+    }
+    if (const std::int64_t noticed_us = time_of(event, "noticed_us"); noticed_us > 0) {
+      fault.time_us = std::min(noticed_us, time_us);
+    }
+    // What a step had computed until then is lost.
+    const bool computing = open_.empty() && !starting_ && !stopped_;
+    advance(fault.time_us, computing ? SpanUse::lost : gap_use());
+    if (count_of(event, "level") == 2) restarting_ = true;
+    stopped_ = false;
+    open_.push_back(ledger_.faults.size());
+    ledger_.faults.push_back(std::move(fault));
+  }
+
+  void read_recovery(const Json& event) {
+    // That of another start is the launcher's own word; the first step closes it.
+    if (count_of(event, "level") == 2 || open_.empty()) return;
+    FaultEntry& fault = ledger_.faults[open_.back()];
+    fault.shrink_ms = number_or_zero(event, "shrink_ms");
+    fault.plan_ms = number_or_zero(event, "plan_ms");
+    fault.load_ms = number_or_zero(event, "load_ms");
+    fault.replay_ms = number_or_zero(event, "replay_ms");
+    for (const std::size_t index : open_) ledger_.faults[index].level = FaultLevel::in_place;
+    lost_steps_ = count_of(event, "lost_steps");
+    resumed_from_ = text_of(event, "resumed_from");
+    ranks_ = count_of(event, "ranks_after");
+    close(step_us_ > fault.time_us ? step_us_ : time_of(event),
+          fmt::format("{} of {} ranks went on from step {}", ranks_, count_of(event, "ranks_before"),
+                      count_of(event, "resumed_from_step")));
+  }
+
+  // The step behind all faults that are open has been made, or the run was saved without one.
+  void close(std::int64_t time_us, std::string action) {
+    if (open_.empty()) return;
+    const std::string place = resumed_from_ == "ram" ? " in RAM" : resumed_from_ == "disk" ? " on disk" : "";
+    if (action.empty()) {
+      action = fmt::format("started again on {} rank{} from step {}", ranks_, ranks_ == 1 ? "" : "s",
+                           step_ == 0 ? 0 : step_ - 1);
+    }
+    for (const std::size_t index : open_) {
+      ledger_.faults[index].resumed_us = time_us;
+      ledger_.faults[index].action = "mended together with the next";
+    }
+    FaultEntry& last = ledger_.faults[open_.back()];
+    last.action = action + place + steps_again(lost_steps_);
+    last.lost_steps = lost_steps_;
+    last.cost_ms = static_cast<double>(std::max<std::int64_t>(time_us - last.time_us, 0)) / 1e3;
+    if (open_.size() > 1) {  // from the first of them
+      const std::int64_t first_us = ledger_.faults[open_.front()].time_us;
+      last.cost_ms = static_cast<double>(std::max<std::int64_t>(time_us - first_us, 0)) / 1e3;
+    }
+    open_.clear();
+    lost_steps_ = 0;
+  }
+
+  void read_finish(const Json& event, std::int64_t time_us) {
+    advance(time_us, gap_use());
+    if (text_of(event, "state") == "failed") {
+      if (open_.empty()) {
+        open_.push_back(ledger_.faults.size());
+        ledger_.faults.push_back({.time_us = time_us, .step = step_, .noticed = text_of(event, "reason")});
+      }
+      FaultEntry& fault = ledger_.faults[open_.back()];
+      fault.action =
+          fmt::format("ended with exit code {}: {}", count_of(event, "exit_code"), text_of(event, "reason"));
+      restarting_ = true;
+      return;
+    }
+    if (text_of(event, "reason") == another_start_reason) {
+      restarting_ = true;
+      return;
+    }
+    // Asked to stop, those who go on save what they have found; nobody computes anything.
+    for (const std::size_t index : open_) {
+      FaultEntry& fault = ledger_.faults[index];
+      if (fault.level == FaultLevel::ended) fault.level = FaultLevel::in_place;
+    }
+    resumed_from_.clear();  // it is not gone on from
+    close(time_us,
+          fmt::format("step {} was saved and the run stopped, as it was asked to", count_of(event, "step")));
+    restarting_ = false;
+    stopped_ = true;
+  }
+
+  // A step counts when it is the last time that it was computed.
+  void add(Piece piece) {
+    if (piece.step.has_value() && piece.time < computed_[*piece.step]) piece.span.use = SpanUse::lost;
+    std::vector<LedgerSpan>& spans = ledger_.spans;
+    if (!spans.empty() && spans.back().use == piece.span.use) {
+      spans.back().end_us = piece.span.end_us;
+    } else {
+      spans.push_back(piece.span);
+    }
+  }
+
+  FaultLedger ledger_;
+  std::vector<Piece> pieces_;
+  std::map<std::uint64_t, std::uint64_t> computed_;  // step -> how often
+  std::vector<std::size_t> open_;                    // faults behind which no step was made so far
+  std::uint64_t step_ = 0;                           // the newest
+  std::uint64_t lost_steps_ = 0;
+  std::uint64_t ranks_ = 0;
+  std::string resumed_from_;
+  std::int64_t cut_us_ = 0;  // what was before is shared out
+  std::int64_t last_us_ = 0, step_us_ = 0;
+  bool begun_ = false;       // there was a start
+  bool starting_ = false;    // it has made no step
+  bool stopped_ = false;     // the last start ended well
+  bool restarting_ = false;  // it did not
+};
+
+LedgerReader::LedgerReader() : state_(std::make_unique<State>()) {}
+LedgerReader::~LedgerReader() = default;
+void LedgerReader::read(const Json& event) {
+  state_->read(event);
+}
+FaultLedger LedgerReader::finish() && {
+  return std::move(*state_).finish();
+}
+
+std::string_view name_of(SpanUse use) {
+  constexpr std::array<std::string_view, span_uses> names = {
+      "training", "lost work, stalls",  "recovery in place", "restart",
+      "start-up", "saving, evaluation", "not running"};
+  return names[static_cast<std::size_t>(use)];
+}
+
+std::int64_t FaultLedger::time_us(SpanUse use) const {
+  std::int64_t sum = 0;
+  for (const LedgerSpan& span : spans) sum += span.use == use ? span.end_us - span.begin_us : 0;
+  return sum;
+}
+
+double FaultLedger::effective_ratio() const {
+  const std::int64_t wall_us = end_us() - begin_us();
+  return wall_us > 0 ? static_cast<double>(time_us(SpanUse::training)) / static_cast<double>(wall_us) : 0.0;
+}
+
+bool FaultLedger::disturbed() const {
+  return std::ranges::any_of(faults, [](const FaultEntry& fault) { return fault.level != FaultLevel::none; });
+}
+
+FaultLedger read_ledger(std::string_view event_lines) {
+  LedgerReader reader;
+  for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
+  return std::move(reader).finish();
+}
+
+std::string summary_of(const FaultLedger& ledger) {
+  if (!ledger.disturbed()) return "";
+  const auto count = [&](FaultLevel level) {
+    return std::ranges::count(ledger.faults, level, &FaultEntry::level);
+  };
+  const auto all = std::ssize(ledger.faults) - count(FaultLevel::none);
+  std::string how;
+  const auto add = [&](FaultLevel level, std::string_view words) {
+    if (count(level) > 0) how += fmt::format("{}{} {}", how.empty() ? "" : ", ", count(level), words);
+  };
+  add(FaultLevel::in_place, "healed in place");
+  add(FaultLevel::restart, "by another start");
+  add(FaultLevel::launch, "by another launch");
+  add(FaultLevel::ended, "not mended");
+  return fmt::format("{} fault{}: {}; {} step{} computed again; effective training time {:.1f} %", all,
+                     all == 1 ? "" : "s", how, ledger.lost_steps, ledger.lost_steps == 1 ? "" : "s",
+                     100.0 * ledger.effective_ratio());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,157 @@
+#include "runtime/run/launch_record.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <sstream>
+
+#include "runtime/core/json.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/os/posix_variables.h"
+#include "runtime/os/processes.h"
+#include "runtime/os/tell.h"
+#include "runtime/run/event_reading.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view file_prefix = "rank-", guard_prefix = "guard-";
+
+Result<void> write_fact(Env& env, const std::string& name, const Json& what) {
+  const std::string directory = env.variable(launch_variable);
+  if (directory.empty()) return {};
+  return env.append_line(directory + "/" + name, what.dump_any());
+}
+
+void tell_of_rank(Env& env, int rank, const Json& what) {
+  const Result<void> told = write_fact(env, fmt::format("{}{:05d}", file_prefix, rank), what);
+  if (!told.ok() && rank == 0) {
+    holdfast::tell("the launcher does not learn how this rank is: {}", told.error().message);
+  }
+}
+
+std::optional<ExitCode> exit_code_of(std::int64_t number) {
+  for (const ExitCode code :
+       {ExitCode::done, ExitCode::config, ExitCode::does_not_fit, ExitCode::data, ExitCode::checkpoint,
+        ExitCode::numerics, ExitCode::saved, ExitCode::communication}) {
+    if (static_cast<int>(code) == number) return code;
+  }
+  return std::nullopt;
+}
+
+std::int64_t whole_number_of(const Json& json, const char* key) {
+  return json.contains(key) && json[key].is_number_integer() ? json[key].get<std::int64_t>() : -1;
+}
+
+// The lines that are whole. The newest first line counts: a process that the launcher of MPI started again
+// under the same rank appends to the same file.
+std::optional<LaunchedRank> parse_rank(int rank, const std::string& text) {
+  std::optional<LaunchedRank> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse_any(line);
+    if (!json.is_object()) continue;
+    if (json.contains("host") && json["host"].is_string()) {
+      found = LaunchedRank{.rank = rank,
+                           .host = json["host"].get<std::string>(),
+                           .host_id = text_of(json, "host_id"),
+                           .process = whole_number_of(json, "process"),
+                           .started_ticks = whole_number_of(json, "started_ticks")};
+    }
+    if (!found.has_value()) continue;
+    if (json.contains("exit_code")) found->end = exit_code_of(whole_number_of(json, "exit_code"));
+    if (json.contains("signal")) found->signal = static_cast<int>(whole_number_of(json, "signal"));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string launched_start(Env& env) {
+  const std::string directory = env.variable(launch_variable);
+  return directory.substr(directory.rfind('/') + 1);  // npos + 1 is 0
+}
+
+std::string launch_scratch_name(const std::string& start) {
+  return "holdfast-launch-" + start;
+}
+
+std::string launch_scratch(Env& env, const std::string& start) {
+  return env.shared_memory_path(launch_scratch_name(start));
+}
+
+void use_launch_scratch(Env& env) {
+  constexpr const char* variable = "OMPI_MCA_btl_sm_backing_directory";
+  const std::string start = launched_start(env);
+  if (start.empty() || !env.variable(variable).empty()) return;
+  const Result<std::string> scratch = env.make_shared_directory(launch_scratch_name(start));
+  if (scratch.ok()) set_variable_if_unset(variable, *scratch);
+}
+
+void tell_launcher_ready(Env& env, int rank) {
+  const std::optional<ProcessFacts> facts = env.processes().facts(env.process_id());
+  tell_of_rank(env, rank,
+               {{"host", env.host_name()},
+                {"host_id", env.host_id()},
+                {"process", env.process_id()},
+                {"started_ticks", facts.has_value() ? facts->started_ticks : 0}});
+}
+
+void tell_launcher_signal(Env& env, int rank, int signal) {
+  tell_of_rank(env, rank, {{"signal", signal}});
+}
+
+void tell_launcher_end(Env& env, int rank, ExitCode code, int signal) {
+  tell_of_rank(env, rank, {{"exit_code", static_cast<int>(code)}, {"signal", signal}});
+}
+
+// Whoever reads the guard's own stream may have gone, so what fails here is not said.
+void tell_launcher_verdict(Env& env, int rank, const std::string& sentence) {
+  static_cast<void>(write_fact(env, fmt::format("{}{}", guard_prefix, env.host_id()),
+                               {{"time_us", env.wall_time_us()}, {"rank", rank}, {"verdict", sentence}})
+                        .ok());
+}
+
+bool is_here(Env& env, const LaunchedRank& rank) {
+  return rank.host_id == env.host_id();
+}
+
+std::vector<LaunchedRank> read_launched_ranks(Env& env, const std::string& directory) {
+  std::vector<LaunchedRank> ranks;
+  const Result<std::vector<std::string>> names = env.list(directory);
+  if (!names.ok()) return ranks;
+  for (const std::string& name : *names) {
+    int rank = -1;
+    if (!name.starts_with(file_prefix)) continue;
+    std::from_chars(name.data() + file_prefix.size(), name.data() + name.size(), rank);
+    const Result<std::string> text =
+        read_text_within(env, directory + "/" + name, text_limits::launch_record);
+    if (rank < 0 || !text.ok()) continue;
+    if (std::optional<LaunchedRank> found = parse_rank(rank, *text)) ranks.push_back(*std::move(found));
+  }
+  return ranks;
+}
+
+std::vector<ToldVerdict> read_told_verdicts(Env& env, const std::string& directory) {
+  std::vector<ToldVerdict> verdicts;
+  const Result<std::vector<std::string>> names = env.list(directory);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (!name.starts_with(guard_prefix)) continue;
+    const Result<std::string> text =
+        read_text_within(env, directory + "/" + name, text_limits::launch_record);
+    std::istringstream lines(text.ok() ? *text : "");
+    for (std::string line; std::getline(lines, line);) {
+      const Json json = Json::parse_any(line);
+      if (!json.is_object() || !json.contains("verdict") || !json["verdict"].is_string()) continue;
+      verdicts.push_back({.time_us = whole_number_of(json, "time_us"),
+                          .rank = static_cast<int>(whole_number_of(json, "rank")),
+                          .sentence = json["verdict"].get<std::string>()});
+    }
+  }
+  std::ranges::stable_sort(verdicts, {}, &ToldVerdict::time_us);
+  return verdicts;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,47 @@
+// The event log of a run as readers find it: RUN/events-0001.jsonl, events-0002.jsonl, ... in the order in
+// which they were written, and RUN/events.jsonl, the newest part, which grows (EventLog). Read as one text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/json.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+
+// A view of the log at one moment. Threads: one at a time.
+class LogReader {
+ public:
+  // Opens all parts that are there; one that is rotated meanwhile is neither missed nor seen twice. The error
+  // is that one of them cannot be read, or (ExitCode::config) that there is no log.
+  static Result<LogReader> open(Env& env, const RunPaths& paths);
+
+  std::uint64_t bytes() const { return bytes_; }
+  // `bytes` from `begin` on, which must be there.
+  Result<std::string> read(std::uint64_t begin, std::uint64_t bytes) const;
+  // Every event in the order of the log, part by part; lines that are not whole are skipped.
+  Result<void> for_each(const std::function<void(const Json&)>& take) const;
+  // A sentence on parts that somebody has removed; empty when none is missing.
+  const std::string& complaint() const { return complaint_; }
+
+ private:
+  struct Part {
+    std::unique_ptr<File> file;
+    std::uint64_t bytes = 0;
+  };
+  LogReader() = default;
+  std::vector<Part> parts_;
+  std::uint64_t bytes_ = 0;
+  std::string complaint_;
+};
+
+// All of the log, and how many bytes that is: 0 without a log.
+std::uint64_t log_bytes(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast

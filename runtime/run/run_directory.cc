@@ -1,0 +1,109 @@
+#include "runtime/run/run_directory.h"
+
+#include <fmt/core.h>
+
+#include "runtime/core/json.h"
+#include "runtime/os/durable_directory.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/launch_record.h"
+
+namespace holdfast {
+namespace {
+
+// Env::replace_text writes beside the file first; a kill in between leaves that file behind.
+Result<void> remove_temporaries(Env& env, const RunPaths& paths) {
+  HF_TRY(const std::vector<std::string> names, env.list(paths.directory));
+  for (const std::string& name : names) {
+    for (const char* ours :
+         {"config.toml.tmp.", "run_id.tmp.", "run_place.tmp.", "place_name.tmp.", "status.json.tmp.",
+          "history.json.tmp.", "uploaded.tmp.", "lineage.json.tmp.", "report.html.tmp.", "lock.tmp."}) {
+      if (name.starts_with(ours)) HF_TRY_VOID(env.remove(paths.directory + "/" + name));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Error run_directory_error(const Error& reason) {
+  if (reason.code == ExitCode::communication) return reason;
+  if (reason.code == ExitCode::config) {
+    return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
+                reason.message);
+  }
+  return fail(ExitCode::communication,
+              "run.directory cannot be used now: {}. Start the run again when that is over", reason.message);
+}
+
+Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
+  if (const Result<void> made = make_durable_directories(env, paths.directory); !made.ok())
+    return run_directory_error(made.error());
+  const auto in_use = [&](const std::string& holder) {
+    return fail(
+        ExitCode::communication,
+        "{} is in use by another run ({}), which did not end within {} s. One run directory has one writer: "
+        "wait for that run, stop it, or give another run.directory",
+        paths.directory, holder.empty() ? "its host and pid cannot be read" : holder,
+        terms.patience_ms / 1000);
+  };
+  Result<std::unique_ptr<Claim>> claim = Claim::take(env, paths.lock(), in_use, terms);
+  if (!claim.ok()) return run_directory_error(claim.error());
+  if (const Result<void> removed = remove_temporaries(env, paths); !removed.ok())
+    return run_directory_error({ExitCode::checkpoint, removed.error().message});
+  return claim;
+}
+
+Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms) {
+  if (const Result<void> made = make_durable_directories(env, paths.launch()); !made.ok())
+    return run_directory_error(made.error());
+  const auto in_use = [&](const std::string& holder) {
+    return fail(
+        ExitCode::communication,
+        "{} is in use by another launch ({}), which did not end within {} s. One run has one launcher: "
+        "wait for that one, stop it, or give another run.directory",
+        paths.directory, holder.empty() ? "its host and pid cannot be read" : holder,
+        terms.patience_ms / 1000);
+  };
+  Result<std::unique_ptr<Claim>> claim = Claim::take(env, paths.launch_lock(), in_use, terms);
+  if (!claim.ok()) return run_directory_error(claim.error());
+  return claim;
+}
+
+RunStatus read_status(Env& env, const RunPaths& paths) {
+  RunStatus status;
+  const Result<std::string> text = read_text_within(env, paths.status(), text_limits::status);
+  if (!text.ok()) return status;
+  const Json json = Json::parse_any(*text);
+  if (!json.is_object()) return status;
+  const auto text_of = [&](const char* key) {
+    return json.contains(key) && json[key].is_string() ? json[key].get<std::string>() : std::string();
+  };
+  const std::string state = text_of("state");
+  for (const char* known : {"running", "saved", "finished", "failed"}) {
+    if (state == known) status.state = state;
+  }
+  status.reason = text_of("reason");
+  status.start = text_of("start");
+  const auto number_of = [&](const char* key) {
+    return json.contains(key) && json[key].is_number_unsigned() ? json[key].get<std::uint64_t>() : 0;
+  };
+  status.step = number_of("step");
+  status.exit_code = static_cast<int>(number_of("exit_code"));
+  return status;
+}
+
+bool may_record_failure(Env& env, const RunPaths& paths) {
+  const std::string state = read_status(env, paths).state;
+  return state != "finished" && state != "saved";
+}
+
+Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status) {
+  Json json = {{"state", status.state},
+               {"step", status.step},
+               {"exit_code", status.exit_code},
+               {"reason", status.reason}};
+  if (const std::string start = launched_start(env); !start.empty()) json["start"] = start;
+  return env.replace_text(paths.status(), json.dump_any(1) + "\n");
+}
+
+}  // namespace holdfast

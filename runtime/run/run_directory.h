@@ -1,0 +1,84 @@
+// The run directory: its paths, its lock and its status file.
+//   config.toml   resolved configuration        events.jsonl  the event log
+//   status.json   how the run stands            report.html   curves
+//   history.json  failures and time so far (failure_record.h)
+//   checkpoints/  whole checkpoints only        lock          held by the one writer
+//   trace/        what each rank did when (trace_file.h)
+//   run_id        names what the run has in shared memory; run_place: where it was (run_identity.h)
+//   place_name    what manifests call this host, where the directory is local to each (run_places.h)
+//   lineage.json  the generations of the run (checkpoint/lineage.h)
+//   gemm_peak     the rate of a large matrix product on its machines (gemm_peak_record.h)
+//   uploaded      the checkpoint that was uploaded last (uploads.h)
+//   requests/     requests to save and go on (save_requests.h)
+//   launch/       what `holdfast launch` and the ranks of its start tell each other (launch_record.h)
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/claim.h"
+
+namespace holdfast {
+
+struct RunPaths {
+  std::string directory;
+  std::string config() const { return directory + "/config.toml"; }
+  std::string events() const { return directory + "/events.jsonl"; }
+  std::string status() const { return directory + "/status.json"; }
+  std::string history() const { return directory + "/history.json"; }
+  std::string report() const { return directory + "/report.html"; }
+  std::string lock() const { return directory + "/lock"; }
+  std::string run_id() const { return directory + "/run_id"; }
+  std::string run_place() const { return directory + "/run_place"; }
+  std::string place_name() const { return directory + "/place_name"; }
+  std::string gemm_peak() const { return directory + "/gemm_peak"; }
+  std::string uploaded() const { return directory + "/uploaded"; }
+  std::string trace() const { return directory + "/trace"; }
+  std::string trace(int rank) const { return fmt::format("{}/trace/rank-{:05d}.jsonl", directory, rank); }
+  std::string requests() const { return directory + "/requests"; }
+  std::string launch() const { return directory + "/launch"; }
+  std::string launch_lock() const { return launch() + "/lock"; }
+  std::string ledger(int rank) const { return fmt::format("{}/ledger-{:05d}.jsonl", directory, rank); }
+};
+
+// Reason that a run gives, with the state "saved", when it ends because its launcher starts it again with
+// more ranks or without a host: its state is sealed, in RAM where it has snapshots there.
+inline constexpr const char* another_start_reason = "sealed for another start";
+
+struct RunStatus {
+  std::string state = "unknown";  // "running", "saved", "finished", "failed"
+  std::uint64_t step = 0;
+  int exit_code = 0;
+  std::string reason = {};
+  std::string start = {};  // that wrote it (launch_record.h); empty without `holdfast launch`
+};
+
+// Makes the directory and its name durable, proves that it can be written, becomes its one writer, and
+// removes what a killed one left half written: waits 10 s for a writer that is there, then fails with
+// ExitCode::communication, naming its host and pid; waits for the lease of one whose host may be gone, then
+// takes its place (claim.h). ExitCode::communication, too, where the file system fails, which may be over at
+// the next start; ExitCode::config where the path cannot be written.
+Result<std::unique_ptr<Claim>> claim_run_directory(Env& env, const RunPaths& paths,
+                                                   const LeaseTerms& terms = {});
+// Does the same for the launcher of the run, which waits for another one as a writer does for another.
+Result<std::unique_ptr<Claim>> claim_launch(Env& env, const RunPaths& paths, const LeaseTerms& terms = {});
+// Terms of ranks that go on without the writer: they have a quorum, so it has lost its place already, and a
+// few renewals that do not come say that it does not know.
+inline constexpr LeaseTerms recovery_lease = {.lease_ms = 6'000};
+// Makes of an error of the file system one of run.directory: ExitCode::config where another start would meet
+// the same, else ExitCode::communication.
+Error run_directory_error(const Error& reason);
+// "unknown" when there is no status file, or a foreign or damaged one.
+RunStatus read_status(Env& env, const RunPaths& paths);
+// `start` is that of this process, whatever the status says.
+Result<void> write_status(Env& env, const RunPaths& paths, const RunStatus& status);
+// A start that fails before its first step does not overwrite how the run that is there ended: false for one
+// that is finished or saved.
+bool may_record_failure(Env& env, const RunPaths& paths);
+
+}  // namespace holdfast

@@ -1,0 +1,70 @@
+// What the event log of a run says, put in order: the data behind the report.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/fault_ledger.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+
+// Numbers that the log has as null (not finite) or not at all are NaN.
+struct StepRecord {
+  std::uint64_t step = 0;
+  double loss = 0.0, grad_norm = 0.0, learning_rate = 0.0, tokens_per_sec = 0.0;
+};
+
+struct HeldOutRecord {
+  std::uint64_t step = 0;
+  double loss = 0.0;
+};
+
+// Everything but steps, in the order of the log.
+struct RunEvent {
+  std::string name;          // "start", "checkpoint", "fault" ...
+  std::int64_t time_us = 0;  // since 1970
+  std::uint64_t step = 0;    // its own, or the last one before it
+  bool resumed = false;      // a start that continues
+  std::string details;       // its other fields, for people
+};
+
+struct RunHistory {
+  std::string run_id;
+  std::uint64_t parameters = 0;
+  std::uint64_t ranks = 0;  // of the last start
+  std::uint64_t planned_steps = 0;
+  std::uint64_t tokens = 0;      // at the last step
+  std::int64_t running_us = 0;   // from each start to its last event, added up
+  std::int64_t failures = 0;     // starts that died or failed, but the last; recoveries
+  bool start_under_way = false;  // the last start has not recorded its end
+  std::vector<StepRecord>
+      steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
+  std::vector<HeldOutRecord> held_out;  // likewise
+  std::vector<RunEvent> events;
+  FaultLedger ledger;
+  std::string missing_parts;  // of the log, in a sentence; empty: none
+};
+
+// Lines that are not whole are skipped: a killed run leaves one.
+RunHistory parse_history(std::string_view event_lines);
+// ExitCode::config when the directory has no event log.
+Result<RunHistory> read_history(Env& env, const RunPaths& paths);
+// Reads only what failed in the run.
+Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths);
+
+// The end of the event log.
+struct LogTail {
+  std::string lines;   // whole ones; the last may be torn
+  bool whole = false;  // it is all of the log
+};
+// Reads at most `bytes_max`; the error is that there is no log, or none that can be read.
+Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max);
+
+double median_tokens_per_sec(const RunHistory& history);  // 0 without steps
+
+}  // namespace holdfast

@@ -1,0 +1,177 @@
+#include "runtime/run/run_standing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "runtime/core/units.h"
+#include "runtime/run/event_reading.h"
+
+namespace holdfast {
+namespace {
+
+template <typename Number>
+Number number_or(const Json& event, const char* key, Number otherwise) {
+  if (!event.contains(key)) return otherwise;
+  const Json& value = event[key];
+  const bool fits = std::is_floating_point_v<Number> ? value.is_number()
+                    : std::is_unsigned_v<Number>     ? value.is_number_unsigned()
+                                                     : value.is_number_integer();
+  return fits ? value.get<Number>() : otherwise;
+}
+
+std::optional<double> milliseconds_of(const Json& event, const char* key) {
+  if (!event.contains(key) || !event[key].is_number()) return std::nullopt;
+  return event[key].get<double>();
+}
+
+std::string ago(std::int64_t time_us, std::int64_t now_us) {
+  return format_seconds(static_cast<double>(std::max<std::int64_t>(now_us - time_us, 0)) * 1e-6) + " ago";
+}
+
+std::string seconds_between(std::int64_t begin_ns, std::int64_t end_ns) {
+  return format_seconds(static_cast<double>(std::max<std::int64_t>(end_ns - begin_ns, 0)) * 1e-9);
+}
+
+std::string work_of(const std::optional<double>& milliseconds) {
+  return milliseconds.has_value() ? "up to " + format_seconds(*milliseconds * 1e-3) + " of work"
+                                  : "all of its work";
+}
+
+std::string state_sentence(const RunStanding& run) {
+  if (run.holder.has_value()) return "held by " + *run.holder;
+  if (!run.holder_unknown.empty()) return run.holder_unknown;
+  if (run.status.state == "running") return "not running: its last start was killed";
+  if (run.status.state == "failed")
+    return fmt::format("not running: failed with exit code {}: {}", run.status.exit_code, run.status.reason);
+  if (run.status.state == "unknown") return "not running: it did not get to its first step";
+  return "not running: " + run.status.state;
+}
+
+}  // namespace
+
+void RunStanding::take(const Json& event) {
+  if (!event.is_object()) return;
+  const std::string name = text_of(event, "event");
+  const auto time_us = number_or<std::int64_t>(event, "time_us", 0);
+  const auto step = number_or<std::uint64_t>(event, "step", 0);
+  if (name == "start") {
+    ++starts;
+    ranks = number_or<int>(event, "ranks", 0);
+    generation = number_or<std::uint64_t>(event, "generation", 0);
+    run_id = text_of(event, "run");
+  } else if (name == "recovery") {
+    ++recoveries;
+    ranks = number_or<int>(event, "ranks_after", ranks);
+    lost_steps += number_or<std::uint64_t>(event, "lost_steps", 0);
+  } else if (name == "step") {
+    newest = Step{.step = step,
+                  .loss = number_or<double>(event, "loss", 0),
+                  .tokens_per_second = number_or<double>(event, "tokens_per_sec", 0),
+                  .time_us = time_us};
+  } else if (name == "checkpoint") {
+    checkpoint = SavedStep{step, time_us};
+  } else if (name == "snapshot") {
+    snapshot = SavedStep{step, time_us};
+  } else if (name == "failure_cost") {
+    cost = FailureCost{milliseconds_of(event, "process_ms"), milliseconds_of(event, "host_ms"),
+                       milliseconds_of(event, "job_ms")};
+  }
+  if ((name == "start" || name == "recovery") && event.contains("hosts") && event["hosts"].is_object()) {
+    hosts.clear();
+    for (const JsonMember& host : event["hosts"].items()) {
+      if (host.value.is_number_integer()) hosts[host.key] = host.value.get<int>();
+    }
+  }
+}
+
+std::string activity_of(const SlotView& slot, std::int64_t now_ns) {
+  std::string text = name_of(slot.phase);
+  if (slot.phase != Phase::start_up && slot.phase != Phase::spare) text += fmt::format(" {}", slot.step);
+  text += " for " + seconds_between(slot.begun_ns, now_ns);
+  if (slot.storage_begun_ns != 0) {
+    text += fmt::format(", waits {} for the file system ({})", seconds_between(slot.storage_begun_ns, now_ns),
+                        slot.storage_what);
+  } else if (slot.wait_begun_ns != 0) {
+    text += fmt::format(", waits {} for {}{}", seconds_between(slot.wait_begun_ns, now_ns),
+                        slot.wait_peer < 0 ? "the others" : fmt::format("rank {}", slot.wait_peer),
+                        slot.wait_operation.empty() ? "" : " in " + slot.wait_operation);
+  }
+  if (slot.drain_begun_ns != 0) text += fmt::format(", saves step {} in the background", slot.drain_step);
+  return text;
+}
+
+std::string to_text(const RunStanding& run, std::int64_t now_us) {
+  std::string text = fmt::format("{}  {}\n", run.directory, state_sentence(run));
+  if (run.newest.has_value()) {
+    const RunStanding::Step& step = *run.newest;
+    text += fmt::format("step      {}{}, loss {:.4f}, {:.0f} tokens/s, {}\n", step.step,
+                        run.steps == 0 ? "" : fmt::format(" of {}", run.steps), step.loss,
+                        step.tokens_per_second, ago(step.time_us, now_us));
+  }
+  std::string where;
+  for (const auto& [host, count] : run.hosts) where += fmt::format(", {} {}", host, count);
+  if (run.ranks > 0)
+    text += fmt::format("ranks     {}{}\n", run.ranks, where.empty() ? "" : " (" + where.substr(2) + ")");
+  for (const RunStanding::Rank& rank : run.here)
+    text += fmt::format("  rank {:<4} {}\n", rank.rank, rank.does);
+  const auto saved = [&](const char* name, const std::optional<RunStanding::SavedStep>& what) {
+    if (what.has_value())
+      text += fmt::format("{:<9} step {}, {}\n", name, what->step, ago(what->time_us, now_us));
+  };
+  saved("on disk", run.checkpoint);
+  saved("in RAM", run.snapshot);
+  if (run.cost.has_value() && run.holder.has_value()) {
+    text += fmt::format("a failure now costs, of a process {}, of a host {}, of the job {}\n",
+                        work_of(run.cost->process_ms), work_of(run.cost->host_ms), work_of(run.cost->job_ms));
+  }
+  text += fmt::format("so far    {} start{}, {} recover{}, {} step{} computed again\n", run.starts,
+                      run.starts == 1 ? "" : "s", run.recoveries, run.recoveries == 1 ? "y" : "ies",
+                      run.lost_steps, run.lost_steps == 1 ? "" : "s");
+  return text;
+}
+
+Json to_json(const RunStanding& run) {
+  Json json = Json::object();
+  json["directory"] = run.directory;
+  json["run"] = run.run_id;
+  json["state"] = run.status.state;
+  if (run.holder_unknown.empty()) json["running"] = run.holder.has_value();
+  json["ranks"] = run.ranks;
+  json["generation"] = run.generation;
+  json["starts"] = run.starts;
+  json["recoveries"] = run.recoveries;
+  json["lost_steps"] = run.lost_steps;
+  if (run.holder.has_value()) json["holder"] = *run.holder;
+  if (run.status.state == "failed") {
+    json["exit_code"] = run.status.exit_code;
+    json["reason"] = run.status.reason;
+  }
+  if (run.steps != 0) json["steps"] = run.steps;
+  if (run.newest.has_value()) {
+    json["step"] = run.newest->step;
+    json["loss"] = run.newest->loss;
+    json["tokens_per_sec"] = run.newest->tokens_per_second;
+    json["step_time_us"] = run.newest->time_us;
+  }
+  if (!run.hosts.empty()) json["hosts"] = Json(run.hosts);
+  const auto saved = [&](const char* name, const std::optional<RunStanding::SavedStep>& what) {
+    if (!what.has_value()) return;
+    json[name]["step"] = what->step;
+    json[name]["time_us"] = what->time_us;
+  };
+  saved("checkpoint", run.checkpoint);
+  saved("snapshot", run.snapshot);
+  if (run.cost.has_value()) {
+    Json cost = Json::object();
+    if (run.cost->process_ms.has_value()) cost["process_ms"] = *run.cost->process_ms;
+    if (run.cost->host_ms.has_value()) cost["host_ms"] = *run.cost->host_ms;
+    if (run.cost->job_ms.has_value()) cost["job_ms"] = *run.cost->job_ms;
+    json["failure_cost"] = cost;
+  }
+  for (const RunStanding::Rank& rank : run.here) json["here"][std::to_string(rank.rank)] = rank.does;
+  return json;
+}
+
+}  // namespace holdfast

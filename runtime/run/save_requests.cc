@@ -1,0 +1,212 @@
+#include "runtime/run/save_requests.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <sstream>
+#include <utility>
+
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/drain_requests.h"
+
+namespace holdfast {
+namespace {
+
+constexpr auto look_again = std::chrono::milliseconds(250);
+constexpr const char* attended_prefix = "save-";
+constexpr const char* unattended_prefix = "signal-";
+constexpr const char* restart_name = "restart";
+
+bool is_request(const std::string& name) {
+  return (name.starts_with(attended_prefix) || name.starts_with(unattended_prefix)) &&
+         name.find('.') == std::string::npos;  // what is being replaced has a name with one
+}
+
+std::string to_text(const SaveAnswer& answer) {
+  switch (answer.state) {
+    case SaveAnswer::State::begun:
+      return fmt::format("begun {}\n", answer.step);
+    case SaveAnswer::State::saved:
+      return fmt::format("saved {}\n", answer.step);
+    case SaveAnswer::State::failed:
+      return fmt::format("failed {} {}\n", answer.step, answer.sentence);
+    default:
+      return "asked\n";
+  }
+}
+
+bool is_final(const SaveAnswer& answer) {
+  return answer.state == SaveAnswer::State::saved || answer.state == SaveAnswer::State::failed;
+}
+
+RestartWish read_restart_wish(Env& env, const std::string& path) {
+  RestartWish wish;
+  const Result<std::string> text = read_text_within(env, path, text_limits::request);
+  if (!text.ok()) return wish;
+  std::string word;
+  std::istringstream(*text) >> word >> wish.hosts_leaving;
+  wish.wanted = word == "asked";
+  return wish;
+}
+
+}  // namespace
+
+Result<void> request_restart(Env& env, const RunPaths& paths, int hosts_leaving) {
+  HF_TRY_VOID(env.make_directories(paths.requests()));
+  return env.replace_text(fmt::format("{}/{}", paths.requests(), restart_name),
+                          fmt::format("asked {}\n", hosts_leaving));
+}
+
+Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind) {
+  HF_TRY_VOID(env.make_directories(paths.requests()));
+  const std::string path =
+      fmt::format("{}/{}{:016x}", paths.requests(),
+                  kind == RequestKind::attended ? attended_prefix : unattended_prefix, env.random_u64());
+  HF_TRY_VOID(env.replace_text(path, to_text(SaveAnswer{})));
+  return path;
+}
+
+SaveAnswer read_save_answer(Env& env, const std::string& path) {
+  const Result<std::string> text = read_text_within(env, path, text_limits::request);
+  SaveAnswer answer;
+  if (!text.ok()) return answer;
+  std::istringstream line(*text);
+  std::string word;
+  line >> word >> answer.step;
+  std::getline(line >> std::ws, answer.sentence);
+  answer.state = word == "begun"    ? SaveAnswer::State::begun
+                 : word == "saved"  ? SaveAnswer::State::saved
+                 : word == "failed" ? SaveAnswer::State::failed
+                                    : SaveAnswer::State::asked;
+  return answer;
+}
+
+void forget_answered_requests(Env& env, const RunPaths& paths) {
+  const Result<FileStatus> status = env.status(paths.requests());
+  if (!status.ok() || !status->exists) return;
+  const Result<std::vector<std::string>> names = env.list(paths.requests());
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const std::string path = paths.requests() + "/" + name;
+    if (is_drain_request(name)) continue;  // the launcher's
+    if (!is_request(name) || is_final(read_save_answer(env, path))) static_cast<void>(env.remove(path).ok());
+  }
+}
+
+SaveRequests::SaveRequests(Env& env, const RunPaths& paths)
+    : env_(&env),
+      directory_(paths.requests()),
+      thread_([this](const std::stop_token& stop) { work(stop); }) {}
+
+SaveRequests::~SaveRequests() {
+  thread_.request_stop();
+  thread_.join();
+}
+
+bool SaveRequests::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(
+      requests_, [](const auto& request) { return request.second.answer.state == SaveAnswer::State::asked; });
+}
+
+RestartWish SaveRequests::restart_wish() const {
+  const std::lock_guard lock(mutex_);
+  return restart_wish_;
+}
+
+void SaveRequests::begun(std::uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, request] : requests_) {
+    if (request.answer.state != SaveAnswer::State::asked) continue;
+    request = {.answer = {.state = SaveAnswer::State::begun, .step = step}, .written = false};
+  }
+  changed_.notify_one();
+}
+
+void SaveRequests::ended(std::uint64_t step, const Result<void>& outcome) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [name, request] : requests_) {
+    if (request.answer.state != SaveAnswer::State::begun || request.answer.step != step) continue;
+    request.written = false;
+    request.answer.state = outcome.ok() ? SaveAnswer::State::saved : SaveAnswer::State::failed;
+    if (!outcome.ok()) request.answer.sentence = outcome.error().message;
+    std::ranges::replace(request.answer.sentence, '\n', ' ');
+  }
+  changed_.notify_one();
+}
+
+void SaveRequests::work(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    find_requests();
+    write_answers();
+    remove_answered();
+    std::unique_lock lock(mutex_);
+    const auto has_answers = [this] {
+      return std::ranges::any_of(requests_, [](const auto& request) { return !request.second.written; });
+    };
+    changed_.wait_for(lock, stop, look_again, has_answers);
+  }
+  write_answers();
+  remove_answered();
+}
+
+// What cannot be read now is looked for again.
+void SaveRequests::find_requests() {
+  const Result<FileStatus> status = env_->status(directory_);
+  if (!status.ok() || !status->exists) return;
+  const Result<std::vector<std::string>> names = env_->list(directory_);
+  if (!names.ok()) return;
+  std::map<std::string, Request> found;
+  for (const std::string& name : *names) {
+    const auto known = [&] {
+      const std::lock_guard lock(mutex_);
+      return requests_.contains(name);
+    };
+    if (!is_request(name) || known()) continue;
+    SaveAnswer answer = read_save_answer(*env_, directory_ + "/" + name);
+    if (answer.state == SaveAnswer::State::none) continue;
+    if (!is_final(answer)) answer = {.state = SaveAnswer::State::asked};
+    found[name].answer = answer;
+  }
+  RestartWish wish;
+  if (std::ranges::find(*names, restart_name) != names->end())
+    wish = read_restart_wish(*env_, directory_ + "/" + restart_name);
+  const std::lock_guard lock(mutex_);
+  restart_wish_ = wish;
+  requests_.merge(found);
+  std::erase_if(requests_, [&](const auto& request) {
+    return std::ranges::find(*names, request.first) == names->end();
+  });
+}
+
+void SaveRequests::write_answers() {
+  std::vector<std::pair<std::string, SaveAnswer>> answers;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [name, request] : requests_) {
+      if (!std::exchange(request.written, true)) answers.emplace_back(name, request.answer);
+    }
+  }
+  for (const auto& [name, answer] : answers) {
+    const std::string path = directory_ + "/" + name;
+    // The process that asked may have gone, and its file with it.
+    const Result<FileStatus> status = env_->status(path);
+    if (!status.ok() || !status->exists) continue;
+    static_cast<void>(env_->replace_text(path, to_text(answer)).ok());
+  }
+}
+
+void SaveRequests::remove_answered() {
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, request] : requests_) {
+      if (name.starts_with(unattended_prefix) && request.written && is_final(request.answer))
+        names.push_back(name);
+    }
+  }
+  for (const std::string& name : names) static_cast<void>(env_->remove(directory_ + "/" + name).ok());
+}
+
+}  // namespace holdfast

@@ -1,0 +1,97 @@
+// Requests to save and go on, as files in the run directory: `holdfast save` writes them, and `holdfast
+// launch` for a SIGUSR1; the rank that leads the run answers in them. They reach a run on any host that
+// shares the directory, with a launcher or without, and one that is just being started again.
+//
+// A request is a file RUN/requests/NAME with one line, which is replaced by rename:
+//   asked                 by the process that asks
+//   begun STEP            the state after this step is being saved
+//   saved STEP            its checkpoint is visible
+//   failed STEP SENTENCE  it could not be saved
+// Only the leader writes after "asked". The process that asks removes the file when it has its answer; where
+// nobody waits for the answer (RequestKind::unattended) the leader removes it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+
+// Says that the launcher wants to start the run again, with more ranks or without some of its hosts.
+struct RestartWish {
+  bool wanted = false;
+  int hosts_leaving = 0;  // what these have in RAM is lost to the next start
+};
+// Asks the run to seal its state after the next step, in RAM where it has snapshots there, and to end with
+// ExitCode::saved and another_start_reason: a file RUN/requests/restart, which the next start forgets.
+Result<void> request_restart(Env& env, const RunPaths& paths, int hosts_leaving);
+
+enum class RequestKind { attended, unattended };
+// Returns the path of the request that it wrote.
+Result<std::string> request_save(Env& env, const RunPaths& paths, RequestKind kind);
+
+struct SaveAnswer {
+  enum class State {
+    none,
+    asked,
+    begun,
+    saved,
+    failed
+  } state = State::none;  // none: there is no such request
+  std::uint64_t step = 0;
+  std::string sentence = {};  // of `failed`
+};
+SaveAnswer read_save_answer(Env& env, const std::string& path);
+
+// Removes requests whose answer nobody has fetched. Of a start, before anything is answered.
+void forget_answered_requests(Env& env, const RunPaths& paths);
+
+// SaveRequests: the leader's side. A thread looks for requests and writes the answers, so that the training
+// loop never waits for the directory, which may be on a slow or dead disk; the loop only reads a flag.
+// Requests that an earlier leader has not answered, or not to the end, count as new ones.
+//
+// Threads: one, that of the training loop. The destructor writes the answers that are left.
+class SaveRequests {
+ public:
+  SaveRequests(Env& env, const RunPaths& paths);
+  ~SaveRequests();
+  SaveRequests(const SaveRequests&) = delete;
+  SaveRequests& operator=(const SaveRequests&) = delete;
+
+  // Whether somebody waits for a save that has not begun.
+  bool waiting() const;
+  // Returns what the launcher asks for (request_restart()).
+  RestartWish restart_wish() const;
+  // The state after `step`, which is the current one, is being saved: that answers all that wait.
+  void begun(std::uint64_t step);
+  // How that save ended.
+  void ended(std::uint64_t step, const Result<void>& outcome);
+
+ private:
+  struct Request {
+    SaveAnswer answer;
+    bool written = true;  // the file says so, too
+  };
+  void work(const std::stop_token& stop);
+  void find_requests();
+  void write_answers();
+  void remove_answered();
+
+  Env* env_;
+  std::string directory_;
+  mutable std::mutex mutex_;  // of what follows; never held beside a call of the system
+  std::condition_variable_any changed_;
+  std::map<std::string, Request> requests_;  // by name
+  RestartWish restart_wish_;
+  std::jthread thread_;  // the last member: it uses the others until it is joined
+};
+
+}  // namespace holdfast

@@ -1,0 +1,90 @@
+#include "runtime/save/checkpoint_parts.h"
+
+#include <map>
+#include <set>
+
+#include "checkpoint/snapshot_slot.h"
+#include "parallel/comm/collectives.h"
+#include "runtime/config/document.h"
+#include "runtime/core/json.h"
+#include "runtime/os/tell.h"
+#include "runtime/save/device_state.h"
+
+namespace holdfast {
+
+std::vector<StatePiece> saved_state(Worker& worker) {
+  std::vector<StatePiece> pieces;
+  for (const OwnedState& piece : worker.optimizer().state()) {
+    if (worker.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
+  }
+  return pieces;
+}
+
+std::string to_text(const ShardFile& file) {
+  return Json::array({file.name, file.bytes, file.index_crc32c, file.piece_count}).dump_any();
+}
+
+ShardFile shard_from_text(const std::string& text) {
+  const Json json = Json::parse(text);  // written by to_text of a rank that agreed on the binary
+  return {.name = json[0], .bytes = json[1], .index_crc32c = json[2], .piece_count = json[3]};
+}
+
+std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts) {
+  std::uint64_t bytes = 0;
+  for (const std::string& text : shard_texts) bytes += shard_from_text(text).bytes;
+  return bytes;
+}
+
+Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts) {
+  Manifest manifest;
+  put_state(state, manifest);
+  manifest.identity = config_identity(worker.config());
+  manifest.config = record_config(worker.config());
+  manifest.values["device"] = worker.device().identity(worker.spec().dtype);
+  for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
+  return manifest;
+}
+
+Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest) {
+  if (!tier.in_parts()) return {};
+  std::vector<ShardSpec> own;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const StatePiece& piece : saved_state(worker)) {
+    if (!seen.insert({piece.spec.tensor, piece.spec.kind}).second) continue;
+    ShardSpec& tensor = own.emplace_back(piece.spec);
+    tensor.slice = 0;
+    tensor.first_block = 0;
+    tensor.block_count = tensor.slice_blocks();
+  }
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(worker.communicator(), worker.waiter(), to_text(own)));
+  std::map<std::pair<std::string, std::string>, ShardSpec> tensors;
+  for (const std::string& text : texts) {
+    for (ShardSpec& tensor : specs_from_text(text))
+      tensors.try_emplace({tensor.tensor, tensor.kind}, std::move(tensor));
+  }
+  manifest.tensors.clear();
+  for (auto& [name, tensor] : tensors) manifest.tensors.push_back(std::move(tensor));
+  const std::vector<int> keepers = tier.places()->copy_keepers();
+  for (std::size_t rank = 0; rank < manifest.shards.size(); ++rank) {
+    std::vector<std::string>& hosts = manifest.shards[rank].hosts;
+    hosts = {tier.places()->of(static_cast<int>(rank)).host};
+    if (tier.copies() != nullptr) hosts.push_back(tier.places()->of(keepers[rank]).host);
+  }
+  return {};
+}
+
+void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
+  const Result<void> retained = store.retain(keep);
+  // A writer that has been replaced ends with that, and says it then.
+  if (!retained.ok() && retained.error().code != ExitCode::communication)
+    tell("an old checkpoint stays: {}", retained.error().message);
+}
+
+Waiter patient_waiter(const Worker& worker) {
+  constexpr std::int64_t slow_bytes_per_ms = 20'000;
+  const auto patience_ms = static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
+  return worker.waiter().with_timeout(worker.waiter().timeout_ms() + patience_ms);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,45 @@
+// DiskTier says where the checkpoints of a run are: in one directory that all ranks see, or each in parts, in
+// the run directories of several hosts (run_places.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/save/run_places.h"
+#include "runtime/save/shard_copies.h"
+
+namespace holdfast {
+
+// Holds what one rank needs to know of it to save. Copies are cheap; `copies` outlives them.
+class DiskTier {
+ public:
+  // One directory: rank 0 publishes.
+  explicit DiskTier(int rank) : rank_(rank) {}
+  // `places`: of all ranks. `copies`: null where no rank keeps another's shards.
+  DiskTier(int rank, RunPlaces places, ShardCopies* copies)
+      : rank_(rank), places_(std::move(places)), copies_(copies) {}
+
+  bool in_parts() const { return places_.has_value() && places_->count() > 1; }
+  // Returns whether this rank publishes; publishers(): how many do.
+  bool publishes() const { return places_.has_value() ? places_->leads(rank_) : rank_ == 0; }
+  int publishers() const { return places_.has_value() ? places_->count() : 1; }
+  // Returns how many checkpoints retention leaves. Hosts replace theirs one after another, so one more than
+  // the newest has to be whole everywhere.
+  std::int64_t kept(std::int64_t keep) const { return in_parts() && keep < 2 ? 2 : keep; }
+
+  const std::optional<RunPlaces>& places() const { return places_; }
+  ShardCopies* copies() const { return copies_; }
+  // Gives the shard to whoever keeps a copy of it. `pace` is called with the bytes of every part.
+  Result<void> copy(std::uint64_t step, const std::string& directory, const ShardFile& shard,
+                    const Pace& pace) const {
+    return copies_ == nullptr ? Result<void>() : copies_->send(step, directory, shard, pace);
+  }
+
+ private:
+  int rank_;
+  std::optional<RunPlaces> places_;
+  ShardCopies* copies_ = nullptr;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,32 @@
+#include "runtime/save/live_state.h"
+
+#include <algorithm>
+
+#include "checkpoint/ram_tier.h"
+#include "runtime/save/snapshot.h"
+
+namespace holdfast {
+
+bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const MembershipView& now) {
+  std::vector<int> lost;
+  for (const Member& member : members_lost(before, now)) lost.push_back(member.launched_rank);
+  return std::ranges::none_of(seating.rank_of_seat, [&](int rank) {
+    return std::ranges::find(lost, before.members[static_cast<std::size_t>(rank)].launched_rank) !=
+           lost.end();
+  });
+}
+
+Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
+  const std::string name =
+      snapshot_name(digest_of(worker.state().memory_id), writer, worker.communicator().rank(), slot);
+  HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.env().open_shared_memory(name));
+  if (memory->bytes().size() < worker.snapshot_bytes())
+    return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
+  worker.abort_nccl();  // the copies stand behind what it has in the device's queue
+  Snapshot snapshot(worker, memory->bytes(), writer);
+  snapshot.begin();
+  if (!snapshot.complete()) return worker.device_outcome();
+  return {};
+}
+
+}  // namespace holdfast

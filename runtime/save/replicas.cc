@@ -1,0 +1,232 @@
+#include "runtime/save/replicas.h"
+
+#include <thread>
+#include <utility>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/core/json.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* replica_purpose = "replica";
+
+}  // namespace
+
+// What one rank gives: memory for it, a port, and a thread that takes it.
+class Replicas::Keeper {
+ public:
+  static Result<std::unique_ptr<Keeper>> create(Worker& worker, std::uint64_t writer, int rank) {
+    std::unique_ptr<Keeper> keeper(new Keeper(worker, rank));
+    const Digest run = digest_of(worker.state().memory_id);
+    std::array<std::span<std::byte>, ReplicaKeeper::places> places;
+    for (std::size_t place = 0; place < places.size(); ++place) {
+      const std::string name = replica_name(run, writer, rank, static_cast<int>(place));
+      HF_TRY(std::unique_ptr<SharedMemory> memory, worker.make_slot(name, worker.snapshot_bytes_of(rank)));
+      keeper->names_.push_back(name);
+      places[place] = memory->bytes();
+      keeper->memory_.push_back(std::move(memory));
+    }
+    HF_TRY(const ListenPlace place, worker.listen_place());
+    HF_TRY(keeper->listener_, worker.network(replica_purpose).listen(place.address));
+    keeper->keeper_.emplace(
+        ReplicaKeeper::Source{.run = run,
+                              .writer = writer,
+                              .rank = static_cast<std::uint32_t>(rank),
+                              .ranks = static_cast<std::uint32_t>(worker.communicator().size())},
+        digest_of(worker.env().host_id()), places, worker.faults());
+    keeper->keep_names_ = true;
+    return keeper;
+  }
+  ~Keeper() {
+    {
+      const std::lock_guard guard(mutex_);
+      stopped_ = true;
+      if (listener_ != nullptr) listener_->shut_down();
+      if (connection_ != nullptr) connection_->shut_down();
+    }
+    if (thread_.joinable()) thread_.join();
+    if (!keep_names_) remove_names();
+    if (keep_names_ && worker_->slots() != nullptr) {
+      for (std::size_t i = 0; i < names_.size(); ++i)
+        worker_->slots()->keep(names_[i], std::move(memory_[i]));
+    }
+  }
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  int rank() const { return rank_; }
+  void add_places(std::vector<std::span<std::byte>>& places) const {
+    for (const std::unique_ptr<SharedMemory>& memory : memory_) places.push_back(memory->bytes());
+  }
+  std::uint16_t port() const { return listener_->port(); }
+  void start() {
+    thread_ = std::jthread([this] { serve(); });
+  }
+  void remove_names() {
+    for (const std::string& name : names_) static_cast<void>(worker_->env().remove_shared_memory(name).ok());
+  }
+
+ private:
+  Keeper(Worker& worker, int rank) : worker_(&worker), rank_(rank) {}
+
+  // What goes wrong is told to who sends, whose rank tells it to the run; strangers are nobody's trouble.
+  void serve() {
+    constexpr std::int64_t visit_ms = 1000;
+    worker_->env().lower_thread_priority();
+    while (!stopped()) {
+      Result<std::unique_ptr<Connection>> accepted = listener_->accept(visit_ms);
+      if (!accepted.ok()) {
+        worker_->env().sleep_us(visit_ms * 1000 / 10);  // no descriptors left, for a while
+        continue;
+      }
+      if (*accepted == nullptr) continue;
+      const std::unique_ptr<Connection> connection = std::move(accepted).value();
+      if (!hold(connection.get())) return;
+      static_cast<void>(keeper_->receive(*connection).ok());
+      hold(nullptr);
+    }
+  }
+  bool stopped() {
+    const std::lock_guard guard(mutex_);
+    return stopped_;
+  }
+  // The one that the destructor ends; false: it has begun.
+  bool hold(Connection* connection) {
+    const std::lock_guard guard(mutex_);
+    connection_ = connection;
+    return !stopped_;
+  }
+
+  Worker* worker_;
+  int rank_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<SharedMemory>> memory_;
+  std::unique_ptr<Listener> listener_;
+  std::optional<ReplicaKeeper> keeper_;
+  bool keep_names_ = false;
+  std::mutex mutex_;  // of the next two
+  Connection* connection_ = nullptr;
+  bool stopped_ = false;
+  std::jthread thread_;
+};
+
+Replicas::Replicas(Worker& worker, std::uint64_t writer) : worker_(&worker), writer_(writer) {}
+
+Result<std::unique_ptr<Replicas>> Replicas::create(Worker& worker, std::uint64_t writer) {
+  std::unique_ptr<Replicas> replicas(new Replicas(worker, writer));
+  Result<void> made = agree_on_outcome(worker.communicator(), worker.waiter(), replicas->make_keepers(),
+                                       worker.env().host_name());
+  if (made.ok()) made = replicas->exchange_addresses();
+  for (const std::unique_ptr<Keeper>& keeper : replicas->keepers_) {
+    if (made.ok()) {
+      keeper->start();
+    } else {
+      keeper->remove_names();
+    }
+  }
+  if (!made.ok()) return made.error();
+  return replicas;
+}
+
+Replicas::~Replicas() {
+  {
+    const std::lock_guard guard(mutex_);
+    stopped_ = true;
+    if (connection_ != nullptr) connection_->shut_down();
+  }
+  job_.wait();
+}
+
+std::vector<std::span<std::byte>> Replicas::places() const {
+  std::vector<std::span<std::byte>> places;
+  for (const std::unique_ptr<Keeper>& keeper : keepers_) keeper->add_places(places);
+  return places;
+}
+
+Result<void> Replicas::make_keepers() {
+  for (const int rank : worker_->kept_ranks()) {
+    HF_TRY(std::unique_ptr<Keeper> keeper, Keeper::create(*worker_, writer_, rank));
+    keepers_.push_back(std::move(keeper));
+  }
+  return {};
+}
+
+// Every rank says where it is and at which port it takes whose replicas.
+Result<void> Replicas::exchange_addresses() {
+  Env& env = worker_->env();
+  const Result<ListenPlace> place = worker_->listen_place();
+  HF_TRY_VOID(
+      agree_on_outcome(worker_->communicator(), worker_->waiter(), outcome_of(place), env.host_name()));
+  Json ports = Json::object();
+  for (const std::unique_ptr<Keeper>& keeper : keepers_)
+    ports[std::to_string(keeper->rank())] = keeper->port();
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(worker_->communicator(), worker_->waiter(),
+                         Json::array({env.host_name(), place->told, ports}).dump_any()));
+  target_.rank = worker_->buddy();
+  if (target_.rank < 0) return {};
+  const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
+  target_.host = told[0];
+  const std::uint16_t port = told[2][std::to_string(worker_->communicator().rank())];
+  for (const Json& address : told[1]) target_.addresses.push_back({address, port});
+  return {};
+}
+
+void Replicas::send(const SnapshotStep& step, std::span<const std::byte> slot,
+                    const SnapshotStep& confirmed) {
+  step_ = step.step;
+  begin_ns_ = worker_->env().monotonic_ns();
+  job_.start([this, slot, confirmed]() -> Result<std::uint64_t> {
+    if (target_.rank < 0) return std::uint64_t{0};
+    worker_->env().lower_thread_priority();
+    Result<std::uint64_t> sent = deliver(slot, confirmed);
+    if (sent.ok()) return sent;
+    return fail(sent.error().code, "its buddy, rank {} (host {}), could not be given it: {}", target_.rank,
+                target_.host, sent.error().message);
+  });
+}
+
+Result<std::uint64_t> Replicas::deliver(std::span<const std::byte> slot, const SnapshotStep& confirmed) {
+  HF_TRY(const std::unique_ptr<Connection> connection, connect());
+  // The connection is let go of before it closes.
+  struct Held {
+    Replicas* replicas;
+    ~Held() { replicas->hold(nullptr); }
+  } const held{this};
+  if (!hold(connection.get())) return fail(ExitCode::communication, "this rank ends");
+  HF_TRY_VOID(send_replica(*connection, slot, confirmed, worker_->faults()));
+  return SnapshotReader::sealed_bytes(slot, "that was sent");
+}
+
+// A host may have several addresses, of which not all can be reached from everywhere. The destructor ends the
+// attempt that is under way.
+Result<std::unique_ptr<Connection>> Replicas::connect() {
+  constexpr std::int64_t connect_timeout_ms = 3000;
+  std::string refusals;
+  for (const NetworkAddress& address : target_.addresses) {
+    if (stopped_) break;
+    Result<std::unique_ptr<Connection>> connection =
+        worker_->network(replica_purpose)
+            .connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
+    if (connection.ok()) return connection;
+    refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
+  }
+  return fail(ExitCode::communication, "{}", stopped_ ? "this rank ends" : refusals);
+}
+
+bool Replicas::hold(Connection* connection) {
+  const std::lock_guard guard(mutex_);
+  connection_ = connection;
+  return !stopped_;
+}
+
+ReplicaReport Replicas::take() {
+  const Result<std::uint64_t> sent = job_.take();
+  return {.step = step_,
+          .outcome = outcome_of(sent),
+          .bytes = sent.ok() ? *sent : 0,
+          .duration_ns = worker_->env().monotonic_ns() - begin_ns_};
+}
+
+}  // namespace holdfast

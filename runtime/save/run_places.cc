@@ -1,0 +1,203 @@
+#include "runtime/save/run_places.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/core/json.h"
+#include "runtime/os/durable_directory.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+namespace {
+
+// A file in the run directory that is there as long as this object. Its name is one that Env::replace_text
+// could have left behind, so that what a kill leaves of it goes with those.
+class PlaceProbe {
+ public:
+  PlaceProbe(Env& env, const std::string& directory) : env_(&env), directory_(directory) {}
+  ~PlaceProbe() {
+    if (!name_.empty()) static_cast<void>(env_->remove(path(name_)).ok());
+  }
+  PlaceProbe(const PlaceProbe&) = delete;
+  PlaceProbe& operator=(const PlaceProbe&) = delete;
+
+  Result<void> make() {
+    HF_TRY_VOID(make_durable_directories(*env_, directory_));
+    name_ = fmt::format(".tmp.{:016x}", env_->random_u64());
+    HF_TRY(const std::unique_ptr<File> file, env_->open(path(name_), OpenMode::create));
+    return {};
+  }
+  const std::string& name() const { return name_; }
+  bool sees(const std::string& name) const {
+    const Result<FileStatus> status = env_->status(path(name));
+    return !name.empty() && status.ok() && status->exists;
+  }
+
+ private:
+  std::string path(const std::string& name) const { return RunPaths{directory_}.run_place() + name; }
+  Env* env_;
+  std::string directory_;
+  std::string name_;  // empty: this rank has none
+};
+
+// Returns what the directory says, where that can be a name; else nothing.
+std::string remembered_name(Env& env, const std::string& run_directory) {
+  std::string name = text_within_or_empty(env, RunPaths{run_directory}.place_name(), text_limits::identity);
+  const bool is_name = std::ranges::all_of(name, [](char each) { return each > ' ' && each <= '~'; });
+  return is_name ? name : std::string();
+}
+
+bool is_called_after(const PlaceName& place) {
+  return place.remembered == place.host || place.remembered.starts_with(place.host + "#");
+}
+
+// Gathers the places, when each rank knows the number of its own.
+Result<RunPlaces> name_places(Communicator& communicator, const Waiter& waiter, Env& env,
+                              const std::string& run_directory, int number) {
+  const Json mine = Json::array({number, remembered_name(env, run_directory), env.host_name()});
+  HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator, waiter, mine.dump_any()));
+  std::vector<int> numbers;
+  std::map<int, PlaceName> by_number;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const Json each = Json::parse(texts[rank]);
+    numbers.push_back(each[0]);
+    if (numbers.back() == static_cast<int>(rank))
+      by_number[numbers.back()] = {.remembered = each[1], .host = each[2]};
+  }
+  std::vector<PlaceName> asked;
+  for (const auto& [first, name] : by_number) asked.push_back(name);
+  const std::vector<std::string> names = names_of_places(asked);
+  std::vector<Place> places;
+  for (const int each : numbers) {
+    const auto at = std::distance(by_number.begin(), by_number.find(each));
+    places.push_back({.number = each, .host = names[static_cast<std::size_t>(at)]});
+  }
+  return RunPlaces(std::move(places));
+}
+
+Error cannot_be_made(const Error& reason) {
+  return fail(ExitCode::config, "run.directory cannot be used: {}. Give a directory that can be written",
+              reason.message);
+}
+
+}  // namespace
+
+std::vector<int> RunPlaces::leaders() const {
+  std::vector<int> leaders;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (leads(rank)) leaders.push_back(rank);
+  }
+  return leaders;
+}
+
+int RunPlaces::leader_of(int rank) const {
+  const auto first = std::ranges::find(of_rank_, of(rank).number, &Place::number);
+  return static_cast<int>(first - of_rank_.begin());
+}
+
+std::vector<int> RunPlaces::copy_keepers() const {
+  const std::vector<int> leaders = this->leaders();
+  std::vector<std::vector<int>> members(leaders.size());
+  std::vector<std::size_t> place_of(of_rank_.size()), index_in_place(of_rank_.size());
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto place =
+        static_cast<std::size_t>(std::ranges::find(leaders, leader_of(rank)) - leaders.begin());
+    const auto at = static_cast<std::size_t>(rank);
+    place_of[at] = place;
+    index_in_place[at] = members[place].size();
+    members[place].push_back(rank);
+  }
+  std::vector<int> keepers(of_rank_.size(), -1);
+  if (leaders.size() < 2) return keepers;
+  for (std::size_t rank = 0; rank < keepers.size(); ++rank) {
+    const std::vector<int>& next = members[(place_of[rank] + 1) % leaders.size()];
+    keepers[rank] = next[index_in_place[rank] % next.size()];
+  }
+  return keepers;
+}
+
+Result<std::optional<RunPlaces>> find_places(const TrainInputs& inputs, const Waiter& waiter,
+                                             const std::string& run_directory) {
+  Communicator& communicator = inputs.communicator;
+  Env& env = inputs.env;
+  const int rank = communicator.rank();
+  PlaceProbe probe(env, run_directory);
+  const auto make_probe = [&](bool mine) -> Result<void> {
+    const Result<void> made = mine ? probe.make() : Result<void>();
+    return agree_on_outcome(communicator, waiter, made.ok() ? made : cannot_be_made(made.error()),
+                            env.host_name());
+  };
+  HF_TRY_VOID(make_probe(rank == 0));
+  HF_TRY(std::vector<std::string> probes, all_gather_text(communicator, waiter, probe.name()));
+  const bool sees = probe.sees(probes.front());
+  HF_TRY(const std::vector<std::string> told,
+         all_gather_text(communicator, waiter, Json::array({sees, env.host_id()}).dump_any()));
+  std::vector<std::string> hosts;
+  bool all_see = true;
+  for (const std::string& text : told) {
+    const Json each = Json::parse(text);
+    all_see = all_see && each[0].get<bool>();
+    hosts.push_back(each[1]);
+  }
+  if (all_see) return std::optional<RunPlaces>();
+
+  // The first of each host that does not see rank 0's makes one of its own; several hosts may share it.
+  const bool is_first = std::ranges::find(hosts, env.host_id()) - hosts.begin() == rank;
+  HF_TRY_VOID(make_probe(is_first && !sees));
+  HF_TRY(probes, all_gather_text(communicator, waiter, probe.name()));
+  const auto first = std::ranges::find_if(probes, [&](const std::string& name) { return probe.sees(name); });
+  Result<void> found;
+  if (first == probes.end()) {
+    found = fail(
+        ExitCode::config,
+        "run.directory {} is not the one that another rank of host {} sees; give a directory that is the "
+        "same for all ranks of a host",
+        run_directory, env.host_name());
+  }
+  HF_TRY_VOID(agree_on_outcome(communicator, waiter, found, env.host_name()));
+  HF_TRY(RunPlaces places,
+         name_places(communicator, waiter, env, run_directory, static_cast<int>(first - probes.begin())));
+  return std::optional(std::move(places));
+}
+
+std::vector<std::string> names_of_places(const std::vector<PlaceName>& places) {
+  std::vector<std::string> names(places.size());
+  std::set<std::string> taken;
+  for (const bool is_own : {true, false}) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const PlaceName& place = places[i];
+      const bool counts = !place.remembered.empty() && is_called_after(place) == is_own;
+      if (counts && taken.insert(place.remembered).second) names[i] = place.remembered;
+    }
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    for (int number = 1; names[i].empty(); ++number) {
+      std::string name = number == 1 ? places[i].host : fmt::format("{}#{}", places[i].host, number);
+      if (taken.insert(name).second) names[i] = std::move(name);
+    }
+  }
+  return names;
+}
+
+Result<void> remember_place(Env& env, const std::string& run_directory, const Place& place) {
+  if (remembered_name(env, run_directory) == place.host) return {};
+  return env.replace_text(RunPaths{run_directory}.place_name(), place.host);
+}
+
+Result<RunPlaces> gather_places(Communicator& communicator, const Waiter& waiter, const Place& mine) {
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(communicator, waiter, Json::array({mine.number, mine.host}).dump_any()));
+  std::vector<Place> places;
+  for (const std::string& text : texts) {
+    const Json each = Json::parse(text);
+    places.push_back({.number = each[0], .host = each[1]});
+  }
+  return RunPlaces(std::move(places));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,35 @@
+// RunState: where a run stands, apart from tensor bytes. Equal on all ranks after every step, but for the
+// times in `recent_steps`. Travels in the manifest.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "checkpoint/manifest.h"
+#include "runtime/core/digest.h"
+#include "runtime/core/result.h"
+#include "runtime/run/recent_steps.h"
+
+namespace holdfast {
+
+struct RunState {
+  std::string run_id;             // 32 hex digits, made at the first start; of all that is saved
+  std::uint64_t generation = 0;   // of the run's lineage (checkpoint/lineage.h)
+  std::uint64_t step = 0;         // steps completed
+  std::uint64_t data_cursor = 0;  // global position of the next sample
+  Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
+  Digest loss_digest = {};        // chain over (step, bits of the loss)
+  Digest data_fingerprint = {};   // of the files, to notice that they changed
+  std::string memory_id = {};     // names what the run has in shared memory (run_identity.h); not saved
+  RecentSteps recent_steps = {};  // up to `step`
+};
+
+// Key of a manifest's values.
+inline constexpr const char* recent_steps_key = "recent_steps";
+
+// Fills the manifest's run_id, generation, step and values.
+void put_state(const RunState& state, Manifest& manifest);
+Result<RunState> take_state(const Manifest& manifest, const std::string& place);
+
+}  // namespace holdfast

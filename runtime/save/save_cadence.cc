@@ -1,0 +1,248 @@
+#include "runtime/save/save_cadence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace holdfast {
+namespace {
+
+constexpr std::int64_t slow_first_steps = 2;    // of an epoch
+constexpr std::int64_t steps_before_trial = 2;  // that were measured
+
+double seconds(std::int64_t duration_ns) {
+  return static_cast<double>(duration_ns) / 1e9;
+}
+
+// Returns whether somebody who was told `before` need not be told `now`.
+bool alike(double before, double now) {
+  return before < 2.0 * now && now < 2.0 * before;
+}
+
+// Returns whether seconds of work that were told still hold as the most that a failure costs: more by a
+// quarter is news, less by half. Less than a second is none: of short steps the intervals change all the
+// time.
+bool holds(const std::optional<double>& told, const std::optional<double>& now) {
+  if (!told.has_value() || !now.has_value()) return told.has_value() == now.has_value();
+  return (*now <= 1.25 * *told && *told < 2.0 * *now) || std::abs(*told - *now) < 1.0;
+}
+
+}  // namespace
+
+void RecentMedian::add(double value) {
+  values_[static_cast<std::size_t>(count_) % kept] = value;
+  ++count_;
+}
+
+double RecentMedian::value() const {
+  if (count_ == 0) return 0.0;
+  std::array<double, kept> sorted = values_;
+  const auto end = sorted.begin() + std::min(count_, static_cast<std::int64_t>(kept));
+  const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
+  std::nth_element(sorted.begin(), middle, end);
+  return *middle;
+}
+
+void RecentMedian::scale(double factor) {
+  for (double& value : values_) value *= factor;
+}
+
+SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
+    : ram_every_steps_(config.ram_every_steps),
+      stated_mtbf_seconds_(static_cast<double>(config.mtbf_ms) / 1e3),
+      every_ns_(config.every_ms * 1'000'000),
+      keep_every_steps_(config.keep_every_steps),
+      last_save_ns_(now_ns) {
+  disk_.every_steps = config.every_steps;
+  ram_.every_steps = config.ram_every_steps;
+}
+
+void SaveCadence::begin_epoch(const Epoch& epoch) {
+  step_seconds_.scale(epoch.work / epoch_.work);
+  step_beside_fixed_seconds_.scale(epoch.work / epoch_.work);
+  for (RecentMedian* each :
+       {&disk_.cost_seconds, &ram_.cost_seconds, &durable_seconds_, &replicated_seconds_})
+    each->scale(epoch.snapshot_bytes / epoch_.snapshot_bytes);
+  const double running_seconds = std::max(history_.running_seconds, epoch.history.running_seconds);
+  epoch_ = epoch;
+  history_ = {.failures = std::max(history_.failures, epoch.history.failures),
+              .running_seconds = running_seconds};
+  ram_.every_steps = epoch.has_ram_tier ? ram_every_steps_ : 0;
+  for (Tier* tier : {&disk_, &ram_}) {
+    tier->last_step = 0;
+    tier->saves = tier->steps = tier->time_ns = tier->own_ns = 0;
+    if (tier->chosen_steps > 0) choose(*tier);
+  }
+  copying_ = nullptr;
+  steps_ = saves_under_way_ = 0;
+}
+
+bool SaveCadence::due(const Tier& tier, std::uint64_t step) const {
+  if (!tier.is_auto())
+    return tier.every_steps > 0 && step % static_cast<std::uint64_t>(tier.every_steps) == 0;
+  if (protects_first_step(tier)) return true;
+  if (tier.chosen_steps > 0) return step >= tier.last_step + static_cast<std::uint64_t>(tier.chosen_steps);
+  return tier.saves == 0 && usual_step().count() >= steps_before_trial;
+}
+
+// The cheaper of the two tiers saves what the first step of a process has made: until intervals are chosen
+// there would be nothing to go back to but the state that the process began with, and a run that dies once
+// in so many steps would never get further. Nothing is measured by it, as the first steps are slow anyway.
+bool SaveCadence::protects_first_step(const Tier& tier) const {
+  return tier.is_auto() && tier.last_step == 0 && (&tier == &ram_ || ram_.every_steps == 0);
+}
+
+// Returns whether a save to disk is due after exactly this step, by the config.
+bool SaveCadence::disk_due_exactly(std::uint64_t step) const {
+  if (!disk_.is_auto()) return due(disk_, step);
+  return keep_every_steps_ > 0 && step % static_cast<std::uint64_t>(keep_every_steps_) == 0;
+}
+
+// Returns whether one is due after this step that a later step can make as well. A save is tried after a
+// snapshot was: it costs more.
+bool SaveCadence::disk_due_from_here(std::uint64_t step, std::int64_t now_ns) const {
+  if (saves_under_way_ > 0) return false;
+  if (every_ns_ > 0 && now_ns - last_save_ns_ >= every_ns_) return true;
+  const bool too_early = disk_.chosen_steps == 0 && ram_.is_auto() && ram_.chosen_steps == 0;
+  return disk_.is_auto() && !too_early && due(disk_, step);
+}
+
+SaveDue SaveCadence::due(std::uint64_t step, std::int64_t now_ns, bool growth_waits) const {
+  SaveDue due;
+  due.to_ram = this->due(ram_, step);
+  due.to_disk = disk_due_exactly(step) || (!growth_waits && disk_due_from_here(step, now_ns));
+  return due;
+}
+
+void SaveCadence::stepped(const Step& step) {
+  history_.running_seconds += seconds(step.duration_ns);
+  if (++steps_ <= slow_first_steps) return;
+  if (!step.beside_save && disk_.saves > 0) close(disk_);
+  if (!step.beside_snapshot && ram_.saves > 0) close(ram_);
+  if (!step.beside_save && !step.beside_snapshot) return step_seconds_.add(seconds(step.duration_ns));
+  const bool beside_fixed =
+      !(step.beside_save && disk_.is_auto()) && !(step.beside_snapshot && ram_.is_auto());
+  if (beside_fixed) step_beside_fixed_seconds_.add(seconds(step.duration_ns));
+  // A save to disk begins with a copy.
+  Tier& tier = step.beside_save ? disk_ : ram_;
+  if (tier.saves == 0) return;
+  ++tier.steps;
+  tier.time_ns += step.duration_ns;
+}
+
+void SaveCadence::began(const Begun& save) {
+  ram_.last_step = save.step;
+  if (save.to_disk) {
+    disk_.last_step = save.step;
+    last_save_ns_ = save.now_ns;
+    ++saves_under_way_;
+  }
+  copying_ = nullptr;
+  if (steps_ < slow_first_steps) return;
+  Tier& tier = save.to_disk ? disk_ : ram_;
+  if (!save.to_disk && tier.saves > 0) close(tier);
+  copying_ = &tier;
+  ++tier.saves;
+  tier.time_ns += save.stall_ns;
+  tier.own_ns += save.stall_ns;
+}
+
+void SaveCadence::copied(std::int64_t duration_ns) {
+  if (Tier* const tier = std::exchange(copying_, nullptr); tier != nullptr && tier->saves > 0)
+    tier->own_ns += duration_ns;
+}
+
+void SaveCadence::ended(const SaveReport& report) {
+  --saves_under_way_;
+  if (report.outcome.ok()) durable_seconds_.add(seconds(report.duration_ns));
+}
+
+void SaveCadence::replicated(const ReplicaReport& report) {
+  if (report.outcome.ok()) replicated_seconds_.add(seconds(report.duration_ns));
+}
+
+// A snapshot beside which a save was under way all the time cannot be told from it, and is not counted. Steps
+// differ by themselves, so the steps beside a save may be the shorter ones: what the processors did for it is
+// its cost all the same.
+void SaveCadence::close(Tier& tier) {
+  if (tier.steps > 0 && usual_step().count() > 0) {
+    const double longer = seconds(tier.time_ns) - static_cast<double>(tier.steps) * usual_step().value();
+    tier.cost_seconds.add(std::max(longer, seconds(tier.own_ns)) / static_cast<double>(tier.saves));
+    choose(tier);
+  }
+  tier.saves = tier.steps = tier.time_ns = tier.own_ns = 0;
+}
+
+void SaveCadence::choose(Tier& tier) {
+  if (!tier.is_auto() || tier.cost_seconds.count() == 0) return;
+  const SaveTimes times = times_of(tier);
+  tier.chosen_steps =
+      &tier == &disk_ ? steps_between_saves(times, mtbf_seconds()) : steps_between_snapshots(times);
+}
+
+SaveTimes SaveCadence::times_of(const Tier& tier) const {
+  return {.step_seconds = usual_step().value(),
+          .cost_seconds = tier.cost_seconds.value(),
+          .durable_seconds = &tier == &disk_ ? durable_seconds_.value() : 0.0};
+}
+
+const RecentMedian& SaveCadence::usual_step() const {
+  const bool alone_at_times = step_seconds_.count() >= steps_before_trial ||
+                              step_beside_fixed_seconds_.count() < 2 * steps_before_trial;
+  return alone_at_times ? step_seconds_ : step_beside_fixed_seconds_;
+}
+
+double SaveCadence::mtbf_seconds() const {
+  return stated_mtbf_seconds_ > 0.0 ? stated_mtbf_seconds_ : measured_mtbf_seconds(history_);
+}
+
+std::optional<IntervalChoice> SaveCadence::take_choice() {
+  for (Tier* tier : {&ram_, &disk_}) {
+    if (tier->chosen_steps == 0) continue;
+    if (tier->told_steps > 0 &&
+        alike(static_cast<double>(tier->told_steps), static_cast<double>(tier->chosen_steps)))
+      continue;
+    tier->told_steps = tier->chosen_steps;
+    const bool to_disk = tier == &disk_;
+    return IntervalChoice{.to_disk = to_disk,
+                          .every_steps = tier->chosen_steps,
+                          .times = times_of(*tier),
+                          .mtbf_seconds = to_disk ? mtbf_seconds() : 0.0,
+                          .mtbf_stated = stated_mtbf_seconds_ > 0.0};
+  }
+  return std::nullopt;
+}
+
+// A snapshot that is due counts when its copy is whole, a step later, and has reached the other host. While
+// one is sent the next one waits.
+std::optional<double> SaveCadence::lost_with_memory() const {
+  const double step = usual_step().value(), sent = epoch_.survives_host ? replicated_seconds_.value() : 0.0;
+  const std::optional<double> with_hosts = lost_with_hosts();
+  if (ram_.every_steps == 0) return with_hosts;
+  const double own = std::max(static_cast<double>(ram_.steps_between()) * step, sent) + step + sent;
+  return with_hosts.has_value() ? std::min(own, *with_hosts) : own;
+}
+
+std::optional<double> SaveCadence::lost_with_hosts() const {
+  const double step = usual_step().value();
+  std::optional<double> between;
+  if (disk_.every_steps != 0) between = static_cast<double>(disk_.steps_between()) * step;
+  if (every_ns_ > 0) between = std::min(between.value_or(seconds(every_ns_)), seconds(every_ns_));
+  if (!between.has_value()) return between;
+  return *between + step + durable_seconds_.value();
+}
+
+std::optional<FailureCost> SaveCadence::take_failure_cost() {
+  const auto known = [](const Tier& tier) { return !tier.is_auto() || tier.chosen_steps > 0; };
+  if (usual_step().count() < steps_before_trial || !known(ram_) || !known(disk_)) return std::nullopt;
+  const FailureCost cost{.process_seconds = lost_with_memory(),
+                         .host_seconds = epoch_.survives_host ? lost_with_memory() : lost_with_hosts(),
+                         .job_seconds = lost_with_hosts()};
+  if (told_cost_.has_value() && holds(told_cost_->process_seconds, cost.process_seconds) &&
+      holds(told_cost_->host_seconds, cost.host_seconds) && holds(told_cost_->job_seconds, cost.job_seconds))
+    return std::nullopt;
+  told_cost_ = cost;
+  return cost;
+}
+
+}  // namespace holdfast

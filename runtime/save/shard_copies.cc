@@ -1,0 +1,127 @@
+#include "runtime/save/shard_copies.h"
+
+#include <utility>
+
+#include "parallel/comm/agreement.h"
+#include "runtime/core/json.h"
+
+namespace holdfast {
+namespace {
+
+// Returns what the two ends of a connection prove to each other: with the number of the rank in it nobody can
+// lead a copy to another one.
+std::string copy_purpose(int keeper) {
+  return fmt::format("shard copy kept by rank {}", keeper);
+}
+
+}  // namespace
+
+ShardCopies::ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer)
+    : env_(&worker.env()),
+      faults_(&worker.faults()),
+      store_(&store),
+      source_{.run = digest_of(worker.state().run_id), .writer = writer} {}
+
+Result<std::unique_ptr<ShardCopies>> ShardCopies::create(Worker& worker, const CheckpointStore& store,
+                                                         const RunPlaces& places, std::uint64_t writer) {
+  std::unique_ptr<ShardCopies> copies(new ShardCopies(worker, store, writer));
+  const Result<ListenPlace> place = worker.listen_place();
+  HF_TRY_VOID(
+      agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(place), worker.env().host_name()));
+  const int rank = worker.communicator().rank();
+  Result<std::unique_ptr<Listener>> listener = worker.network(copy_purpose(rank)).listen(place->address);
+  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(listener),
+                               worker.env().host_name()));
+  copies->listener_ = std::move(listener).value();
+  HF_TRY_VOID(
+      copies->exchange_addresses(worker, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
+  copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
+  return copies;
+}
+
+ShardCopies::~ShardCopies() {
+  cancel();
+}
+
+void ShardCopies::cancel() {
+  const std::lock_guard guard(mutex_);
+  stopped_ = true;
+  if (listener_ != nullptr) listener_->shut_down();
+  if (sending_ != nullptr) sending_->shut_down();
+  if (receiving_ != nullptr) receiving_->shut_down();
+}
+
+Result<void> ShardCopies::exchange_addresses(Worker& worker, const ListenPlace& place, int keeper) {
+  Communicator& communicator = worker.communicator();
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(communicator, worker.waiter(),
+                         Json::array({env_->host_name(), place.told, listener_->port()}).dump_any()));
+  keeper_ = keeper;
+  if (keeper < 0) return {};
+  to_keeper_.emplace(worker.network(copy_purpose(keeper)));
+  const Json told = Json::parse(texts[static_cast<std::size_t>(keeper)]);
+  keeper_host_ = told[0];
+  for (const Json& address : told[1]) addresses_.push_back({address, told[2]});
+  return {};
+}
+
+// Tells what goes wrong to the source, whose rank tells it to the run; strangers are nobody's trouble.
+void ShardCopies::serve() {
+  constexpr std::int64_t visit_ms = 1000;
+  env_->lower_thread_priority();
+  while (!stopped_) {
+    Result<std::unique_ptr<Connection>> accepted = listener_->accept(visit_ms);
+    if (!accepted.ok()) {
+      env_->sleep_us(visit_ms * 1000 / 10);  // no descriptors left, for a while
+      continue;
+    }
+    if (*accepted == nullptr) continue;
+    const std::unique_ptr<Connection> connection = std::move(accepted).value();
+    if (!hold(receiving_, connection.get())) return;
+    const auto directory_of = [this](std::uint64_t step) { return store_->pending_directory(step); };
+    static_cast<void>(receive_shard_copy(*connection, *env_, source_, directory_of, *faults_).ok());
+    hold(receiving_, nullptr);
+  }
+}
+
+// The one that cancel() ends; false: it was called.
+bool ShardCopies::hold(Connection*& slot, Connection* connection) {
+  const std::lock_guard guard(mutex_);
+  slot = connection;
+  return !stopped_;
+}
+
+Result<std::unique_ptr<Connection>> ShardCopies::connect() {
+  constexpr std::int64_t connect_timeout_ms = 3000;
+  std::string refusals;
+  for (const NetworkAddress& address : addresses_) {
+    if (stopped_) break;
+    Result<std::unique_ptr<Connection>> connection =
+        to_keeper_->connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
+    if (connection.ok()) return connection;
+    refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
+  }
+  return fail(ExitCode::communication, "{}", stopped_ ? "this rank ends" : refusals);
+}
+
+Result<void> ShardCopies::send(std::uint64_t step, const std::string& directory, const ShardFile& shard,
+                               const Pace& pace) {
+  if (keeper_ < 0) return {};
+  const auto told = [&](const Error& error) -> Result<void> {
+    return fail(ExitCode::checkpoint, "rank {} (host {}), which keeps its copy, could not be given it: {}",
+                keeper_, keeper_host_, error.message);
+  };
+  Result<std::unique_ptr<Connection>> connection = connect();
+  if (!connection.ok()) return told(connection.error());
+  // The connection is let go of before it closes.
+  struct Held {
+    ShardCopies* copies;
+    ~Held() { copies->hold(copies->sending_, nullptr); }
+  } const held{this};
+  if (!hold(sending_, connection->get())) return told(fail(ExitCode::communication, "this rank ends"));
+  const Result<void> sent =
+      send_shard_copy(**connection, *env_, source_, step, directory, shard, *faults_, pace);
+  return sent.ok() ? sent : told(sent.error());
+}
+
+}  // namespace holdfast

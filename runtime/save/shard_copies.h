@@ -1,0 +1,69 @@
+// ShardCopies: the copies of shard files that ranks keep for each other on the disks of their hosts, where
+// run.directory is local to each host, so that a host can be lost for good and every checkpoint is still
+// whole (checkpoint/shard_copy.h, RunPlaces::copy_keepers()).
+//
+//   copies->send(step, directory, shard);     // on the thread that has written the shard
+//
+// Each rank has a thread that takes the files that others send it. They use sockets of their own
+// (runtime/os/sealed_network.h), never the communicator.
+//
+// Threads: send() of one at a time; cancel() of any. What is under way when it is cancelled is an error of
+// send().
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/shard_copy.h"
+#include "checkpoint/store.h"
+#include "runtime/os/sealed_network.h"
+#include "runtime/rank/run_secret.h"
+#include "runtime/save/run_places.h"
+#include "runtime/train/worker.h"
+
+namespace holdfast {
+
+class ShardCopies {
+ public:
+  // All ranks together. Tells the others where this rank listens. `store`: of this start, which outlives it.
+  static Result<std::unique_ptr<ShardCopies>> create(Worker& worker, const CheckpointStore& store,
+                                                     const RunPlaces& places, std::uint64_t writer);
+  ~ShardCopies();
+  ShardCopies(const ShardCopies&) = delete;
+  ShardCopies& operator=(const ShardCopies&) = delete;
+
+  // Returns when the keeper's disk has it, durably; ok at once where nobody keeps any.
+  // `pace` is called with the bytes of every part.
+  Result<void> send(std::uint64_t step, const std::string& directory, const ShardFile& shard,
+                    const Pace& pace);
+  void cancel();
+
+ private:
+  ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer);
+  Result<void> exchange_addresses(Worker& worker, const ListenPlace& place, int keeper);
+  void serve();
+  Result<std::unique_ptr<Connection>> connect();
+  bool hold(Connection*& slot, Connection* connection);
+
+  Env* env_;
+  FaultPoints* faults_;
+  const CheckpointStore* store_;
+  CopySource source_;
+  int keeper_ = -1;
+  std::optional<SealedNetwork> to_keeper_;
+  std::string keeper_host_;
+  std::vector<NetworkAddress> addresses_;
+  std::unique_ptr<Listener> listener_;
+  std::mutex mutex_;  // of the next two
+  Connection* sending_ = nullptr;
+  Connection* receiving_ = nullptr;
+  std::atomic<bool> stopped_ = false;
+  std::jthread thread_;  // the last member: it uses the others until it is joined
+};
+
+}  // namespace holdfast

@@ -1,0 +1,90 @@
+// ShardUploads: takes checkpoints that are durable elsewhere by checkpoint.upload_shard_command, with every
+// rank sending its own shard on a thread of its own, beside training.
+//
+//   uploads.offer(step);               // all ranks: the checkpoint of this step is visible
+//   run_step(worker, {.uploads = &uploads});
+//   HF_TRY_VOID(uploads.advance(communicator, waiter, outcome.saves));
+//
+// An upload goes through two hands:
+//   shards     every rank sends its files (upload_name.h), and says so in the vote of some later step
+//   manifest   when all have, rank 0 sends the manifest, and says so in another; without the manifest nobody
+//              takes the files for a checkpoint, so what is visible there is whole
+// One upload is under way at a time; of those that are offered meanwhile the newest waits for its turn. One
+// that fails on some rank is given up by all, and the checkpoint stays where it is.
+//
+// Threads: one, that of the training loop; its own never use the communicator. Ranks call the same functions
+// in the same order, and what they do next follows from the votes alone. Errors: communication only; what
+// became of an upload is in its report.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "parallel/comm/collectives.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/rank/background_job.h"
+#include "runtime/save/save_records.h"
+#include "runtime/save/uploader.h"
+#include "runtime/save/user_command.h"
+
+namespace holdfast {
+
+class ShardUploads {
+ public:
+  struct Settings {
+    UserCommand command;
+    std::string record = {};  // path of RUN/uploaded; empty: none
+    int rank = 0;
+    int ranks = 1;
+  };
+  // The store outlives it.
+  ShardUploads(Env& env, FaultPoints& faults, CheckpointStore& store, Settings settings);
+  // cancel().
+  ~ShardUploads();
+  ShardUploads(const ShardUploads&) = delete;
+  ShardUploads& operator=(const ShardUploads&) = delete;
+
+  void offer(std::uint64_t step);
+  // Adds the state of this rank's part.
+  void vote(SaveVotes& votes) const;
+  Result<void> advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums);
+  // Returns whether an upload is under way or waits; equal on all ranks.
+  bool busy() const { return phase_ != Phase::idle; }
+  // Kills the command of this rank; nothing is offered after this.
+  void cancel();
+  // Returns, on every rank, what has ended, with the times of this one.
+  std::vector<UploadReport> take_reports() { return std::exchange(reports_, {}); }
+
+ private:
+  enum class Phase { idle, shards, manifest };
+
+  void begin();
+  void end(Result<void> outcome);
+  void mark_in_use();
+  bool takes_part() const { return phase_ == Phase::shards || (phase_ == Phase::manifest && is_first()); }
+  bool is_first() const { return settings_.rank == 0; }
+  Result<int> send_shards(std::uint64_t step);
+  Result<int> send_manifest(std::uint64_t step);
+  CommandAttempts send(const Manifest& manifest, const std::string& directory, const std::string& file);
+
+  Env* env_;
+  FaultPoints* faults_;
+  CheckpointStore* store_;
+  Settings settings_;
+  std::atomic<bool> cancelled_ = false;
+  Phase phase_ = Phase::idle;
+  std::uint64_t uploading_ = 0;        // the step, unless idle
+  std::optional<std::uint64_t> next_;  // the step that waits
+  std::int64_t begin_ns_ = 0;
+  int attempts_ = 0;  // the most that a file of this rank needed
+  std::vector<UploadReport> reports_;
+  BackgroundJob<int> job_;  // attempts; the last member: it uses the others
+};
+
+}  // namespace holdfast

@@ -1,0 +1,88 @@
+#include "runtime/save/snapshot.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "runtime/rank/background_job.h"
+#include "runtime/save/checkpoint_parts.h"
+
+namespace holdfast {
+namespace {
+
+std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
+  std::vector<ShardSpec> specs;
+  for (const StatePiece& piece : pieces) specs.push_back(piece.spec);
+  return specs;
+}
+
+}  // namespace
+
+Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer)
+    : worker_(&worker), memory_(memory), slot_(memory, specs_of(saved_state(worker))) {
+  const std::vector<StatePiece> pieces = saved_state(worker);
+  const std::uint64_t most_bytes =
+      worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : Worker::staging_bytes;
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    const std::span<const std::byte> bytes = pieces[piece].bytes;
+    for (std::uint64_t offset = 0; offset < bytes.size(); offset += most_bytes) {
+      const std::uint64_t part_bytes = std::min(most_bytes, bytes.size() - offset);
+      parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
+    }
+  }
+  identity_.run = digest_of(worker.state().memory_id);
+  identity_.host = digest_of(worker.env().host_id());
+  identity_.writer = writer;
+  identity_.rank = static_cast<std::uint32_t>(worker.communicator().rank());
+  identity_.ranks = static_cast<std::uint32_t>(worker.communicator().size());
+}
+
+void Snapshot::begin() {
+  state_ = worker_->state();
+  identity_.generation = state_.generation;
+  identity_.step = state_.step;
+  manifest_ = make_manifest(*worker_, state_, {});
+  slot_.begin();
+  updated_ = worker_->device().ticket();
+  sound_ = worker_->device().status().ok();  // a copy can succeed of a state whose update was never launched
+}
+
+bool Snapshot::complete() {
+  HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
+  if (!sound_ || !copy()) return false;
+  HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
+  slot_.seal(identity_, manifest_);
+  HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");
+  return true;
+}
+
+bool Snapshot::copy() {
+  Device& device = worker_->device();
+  const std::span<const std::span<std::byte>> staging = worker_->snapshot_staging();  // one of each thread
+  std::atomic<std::size_t> next = 0, next_thread = 0;
+  std::atomic<bool> failed = false;
+  const auto work = [&] {
+    const std::size_t thread = next_thread++;
+    for (std::size_t i = next++; i < parts_.size() && !failed; i = next++) {
+      if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+      std::span<const std::byte> source = parts_[i].source;
+      if (!staging.empty()) {
+        const std::span<std::byte> staged = staging[thread].first(source.size());
+        if (!device.read_beside(updated_, source, staged.data())) {
+          failed = true;
+          return;
+        }
+        source = staged;
+      }
+      slot_.copy(parts_[i].piece, parts_[i].offset, source);
+      if (worker_->watch() != nullptr) worker_->watch()->moved(source.size());
+    }
+  };
+  const int most_threads = staging.empty() ? worker_->host_threads() : static_cast<int>(staging.size());
+  {
+    const BackgroundHelpers helpers(std::min(most_threads, worker_->host_threads()) - 1, work);
+    work();
+  }
+  return !failed;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,209 @@
+#include "runtime/save/snapshot_exchange.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "runtime/core/json.h"
+#include "runtime/save/checkpoint_parts.h"
+
+namespace holdfast {
+namespace {
+
+// A range of a piece in the slot of `part`, the rank whose state it was.
+struct Request {
+  std::uint32_t part = 0;
+  std::size_t piece = 0;
+  std::uint64_t first_element = 0;  // of the piece
+  std::uint64_t element_count = 0;
+};
+
+std::string to_text(const std::vector<Request>& requests) {
+  Json list = Json::array();
+  for (const Request& each : requests)
+    list.push_back({each.part, each.piece, each.first_element, each.element_count});
+  return list.dump_any();
+}
+
+std::vector<Request> requests_from_text(const std::string& text) {  // of a rank that runs the same binary
+  std::vector<Request> requests;
+  for (const Json& each : Json::parse(text)) {
+    requests.push_back(
+        {.part = each[0], .piece = each[1], .first_element = each[2], .element_count = each[3]});
+  }
+  return requests;
+}
+
+ShardSpec spec_of(const Request& request, ShardSpec spec) {
+  HF_CHECK(request.first_element % block_elements == 0);
+  spec.first_block += request.first_element / block_elements;
+  spec.block_count = (request.element_count + block_elements - 1) / block_elements;
+  return spec;
+}
+
+class PartExchange {
+ public:
+  PartExchange(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted)
+      : worker_(worker),
+        set_(set),
+        communicator_(worker.communicator()),
+        waiter_(patient_waiter(worker)),
+        wanted_(std::move(wanted)) {}
+
+  Result<void> run() {
+    HF_TRY(const bool needed, find_servers());
+    if (!needed) return {};
+    HF_TRY_VOID(share_pieces());
+    std::vector<Request> mine;
+    const Result<void> planned = plan(mine);
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, to_text(mine)));
+    Result<void> outcome = planned;
+    // In one order on all ranks, so that nobody waits in a circle.
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      for (const Request& request : requests_from_text(texts[static_cast<std::size_t>(rank)])) {
+        const Result<void> moved = move(request, rank);
+        if (!moved.ok() && communicator_.abandoned()) return moved;
+        if (outcome.ok()) outcome = moved;
+      }
+    }
+    return outcome;
+  }
+
+ private:
+  // Who sends which part; false: nobody needs any. Ranks that have the same parts take turns. What a rank has
+  // found to be damaged, the others of its host do not send.
+  Result<bool> find_servers() {
+    const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
+    const Json mine = {{"host", worker_.env().host_id()},
+                       {"parts", set_.ranks()},
+                       {"damaged", damaged},
+                       {"needs", !set_.holds(wanted_)}};
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
+    bool needed = false;
+    std::set<std::pair<std::string, std::uint32_t>> unsound;
+    std::vector<Json> told;
+    for (const std::string& text : texts) {
+      told.push_back(Json::parse(text));
+      needed = needed || told.back()["needs"].get<bool>();
+      for (const std::uint32_t part : told.back()["damaged"]) unsound.emplace(told.back()["host"], part);
+    }
+    std::map<std::uint32_t, std::vector<int>> holders;
+    for (std::size_t rank = 0; rank < told.size(); ++rank) {
+      for (const std::uint32_t part : told[rank]["parts"]) {
+        if (!unsound.contains({told[rank]["host"], part})) holders[part].push_back(static_cast<int>(rank));
+      }
+    }
+    for (const auto& [part, ranks] : holders) server_of_[part] = ranks[part % ranks.size()];
+    return needed;
+  }
+
+  Result<void> share_pieces() {
+    Json mine = Json::array();
+    for (const auto& [part, server] : server_of_) {
+      if (server != communicator_.rank()) continue;
+      mine.push_back({part, to_text(set_.pieces_of(part))});
+    }
+    HF_TRY(const std::vector<std::string> texts, all_gather_text(communicator_, waiter_, mine.dump_any()));
+    for (const std::string& text : texts) {
+      for (const Json& each : Json::parse(text)) pieces_[each[0]] = specs_from_text(each[1]);
+    }
+    return {};
+  }
+
+  // What is here counts first; of the rest, who is asked for what.
+  Result<void> plan(std::vector<Request>& requests) {
+    std::vector<ShardSpec> existing;
+    std::vector<std::pair<std::uint32_t, std::size_t>> places;
+    const std::vector<std::uint32_t> here = set_.ranks();
+    for (const auto& [part, specs] : pieces_) {
+      for (std::size_t i = 0; i < specs.size(); ++i) {
+        existing.push_back(specs[i]);
+        places.emplace_back(part, i);
+      }
+    }
+    const Result<std::vector<ShardCopy>> copies = plan_copies(existing, wanted_);
+    if (!copies.ok() && !set_.damages().empty())
+      return fail(ExitCode::checkpoint, "{}", set_.damages().front());
+    if (!copies.ok()) return copies.error();
+    for (const ShardCopy& copy : *copies) {
+      const auto [part, piece] = places[copy.existing_index];
+      if (std::ranges::binary_search(here, part)) continue;
+      requests.push_back({.part = part,
+                          .piece = piece,
+                          .first_element = copy.existing_offset,
+                          .element_count = copy.element_count});
+    }
+    return {};
+  }
+
+  // A word says whether the part is sound, then come its bytes.
+  Result<void> move(const Request& request, int target) {
+    const int server = server_of_.at(request.part);
+    const ShardSpec spec = spec_of(request, pieces_.at(request.part)[request.piece]);
+    if (communicator_.rank() == server) return serve(request, spec, target);
+    if (communicator_.rank() != target) return {};
+    std::uint64_t sound = 0;
+    HF_TRY_VOID(receive(std::as_writable_bytes(std::span(&sound, 1)), server));
+    if (sound == 0) {
+      return fail(ExitCode::checkpoint,
+                  "the RAM snapshot of what was rank {} is damaged on the host of rank {}; it is passed over",
+                  request.part, server);
+    }
+    // Memory that is not filled with zeros first, in huge pages: a new host waits for little else here.
+    Result<OwnedMemory> bytes = host_memory(MemoryPlace::host_visible, spec.byte_count());
+    if (!bytes.ok()) {
+      communicator_.abandon();  // the server is about to send
+      return bytes.error();
+    }
+    HF_TRY_VOID(receive({bytes->get(), spec.byte_count()}, server));
+    set_.add(spec, std::move(bytes).value());
+    return {};
+  }
+
+  Result<void> serve(const Request& request, const ShardSpec& spec, int target) {
+    const Result<std::span<const std::byte>> piece = set_.piece(request.part, request.piece);
+    const std::uint64_t sound = piece.ok() ? 1 : 0;
+    HF_TRY_VOID(send(std::as_bytes(std::span(&sound, 1)), target));
+    if (!piece.ok()) return piece.error();
+    return send(piece->subspan(request.first_element * bytes_of(spec.dtype), spec.byte_count()), target);
+  }
+
+  Result<void> send(std::span<const std::byte> bytes, int peer) {
+    HF_TRY(const Communicator::Request request, communicator_.send(bytes, peer, tag_collective));
+    return waiter_.wait(communicator_, request, operation, peer);
+  }
+  Result<void> receive(std::span<std::byte> bytes, int peer) {
+    HF_TRY(const Communicator::Request request, communicator_.receive(bytes, peer, tag_collective));
+    return waiter_.wait(communicator_, request, operation, peer);
+  }
+
+  static constexpr const char* operation = "the moving of a RAM snapshot between hosts";
+  Worker& worker_;
+  SnapshotSet& set_;
+  Communicator& communicator_;
+  Waiter waiter_;  // a rank may verify or send much while others wait
+  std::vector<ShardSpec> wanted_;
+  std::map<std::uint32_t, int> server_of_;
+  std::map<std::uint32_t, std::vector<ShardSpec>> pieces_;
+};
+
+}  // namespace
+
+Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted) {
+  return PartExchange(worker, set, std::move(wanted)).run();
+}
+
+Result<std::string> share_manifest(Worker& worker, const SnapshotSet& set) {
+  Communicator& communicator = worker.communicator();
+  const Waiter waiter = patient_waiter(worker);
+  HF_TRY(const std::vector<std::string> has, all_gather_text(communicator, waiter, set.empty() ? "" : "one"));
+  const auto first = std::ranges::find_if(has, [](const std::string& one) { return !one.empty(); });
+  if (first == has.end()) return std::string();
+  const bool tells = first - has.begin() == communicator.rank();
+  HF_TRY(const std::vector<std::string> texts,
+         all_gather_text(communicator, waiter, tells ? encode_manifest(set.manifest()) : std::string()));
+  return texts[static_cast<std::size_t>(first - has.begin())];
+}
+
+}  // namespace holdfast

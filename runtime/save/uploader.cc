@@ -1,0 +1,101 @@
+#include "runtime/save/uploader.h"
+
+#include <fmt/core.h>
+
+#include "checkpoint/candidates.h"
+#include "runtime/os/tell.h"
+#include "runtime/save/upload_name.h"
+
+namespace holdfast {
+
+void tell_upload(const UploadReport& report) {
+  if (report.outcome.ok()) return;
+  tell("the checkpoint of step {} was not uploaded: {}. It stays where it is", report.step,
+       report.outcome.error().message);
+}
+
+Uploader::Uploader(Env& env, CheckpointStore& store, Settings settings)
+    : env_(&env), store_(&store), settings_(std::move(settings)), thread_([this] { work(); }) {}
+
+Uploader::~Uploader() {
+  cancel();
+}
+
+void Uploader::offer(std::uint64_t step) {
+  const std::scoped_lock lock(mutex_);
+  next_ = step;
+  mark_in_use();
+  changed_.notify_all();
+}
+
+// What is being uploaded, and what waits for its turn.
+void Uploader::mark_in_use() {
+  std::vector<std::uint64_t> steps;
+  for (const std::optional<std::uint64_t>& step : {uploading_, next_}) {
+    if (step.has_value()) steps.push_back(*step);
+  }
+  store_->set_in_use(std::move(steps));
+}
+
+bool Uploader::busy() {
+  const std::scoped_lock lock(mutex_);
+  return uploading_.has_value() || next_.has_value();
+}
+
+void Uploader::cancel() {
+  {
+    const std::scoped_lock lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::vector<UploadReport> Uploader::take_reports() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(reports_, {});
+}
+
+void Uploader::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return cancelled_ || next_.has_value(); });
+    if (!next_.has_value()) return;
+    const std::uint64_t step = *std::exchange(next_, std::nullopt);
+    if (cancelled_) {
+      reports_.push_back({.step = step, .outcome = fail(ExitCode::checkpoint, "the run ends")});
+      return;
+    }
+    uploading_ = step;
+    mark_in_use();
+    lock.unlock();
+    UploadReport report = upload(step);
+    lock.lock();
+    uploading_.reset();
+    mark_in_use();
+    reports_.push_back(std::move(report));
+  }
+}
+
+UploadReport Uploader::upload(std::uint64_t step) {
+  const std::string directory = store_->checkpoint_directory(step);
+  UploadReport report{.step = step, .outcome = {}};
+  const Result<Manifest> manifest = read_manifest(*env_, directory);
+  if (!manifest.ok()) {
+    report.outcome = manifest.error();
+    return report;
+  }
+  CommandAttempts done = run_user_command(*env_, settings_.command,
+                                          {{"HOLDFAST_CHECKPOINT", directory},
+                                           {"HOLDFAST_NAME", upload_name(*manifest)},
+                                           {"HOLDFAST_STEP", fmt::format("{}", step)},
+                                           {"HOLDFAST_RUN", manifest->run_id}},
+                                          cancelled_);
+  if (done.outcome.ok()) record_upload(*env_, settings_.record, *manifest, settings_.command.line);
+  report.outcome = std::move(done.outcome);
+  report.attempts = done.attempts;
+  report.duration_ns = done.duration_ns;
+  return report;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,72 @@
+// Uploader: runs the user's command (checkpoint.upload_command) for checkpoints that are durable, on a thread
+// of its own. It never holds training up: while a command runs, only the newest checkpoint that was offered
+// waits for its turn. A command that fails is tried again, less and less soon, and then given up for this
+// checkpoint; the checkpoint stays where it is.
+//
+// Threads: one owner; the store is only told which checkpoints are in use. Errors are in the reports.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "runtime/os/env.h"
+#include "runtime/save/user_command.h"
+
+namespace holdfast {
+
+struct UploadReport {
+  std::uint64_t step = 0;
+  Result<void> outcome;  // the error says what the last attempt printed
+  int attempts = 0;
+  std::int64_t duration_ns = 0;  // of all attempts and the waits between them
+};
+
+// Says on stderr that an upload has failed; nothing of one that has not.
+void tell_upload(const UploadReport& report);
+
+class Uploader {
+ public:
+  struct Settings {
+    UserCommand command;
+    std::string record = {};  // path of RUN/uploaded; empty: none
+  };
+  // The store outlives it.
+  Uploader(Env& env, CheckpointStore& store, Settings settings);
+  // cancel().
+  ~Uploader();
+  Uploader(const Uploader&) = delete;
+  Uploader& operator=(const Uploader&) = delete;
+
+  // The checkpoint of this step is durable.
+  void offer(std::uint64_t step);
+  bool busy();  // something is being uploaded or waits for it
+  // Kills what is under way; what was offered and is not there yet is reported as such. Nothing is offered
+  // after this.
+  void cancel();
+  std::vector<UploadReport> take_reports();
+
+ private:
+  void work();
+  void mark_in_use();
+  UploadReport upload(std::uint64_t step);
+
+  Env* env_;
+  CheckpointStore* store_;
+  Settings settings_;
+  std::atomic<bool> cancelled_ = false;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::optional<std::uint64_t> next_, uploading_;
+  std::vector<UploadReport> reports_;
+  std::jthread thread_;  // the last member: it uses the others
+};
+
+}  // namespace holdfast

@@ -1,0 +1,93 @@
+#include "runtime/save/uploads.h"
+
+#include <array>
+
+#include "checkpoint/candidates.h"
+#include "runtime/os/foreign_text.h"
+#include "runtime/run/run_directory.h"
+#include "runtime/save/upload_name.h"
+
+namespace holdfast {
+namespace {
+
+UserCommand upload_command_of(const CheckpointConfig& config) {
+  const bool by_shards = !config.upload_shard_command.empty();
+  return {.key = by_shards ? "checkpoint.upload_shard_command" : "checkpoint.upload_command",
+          .line = by_shards ? config.upload_shard_command : config.upload_command,
+          .timeout_key = "checkpoint.upload_timeout",
+          .timeout_ms = config.upload_timeout_ms,
+          .retry_after_ms = {1000, 10'000}};
+}
+
+}  // namespace
+
+Uploads::Uploads(const Setup& setup)
+    : env_(&setup.env),
+      store_(&setup.store),
+      command_(upload_command_of(setup.config.checkpoint)),
+      record_(RunPaths{setup.config.run.directory}.uploaded()),
+      first_(setup.rank == 0) {
+  if (!setup.config.checkpoint.upload_shard_command.empty()) {
+    shards_.emplace(setup.env, setup.faults, setup.store,
+                    ShardUploads::Settings{
+                        .command = command_, .record = record_, .rank = setup.rank, .ranks = setup.ranks});
+  } else if (wanted() && first_) {
+    whole_.emplace(setup.env, setup.store, Uploader::Settings{.command = command_, .record = record_});
+  }
+}
+
+Result<void> Uploads::offer_newest(Communicator& communicator, const Waiter& waiter) {
+  if (!wanted()) return {};
+  std::array<std::int64_t, 1> newest = {0};  // step + 1; 0: there is none to send
+  if (first_) {
+    const Result<Manifest> manifest = read_manifest(*env_, store_->newest_directory());
+    if (manifest.ok() && text_within_or_empty(*env_, record_, text_limits::identity) !=
+                             upload_record(*manifest, command_.line))
+      newest[0] = static_cast<std::int64_t>(manifest->step) + 1;
+  }
+  HF_TRY_VOID(all_reduce_sum(communicator, waiter, newest));
+  if (newest[0] > 0) offer(static_cast<std::uint64_t>(newest[0] - 1));
+  return {};
+}
+
+void Uploads::offer(std::uint64_t step) {
+  if (whole_) whole_->offer(step);
+  if (shards_) shards_->offer(step);
+}
+
+void Uploads::vote(SaveVotes& votes) const {
+  if (shards_) shards_->vote(votes);
+}
+
+Result<void> Uploads::advance(Communicator& communicator, const Waiter& waiter, const SaveVotes& sums) {
+  return shards_ ? shards_->advance(communicator, waiter, sums) : Result<void>();
+}
+
+void Uploads::cancel() {
+  if (whole_) whole_->cancel();
+  if (shards_) shards_->cancel();
+}
+
+// All ranks leave together, so the others vote on while one sends.
+Result<void> Uploads::finish(Communicator& communicator, const Waiter& waiter,
+                             const std::function<void()>& look) {
+  if (!wanted()) return {};
+  constexpr std::int64_t pause_us = 20'000;
+  while (true) {
+    SaveVotes votes;
+    vote(votes);
+    std::array<std::int64_t, 3> words = {whole_ && whole_->busy() ? 1 : 0, votes.sent, votes.unsent};
+    HF_TRY_VOID(all_reduce_sum(communicator, waiter, words));
+    HF_TRY_VOID(advance(communicator, waiter, {.sent = words[1], .unsent = words[2]}));
+    look();
+    if (words[0] == 0 && !(shards_ && shards_->busy())) return {};
+    env_->sleep_us(pause_us);
+  }
+}
+
+std::vector<UploadReport> Uploads::take_reports() {
+  if (whole_) return whole_->take_reports();
+  return shards_ ? shards_->take_reports() : std::vector<UploadReport>();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,176 @@
+// Runs over NCCL some of whose ranks die: its double, whose kernels wait for the dead for ever.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "runtime/core/json.h"
+#include "tests/elastic/recovery_fixture.h"
+#include "tests/parallel_nccl/nccl_double.h"
+
+namespace holdfast {
+namespace {
+
+using test::NcclDouble;
+using testing::ContainsRegex;
+using testing::IsEmpty;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+// NCCL of every rank and epoch.
+class Doubles {
+ public:
+  test::NcclWorld world;
+
+  // A rank that dies takes its NCCL with it.
+  Trouble trouble() {
+    Trouble trouble;
+    trouble.load_nccl = [this](int rank) -> Result<std::unique_ptr<NcclLibrary>> {
+      constexpr int modern = 23007;  // takes ranks that share a GPU
+      auto made = std::make_unique<NcclDouble>(world, modern);
+      const std::lock_guard guard(mutex_);
+      newest_[rank] = made.get();
+      ++sessions_;
+      return std::unique_ptr<NcclLibrary>(std::move(made));
+    };
+    trouble.before_death = [this](int rank) { newest_of(rank).die(); };
+    return trouble;
+  }
+  NcclDouble& newest_of(int rank) {
+    const std::lock_guard guard(mutex_);
+    return *newest_.at(rank);
+  }
+  std::size_t sessions() const { return sessions_; }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, NcclDouble*> newest_;
+  std::size_t sessions_ = 0;
+};
+
+class NcclRecovery : public RecoveryTest {
+ protected:
+  NcclRecovery() { setenv("HOLDFAST_CUDA_MODULE", HF_BINARY_DIR "/bin/libholdfast_cuda_emulated.so", 1); }
+  ~NcclRecovery() override { unsetenv("HOLDFAST_CUDA_MODULE"); }
+
+  const std::vector<std::string> small_ = {"device=cuda",
+                                           "training.steps=6",
+                                           "training.sequence_length=8",
+                                           "training.microbatch_size=1",
+                                           "optimizer.warmup_steps=1",
+                                           "evaluation.every_steps=0"};
+};
+
+TEST_F(NcclRecovery, ADeathIsHealedWithNewCommunicators) {
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = often}), 0);
+  for (const char* point : {"step.before_reduce", "step.before_vote", "step.before_gather"}) {
+    SCOPED_TRACE(point);
+    Doubles doubles;
+    const std::string run = fmt::format("healed-{}", point);
+    EXPECT_EQ(
+        survive({.run = run, .ranks = 3, .overrides = often, .faults = fmt::format("{}@3:1=kill", point)},
+                doubles.trouble()),
+        1);
+    EXPECT_EQ(doubles.sessions(), 3U + 2U) << "one for each rank of each epoch";
+    EXPECT_EQ(digest(run), digest("whole"));
+    EXPECT_THAT(doubles.world.names(), UnorderedElementsAre("holdfast-e0-data", "holdfast-e1-data"));
+    EXPECT_EQ(events(run, "recovery").size(), 1U);
+    EXPECT_THAT(doubles.world.violations(), IsEmpty());
+    EXPECT_EQ(doubles.world.handles_left(), 0);
+  }
+}
+
+// Three ranks of one GPU, then two: what one communicator may take of it follows the epoch, not the process.
+TEST_F(NcclRecovery, TheLimitOfThreadBlocksFollowsTheEpoch) {
+  Doubles doubles;
+  std::vector<std::string> often = small_;
+  often.push_back("checkpoint.ram_every_steps=1");
+  EXPECT_EQ(survive({.run = "limits", .ranks = 3, .overrides = often, .faults = "step.before_vote@3:1=kill"},
+                    doubles.trouble()),
+            1);
+  EXPECT_THAT(doubles.world.max_ctas(),
+              UnorderedElementsAre(Pair("holdfast-e0-data", 8), Pair("holdfast-e1-data", 16)));
+  EXPECT_EQ(posix_env().variable("NCCL_MAX_CTAS"), "") << "which would hold for all epochs of the process";
+  EXPECT_THAT(doubles.world.violations(), IsEmpty());
+}
+
+// NCCL fails, or stands still, and nobody dies: a cable that was out for a moment.
+TEST_F(NcclRecovery, AFailureOfNcclAloneIsHealedInTheSameStep) {
+  std::vector<std::string> seldom = small_;
+  seldom.insert(seldom.end(), {"checkpoint.ram_every_steps=5", "parallel.timeout=10s"});
+  ASSERT_EQ(survive({.run = "whole", .ranks = 1, .overrides = seldom}), 0);
+  const std::pair<const char*, std::function<void(NcclDouble&)>> failures[] = {
+      {"fails", [](NcclDouble& library) { library.fail_next("ncclSend", 2); }},
+      {"hangs", [](NcclDouble& library) { library.die(); }},
+  };
+  for (const auto& [run, failure] : failures) {
+    SCOPED_TRACE(run);
+    Doubles doubles;
+    Trouble trouble = doubles.trouble();
+    trouble.before_step = [&](int rank, int steps_begun) {
+      if (rank == 1 && steps_begun == 4) failure(doubles.newest_of(rank));
+    };
+    EXPECT_EQ(survive({.run = run, .ranks = 3, .overrides = seldom}, trouble), 0);
+    EXPECT_EQ(doubles.sessions(), 3U + 3U);
+    EXPECT_EQ(digest(run), digest("whole"));
+    const std::vector<Json> healed = events(run, "recovery");
+    ASSERT_EQ(healed.size(), 1U);
+    EXPECT_EQ(healed[0]["ranks_after"], 3);
+    EXPECT_EQ(healed[0]["lost_steps"], 0);
+    EXPECT_EQ(healed[0]["resumed_from_step"], 3);
+    EXPECT_THAT(doubles.world.violations(), IsEmpty());
+    EXPECT_EQ(doubles.world.handles_left(), 0);
+  }
+}
+
+// Again and again in the same step: the run ends as one and says so, for a start of everything to make it
+// better. Also right behind a death and behind a growth, before a step was made.
+TEST_F(NcclRecovery, AFailureOfNcclThatComesAgainEndsTheRun) {
+  struct Case {
+    const char* run;
+    int ranks, newcomers;
+    const char* faults;
+    int failing, from_step;  // which rank's, and how many steps it has begun by then
+    unsigned sessions;
+  };
+  const Case cases[] = {
+      {"again", 2, 0, "", 1, 4, 2 * 4},
+      {"behind a death", 3, 0, "step.before_vote@3:2=kill", 1, 4, 3 + 2 * 4},
+      {"behind a growth", 3, 1, "step.before_vote@3:2=kill", 3, 1, 3 + 2 + 3 * 4},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.run);
+    Doubles doubles;
+    Trouble trouble = doubles.trouble();
+    trouble.newcomers = each.newcomers;
+    trouble.before_step = [&](int rank, int steps_begun) {
+      if (rank == each.failing && steps_begun >= each.from_step)
+        doubles.newest_of(rank).fail_next("ncclSend", 2);
+    };
+    std::vector<std::string> seldom = small_;
+    // Growth does not wait for the third snapshot behind the death, which this short run has no room for.
+    seldom.insert(seldom.end(),
+                  {"checkpoint.ram_every_steps=5", "elastic.grow_after=0s", "elastic.memory_timeout=0s"});
+    const std::vector<std::optional<RunEnd>> ends = train_all(
+        {.run = each.run, .ranks = each.ranks, .overrides = seldom, .faults = each.faults}, trouble);
+    int told = 0;
+    for (const std::optional<RunEnd>& end : ends) {
+      if (!end.has_value()) continue;
+      ++told;
+      EXPECT_EQ(end->code, ExitCode::communication);
+      // Behind it stands what one of them noticed first: NCCL's failure, or that the other gave up.
+      EXPECT_THAT(end->message,
+                  ContainsRegex("step [1-4] was begun again 3 times with nobody lost, and failed "
+                                "each time: "));
+    }
+    EXPECT_EQ(told, each.ranks + each.newcomers - (*each.faults == 0 ? 0 : 1));
+    EXPECT_EQ(doubles.sessions(), each.sessions);
+    EXPECT_EQ(read_status(posix_env(), {run_directory(each.run)}).state, "failed");
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,45 @@
+#include "runtime/os/processor_count.h"
+#include "tests/support/leave.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace holdfast {
+namespace {
+
+TEST(ProcessorCount, QuotaIsRoundedUp) {
+  EXPECT_EQ(processors_of_quota("max 100000\n"), 0);
+  EXPECT_EQ(processors_of_quota("200000 100000\n"), 2);
+  EXPECT_EQ(processors_of_quota("150000 100000"), 2);
+  EXPECT_EQ(processors_of_quota("1000 100000"), 1);
+  EXPECT_EQ(processors_of_quota("9223372036854775807 1"), 1 << 20);
+}
+
+TEST(ProcessorCount, TextThatIsNoQuotaMeansNoLimit) {
+  for (const char* text : {"", "100000", "100000 ", "x y", "-5 100000", "5 0", "5 -1"}) {
+    EXPECT_EQ(processors_of_quota(text), 0) << text;
+  }
+}
+
+TEST(ProcessorCount, FollowsTheAffinityMask) {
+  EXPECT_GE(available_processors(), 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(static_cast<std::size_t>(sched_getcpu()), &set);
+    if (sched_setaffinity(0, sizeof(set), &set) != 0) test::leave(100);
+    test::leave(available_processors());
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_EQ(WEXITSTATUS(state), 1);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,145 @@
+#include "runtime/rank/kernel_choice.h"
+#include "runtime/core/json.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+
+#include "runtime/config/option_value.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+using testing::ContainsRegex;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string& implementation_of(Config& config, OpId op) {
+  return config.kernels.implementations[static_cast<std::size_t>(op)];
+}
+
+TEST(KernelRequest, HoldsWhatTheConfigNamesAndWhere) {
+  Config config;
+  EXPECT_EQ(kernel_request(config.kernels).isa, best_cpu_isa());
+  EXPECT_TRUE(kernel_request(config.kernels).wishes.empty());
+  config.kernels.isa = "portable";
+  implementation_of(config, OpId::rotary) = "mine";
+  const KernelRequest request = kernel_request(config.kernels, {{"kernels.rotary", "run.toml:3:10"}});
+  EXPECT_EQ(request.isa, CpuIsa::portable);
+  ASSERT_EQ(request.wishes.size(), 1U);
+  EXPECT_EQ(request.wishes[0].op, OpId::rotary);
+  EXPECT_EQ(request.wishes[0].name, "mine");
+  EXPECT_EQ(request.wishes[0].origin, "run.toml:3:10");
+}
+
+TEST(KernelRequest, EveryIsaOfTheConfigIsOneOfTheKernels) {
+  const Option* option = find_option("kernels.isa");
+  ASSERT_EQ(option->choices.size(), std::size(cpu_isas) + 1);
+  EXPECT_EQ(option->choices[0], "auto");
+  for (std::size_t i = 1; i < option->choices.size(); ++i)
+    EXPECT_EQ(cpu_isa_of(option->choices[i]), cpu_isas[i - 1]) << option->choices[i];
+}
+
+TEST(KernelTables, TellTheCommonChoiceOnceAndWhatDiffers) {
+  const auto device = make_cpu_device({.isa = CpuIsa::portable, .kernels = {{OpId::rotary, "reference"}}});
+  const std::string why =
+      best_cpu_isa() == CpuIsa::portable ? "best for this processor (portable)" : "best for portable";
+  EXPECT_THAT(kernel_summary(device->kernels()),
+              ElementsAre("portable, " + why, HasSubstr("matmul: onednn, "),
+                          "rotary: reference, chosen by [kernels]"));
+  const std::vector<std::string> lines = kernel_lines(device->kernels(), kernel_registry(), CpuIsa::portable);
+  ASSERT_EQ(lines.size(), op_count);
+  EXPECT_THAT(lines,
+              testing::Contains("rotary                 reference   chosen by [kernels]; also portable"));
+  EventLine event;
+  put_kernels(device->kernels(), event.begin("start", 1));
+  const auto json = Json::parse(event.end());
+  EXPECT_EQ(json["kernels"].size(), op_count);
+  EXPECT_EQ(json["kernels"]["rotary"]["name"], "reference");
+  EXPECT_EQ(json["kernels"]["add"]["why"], why);
+}
+
+TEST(KernelBits, AreTheSameInTheFamilyOfPortable) {
+  const Config usual;
+  Config other;
+  implementation_of(other, OpId::rotary) = "portable";
+  EXPECT_TRUE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::bf16));
+  implementation_of(other, OpId::rotary) = "reference";
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::fp32));
+  implementation_of(other, OpId::rotary) = "one that was removed";
+  EXPECT_FALSE(same_kernel_bits(usual.kernels, other.kernels, OpId::rotary, DType::fp32));
+}
+
+class KernelChoiceTest : public TrainingTest {
+ protected:
+  static constexpr const char* short_run = "training.steps=6";
+
+  static std::vector<std::string> all_on_reference() {
+    std::vector<std::string> overrides = {short_run};
+    for (const char* op : op_names) overrides.push_back(fmt::format("kernels.{}=reference", op));
+    return overrides;
+  }
+
+  // The events of one kind of a run.
+  std::vector<Json> events(const std::string& run, const std::string& event) const {
+    std::vector<Json> found;
+    const std::string text = posix_env().read_text(run_directory(run) + "/events.jsonl").value();
+    for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      auto json = Json::parse(text.substr(begin, end - begin));
+      if (json["event"] == event) found.push_back(std::move(json));
+    }
+    return found;
+  }
+};
+
+TEST_F(KernelChoiceTest, ARunWorksWithEveryOpOnTheReference) {
+  ASSERT_EQ(train({.run = "usual", .overrides = {short_run}}).code, ExitCode::done);
+  const RunEnd end = train({.run = "reference", .overrides = all_on_reference()});
+  ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  ASSERT_EQ(train({.run = "two ranks", .ranks = 2, .overrides = all_on_reference()}).code, ExitCode::done);
+  EXPECT_EQ(digest("reference"), digest("two ranks"));
+  EXPECT_NE(digest("reference"), digest("usual"));
+  const auto usual = events("usual", "step"), reference = events("reference", "step");
+  ASSERT_EQ(reference.size(), 6U);
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double loss = usual[i]["loss"];
+    EXPECT_NEAR(reference[i]["loss"].get<double>(), loss, 1e-4 * loss);
+  }
+  const Json kernels = events("reference", "start").at(0)["kernels"];
+  for (const Json& choice : kernels) EXPECT_EQ(choice["name"], "reference");
+}
+
+TEST_F(KernelChoiceTest, PortableKernelsGiveTheBitsOfTheDefault) {
+  ASSERT_EQ(train({.run = "usual", .overrides = {short_run}}).code, ExitCode::done);
+  const std::unique_ptr<Device> device = make_cpu_device({});
+  std::vector<std::string> overrides = {short_run};
+  for (const KernelChoice& choice : device->kernels()) {
+    if (choice.first().same_bits_as_portable)
+      overrides.push_back(fmt::format("kernels.{}=portable", name_of(choice.first().op)));
+  }
+  ASSERT_GT(overrides.size(), 10U);
+  ASSERT_EQ(train({.run = "portable", .overrides = overrides}).code, ExitCode::done);
+  EXPECT_EQ(digest("portable"), digest("usual"));
+}
+
+TEST_F(KernelChoiceTest, AResumeWithAnotherChoiceSaysWhatItMeans) {
+  ASSERT_EQ(train({.run = "one", .stop_after_steps = 3}).code, ExitCode::saved);
+  testing::internal::CaptureStdout();
+  const RunEnd end = train({.run = "one",
+                            .stop_after_steps = 3,
+                            .overrides = {"kernels.rotary=reference", "kernels.loss_sum=portable"}});
+  const std::string told = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(end.code, ExitCode::saved) << end.message;
+  EXPECT_THAT(told, HasSubstr("resume: kernels.rotary: \"auto\" -> \"reference\"  (numeric: "));
+  EXPECT_THAT(told, HasSubstr("resume: kernels.loss_sum: \"auto\" -> \"portable\"  (safe)"));
+  EXPECT_THAT(told, ContainsRegex(", rotary reference.*\"  .numeric: "));
+}
+
+TEST_F(KernelChoiceTest, AnUnknownImplementationEndsTheStart) {
+  const RunEnd end = train({.run = "none", .ranks = 2, .overrides = {"kernels.rotary=minee"}});
+  EXPECT_EQ(end.code, ExitCode::config);
+  EXPECT_THAT(end.message, HasSubstr("kernels.rotary = \"minee\" (command line): there is no such"));
+}
+
+}  // namespace
+}  // namespace holdfast

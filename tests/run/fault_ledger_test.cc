@@ -1,0 +1,321 @@
+#include "runtime/run/fault_ledger.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "runtime/report/fault_report.h"
+#include "runtime/run/run_directory.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// A log in the making; times are milliseconds since its begin.
+class Log {
+ public:
+  Log& start(int at_ms, const std::string& more = "\"resumed_from_step\":null") {
+    return line(
+        at_ms, "start",
+        fmt::format("\"ranks\":4,\"join_ms\":10.0,\"worker_ms\":5.0,\"state_ms\":5.0,\"gemm_peak_ms\":0.0,{}",
+                    more));
+  }
+  Log& step(int at_ms, int step, double duration_ms = 100.0) {
+    return line(at_ms, "step", fmt::format("\"step\":{},\"step_duration_ms\":{}", step, duration_ms));
+  }
+  Log& line(int at_ms, const std::string& event, const std::string& more) {
+    text_ += fmt::format("{{\"event\":\"{}\",\"time_us\":{},{}}}\n", event, time_us(at_ms), more);
+    return *this;
+  }
+  static std::int64_t time_us(int at_ms) { return 1'700'000'000'000'000 + at_ms * 1000LL; }
+  FaultLedger ledger() const { return read_ledger(text_); }
+  std::string text_;
+};
+
+void expect_uses(const FaultLedger& ledger, const std::map<SpanUse, int>& expected_ms) {
+  for (std::size_t i = 0; i < span_uses; ++i) {
+    const auto use = static_cast<SpanUse>(i);
+    const auto found = expected_ms.find(use);
+    EXPECT_EQ(ledger.time_us(use), 1000 * (found == expected_ms.end() ? 0 : found->second)) << name_of(use);
+  }
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < ledger.spans.size(); ++i) {
+    sum += ledger.spans[i].end_us - ledger.spans[i].begin_us;
+    if (i > 0) {
+      EXPECT_EQ(ledger.spans[i].begin_us, ledger.spans[i - 1].end_us);
+      EXPECT_NE(ledger.spans[i].use, ledger.spans[i - 1].use);
+    }
+  }
+  EXPECT_EQ(sum, ledger.end_us() - ledger.begin_us());
+}
+
+const std::string death =
+    "\"step\":3,\"what\":\"rank\",\"lost\":\"rank 2 (host "
+    "a)\",\"noticed_us\":1700000000350000,\"reason\":\"it ended\"";
+const std::string healed =
+    "\"level\":1,\"ranks_before\":4,\"ranks_after\":3,\"lost_steps\":1,\"resumed_from_step\":2,\"resumed_"
+    "from\":\"ram\","
+    "\"duration_ms\":180.0,\"shrink_ms\":10.0,\"plan_ms\":20.0,\"load_ms\":30.0,\"replay_ms\":120.0";
+
+TEST(FaultLedger, NothingHappened) {
+  const FaultLedger ledger = Log().start(0).step(100, 1).step(200, 2).ledger();
+  expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}});
+  EXPECT_TRUE(ledger.faults.empty());
+  EXPECT_EQ(summary_of(ledger), "");
+  EXPECT_EQ(faults_section(ledger), "");
+  EXPECT_TRUE(read_ledger("").spans.empty());
+  EXPECT_EQ(read_ledger("").effective_ratio(), 0.0);
+}
+
+TEST(FaultLedger, SavingAndEvaluationAreTimeBesideSteps) {
+  Log log;
+  log.start(0).step(100, 1).line(150, "checkpoint", "\"step\":1").step(250, 2);
+  const FaultLedger ledger = log.ledger();
+  expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 50}});
+  ASSERT_EQ(ledger.saves.size(), 1U);
+  EXPECT_EQ(ledger.saves[0].step, 1U);
+}
+
+TEST(FaultLedger, HealedInPlace) {
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3);
+  log.line(410, "fault", death).step(530, 3).line(531, "recovery", healed).step(631, 4);
+  const FaultLedger ledger = log.ledger();
+  // Step 3 as it was first, and half a step of the next are lost; 80 ms are recovery; the event takes 1 ms.
+  expect_uses(ledger, {{SpanUse::start_up, 20},
+                       {SpanUse::training, 400},
+                       {SpanUse::lost, 150},
+                       {SpanUse::recovery, 80},
+                       {SpanUse::other, 1}});
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  const FaultEntry& fault = ledger.faults[0];
+  EXPECT_EQ(fault.level, FaultLevel::in_place);
+  EXPECT_EQ(fault.time_us, Log::time_us(350));
+  EXPECT_EQ(fault.resumed_us, Log::time_us(530));
+  EXPECT_EQ(fault.cost_ms, 180.0);
+  EXPECT_EQ(fault.who, "rank 2 (host a)");
+  EXPECT_EQ(fault.noticed, "it ended");
+  EXPECT_EQ(fault.action, "3 of 4 ranks went on from step 2 in RAM; 1 step again");
+  EXPECT_EQ(fault.shrink_ms, 10.0);
+  EXPECT_EQ(fault.replay_ms, 120.0);
+  EXPECT_EQ(ledger.lost_steps, 1U);
+  EXPECT_NEAR(ledger.effective_ratio(), 400.0 / 651.0, 1e-9);
+  EXPECT_EQ(summary_of(ledger),
+            "1 fault: 1 healed in place; 1 step computed again; effective training time 61.4 %");
+}
+
+TEST(FaultLedger, TwoFaultsMendedTogether) {
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
+  log.line(450, "fault",
+           "\"step\":3,\"what\":\"rank\",\"lost\":\"rank 3 (host a)\",\"noticed_us\":1700000000440000");
+  const FaultLedger ledger = log.step(600, 3).line(600, "recovery", healed).ledger();
+  ASSERT_EQ(ledger.faults.size(), 2U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(ledger.faults[0].action, "mended together with the next");
+  EXPECT_EQ(ledger.faults[0].cost_ms, 0.0);
+  EXPECT_EQ(ledger.faults[1].cost_ms, 250.0) << "since the first was noticed";
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 300}, {SpanUse::lost, 150}, {SpanUse::recovery, 150}});
+}
+
+TEST(FaultLedger, StartedAgain) {
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3).step(400, 4);
+  log.line(500, "fault", "\"level\":2,\"step\":4,\"reason\":\"mpirun was killed by signal 9\"");
+  log.start(1500, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(1700, 3);
+  log.line(1710, "recovery",
+           "\"level\":2,\"ranks_before\":4,\"ranks_after\":4,\"lost_steps\":2,\"duration_ms\":1210");
+  const FaultLedger ledger = log.step(1800, 4).ledger();
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 300}, {SpanUse::restart, 1100}});
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
+  EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 2 on disk; 2 steps again");
+  EXPECT_EQ(ledger.faults[0].cost_ms, 1200.0);
+  EXPECT_EQ(ledger.lost_steps, 2U);
+}
+
+// Lines that the leader before could not write stand behind the fault when another start wrote them: their
+// steps count, and end nothing.
+TEST(FaultLedger, LinesThatAnotherLeaderWrote) {
+  const auto restored = [](Log& log, int at_ms, int step) {
+    log.line(at_ms, "step", fmt::format("\"step\":{},\"step_duration_ms\":100.0,\"restored_us\":1", step));
+  };
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(500, "fault", "\"level\":2,\"step\":1,\"reason\":\"mpirun was killed by signal 9\"");
+  restored(log, 200, 2);
+  restored(log, 300, 3);
+  log.start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
+  EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 3 in RAM");
+  EXPECT_EQ(ledger.faults[0].resumed_us, Log::time_us(1700));
+  EXPECT_EQ(ledger.lost_steps, 0U);
+  // In place they stand where they would have stood.
+  Log healed_log;
+  healed_log.start(0).step(100, 1);
+  restored(healed_log, 200, 2);
+  restored(healed_log, 300, 3);
+  healed_log.line(410, "fault", death).step(530, 4);
+  expect_uses(
+      healed_log.line(530, "recovery", healed).ledger(),
+      {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 50}, {SpanUse::recovery, 80}});
+}
+
+TEST(FaultLedger, AnEndWithoutAWord) {
+  Log log;
+  log.start(0)
+      .step(100, 1)
+      .step(200, 2)
+      .start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"")
+      .step(5100, 2);
+  const FaultLedger ledger = log.ledger();
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::lost, 100}, {SpanUse::restart, 4800}});
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::launch);
+  EXPECT_EQ(ledger.faults[0].time_us, Log::time_us(200));
+  EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 1 in RAM; 1 step again");
+}
+
+TEST(FaultLedger, AStopThatWasAskedForIsNoFault) {
+  Log log;
+  log.start(0).step(100, 1).line(120, "finish", "\"state\":\"saved\",\"step\":1,\"exit_code\":75");
+  log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"disk\"").step(5100, 2);
+  log.line(5110, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
+  const FaultLedger ledger = log.ledger();
+  EXPECT_TRUE(ledger.faults.empty());
+  expect_uses(ledger, {{SpanUse::start_up, 40},
+                       {SpanUse::training, 200},
+                       {SpanUse::other, 30},
+                       {SpanUse::not_running, 4860}});
+}
+
+TEST(FaultLedger, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
+  Log log;
+  log.start(0).step(100, 1).line(
+      120, "finish",
+      fmt::format("\"state\":\"saved\",\"step\":1,\"exit_code\":75,\"reason\":\"{}\"", another_start_reason));
+  log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"").step(5200, 2);
+  log.line(5210, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
+  const FaultLedger ledger = log.ledger();
+  EXPECT_TRUE(ledger.faults.empty());
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 30}, {SpanUse::restart, 4980}});
+}
+
+// Preempted in a recovery, or in the start behind a fault: what is in memory is saved before another step.
+TEST(FaultLedger, SavedAndStoppedWithoutAnotherStep) {
+  const std::string saved = "\"state\":\"saved\",\"step\":2,\"exit_code\":75";
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
+  log.line(500, "checkpoint", "\"step\":2").line(510, "finish", saved);
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(ledger.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
+  EXPECT_EQ(ledger.faults[0].cost_ms, 160.0);
+  EXPECT_THAT(summary_of(ledger), HasSubstr("1 healed in place;"));
+  expect_uses(
+      ledger,
+      {{SpanUse::start_up, 20}, {SpanUse::training, 300}, {SpanUse::lost, 50}, {SpanUse::recovery, 160}});
+
+  // It goes on later, which is nothing that the fault did.
+  log.start(5000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(5100, 3);
+  const FaultLedger whole = log.ledger();
+  ASSERT_EQ(whole.faults.size(), 1U);
+  EXPECT_EQ(whole.faults[0].level, FaultLevel::in_place);
+  EXPECT_EQ(whole.faults[0].cost_ms, 160.0);
+  EXPECT_EQ(whole.lost_steps, 1U);
+
+  // As the run says it since.
+  Log said;
+  said.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
+  said.line(500, "checkpoint", "\"step\":2").line(505, "recovery", healed).line(510, "finish", saved);
+  EXPECT_EQ(said.ledger().faults[0].action, "3 of 4 ranks went on from step 2 in RAM; 1 step again");
+  EXPECT_EQ(said.ledger().faults[0].level, FaultLevel::in_place);
+
+  Log again;
+  again.start(0).step(100, 1).step(200, 2);
+  again.line(500, "fault", "\"level\":2,\"step\":2,\"reason\":\"mpirun was killed by signal 9\"");
+  again.start(1500, "\"resumed_from_step\":2,\"resumed_from\":\"ram\"").line(1600, "finish", saved);
+  again.start(9000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(9100, 3);
+  const FaultLedger restarted = again.ledger();
+  ASSERT_EQ(restarted.faults.size(), 1U);
+  EXPECT_EQ(restarted.faults[0].level, FaultLevel::restart);
+  EXPECT_EQ(restarted.faults[0].cost_ms, 1100.0) << "not the time until somebody started it again";
+  EXPECT_EQ(restarted.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
+}
+
+TEST(FaultLedger, AFailedSaveIsBesideTraining) {
+  Log log;
+  log.start(0)
+      .step(100, 1)
+      .line(150, "fault", "\"step\":1,\"what\":\"save\",\"reason\":\"no space\"")
+      .step(250, 2, 150.0);
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::none);
+  EXPECT_EQ(ledger.faults[0].noticed, "save: no space");
+  EXPECT_FALSE(ledger.disturbed());
+  expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 250}});
+}
+
+TEST(FaultLedger, TheEndOfARunThatFailed) {
+  Log log;
+  log.start(0).step(100, 1);
+  log.line(200, "finish", "\"state\":\"failed\",\"step\":1,\"exit_code\":76,\"reason\":\"too few are left\"");
+  const FaultLedger ledger = log.ledger();
+  ASSERT_EQ(ledger.faults.size(), 1U);
+  EXPECT_EQ(ledger.faults[0].level, FaultLevel::ended);
+  EXPECT_EQ(ledger.faults[0].action, "ended with exit code 76: too few are left");
+  EXPECT_THAT(summary_of(ledger), HasSubstr("1 not mended"));
+}
+
+TEST(FaultLedger, LinesThatAreNotWholeAndForeignFields) {
+  const FaultLedger ledger = read_ledger(
+      "{\"event\":\"start\",\"time_us\":1000000,\"ranks\":\"four\"}\nnonsense\n{\"event\":\"step\",\"time_"
+      "us\":\"late\"}\n"
+      "{\"event\":\"step\",\"time_us\":2000000,\"step\":1,\"step_duration_ms\":null}\n{\"event\":\"ste");
+  EXPECT_TRUE(ledger.faults.empty());
+  EXPECT_EQ(ledger.end_us() - ledger.begin_us(), 1'000'000);
+}
+
+TEST(FaultReport, PictureAndTable) {
+  Log log;
+  log.start(0).step(100, 1).step(200, 2).step(300, 3).line(305, "checkpoint", "\"step\":3");
+  log.line(410, "fault", death).step(530, 3).line(531, "recovery", healed).step(631, 4);
+  const std::string html = faults_section(log.ledger());
+  EXPECT_THAT(html, HasSubstr("Effective training time"));
+  EXPECT_THAT(html, HasSubstr("class=\"span use-recovery\""));
+  EXPECT_THAT(
+      html,
+      HasSubstr("<title>rank 2 (host a): 3 of 4 ranks went on from step 2 in RAM; 1 step again</title>"));
+  EXPECT_THAT(html, HasSubstr("checkpoint of step 3"));
+  EXPECT_THAT(html, HasSubstr(">180 ms<"));
+  EXPECT_THAT(html, HasSubstr("shrink 10 ms, plan 20 ms, load 30 ms, first step 120 ms"));
+  EXPECT_THAT(html, Not(HasSubstr("nan")));
+}
+
+TEST(FaultReport, WordsOfTheLogAreNoMarkup) {
+  Log log;
+  log.start(0)
+      .step(100, 1)
+      .line(150, "fault", "\"step\":1,\"what\":\"save\",\"reason\":\"<script>\"")
+      .step(250, 2);
+  EXPECT_THAT(faults_section(log.ledger()), Not(HasSubstr("<script>")));
+}
+
+}  // namespace
+}  // namespace holdfast

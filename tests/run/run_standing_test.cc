@@ -1,0 +1,86 @@
+// How a run stands, by its events and the slots of a board.
+#include "runtime/run/run_standing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+RunStanding standing(std::initializer_list<const char*> events) {
+  RunStanding run{.directory = "runs/a"};
+  for (const char* event : events) run.take(Json::parse(event));
+  return run;
+}
+
+TEST(RunStanding, IsWhatTheNewestEventsSay) {
+  RunStanding run = standing({
+      R"({"event":"start","time_us":1000000,"run":"abc","ranks":6,"generation":2,"hosts":{"n0":2,"n1":4}})",
+      R"({"event":"step","time_us":2000000,"step":7,"loss":3.5,"tokens_per_sec":1200.0})",
+      R"({"event":"checkpoint","time_us":2500000,"step":5})",
+      R"({"event":"snapshot","time_us":2600000,"step":6})",
+      R"({"event":"failure_cost","time_us":2700000,"step":7,"process_ms":400.0})",
+      R"({"event":"recovery","time_us":3000000,"ranks_after":5,"lost_steps":1,"hosts":{"n0":2,"n1":3}})",
+      R"({"event":"step","time_us":4000000,"step":8,"loss":3.25,"tokens_per_sec":1000.0})",
+      R"({"event":"something new","time_us":4000001})",
+      R"({"event":1,"step":[]})",
+      R"({"step":"none"})",
+  });
+  run.steps = 20;
+  run.holder = "host n0 pid 12";
+  const std::string text = to_text(run, 5'500'000);
+  EXPECT_THAT(text, HasSubstr("runs/a  held by host n0 pid 12\n"));
+  EXPECT_THAT(text, HasSubstr("step      8 of 20, loss 3.2500, 1000 tokens/s, 1.5"));
+  EXPECT_THAT(text, HasSubstr("ranks     5 (n0 2, n1 3)\n"));
+  EXPECT_THAT(text, HasSubstr("on disk   step 5, 3"));
+  EXPECT_THAT(text, HasSubstr("in RAM    step 6, 2.9"));
+  EXPECT_THAT(text, HasSubstr("of a host all of its work"));
+  EXPECT_THAT(text, HasSubstr("1 start, 1 recovery, 1 step computed again"));
+
+  const Json json = to_json(run);
+  EXPECT_EQ(json["step"].get<int>(), 8);
+  EXPECT_EQ(json["hosts"]["n1"].get<int>(), 3);
+  EXPECT_EQ(json["checkpoint"]["step"].get<int>(), 5);
+  EXPECT_TRUE(json["failure_cost"].contains("process_ms"));
+  EXPECT_FALSE(json["failure_cost"].contains("job_ms")) << "all of it would be lost";
+  EXPECT_TRUE(json["running"].get<bool>());
+}
+
+TEST(RunStanding, ARunThatNobodyHasSaysHowItEnded) {
+  RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
+  run.status.state = "running";
+  EXPECT_THAT(to_text(run, 2), HasSubstr("not running: its last start was killed"));
+  run.status = {.state = "failed", .step = 3, .exit_code = 5, .reason = "the disk is full"};
+  EXPECT_THAT(to_text(run, 2), HasSubstr("failed with exit code 5: the disk is full"));
+  EXPECT_THAT(to_text(run, 2), Not(HasSubstr("a failure now costs")));
+  EXPECT_FALSE(to_json(run)["running"].get<bool>());
+}
+
+TEST(RunStanding, WhoMayNotLookAtTheLockLearnsThat) {
+  RunStanding run = standing({R"({"event":"start","time_us":1,"ranks":1})"});
+  run.status.state = "running";
+  run.holder_unknown = "whether somebody has the run cannot be told: why";
+  EXPECT_THAT(to_text(run, 2), HasSubstr("whether somebody has the run cannot be told: why"));
+  EXPECT_FALSE(to_json(run).contains("running"));
+}
+
+TEST(RunStanding, WhatARankIsAt) {
+  SlotView slot{.launched_rank = 1, .phase = Phase::step, .step = 12, .begun_ns = 1'000'000'000};
+  EXPECT_EQ(activity_of(slot, 1'500'000'000), "step 12 for 0.5 s");
+  slot.wait_begun_ns = 1'200'000'000;
+  slot.wait_peer = 3;
+  slot.wait_operation = "all_reduce";
+  EXPECT_EQ(activity_of(slot, 1'500'000'000), "step 12 for 0.5 s, waits 0.3 s for rank 3 in all_reduce");
+  slot.storage_begun_ns = 1'400'000'000;
+  slot.storage_what = "the lock";
+  slot.drain_begun_ns = 1;
+  slot.drain_step = 10;
+  EXPECT_THAT(activity_of(slot, 1'500'000'000),
+              HasSubstr("for the file system (the lock), saves step 10 in the background"));
+}
+
+}  // namespace
+}  // namespace holdfast

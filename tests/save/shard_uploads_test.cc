@@ -1,0 +1,171 @@
+// checkpoint.upload_shard_command: which rank sends what, what comes last, and what a failure does.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "checkpoint/candidates.h"
+#include "runtime/save/shard_uploads.h"
+#include "runtime/save/upload_name.h"
+#include "tests/train/training_fixture.h"
+
+namespace holdfast {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Manifest manifest_of(std::uint64_t generation, std::uint64_t step, const std::string& config) {
+  Manifest manifest;
+  manifest.run_id = std::string(32, 'a');
+  manifest.generation = generation;
+  manifest.step = step;
+  manifest.config = config;
+  return manifest;
+}
+
+TEST(UploadName, TheGreatestIsTheNewestAndOtherBytesHaveAnother) {
+  const std::string older = upload_name(manifest_of(0, 90, "a")),
+                    newer = upload_name(manifest_of(0, 100, "a"));
+  const std::string gone_back = upload_name(manifest_of(1, 20, "a"));
+  EXPECT_LT(older, newer);
+  EXPECT_LT(newer, gone_back);
+  EXPECT_EQ(upload_name(manifest_of(0, 100, "a")), newer);
+  EXPECT_NE(upload_name(manifest_of(0, 100, "b")), newer);
+  EXPECT_TRUE(newer.starts_with("generation-0000-step-00000100-")) << newer;
+}
+
+class ShardUploadsTest : public TrainingTest {
+ protected:
+  // A checkpoint of step 2 with a shard of each of these ranks.
+  void save(int ranks) {
+    ASSERT_EQ(
+        train({.run = "run", .ranks = ranks, .overrides = {"training.steps=2", "optimizer.warmup_steps=0"}})
+            .code,
+        ExitCode::done);
+  }
+  std::string target() const { return run_directory("elsewhere"); }
+  // Copies the file, and writes down its name.
+  std::string copying() const {
+    return fmt::format(
+        "mkdir -p {0}/$HOLDFAST_NAME && cp $HOLDFAST_FILE {0}/$HOLDFAST_NAME/ && "
+        "echo $HOLDFAST_NAME $(basename $HOLDFAST_FILE) >> {0}.log",
+        target());
+  }
+  std::vector<std::string> sent() const {
+    const Result<std::string> text = posix_env().read_text(target() + ".log");
+    std::istringstream lines(text.ok() ? *text : "");
+    std::vector<std::string> names;
+    for (std::string line; std::getline(lines, line);) names.push_back(line);
+    return names;
+  }
+  // Every rank offers step 2 and votes until all is over; the report of rank 0.
+  UploadReport upload(int ranks, const std::string& line) {
+    UploadReport report;
+    const Result<void> done = run_local_ranks(ranks, [&](Communicator& communicator) -> Result<void> {
+      FaultPoints faults;
+      CheckpointStore store(posix_env(), faults, run_directory("run"));
+      ShardUploads uploads(posix_env(), faults, store,
+                           {.command = {.key = "checkpoint.upload_shard_command",
+                                        .line = line,
+                                        .timeout_key = "checkpoint.upload_timeout",
+                                        .timeout_ms = 60'000},
+                            .rank = communicator.rank(),
+                            .ranks = ranks});
+      const Waiter waiter(posix_env(), 60'000);
+      uploads.offer(2);
+      while (uploads.busy()) {
+        SaveVotes votes;
+        uploads.vote(votes);
+        SaveVotes::Words words = votes.words();
+        HF_TRY_VOID(all_reduce_sum(communicator, waiter, words));
+        HF_TRY_VOID(uploads.advance(communicator, waiter, SaveVotes::of(words)));
+        posix_env().sleep_us(1000);
+      }
+      const std::vector<UploadReport> reports = uploads.take_reports();
+      HF_CHECK(reports.size() == 1);
+      if (communicator.rank() == 0) report = reports.front();
+      return {};
+    });
+    EXPECT_TRUE(done.ok());
+    return report;
+  }
+};
+
+TEST_F(ShardUploadsTest, EveryRankSendsItsOwnAndTheManifestComesLast) {
+  save(2);
+  const UploadReport report = upload(2, copying());
+  ASSERT_TRUE(report.outcome.ok()) << report.outcome.error().message;
+  const Result<Manifest> manifest =
+      read_manifest(posix_env(), run_directory("run") + "/checkpoints/step-00000002");
+  ASSERT_TRUE(manifest.ok());
+  const std::string name = upload_name(*manifest);
+  std::vector<std::string> names = sent();
+  ASSERT_EQ(names.size(), 3U);
+  std::sort(names.begin(), names.begin() + 2);
+  EXPECT_THAT(names,
+              ElementsAre(name + " shard-00000.hfs", name + " shard-00001.hfs", name + " manifest.json"));
+  EXPECT_TRUE(open_verified(posix_env(), target() + "/" + name).ok());
+}
+
+// As after a recovery, or on a larger machine.
+TEST_F(ShardUploadsTest, AnotherNumberOfRanksSendsEveryFileOnce) {
+  save(4);
+  for (const int ranks : {1, 3, 4}) {
+    static_cast<void>(posix_env().remove(target() + ".log").ok());
+    ASSERT_TRUE(upload(ranks, copying()).outcome.ok());
+    std::vector<std::string> names = sent();
+    ASSERT_EQ(names.size(), 5U) << ranks;
+    EXPECT_THAT(names.back(), HasSubstr("manifest.json"));
+    std::ranges::sort(names);
+    EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
+  }
+}
+
+TEST_F(ShardUploadsTest, WithoutOneShardThereIsNoManifest) {
+  save(2);
+  const UploadReport report =
+      upload(2, "case $HOLDFAST_FILE in *shard-00001*) echo no route; exit 7;; esac; " + copying());
+  ASSERT_FALSE(report.outcome.ok());
+  EXPECT_THAT(report.outcome.error().message,
+              HasSubstr("rank 1 (" + posix_env().host_name() +
+                        "): checkpoint.upload_shard_command ended with exit code 7; it printed: no route"));
+  for (const std::string& name : sent()) EXPECT_THAT(name, HasSubstr("shard-00000"));
+}
+
+TEST_F(ShardUploadsTest, BaseFilesGoWithTheShardsThatUseThem) {
+  const RunEnd end =
+      train({.run = "run",
+             .ranks = 2,
+             .overrides = {"checkpoint.every_steps=1", "checkpoint.delta=true", "optimizer.learning_rate=0",
+                           "optimizer.warmup_steps=0", "optimizer.weight_decay=0", "training.steps=2",
+                           "checkpoint.keep=1"}});
+  ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  ASSERT_TRUE(upload(2, copying()).outcome.ok());
+  EXPECT_THAT(sent(), Contains(HasSubstr("base-00000001")));
+  const std::vector<std::string> there = posix_env().list(target()).value();
+  ASSERT_EQ(there.size(), 1U);
+  EXPECT_TRUE(open_verified(posix_env(), target() + "/" + there.front()).ok());
+}
+
+// By a real run: what is visible elsewhere is whole at every moment, and the last step is there at the end.
+TEST_F(ShardUploadsTest, TheRunIsDoneWhenItsLastCheckpointIsThere) {
+  const RunEnd end = train({.run = "run",
+                            .ranks = 2,
+                            .overrides = {"checkpoint.every_steps=2", "checkpoint.keep=1",
+                                          "checkpoint.upload_shard_command=" + copying()}});
+  ASSERT_EQ(end.code, ExitCode::done) << end.message;
+  const std::vector<std::string> there = posix_env().list(target()).value();
+  ASSERT_THAT(there, testing::Not(IsEmpty()));
+  EXPECT_THAT(there.back(), HasSubstr("-step-00000020-"));
+  for (const std::string& name : there) {
+    const Result<Checkpoint> copy = open_verified(posix_env(), target() + "/" + name);
+    EXPECT_TRUE(copy.ok()) << copy.error().message;
+  }
+  const std::string events = posix_env().read_text(run_directory("run") + "/events.jsonl").value();
+  EXPECT_THAT(events, HasSubstr(R"("event":"upload")"));
+}
+
+}  // namespace
+}  // namespace holdfast
