@@ -13,7 +13,7 @@
 #include "runtime/cli/common/arguments.h"
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/config/document.h"
-#include "runtime/elastic/growth.h"
+#include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run.h"
 #include "runtime/os/posix_output.h"
 #include "runtime/os/processes.h"

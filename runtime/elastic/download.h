@@ -10,7 +10,7 @@
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/elastic/resume.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 
 namespace holdfast {
 

@@ -12,7 +12,7 @@
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
 #include "runtime/elastic/resume.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/run_places.h"
 #include "runtime/train/evaluation.h"

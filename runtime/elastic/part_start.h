@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/elastic/resume.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 #include "runtime/save/run_places.h"
 
 namespace holdfast {

@@ -146,31 +146,4 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
   return start;
 }
 
-std::string sentence_of(const RecoveryRecord& record) {
-  const std::string place = record.resumed_from == "ram"    ? "in RAM"
-                            : record.resumed_from == "disk" ? "on disk"
-                                                            : "which is the start";
-  const std::string spares = record.spares_after == 0 ? ""
-                                                      : fmt::format(" and {} spare{}", record.spares_after,
-                                                                    record.spares_after == 1 ? "" : "s");
-  const std::uint64_t again = record.step_before - std::min(record.step_before, record.resumed_step);
-  // All may be there again: one stood still for longer than the others wait.
-  const std::string lost = record.lost.empty() ? "the ranks lost each other" : "lost " + record.lost;
-  std::string fault = record.verdict.empty() ? lost : fmt::format("{}; {}", record.verdict, lost);
-  const int came = record.ranks_after - static_cast<int>(record.before.members.size());
-  if (record.wanted > 0) {
-    fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
-                                     : fmt::format("no new ranks ({})", record.not_grown);
-  }
-  if (record.wanted > 0 || record.seats_after > record.seats_before) {
-    return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
-                       record.step_before + 1, record.seats_after, record.seats_before, spares,
-                       record.resumed_step, place);
-  }
-  return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
-                     record.step_before + 1, record.seats_after, record.seats_before, spares,
-                     record.resumed_step, place,
-                     again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s"));
-}
-
 }  // namespace holdfast

@@ -4,8 +4,8 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/elastic/growth.h"
 #include "runtime/elastic/join.h"
+#include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/train_run_internal.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/device_choice.h"
@@ -15,6 +15,7 @@
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/save/snapshot_memory.h"
+#include "runtime/train/growth.h"
 
 namespace holdfast {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "runtime/elastic/live_state.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/watch.h"
-#include "runtime/save/live_state.h"
 
 namespace holdfast {
 

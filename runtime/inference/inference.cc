@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/config/loader.h"
+#include "runtime/interop/checkpoint_config.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/rank/device_choice.h"
 #include "runtime/save/device_state.h"
@@ -37,13 +38,6 @@ Result<std::unique_ptr<Device>> device_of(Env& env, const InferenceOptions& opti
 }
 
 }  // namespace
-
-Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint) {
-  const std::string name = checkpoint.directory() + " (stored config)";
-  Result<LoadedConfig> loaded = load_stored_config(env, checkpoint.manifest().config, name);
-  if (!loaded.ok()) return Error{ExitCode::checkpoint, loaded.error().message};
-  return std::move(loaded->config);
-}
 
 InferenceModel::InferenceModel(Config config, const InferenceOptions& options, std::unique_ptr<Device> device)
     : config_(std::move(config)),

@@ -25,9 +25,6 @@ struct InferenceOptions {
   std::int64_t batch = 1;            // sequences at once
 };
 
-// The config stored with a checkpoint. ExitCode::checkpoint when it cannot be used.
-Result<Config> config_of_checkpoint(Env& env, const Checkpoint& checkpoint);
-
 // Threads: one at a time.
 class InferenceModel {
  public:

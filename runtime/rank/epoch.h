@@ -8,7 +8,7 @@
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/group_communicator.h"
 #include "parallel/group/seating.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 
 namespace holdfast {
 

@@ -10,7 +10,7 @@
 #include "kernels/device.h"
 #include "kernels/nccl_library.h"
 #include "parallel/comm/collectives.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 
 namespace holdfast {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/elastic/train_run.h"
 #include "runtime/os/secret.h"
+#include "runtime/rank/train_inputs.h"
 #include "watchdog/host_table.h"
 
 namespace holdfast {

@@ -16,8 +16,8 @@
 
 #include "parallel/comm/collectives.h"
 #include "runtime/core/result.h"
-#include "runtime/elastic/train_run.h"
 #include "runtime/os/env.h"
+#include "runtime/rank/train_inputs.h"
 
 namespace holdfast {
 

@@ -1,4 +1,5 @@
 #include "runtime/save/save.h"
+#include "runtime/interop/checkpoint_config.h"
 
 #include <fmt/core.h>
 
@@ -10,7 +11,6 @@
 #include "parallel/comm/device_wait.h"
 #include "runtime/config/document.h"
 #include "runtime/config/loader.h"
-#include "runtime/inference/inference.h"
 #include "runtime/interop/tensor_reader.h"
 #include "runtime/model/parameters.h"
 #include "runtime/os/tell.h"

@@ -9,6 +9,7 @@
 #include "runtime/core/units.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/kernel_choice.h"
+#include "runtime/run/recovery_record.h"
 
 namespace holdfast {
 namespace {

@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "runtime/elastic/recover.h"
 #include "runtime/os/events.h"
 #include "runtime/run/recent_steps.h"
+#include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/save_records.h"

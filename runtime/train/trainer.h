@@ -6,14 +6,14 @@
 #include <optional>
 
 #include "checkpoint/store.h"
-#include "runtime/elastic/growth.h"
-#include "runtime/elastic/train_run.h"
+#include "runtime/rank/train_inputs.h"
 #include "runtime/run/claim.h"
 #include "runtime/run/save_requests.h"
 #include "runtime/save/async_saver.h"
 #include "runtime/save/save_cadence.h"
 #include "runtime/save/uploads.h"
 #include "runtime/train/evaluation.h"
+#include "runtime/train/growth.h"
 #include "runtime/train/progress.h"
 #include "runtime/train/trace_recording.h"
 #include "runtime/train/worker.h"

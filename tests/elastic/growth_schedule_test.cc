@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/elastic/growth.h"
+#include "runtime/elastic/new_rank.h"
 #include "runtime/os/env.h"
+#include "runtime/train/growth.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
+#include "runtime/elastic/live_state.h"
 #include "runtime/elastic/recover.h"
-#include "runtime/save/live_state.h"
 #include "tests/parallel/communicator_contract.h"
 
 namespace holdfast {

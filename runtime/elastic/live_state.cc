@@ -1,4 +1,4 @@
-#include "runtime/save/live_state.h"
+#include "runtime/elastic/live_state.h"
 
 #include <algorithm>
 
