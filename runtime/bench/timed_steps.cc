@@ -26,7 +26,7 @@ Result<void> TimedSteps::prepare() {
                                   .mesh = mesh_of(run_.config, 1),
                                   .data = run_.data,
                                   .ranks_on_host = 1}));
-  HF_TRY_VOID(initialize_weights(*worker_));
+  HF_TRY_VOID(initialize_weights(worker_->state_view()));
   worker_->start_loader();
   return {};
 }
@@ -46,7 +46,7 @@ Result<void> TimedSteps::measure(std::int64_t steps) {
     device_->synchronize();
     seconds_.push_back(static_cast<double>(env_.monotonic_ns() - begin_ns) * 1e-9);
     HF_TRY_VOID(device_->status());
-    timer_.fetch_tables(worker_->host_access());
+    timer_.fetch_tables(worker_->state_view().host_access);
     records_.push_back(timer_.records());
   }
   return {};

@@ -18,14 +18,14 @@ bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const
 
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   const std::string name =
-      snapshot_name(digest_of(worker.state().memory_id), writer, worker.communicator().rank(), slot);
-  HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.env().open_shared_memory(name));
-  if (memory->bytes().size() < worker.snapshot_bytes())
+      snapshot_name(digest_of(worker.state().memory_id), writer, worker.rank().communicator.rank(), slot);
+  HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.rank().env.open_shared_memory(name));
+  if (memory->bytes().size() < worker.snapshots().bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);
   worker.abort_nccl();  // the copies stand behind what it has in the device's queue
-  Snapshot snapshot(worker, memory->bytes(), writer);
+  Snapshot snapshot(worker.state_view(), memory->bytes(), writer);
   snapshot.begin();
-  if (!snapshot.complete()) return worker.device_outcome();
+  if (!snapshot.complete()) return worker.state_view().device_outcome();
   return {};
 }
 

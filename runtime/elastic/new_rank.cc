@@ -38,7 +38,7 @@ Result<NewRankTask> plan_new_rank(const WorkerInputs& inputs, int data_ranks) {
     const MemoryPlan& plan = worker->memory_plan();
     task.device_bytes = std::max(task.device_bytes, plan.total_bytes(MemoryPlace::device));
     task.host_bytes = std::max(task.host_bytes, plan.total_bytes(MemoryPlace::host_visible));
-    task.slot_bytes = std::max(task.slot_bytes, worker->snapshot_bytes());
+    task.slot_bytes = std::max(task.slot_bytes, worker->snapshots().bytes());
   }
   return task;
 }

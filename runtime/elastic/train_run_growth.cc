@@ -92,10 +92,10 @@ Result<void> TrainRun::start_new_ranks() {
 // Returns what the ranks of this host hold beyond what each needs when the ranks of `planned` have come. All
 // are taken to be as large as this one.
 std::uint64_t TrainRun::bytes_given_back(const NewRankTask& planned) const {
-  const std::uint64_t now = kept_memory_.bytes() + worker_->shared_snapshot_bytes();
+  const std::uint64_t now = kept_memory_.bytes() + worker_->snapshots().shared_bytes();
   const std::uint64_t then =
       planned.device_bytes + planned.host_bytes + SnapshotMemory::shared_slots * planned.slot_bytes;
-  return static_cast<std::uint64_t>(worker_->ranks_on_host()) * (now - std::min(now, then));
+  return static_cast<std::uint64_t>(worker_->rank().ranks_on_host) * (now - std::min(now, then));
 }
 
 // Grows the run. All ranks that there are call it, between two steps; the state is sealed.

@@ -182,7 +182,7 @@ Result<void> TrainRun::begin_log() {
   if (!device_->host_sees_memory() && ranks > 1) {
     progress_->say("exchange: " + exchange_.choice.description);
   }
-  const std::string whole = why_gradients_are_whole(config_, worker_->mesh().shape().data);
+  const std::string whole = why_gradients_are_whole(config_, worker_->rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);
   for (const std::string& line : kernel_summary(device_->kernels())) progress_->say("kernels: " + line);
   return {};

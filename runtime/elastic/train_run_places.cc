@@ -42,7 +42,7 @@ Result<void> TrainRun::make_tier() {
     if (!start_.content.empty())
       store_->all_hosts_have({.generation = start_.generation, .step = start_.step});
     if (config_.checkpoint.replicas != "off") {
-      HF_TRY(copies_, ShardCopies::create(*worker_, *store_, *places, start_.writer));
+      HF_TRY(copies_, ShardCopies::create(worker_->state_view(), *store_, *places, start_.writer));
     }
   }
   tier_.emplace(rank, std::move(*places), copies_.get());

@@ -32,9 +32,9 @@ Result<void> TrainRun::load_state() {
   standing_.memory_id = start_.memory_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
-  if (start_.content.empty()) return restore_checkpoint(*worker_, start_.checkpoint);
+  if (start_.content.empty()) return restore_checkpoint(worker_->state_view(), start_.checkpoint);
   HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
-  return restore_parts(*worker_, start_.checkpoint, start_.content, *places, claim_check());
+  return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *places, claim_check());
 }
 
 // A generation that begins is in RUN/lineage.json before anything is made in it.
@@ -70,7 +70,7 @@ Result<void> TrainRun::start_afresh() {
   if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(seats().communicator, waiter(), run_id));
   worker_->state().run_id = standing_.memory_id = ids.front();
-  if (config_.run.initialize_from.empty()) return initialize_weights(*worker_);
+  if (config_.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
   Result<std::optional<FoundCheckpoint>> found = find_checkpoint(launched_.env, config_.run.initialize_from);
   Result<void> outcome;
   if (!found.ok()) outcome = found.error();
@@ -81,13 +81,13 @@ Result<void> TrainRun::start_afresh() {
                    config_.run.initialize_from);
   }
   HF_TRY_VOID(agree(outcome));
-  return restore_weights(*worker_, (*found)->checkpoint.directory());
+  return restore_weights(worker_->state_view(), (*found)->checkpoint.directory());
 }
 
 // False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (first_) show("resuming from {}", name_of(start_));
-  const Result<void> restored = restore_snapshot(*worker_, *start_.snapshot, start_.memory_id);
+  const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.memory_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (first_) tell("RAM snapshot passed over: {}", restored.error().message);

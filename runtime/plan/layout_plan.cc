@@ -38,7 +38,7 @@ PartTime price_part(Worker& worker, int chunk, PlannedDevice& device, const OpPr
   // Nobody is at the other end, so nothing can go wrong there.
   const auto backward = [&](bool accumulate) {
     return price(device, prices, [&] {
-      const bool follows_forward = worker.mesh().shape().pipeline == 1;
+      const bool follows_forward = worker.rank().mesh.shape().pipeline == 1;
       for (const BackwardPart part : model.backward_parts()) {
         HF_CHECK(model
                      .backward(device, tokens, 0, worker.loss_sums().data(),
@@ -226,11 +226,11 @@ Result<SeatPlan> LayoutPlanner::State::seat(const Config& config, const Mesh& me
   HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
   const MemoryPlan& memory = worker->memory_plan();
   SeatPlan seat{
-      .seat = worker->seat(),
+      .seat = worker->rank().seat,
       .parts = {worker->parts().begin(), worker->parts().end()},
       .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
-      .shared_bytes = worker->shared_snapshot_bytes(),
+      .shared_bytes = worker->snapshots().shared_bytes(),
       .traffic = {}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
     seat.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));

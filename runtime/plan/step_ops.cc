@@ -120,7 +120,7 @@ class ChunkBuckets final : public BucketObserver {
     return worker_.reduction().wait_for_place(first_ + bucket);
   }
   void bucket_launched(int bucket) override {
-    worker_.reduction().bucket_launched(first_ + bucket, worker_.device().ticket());
+    worker_.reduction().bucket_launched(first_ + bucket, worker_.rank().device.ticket());
     ++count_;
   }
   int end() const { return first_ + count_; }
@@ -133,7 +133,7 @@ class ChunkBuckets final : public BucketObserver {
 // Launches the chunks of a stage one after the other: a pipeline's schedule changes the order of launches
 // alone.
 Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
-  Device& device = worker.device();
+  Device& device = worker.rank().device;
   const auto each_lane = static_cast<std::size_t>(worker.batch_shape().microbatches_per_lane);
   const bool is_first = slot % each_lane == 0, is_last = (slot + 1) % each_lane == 0;
   const TokenBatch tokens = worker.tokens().stage(slot, {}, {}, {});
@@ -151,7 +151,7 @@ Result<void> launch_microbatch(Worker& worker, std::size_t slot) {
                                   .accumulate = !is_first,
                                   .observer = is_last ? &buckets : nullptr,
                                   .completes_lane = is_last,
-                                  .follows_forward = worker.mesh().shape().pipeline == 1}));
+                                  .follows_forward = worker.rank().mesh.shape().pipeline == 1}));
     }
     first_bucket = buckets.end();
   }
@@ -166,7 +166,7 @@ Result<void> launch_step(Worker& worker) {
   std::size_t slot = 0;
   for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
     HF_TRY_VOID(reduction.begin_wave(wave));
-    if (worker.lanes().lane_of(wave, worker.seat().data) >= 0) {
+    if (worker.lanes().lane_of(wave, worker.rank().seat.data) >= 0) {
       for (std::size_t i = 0; i < each_lane; ++i) HF_TRY_VOID(launch_microbatch(worker, slot++));
       reduction.backward_launched();
     }
@@ -174,7 +174,7 @@ Result<void> launch_step(Worker& worker) {
   }
   HF_TRY_VOID(worker.join_tied_gradients());
   reduction.finish_step();
-  worker.optimizer().launch_update(worker.device(), {});
+  worker.optimizer().launch_update(worker.rank().device, {});
   HF_TRY_VOID(worker.parameter_gather().begin());
   return worker.parameter_gather().finish();
 }
@@ -206,7 +206,7 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
   StepOps step{.config = config,
                .ranks = ranks,
                .rank = rank,
-               .seat = worker->seat(),
+               .seat = worker->rank().seat,
                .device_bytes = worker->memory_plan().total_bytes(MemoryPlace::device)};
   for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
   for (int wave = 0; wave < worker->lanes().waves(); ++wave) {

@@ -63,7 +63,7 @@ class TimedRank {
                                   .mesh = mesh_of(bench_.config, peers_.size()),
                                   .data = nullptr}));
     HF_TRY_VOID(worker_->prepare_kernels());
-    HF_TRY_VOID(initialize_weights(*worker_));
+    HF_TRY_VOID(initialize_weights(worker_->state_view()));
     const TrainingConfig& training = bench_.config.training;
     std::vector<std::int32_t> tokens(
         static_cast<std::size_t>(training.microbatch_size * training.sequence_length));

@@ -1,10 +1,10 @@
 #include "runtime/save/async_saver.h"
-#include "parallel/comm/device_wait.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "parallel/comm/agreement.h"
+#include "parallel/comm/device_wait.h"
 #include "runtime/core/kept_memory.h"
 #include "runtime/core/units.h"
 #include "runtime/os/available_memory.h"
@@ -15,14 +15,14 @@
 
 namespace holdfast {
 
-AsyncSaver::AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
+AsyncSaver::AsyncSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
                        const std::optional<SnapshotStep>& resumed, std::optional<DiskTier> tier)
-    : worker_(&worker),
+    : view_(&view),
       store_(&store),
       writer_(writer),
       resumed_(resumed),
-      first_(worker.communicator().rank() == 0),
-      tier_(tier.has_value() ? *std::move(tier) : DiskTier(worker.communicator().rank())) {}
+      first_(view.rank.communicator.rank() == 0),
+      tier_(tier.has_value() ? *std::move(tier) : DiskTier(view.rank.communicator.rank())) {}
 
 void AsyncSaver::cancel() {
   cancelled_ = true;
@@ -37,56 +37,56 @@ AsyncSaver::~AsyncSaver() {
   saves_.clear();
   publish_.wait();
   snapshots_.clear();
-  if (memory_.has_value() && worker_->slots() != nullptr) memory_->keep_in(*worker_->slots());
+  if (memory_.has_value() && view_->snapshots.slots() != nullptr) memory_->keep_in(*view_->snapshots.slots());
 }
 
 Result<void> AsyncSaver::prepare() {
-  const Digest run = digest_of(worker_->state().memory_id);
-  if (SlotPool* const slots = worker_->slots(); slots != nullptr) {
-    slots->begin(worker_->env(), run, writer_, resumed_);
-    slots->trim(worker_->env(), slot_lengths());
+  const Digest run = digest_of(view_->state.memory_id);
+  if (SlotPool* const slots = view_->snapshots.slots(); slots != nullptr) {
+    slots->begin(view_->rank.env, run, writer_, resumed_);
+    slots->trim(view_->rank.env, slot_lengths());
   }
   // After this agreement every rank of the host has given up what its new slots do not need.
-  HF_TRY_VOID(agree_on_outcome(worker_->communicator(), patient_waiter(*worker_),
+  HF_TRY_VOID(agree_on_outcome(view_->rank.communicator, patient_waiter(*view_),
                                tier_.publishes() ? store_->remove_leftovers() : Result<void>(),
-                               worker_->env().host_name()));
-  HF_TRY(memory_, SnapshotMemory::create(*worker_, writer_));
+                               view_->rank.env.host_name()));
+  HF_TRY(memory_, SnapshotMemory::create(*view_, writer_));
   for (const std::span<std::byte> slot : memory_->slots())
-    snapshots_.push_back(std::make_unique<Snapshot>(*worker_, slot, writer_));
+    snapshots_.push_back(std::make_unique<Snapshot>(*view_, slot, writer_));
   if (!memory_->outlives_process()) return {};
   HF_TRY_VOID(make_replicas());
   fault_in_slots();
   // All ranks of the host have taken what they need of the old ones.
-  if (worker_->slots() != nullptr) worker_->slots()->forget_unneeded();
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget_unneeded();
   static_cast<void>(
-      remove_unneeded_snapshots(worker_->env(), run, resumed_, writer_).ok());  // else they go later
+      remove_unneeded_snapshots(view_->rank.env, run, resumed_, writer_).ok());  // else they go later
   return {};
 }
 
 // Returns the lengths of the slots that this rank is about to make.
 std::vector<std::uint64_t> AsyncSaver::slot_lengths() const {
-  const SnapshotTiers tiers = worker_->memory_decision().room.tiers;
+  const SnapshotTiers tiers = view_->snapshots.decision().room.tiers;
   std::vector<std::uint64_t> lengths;
   if (tiers == SnapshotTiers::none) return lengths;
-  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once), worker_->snapshot_bytes());
+  lengths.assign(static_cast<std::size_t>(SnapshotMemory::slots_at_once), view_->snapshots.bytes());
   if (tiers != SnapshotTiers::all) return lengths;
-  for (const int rank : worker_->kept_ranks())
-    lengths.insert(lengths.end(), ReplicaKeeper::places, worker_->snapshot_bytes_of(rank));
+  for (const int rank : view_->snapshots.kept_ranks())
+    lengths.insert(lengths.end(), ReplicaKeeper::places, view_->snapshots.bytes_of(rank));
   return lengths;
 }
 
 Result<void> AsyncSaver::make_replicas() {
-  if (worker_->buddies().empty()) return {};
-  if (const MemoryDecision& decision = worker_->memory_decision();
+  if (view_->snapshots.buddies().empty()) return {};
+  if (const MemoryDecision& decision = view_->snapshots.decision();
       decision.room.tiers != SnapshotTiers::all) {
     replica_complaint_ =
         decision.complaint + ". A host that is lost costs the steps since the newest checkpoint on disk";
     return {};
   }
-  Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*worker_, writer_);
+  Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*view_, writer_);
   if (replicas.ok()) {
     replicas_ = std::move(replicas).value();
-  } else if (worker_->communicator().abandoned()) {
+  } else if (view_->rank.communicator.abandoned()) {
     return replicas.error();
   } else {
     replica_complaint_ = replicas.error().message;
@@ -100,7 +100,7 @@ void AsyncSaver::fault_in_slots() {
   std::vector<std::span<std::byte>> slots = memory_->slots();
   if (replicas_ != nullptr) std::ranges::copy(replicas_->places(), std::back_inserter(slots));
   prefault_.start([this, slots = std::move(slots)]() -> Result<std::monostate> {
-    worker_->env().lower_thread_priority();
+    view_->rank.env.lower_thread_priority();
     for (const std::span<std::byte> slot : slots) fault_in_beside(slot, [this] { return cancelled_.load(); });
     return std::monostate();
   });
@@ -146,12 +146,12 @@ std::optional<std::uint64_t> AsyncSaver::confirmed_step() const {
 Result<bool> AsyncSaver::begin(bool to_disk) {
   if (!to_disk && (sent_ != nullptr || free_snapshot() == nullptr)) return false;
   auto save = std::make_unique<Save>();
-  save->report.step = worker_->state().step;
-  save->begin_ns = worker_->env().monotonic_ns();
+  save->report.step = view_->state.step;
+  save->begin_ns = view_->rank.env.monotonic_ns();
   save->to_disk = to_disk;
   while ((save->snapshot = free_snapshot()) == nullptr) HF_TRY_VOID(complete_round());
   save->snapshot->begin();
-  save->report.stall_ns = worker_->env().monotonic_ns() - save->begin_ns;
+  save->report.stall_ns = view_->rank.env.monotonic_ns() - save->begin_ns;
   save->job.start([this, begun = save.get()] { return copy_and_drain(*begun); });
   saves_.push_back(std::move(save));
   return true;
@@ -159,7 +159,7 @@ Result<bool> AsyncSaver::begin(bool to_disk) {
 
 // Runs in the background, as drain() does.
 Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
-  Env& env = worker_->env();
+  Env& env = view_->rank.env;
   const std::int64_t copy_begin_ns = env.monotonic_ns(), processor_before_ns = env.thread_processor_ns();
   save.is_whole = save.snapshot->complete();
   save.copy_ns = env.monotonic_ns() - copy_begin_ns;
@@ -184,9 +184,9 @@ Result<ShardFile> AsyncSaver::copy_and_drain(Save& save) {
 
 // Runs on a rank that publishes, and returns how long it took, in ns.
 Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
-  Env& env = worker_->env();
+  Env& env = view_->rank.env;
   const std::int64_t begin_ns = env.monotonic_ns();
-  const std::int64_t keep = tier_.kept(worker_->config().checkpoint.keep);
+  const std::int64_t keep = tier_.kept(view_->rank.config.checkpoint.keep);
   // Another host may not publish its part, so what is there counts without this one.
   if (tier_.in_parts()) retain_or_complain(*store_, keep);
   HF_TRY_VOID(store_->publish(manifest));
@@ -196,18 +196,18 @@ Result<std::int64_t> AsyncSaver::publish(Save& save, const Manifest& manifest) {
 }
 
 Result<ShardFile> AsyncSaver::drain(Save& save) {
-  Env& env = worker_->env();
-  FaultPoints& faults = worker_->faults();
+  Env& env = view_->rank.env;
+  FaultPoints& faults = view_->rank.faults;
   const RunState& state = save.snapshot->state();
   const std::string directory = store_->pending_directory(state.step);
   HF_FAULT_POINT(faults, "save.before_shard");
   if (const Result<void> made = env.make_directories(directory); !made.ok())
     return Error{ExitCode::checkpoint, made.error().message};
-  ShardWriteOptions options = shard_options(worker_->config().checkpoint, *store_);
+  ShardWriteOptions options = shard_options(view_->rank.config.checkpoint, *store_);
   // Processors that train do not compute while they compress.
-  if (worker_->device().host_sees_memory() && options.compression == Compression::automatic)
+  if (view_->rank.device.host_sees_memory() && options.compression == Compression::automatic)
     options.compression = Compression::none;
-  RankWatch* const watch = worker_->watch();
+  RankWatch* const watch = view_->rank.watch;
   options.pace = [&](std::uint64_t bytes) {
     const std::uint64_t drained = save.drained_bytes += bytes;
     if (watch != nullptr) watch->drains(state.step, drained);
@@ -215,7 +215,7 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
   };
   options.cancelled = [this] { return cancelled_.load(); };
   Result<ShardFile> shard =
-      write_shard_file(env, directory, CheckpointStore::shard_name(worker_->communicator().rank()),
+      write_shard_file(env, directory, CheckpointStore::shard_name(view_->rank.communicator.rank()),
                        state.step, state.run_id, save.snapshot->pieces(), {}, options);
   HF_FAULT_POINT(faults, "save.after_shard");
   if (shard.ok()) {
@@ -233,10 +233,10 @@ Result<ShardFile> AsyncSaver::drain(Save& save) {
 // Peers want to hear of a rank whose threads do not compute meanwhile.
 void AsyncSaver::wait_for_copy(const Save& save) {
   constexpr std::int64_t look_again_us = 100;
-  if (worker_->device().host_sees_memory()) return save.copied.wait(false);
+  if (view_->rank.device.host_sees_memory()) return save.copied.wait(false);
   while (!save.copied) {
-    poll_peers(worker_->communicator());
-    worker_->env().sleep_us(look_again_us);
+    poll_peers(view_->rank.communicator);
+    view_->rank.env.sleep_us(look_again_us);
   }
 }
 
@@ -244,10 +244,10 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
   SaveVotes votes;
   if (is_copying()) {
     Save& newest = *saves_.back();
-    const std::int64_t begin_ns = worker_->env().monotonic_ns();
-    const HostSpan wait(&worker_->spans(), {.kind = SpanKind::wait_snapshot});
+    const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
+    const HostSpan wait(&view_->rank.spans, {.kind = SpanKind::wait_snapshot});
     wait_for_copy(newest);
-    newest.report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
+    newest.report.stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
   }
   if (!saves_.empty() && saves_.front()->to_disk && saves_.front()->job.finished())
     (saves_.front()->job.result().ok() ? votes.durable : votes.failed) = 1;
@@ -267,14 +267,14 @@ SaveVotes AsyncSaver::vote(const SaveDue& due) {
 }
 
 Result<void> AsyncSaver::advance(const SaveVotes& sums) {
-  if (sums.last_slots == worker_->communicator().size())
-    snapshots_.push_back(std::make_unique<Snapshot>(*worker_, memory_->slots().back(), writer_));
+  if (sums.last_slots == view_->rank.communicator.size())
+    snapshots_.push_back(std::make_unique<Snapshot>(*view_, memory_->slots().back(), writer_));
   is_settled_ = sums.settling == 0;
   HF_TRY_VOID(end_sending(sums));
   confirm_newest();
   if (publishing_ && sums.published + sums.unpublished == tier_.publishers())
     end_publishing(sums.unpublished == 0);
-  const bool drained = sums.durable + sums.failed == worker_->communicator().size();
+  const bool drained = sums.durable + sums.failed == view_->rank.communicator.size();
   if (!drained || publishing_) return {};
   return sums.failed == 0 ? begin_publishing() : give_up();
 }
@@ -286,7 +286,7 @@ void AsyncSaver::confirm_newest() {
   Save& newest = *saves_.back();
   newest.confirmed = true;
   // As many threads copy as train (snapshot.h), so each of those loses what this one took.
-  if (worker_->device().host_sees_memory()) copy_ns_ = newest.copy_processor_ns;
+  if (view_->rank.device.host_sees_memory()) copy_ns_ = newest.copy_processor_ns;
   if (replicas_ != nullptr) {
     if (sent_ == nullptr) begin_sending(*newest.snapshot);
   } else if (memory_->outlives_process()) {
@@ -299,7 +299,7 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
   confirmed_ = &snapshot;
   if (std::exchange(older_removed_, true)) return;
   cleanup_.start([this]() -> Result<std::monostate> {
-    worker_->env().lower_thread_priority();
+    view_->rank.env.lower_thread_priority();
     HF_TRY_VOID(replace_older());
     return std::monostate();
   });
@@ -309,14 +309,14 @@ void AsyncSaver::confirm(const Snapshot& snapshot) {
 // becomes it.
 Result<void> AsyncSaver::replace_older() {
   Result<void> made;
-  if (worker_->slots() != nullptr) worker_->slots()->confirmed();
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->confirmed();
   if (memory_->lacks_slot()) {
     made = wait_for_room();
-    if (made.ok()) made = memory_->make_last(*worker_, writer_);
+    if (made.ok()) made = memory_->make_last(*view_, writer_);
   }
-  if (worker_->slots() != nullptr) worker_->slots()->forget();
+  if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget();
   const Result<void> removed =
-      outcome_of(remove_snapshots(worker_->env(), digest_of(worker_->state().memory_id), writer_));
+      outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.memory_id), writer_));
   if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
   return made.ok() ? removed : made;
 }
@@ -324,13 +324,13 @@ Result<void> AsyncSaver::replace_older() {
 // Waits until the host has room for the slot that lacks: another rank may not have given up its part of the
 // resumed step yet.
 Result<void> AsyncSaver::wait_for_room() {
-  SlotPool* const slots = worker_->slots();
+  SlotPool* const slots = view_->snapshots.slots();
   if (slots == nullptr) return {};
-  Env& env = worker_->env();
-  slots->trim(env, {worker_->snapshot_bytes()});
+  Env& env = view_->rank.env;
+  slots->trim(env, {view_->snapshots.bytes()});
   const std::uint64_t new_bytes =
-      worker_->snapshot_bytes() - std::min(slots->unneeded_bytes(), worker_->snapshot_bytes());
-  const std::int64_t timeout_ms = worker_->config().elastic.memory_timeout_ms;
+      view_->snapshots.bytes() - std::min(slots->unneeded_bytes(), view_->snapshots.bytes());
+  const std::int64_t timeout_ms = view_->rank.config.elastic.memory_timeout_ms;
   const std::int64_t end_ns = env.monotonic_ns() + timeout_ms * 1'000'000;
   constexpr std::int64_t look_again_us = 50'000;
   for (;;) {
@@ -356,16 +356,16 @@ void AsyncSaver::begin_sending(const Snapshot& snapshot) {
 
 // Ends the sending of a snapshot when all ranks have sent it, or failed to.
 Result<void> AsyncSaver::end_sending(const SaveVotes& sums) {
-  if (sent_ == nullptr || sums.replicated + sums.unreplicated < worker_->communicator().size()) return {};
+  if (sent_ == nullptr || sums.replicated + sums.unreplicated < view_->rank.communicator.size()) return {};
   const Snapshot* const snapshot = std::exchange(sent_, nullptr);
   ReplicaReport report = replicas_->take();
   if (sums.unreplicated == 0) {
     confirm(*snapshot);
   } else {
-    report.outcome = agree_on_outcome(worker_->communicator(), worker_->waiter(), report.outcome,
-                                      worker_->env().host_name());
+    report.outcome = agree_on_outcome(view_->rank.communicator, view_->rank.waiter, report.outcome,
+                                      view_->rank.env.host_name());
     HF_CHECK(!report.outcome.ok());
-    if (worker_->communicator().abandoned()) return report.outcome;
+    if (view_->rank.communicator.abandoned()) return report.outcome;
   }
   replica_reports_.push_back(std::move(report));
   return {};
@@ -374,7 +374,7 @@ Result<void> AsyncSaver::end_sending(const SaveVotes& sums) {
 Result<void> AsyncSaver::begin_publishing() {
   std::unique_ptr<Save> save = std::move(saves_.front());
   saves_.pop_front();
-  const std::int64_t begin_ns = worker_->env().monotonic_ns();
+  const std::int64_t begin_ns = view_->rank.env.monotonic_ns();
   const Result<ShardFile> shard = save->job.take();
   if (save->published.has_value()) {
     save->report.bytes = shard->bytes;
@@ -382,18 +382,18 @@ Result<void> AsyncSaver::begin_publishing() {
     return {};
   }
   HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(worker_->communicator(), worker_->waiter(), to_text(*shard)));
+         all_gather_text(view_->rank.communicator, view_->rank.waiter, to_text(*shard)));
   save->report.bytes = bytes_of_shards(texts);
   Manifest manifest = save->snapshot->manifest();
   for (const std::string& text : texts) manifest.shards.push_back(shard_from_text(text));
-  HF_TRY_VOID(describe_parts(*worker_, tier_, manifest));
+  HF_TRY_VOID(describe_parts(*view_, tier_, manifest));
   if (tier_.publishes()) {
     publish_.start([this, published = save.get(), manifest = std::move(manifest)] {
-      worker_->env().lower_thread_priority();
+      view_->rank.env.lower_thread_priority();
       return publish(*published, manifest);
     });
   }
-  save->report.stall_ns += worker_->env().monotonic_ns() - begin_ns;
+  save->report.stall_ns += view_->rank.env.monotonic_ns() - begin_ns;
   publishing_ = std::move(save);
   return {};
 }
@@ -406,7 +406,7 @@ void AsyncSaver::end_publishing(bool published) {
     outcome = fail(ExitCode::checkpoint, "rank 0 could not publish the checkpoint");
   }
   if (published && tier_.in_parts())
-    store_->all_hosts_have({.generation = worker_->state().generation, .step = publishing_->report.step});
+    store_->all_hosts_have({.generation = view_->state.generation, .step = publishing_->report.step});
   if (tier_.publishes()) {
     publishing_->published = publish_.take();
     if (!publishing_->published->ok()) outcome = publishing_->published->error();
@@ -419,8 +419,8 @@ void AsyncSaver::end_publishing(bool published) {
 Result<void> AsyncSaver::give_up() {
   const std::unique_ptr<Save> save = std::move(saves_.front());
   saves_.pop_front();
-  const Result<void> outcome = agree_on_outcome(worker_->communicator(), worker_->waiter(),
-                                                outcome_of(save->job.take()), worker_->env().host_name());
+  const Result<void> outcome = agree_on_outcome(view_->rank.communicator, view_->rank.waiter,
+                                                outcome_of(save->job.take()), view_->rank.env.host_name());
   HF_CHECK(!outcome.ok());
   if (outcome.error().code == ExitCode::communication) return outcome;
   if (tier_.publishes()) static_cast<void>(store_->abandon_save(save->report.step).ok());
@@ -436,21 +436,21 @@ void AsyncSaver::report(Save& save, const Result<void>& outcome) {
   save.report.processor_ns = save.processor_ns;
   save.report.durable_ns = save.durable_ns;
   if (save.published.has_value() && save.published->ok()) save.report.publish_ns = **save.published;
-  save.report.duration_ns = worker_->env().monotonic_ns() - save.begin_ns;
+  save.report.duration_ns = view_->rank.env.monotonic_ns() - save.begin_ns;
   reports_.push_back(std::move(save.report));
 }
 
 // A slow disk is not one that hangs: the limit is for a part of it, not for all.
 void AsyncSaver::wait_for_disk() {
-  RankWatch* const watch = worker_->watch();
+  RankWatch* const watch = view_->rank.watch;
   const auto busy = [&] {
     return (publish_.started() && !publish_.finished()) ||
            std::ranges::any_of(saves_, [](const auto& save) { return !save->job.finished(); });
   };
   constexpr std::int64_t look_again_us = 1000;
   if (watch != nullptr && busy()) {
-    enter(watch, Phase::save, worker_->state().step, worker_->config().watchdog.ceiling_ms);
-    for (std::uint64_t before = 0; busy(); worker_->env().sleep_us(look_again_us)) {
+    enter(watch, Phase::save, view_->state.step, view_->rank.config.watchdog.ceiling_ms);
+    for (std::uint64_t before = 0; busy(); view_->rank.env.sleep_us(look_again_us)) {
       std::uint64_t drained = 0;
       for (const std::unique_ptr<Save>& save : saves_) drained += save->drained_bytes;
       if (std::exchange(before, drained) != drained) mark(watch);
@@ -464,12 +464,12 @@ void AsyncSaver::wait_for_disk() {
 Result<void> AsyncSaver::complete_round() {
   wait_for_disk();
   if (is_copying() && !saves_.back()->is_whole) {
-    const Result<void> device = worker_->device_outcome();
-    worker_->communicator().abandon();  // no step follows whose vote would tell the others
+    const Result<void> device = view_->device_outcome();
+    view_->rank.communicator.abandon();  // no step follows whose vote would tell the others
     return device.ok() ? outcome_of(saves_.back()->job.result()) : device;
   }
   SaveVotes::Words words = vote({}).words();
-  HF_TRY_VOID(all_reduce_sum(worker_->communicator(), patient_waiter(*worker_), words));
+  HF_TRY_VOID(all_reduce_sum(view_->rank.communicator, patient_waiter(*view_), words));
   return advance(SaveVotes::of(words));
 }
 

@@ -57,16 +57,16 @@
 #include "runtime/save/save_records.h"
 #include "runtime/save/snapshot.h"
 #include "runtime/save/snapshot_memory.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 class AsyncSaver {
  public:
-  // The worker and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
+  // The view and the store outlive it. `writer`: StartPoint::writer. `resumed`: the RAM snapshot that the
   // state came from, which stays until a newer step is confirmed; none: from elsewhere.
   // `tier`: where checkpoints are; none: in one directory.
-  AsyncSaver(Worker& worker, CheckpointStore& store, std::uint64_t writer,
+  AsyncSaver(StateView& view, CheckpointStore& store, std::uint64_t writer,
              const std::optional<SnapshotStep>& resumed = {}, std::optional<DiskTier> tier = {});
   // Gives up what is under way: nobody will vote for it any more. Waits for nobody.
   void cancel();
@@ -155,9 +155,9 @@ class AsyncSaver {
   void end_publishing(bool published);
   Result<void> give_up();
   void report(Save& save, const Result<void>& outcome);
-  bool is_alone() const { return worker_->communicator().size() == 1; }
+  bool is_alone() const { return view_->rank.communicator.size() == 1; }
 
-  Worker* worker_;
+  StateView* view_;
   CheckpointStore* store_;
   std::uint64_t writer_;
   std::optional<SnapshotStep> resumed_;

@@ -12,10 +12,10 @@
 
 namespace holdfast {
 
-std::vector<StatePiece> saved_state(Worker& worker) {
+std::vector<StatePiece> saved_state(StateView& view) {
   std::vector<StatePiece> pieces;
-  for (const OwnedState& piece : worker.optimizer().state()) {
-    if (worker.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
+  for (const OwnedState& piece : view.optimizer.state()) {
+    if (view.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
   }
   return pieces;
 }
@@ -35,21 +35,21 @@ std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts) {
   return bytes;
 }
 
-Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts) {
+Manifest make_manifest(StateView& view, const RunState& state, const std::vector<std::string>& shard_texts) {
   Manifest manifest;
   put_state(state, manifest);
-  manifest.identity = config_identity(worker.config());
-  manifest.config = record_config(worker.config());
-  manifest.values["device"] = worker.device().identity(worker.spec().dtype);
+  manifest.identity = config_identity(view.rank.config);
+  manifest.config = record_config(view.rank.config);
+  manifest.values["device"] = view.rank.device.identity(view.spec.dtype);
   for (const std::string& text : shard_texts) manifest.shards.push_back(shard_from_text(text));
   return manifest;
 }
 
-Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest) {
+Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& manifest) {
   if (!tier.in_parts()) return {};
   std::vector<ShardSpec> own;
   std::set<std::pair<std::string, std::string>> seen;
-  for (const StatePiece& piece : saved_state(worker)) {
+  for (const StatePiece& piece : saved_state(view)) {
     if (!seen.insert({piece.spec.tensor, piece.spec.kind}).second) continue;
     ShardSpec& tensor = own.emplace_back(piece.spec);
     tensor.slice = 0;
@@ -57,7 +57,7 @@ Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& mani
     tensor.block_count = tensor.slice_blocks();
   }
   HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(worker.communicator(), worker.waiter(), to_text(own)));
+         all_gather_text(view.rank.communicator, view.rank.waiter, to_text(own)));
   std::map<std::pair<std::string, std::string>, ShardSpec> tensors;
   for (const std::string& text : texts) {
     for (ShardSpec& tensor : specs_from_text(text))
@@ -81,10 +81,10 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep) {
     tell("an old checkpoint stays: {}", retained.error().message);
 }
 
-Waiter patient_waiter(const Worker& worker) {
+Waiter patient_waiter(const StateView& view) {
   constexpr std::int64_t slow_bytes_per_ms = 20'000;
-  const auto patience_ms = static_cast<std::int64_t>(worker.state_bytes()) / slow_bytes_per_ms;
-  return worker.waiter().with_timeout(worker.waiter().timeout_ms() + patience_ms);
+  const auto patience_ms = static_cast<std::int64_t>(view.state_bytes()) / slow_bytes_per_ms;
+  return view.rank.waiter.with_timeout(view.rank.waiter.timeout_ms() + patience_ms);
 }
 
 }  // namespace holdfast

@@ -7,13 +7,13 @@
 
 #include "checkpoint/store.h"
 #include "runtime/save/disk_tier.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 // The state that this rank saves, in the device's memory: what it owns; of what all ranks of a tensor group
 // have, one saves it.
-std::vector<StatePiece> saved_state(Worker& worker);
+std::vector<StatePiece> saved_state(StateView& view);
 
 // A ShardFile on its way to rank 0.
 std::string to_text(const ShardFile& file);
@@ -21,11 +21,11 @@ ShardFile shard_from_text(const std::string& text);  // written by to_text
 std::uint64_t bytes_of_shards(const std::vector<std::string>& shard_texts);
 
 // Of the shards of all ranks, which hold `state`.
-Manifest make_manifest(Worker& worker, const RunState& state, const std::vector<std::string>& shard_texts);
+Manifest make_manifest(StateView& view, const RunState& state, const std::vector<std::string>& shard_texts);
 
 // Completes the manifest of a checkpoint in parts: who has which shard, and the tensors that no single host
 // could tell. All ranks together; does nothing where there is one directory.
-Result<void> describe_parts(Worker& worker, const DiskTier& tier, Manifest& manifest);
+Result<void> describe_parts(StateView& view, const DiskTier& tier, Manifest& manifest);
 
 // Removes, on a rank that publishes, what is older than the newest `keep`. What could not be removed is told
 // on stderr and tried again after the next one.
@@ -33,6 +33,6 @@ void retain_or_complain(CheckpointStore& store, std::int64_t keep);
 
 // For agreements of ranks that read or write files: one may find them in memory and another on a disk far
 // slower than is meant to be used.
-Waiter patient_waiter(const Worker& worker);
+Waiter patient_waiter(const StateView& view);
 
 }  // namespace holdfast

@@ -16,25 +16,26 @@ constexpr const char* replica_purpose = "replica";
 // What one rank gives: memory for it, a port, and a thread that takes it.
 class Replicas::Keeper {
  public:
-  static Result<std::unique_ptr<Keeper>> create(Worker& worker, std::uint64_t writer, int rank) {
-    std::unique_ptr<Keeper> keeper(new Keeper(worker, rank));
-    const Digest run = digest_of(worker.state().memory_id);
+  static Result<std::unique_ptr<Keeper>> create(StateView& view, std::uint64_t writer, int rank) {
+    std::unique_ptr<Keeper> keeper(new Keeper(view, rank));
+    const Digest run = digest_of(view.state.memory_id);
     std::array<std::span<std::byte>, ReplicaKeeper::places> places;
     for (std::size_t place = 0; place < places.size(); ++place) {
       const std::string name = replica_name(run, writer, rank, static_cast<int>(place));
-      HF_TRY(std::unique_ptr<SharedMemory> memory, worker.make_slot(name, worker.snapshot_bytes_of(rank)));
+      HF_TRY(std::unique_ptr<SharedMemory> memory,
+             view.snapshots.make_slot(name, view.snapshots.bytes_of(rank)));
       keeper->names_.push_back(name);
       places[place] = memory->bytes();
       keeper->memory_.push_back(std::move(memory));
     }
-    HF_TRY(const ListenPlace place, worker.listen_place());
-    HF_TRY(keeper->listener_, worker.network(replica_purpose).listen(place.address));
+    HF_TRY(const ListenPlace place, view.rank.listen_place());
+    HF_TRY(keeper->listener_, view.rank.network(replica_purpose).listen(place.address));
     keeper->keeper_.emplace(
         ReplicaKeeper::Source{.run = run,
                               .writer = writer,
                               .rank = static_cast<std::uint32_t>(rank),
-                              .ranks = static_cast<std::uint32_t>(worker.communicator().size())},
-        digest_of(worker.env().host_id()), places, worker.faults());
+                              .ranks = static_cast<std::uint32_t>(view.rank.communicator.size())},
+        digest_of(view.rank.env.host_id()), places, view.rank.faults);
     keeper->keep_names_ = true;
     return keeper;
   }
@@ -47,9 +48,9 @@ class Replicas::Keeper {
     }
     if (thread_.joinable()) thread_.join();
     if (!keep_names_) remove_names();
-    if (keep_names_ && worker_->slots() != nullptr) {
+    if (keep_names_ && view_->snapshots.slots() != nullptr) {
       for (std::size_t i = 0; i < names_.size(); ++i)
-        worker_->slots()->keep(names_[i], std::move(memory_[i]));
+        view_->snapshots.slots()->keep(names_[i], std::move(memory_[i]));
     }
   }
   Keeper(const Keeper&) = delete;
@@ -64,20 +65,20 @@ class Replicas::Keeper {
     thread_ = std::jthread([this] { serve(); });
   }
   void remove_names() {
-    for (const std::string& name : names_) static_cast<void>(worker_->env().remove_shared_memory(name).ok());
+    for (const std::string& name : names_) static_cast<void>(view_->rank.env.remove_shared_memory(name).ok());
   }
 
  private:
-  Keeper(Worker& worker, int rank) : worker_(&worker), rank_(rank) {}
+  Keeper(StateView& view, int rank) : view_(&view), rank_(rank) {}
 
   // What goes wrong is told to who sends, whose rank tells it to the run; strangers are nobody's trouble.
   void serve() {
     constexpr std::int64_t visit_ms = 1000;
-    worker_->env().lower_thread_priority();
+    view_->rank.env.lower_thread_priority();
     while (!stopped()) {
       Result<std::unique_ptr<Connection>> accepted = listener_->accept(visit_ms);
       if (!accepted.ok()) {
-        worker_->env().sleep_us(visit_ms * 1000 / 10);  // no descriptors left, for a while
+        view_->rank.env.sleep_us(visit_ms * 1000 / 10);  // no descriptors left, for a while
         continue;
       }
       if (*accepted == nullptr) continue;
@@ -98,7 +99,7 @@ class Replicas::Keeper {
     return !stopped_;
   }
 
-  Worker* worker_;
+  StateView* view_;
   int rank_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<SharedMemory>> memory_;
@@ -111,12 +112,12 @@ class Replicas::Keeper {
   std::jthread thread_;
 };
 
-Replicas::Replicas(Worker& worker, std::uint64_t writer) : worker_(&worker), writer_(writer) {}
+Replicas::Replicas(StateView& view, std::uint64_t writer) : view_(&view), writer_(writer) {}
 
-Result<std::unique_ptr<Replicas>> Replicas::create(Worker& worker, std::uint64_t writer) {
-  std::unique_ptr<Replicas> replicas(new Replicas(worker, writer));
-  Result<void> made = agree_on_outcome(worker.communicator(), worker.waiter(), replicas->make_keepers(),
-                                       worker.env().host_name());
+Result<std::unique_ptr<Replicas>> Replicas::create(StateView& view, std::uint64_t writer) {
+  std::unique_ptr<Replicas> replicas(new Replicas(view, writer));
+  Result<void> made = agree_on_outcome(view.rank.communicator, view.rank.waiter, replicas->make_keepers(),
+                                       view.rank.env.host_name());
   if (made.ok()) made = replicas->exchange_addresses();
   for (const std::unique_ptr<Keeper>& keeper : replicas->keepers_) {
     if (made.ok()) {
@@ -145,8 +146,8 @@ std::vector<std::span<std::byte>> Replicas::places() const {
 }
 
 Result<void> Replicas::make_keepers() {
-  for (const int rank : worker_->kept_ranks()) {
-    HF_TRY(std::unique_ptr<Keeper> keeper, Keeper::create(*worker_, writer_, rank));
+  for (const int rank : view_->snapshots.kept_ranks()) {
+    HF_TRY(std::unique_ptr<Keeper> keeper, Keeper::create(*view_, writer_, rank));
     keepers_.push_back(std::move(keeper));
   }
   return {};
@@ -154,21 +155,21 @@ Result<void> Replicas::make_keepers() {
 
 // Every rank says where it is and at which port it takes whose replicas.
 Result<void> Replicas::exchange_addresses() {
-  Env& env = worker_->env();
-  const Result<ListenPlace> place = worker_->listen_place();
+  Env& env = view_->rank.env;
+  const Result<ListenPlace> place = view_->rank.listen_place();
   HF_TRY_VOID(
-      agree_on_outcome(worker_->communicator(), worker_->waiter(), outcome_of(place), env.host_name()));
+      agree_on_outcome(view_->rank.communicator, view_->rank.waiter, outcome_of(place), env.host_name()));
   Json ports = Json::object();
   for (const std::unique_ptr<Keeper>& keeper : keepers_)
     ports[std::to_string(keeper->rank())] = keeper->port();
   HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(worker_->communicator(), worker_->waiter(),
+         all_gather_text(view_->rank.communicator, view_->rank.waiter,
                          Json::array({env.host_name(), place->told, ports}).dump_any()));
-  target_.rank = worker_->buddy();
+  target_.rank = view_->snapshots.buddy();
   if (target_.rank < 0) return {};
   const Json told = Json::parse(texts[static_cast<std::size_t>(target_.rank)]);
   target_.host = told[0];
-  const std::uint16_t port = told[2][std::to_string(worker_->communicator().rank())];
+  const std::uint16_t port = told[2][std::to_string(view_->rank.communicator.rank())];
   for (const Json& address : told[1]) target_.addresses.push_back({address, port});
   return {};
 }
@@ -176,10 +177,10 @@ Result<void> Replicas::exchange_addresses() {
 void Replicas::send(const SnapshotStep& step, std::span<const std::byte> slot,
                     const SnapshotStep& confirmed) {
   step_ = step.step;
-  begin_ns_ = worker_->env().monotonic_ns();
+  begin_ns_ = view_->rank.env.monotonic_ns();
   job_.start([this, slot, confirmed]() -> Result<std::uint64_t> {
     if (target_.rank < 0) return std::uint64_t{0};
-    worker_->env().lower_thread_priority();
+    view_->rank.env.lower_thread_priority();
     Result<std::uint64_t> sent = deliver(slot, confirmed);
     if (sent.ok()) return sent;
     return fail(sent.error().code, "its buddy, rank {} (host {}), could not be given it: {}", target_.rank,
@@ -195,7 +196,7 @@ Result<std::uint64_t> Replicas::deliver(std::span<const std::byte> slot, const S
     ~Held() { replicas->hold(nullptr); }
   } const held{this};
   if (!hold(connection.get())) return fail(ExitCode::communication, "this rank ends");
-  HF_TRY_VOID(send_replica(*connection, slot, confirmed, worker_->faults()));
+  HF_TRY_VOID(send_replica(*connection, slot, confirmed, view_->rank.faults));
   return SnapshotReader::sealed_bytes(slot, "that was sent");
 }
 
@@ -207,7 +208,7 @@ Result<std::unique_ptr<Connection>> Replicas::connect() {
   for (const NetworkAddress& address : target_.addresses) {
     if (stopped_) break;
     Result<std::unique_ptr<Connection>> connection =
-        worker_->network(replica_purpose)
+        view_->rank.network(replica_purpose)
             .connect_known(address, connect_timeout_ms, ReplicaLimits{}.answer_timeout_ms, stopped_);
     if (connection.ok()) return connection;
     refusals += (refusals.empty() ? "" : "; ") + connection.error().message;
@@ -226,7 +227,7 @@ ReplicaReport Replicas::take() {
   return {.step = step_,
           .outcome = outcome_of(sent),
           .bytes = sent.ok() ? *sent : 0,
-          .duration_ns = worker_->env().monotonic_ns() - begin_ns_};
+          .duration_ns = view_->rank.env.monotonic_ns() - begin_ns_};
 }
 
 }  // namespace holdfast

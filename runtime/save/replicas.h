@@ -26,16 +26,16 @@
 #include "runtime/os/network.h"
 #include "runtime/rank/background_job.h"
 #include "runtime/save/save_records.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 class Replicas {
  public:
-  // All ranks together, of a worker with buddies. Makes the memory for what this rank keeps and tells the
+  // All ranks together, of a run with buddies. Makes the memory for what this rank keeps and tells the
   // others where it listens. Errors: communication; does_not_fit and others where some host cannot, and then
   // no rank has made anything that stays.
-  static Result<std::unique_ptr<Replicas>> create(Worker& worker, std::uint64_t writer);
+  static Result<std::unique_ptr<Replicas>> create(StateView& view, std::uint64_t writer);
   // Ends what is under way; the other end sees a closed connection.
   ~Replicas();
   Replicas(const Replicas&) = delete;
@@ -59,14 +59,14 @@ class Replicas {
     std::vector<NetworkAddress> addresses;
   };
 
-  Replicas(Worker& worker, std::uint64_t writer);
+  Replicas(StateView& view, std::uint64_t writer);
   Result<void> make_keepers();
   Result<void> exchange_addresses();
   Result<std::uint64_t> deliver(std::span<const std::byte> slot, const SnapshotStep& confirmed);
   Result<std::unique_ptr<Connection>> connect();
   bool hold(Connection* connection);
 
-  Worker* worker_;
+  StateView* view_;
   std::uint64_t writer_;
   std::vector<std::unique_ptr<Keeper>> keepers_;
   Target target_;

@@ -1,4 +1,4 @@
-// Saving and restoring a worker's state, together with all ranks. The formats are checkpoint/'s; here is who
+// Saving and restoring the state of a rank, together with all ranks. The formats are checkpoint/'s; here is who
 // writes what.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "checkpoint/store.h"
 #include "runtime/run/claim.h"
 #include "runtime/save/disk_tier.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
@@ -18,22 +18,22 @@ namespace holdfast {
 // ranks get the same outcome: how many bytes the shards have. On error nothing visible has changed. Training
 // waits for all of it (async_saver.h has the other way).
 // `tier`: where checkpoints are; none: in one directory.
-Result<std::uint64_t> save_checkpoint(Worker& worker, CheckpointStore& store, std::int64_t keep,
+Result<std::uint64_t> save_checkpoint(StateView& view, CheckpointStore& store, std::int64_t keep,
                                       const std::optional<DiskTier>& tier = {});
 
 // Fills the owned state from a checkpoint that any layout wrote, takes its RunState, and publishes the
 // parameters. Every rank calls it with the same directory; all get the same outcome.
-Result<void> restore_checkpoint(Worker& worker, const std::string& checkpoint_directory);
+Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_directory);
 // Does the same with one that is in parts on several hosts: `content` is StartPoint::content, `places` are
-// those of the worker's ranks, `check` is of the claim of a rank that writes.
-Result<void> restore_parts(Worker& worker, const std::string& checkpoint_directory,
+// those of the ranks that train, `check` is of the claim of a rank that writes.
+Result<void> restore_parts(StateView& view, const std::string& checkpoint_directory,
                            const std::string& content, const RunPlaces& places, const ClaimCheck& check);
 // The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.
-Result<void> restore_snapshot(Worker& worker, const SnapshotStep& step, const std::string& memory_id);
+Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& memory_id);
 // Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the
 // RunState stays as it is.
-Result<void> restore_weights(Worker& worker, const std::string& checkpoint_directory);
+Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory);
 // Starting values from run.seed.
-Result<void> initialize_weights(Worker& worker);
+Result<void> initialize_weights(StateView& view);
 
 }  // namespace holdfast

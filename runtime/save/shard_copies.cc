@@ -16,25 +16,25 @@ std::string copy_purpose(int keeper) {
 
 }  // namespace
 
-ShardCopies::ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer)
-    : env_(&worker.env()),
-      faults_(&worker.faults()),
+ShardCopies::ShardCopies(StateView& view, const CheckpointStore& store, std::uint64_t writer)
+    : env_(&view.rank.env),
+      faults_(&view.rank.faults),
       store_(&store),
-      source_{.run = digest_of(worker.state().run_id), .writer = writer} {}
+      source_{.run = digest_of(view.state.run_id), .writer = writer} {}
 
-Result<std::unique_ptr<ShardCopies>> ShardCopies::create(Worker& worker, const CheckpointStore& store,
+Result<std::unique_ptr<ShardCopies>> ShardCopies::create(StateView& view, const CheckpointStore& store,
                                                          const RunPlaces& places, std::uint64_t writer) {
-  std::unique_ptr<ShardCopies> copies(new ShardCopies(worker, store, writer));
-  const Result<ListenPlace> place = worker.listen_place();
-  HF_TRY_VOID(
-      agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(place), worker.env().host_name()));
-  const int rank = worker.communicator().rank();
-  Result<std::unique_ptr<Listener>> listener = worker.network(copy_purpose(rank)).listen(place->address);
-  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome_of(listener),
-                               worker.env().host_name()));
+  std::unique_ptr<ShardCopies> copies(new ShardCopies(view, store, writer));
+  const Result<ListenPlace> place = view.rank.listen_place();
+  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(place),
+                               view.rank.env.host_name()));
+  const int rank = view.rank.communicator.rank();
+  Result<std::unique_ptr<Listener>> listener = view.rank.network(copy_purpose(rank)).listen(place->address);
+  HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(listener),
+                               view.rank.env.host_name()));
   copies->listener_ = std::move(listener).value();
   HF_TRY_VOID(
-      copies->exchange_addresses(worker, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
+      copies->exchange_addresses(view, *place, places.copy_keepers()[static_cast<std::size_t>(rank)]));
   copies->thread_ = std::jthread([service = copies.get()] { service->serve(); });
   return copies;
 }
@@ -51,14 +51,14 @@ void ShardCopies::cancel() {
   if (receiving_ != nullptr) receiving_->shut_down();
 }
 
-Result<void> ShardCopies::exchange_addresses(Worker& worker, const ListenPlace& place, int keeper) {
-  Communicator& communicator = worker.communicator();
+Result<void> ShardCopies::exchange_addresses(StateView& view, const ListenPlace& place, int keeper) {
+  Communicator& communicator = view.rank.communicator;
   HF_TRY(const std::vector<std::string> texts,
-         all_gather_text(communicator, worker.waiter(),
+         all_gather_text(communicator, view.rank.waiter,
                          Json::array({env_->host_name(), place.told, listener_->port()}).dump_any()));
   keeper_ = keeper;
   if (keeper < 0) return {};
-  to_keeper_.emplace(worker.network(copy_purpose(keeper)));
+  to_keeper_.emplace(view.rank.network(copy_purpose(keeper)));
   const Json told = Json::parse(texts[static_cast<std::size_t>(keeper)]);
   keeper_host_ = told[0];
   for (const Json& address : told[1]) addresses_.push_back({address, told[2]});

@@ -24,14 +24,14 @@
 #include "runtime/os/sealed_network.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/save/run_places.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 class ShardCopies {
  public:
   // All ranks together. Tells the others where this rank listens. `store`: of this start, which outlives it.
-  static Result<std::unique_ptr<ShardCopies>> create(Worker& worker, const CheckpointStore& store,
+  static Result<std::unique_ptr<ShardCopies>> create(StateView& view, const CheckpointStore& store,
                                                      const RunPlaces& places, std::uint64_t writer);
   ~ShardCopies();
   ShardCopies(const ShardCopies&) = delete;
@@ -44,8 +44,8 @@ class ShardCopies {
   void cancel();
 
  private:
-  ShardCopies(Worker& worker, const CheckpointStore& store, std::uint64_t writer);
-  Result<void> exchange_addresses(Worker& worker, const ListenPlace& place, int keeper);
+  ShardCopies(StateView& view, const CheckpointStore& store, std::uint64_t writer);
+  Result<void> exchange_addresses(StateView& view, const ListenPlace& place, int keeper);
   void serve();
   Result<std::unique_ptr<Connection>> connect();
   bool hold(Connection*& slot, Connection* connection);

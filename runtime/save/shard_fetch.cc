@@ -23,12 +23,12 @@ constexpr const char* fetch_operation = "the copying of shards between hosts";
 
 class ShardExchange {
  public:
-  ShardExchange(Worker& worker, const RunPlaces& places, std::string directory, std::string content,
+  ShardExchange(StateView& view, const RunPlaces& places, std::string directory, std::string content,
                 ClaimCheck check)
-      : worker_(worker),
-        env_(worker.env()),
-        communicator_(worker.communicator()),
-        waiter_(patient_waiter(worker)),
+      : view_(view),
+        env_(view.rank.env),
+        communicator_(view.rank.communicator),
+        waiter_(patient_waiter(view)),
         leader_(places.leader_of(communicator_.rank())),
         directory_(std::move(directory)),
         staging_(pending_of(directory_, "fetched-")),
@@ -255,17 +255,17 @@ class ShardExchange {
   }
 
   Result<void> send(std::span<const std::byte> bytes, int peer) {
-    mark(worker_.watch());  // slow is not stuck
+    mark(view_.rank.watch);  // slow is not stuck
     HF_TRY(const Communicator::Request request, communicator_.send(bytes, peer, tag_collective));
     return waiter_.wait(communicator_, request, fetch_operation, peer);
   }
   Result<void> receive(std::span<std::byte> bytes, int peer) {
-    mark(worker_.watch());
+    mark(view_.rank.watch);
     HF_TRY(const Communicator::Request request, communicator_.receive(bytes, peer, tag_collective));
     return waiter_.wait(communicator_, request, fetch_operation, peer);
   }
 
-  Worker& worker_;
+  StateView& view_;
   Env& env_;
   Communicator& communicator_;
   Waiter waiter_;
@@ -299,10 +299,10 @@ std::vector<ShardFetch> plan_fetches(const std::vector<std::vector<int>>& holder
   return fetches;
 }
 
-Result<void> fetch_missing_shards(Worker& worker, const RunPlaces& places, const std::string& directory,
+Result<void> fetch_missing_shards(StateView& view, const RunPlaces& places, const std::string& directory,
                                   const std::string& content, const WantedOf& wanted_of,
                                   const ClaimCheck& check) {
-  return ShardExchange(worker, places, directory, content, check).run(wanted_of);
+  return ShardExchange(view, places, directory, content, check).run(wanted_of);
 }
 
 }  // namespace holdfast

@@ -11,7 +11,7 @@
 #include "runtime/core/shard_spec.h"
 #include "runtime/run/claim.h"
 #include "runtime/save/run_places.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
@@ -22,7 +22,7 @@ using WantedOf = std::function<Result<std::vector<ShardSpec>>(const Manifest& ma
 // missing, or where it is another one of the same step. `content`: content_of() its shards. `check`: of this
 // rank's claim; asked before the directory is changed. When it returns, each rank finds there all that it
 // wants. Errors: ExitCode::checkpoint, the same on all ranks; communication.
-Result<void> fetch_missing_shards(Worker& worker, const RunPlaces& places, const std::string& directory,
+Result<void> fetch_missing_shards(StateView& view, const RunPlaces& places, const std::string& directory,
                                   const std::string& content, const WantedOf& wanted_of,
                                   const ClaimCheck& check);
 

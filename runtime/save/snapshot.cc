@@ -17,11 +17,11 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 
 }  // namespace
 
-Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer)
-    : worker_(&worker), memory_(memory), slot_(memory, specs_of(saved_state(worker))) {
-  const std::vector<StatePiece> pieces = saved_state(worker);
+Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer)
+    : view_(&view), memory_(memory), slot_(memory, specs_of(saved_state(view))) {
+  const std::vector<StatePiece> pieces = saved_state(view);
   const std::uint64_t most_bytes =
-      worker.device().host_sees_memory() ? SnapshotSlot::chunk_bytes : Worker::staging_bytes;
+      view.rank.device.host_sees_memory() ? SnapshotSlot::chunk_bytes : SnapshotPlan::staging_bytes;
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     const std::span<const std::byte> bytes = pieces[piece].bytes;
     for (std::uint64_t offset = 0; offset < bytes.size(); offset += most_bytes) {
@@ -29,41 +29,41 @@ Snapshot::Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t wr
       parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
     }
   }
-  identity_.run = digest_of(worker.state().memory_id);
-  identity_.host = digest_of(worker.env().host_id());
+  identity_.run = digest_of(view.state.memory_id);
+  identity_.host = digest_of(view.rank.env.host_id());
   identity_.writer = writer;
-  identity_.rank = static_cast<std::uint32_t>(worker.communicator().rank());
-  identity_.ranks = static_cast<std::uint32_t>(worker.communicator().size());
+  identity_.rank = static_cast<std::uint32_t>(view.rank.communicator.rank());
+  identity_.ranks = static_cast<std::uint32_t>(view.rank.communicator.size());
 }
 
 void Snapshot::begin() {
-  state_ = worker_->state();
+  state_ = view_->state;
   identity_.generation = state_.generation;
   identity_.step = state_.step;
-  manifest_ = make_manifest(*worker_, state_, {});
+  manifest_ = make_manifest(*view_, state_, {});
   slot_.begin();
-  updated_ = worker_->device().ticket();
-  sound_ = worker_->device().status().ok();  // a copy can succeed of a state whose update was never launched
+  updated_ = view_->rank.device.ticket();
+  sound_ = view_->rank.device.status().ok();  // a copy can succeed of a state whose update was never launched
 }
 
 bool Snapshot::complete() {
-  HF_FAULT_POINT(worker_->faults(), "snapshot.before_copy");
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.before_copy");
   if (!sound_ || !copy()) return false;
-  HF_FAULT_POINT(worker_->faults(), "snapshot.before_seal");
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.before_seal");
   slot_.seal(identity_, manifest_);
-  HF_FAULT_POINT(worker_->faults(), "snapshot.after_seal");
+  HF_FAULT_POINT(view_->rank.faults, "snapshot.after_seal");
   return true;
 }
 
 bool Snapshot::copy() {
-  Device& device = worker_->device();
-  const std::span<const std::span<std::byte>> staging = worker_->snapshot_staging();  // one of each thread
+  Device& device = view_->rank.device;
+  const std::span<const std::span<std::byte>> staging = view_->snapshots.staging();  // one of each thread
   std::atomic<std::size_t> next = 0, next_thread = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {
     const std::size_t thread = next_thread++;
     for (std::size_t i = next++; i < parts_.size() && !failed; i = next++) {
-      if (i == parts_.size() / 2) HF_FAULT_POINT(worker_->faults(), "snapshot.mid_copy");
+      if (i == parts_.size() / 2) HF_FAULT_POINT(view_->rank.faults, "snapshot.mid_copy");
       std::span<const std::byte> source = parts_[i].source;
       if (!staging.empty()) {
         const std::span<std::byte> staged = staging[thread].first(source.size());
@@ -74,12 +74,12 @@ bool Snapshot::copy() {
         source = staged;
       }
       slot_.copy(parts_[i].piece, parts_[i].offset, source);
-      if (worker_->watch() != nullptr) worker_->watch()->moved(source.size());
+      if (view_->rank.watch != nullptr) view_->rank.watch->moved(source.size());
     }
   };
-  const int most_threads = staging.empty() ? worker_->host_threads() : static_cast<int>(staging.size());
+  const int most_threads = staging.empty() ? view_->rank.host_threads() : static_cast<int>(staging.size());
   {
-    const BackgroundHelpers helpers(std::min(most_threads, worker_->host_threads()) - 1, work);
+    const BackgroundHelpers helpers(std::min(most_threads, view_->rank.host_threads()) - 1, work);
     work();
   }
   return !failed;

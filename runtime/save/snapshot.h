@@ -14,19 +14,19 @@
 #include <vector>
 
 #include "checkpoint/snapshot_slot.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 class Snapshot {
  public:
-  // `memory` has Worker::snapshot_bytes() bytes and outlives it, as the worker does.
-  Snapshot(Worker& worker, std::span<std::byte> memory, std::uint64_t writer);
+  // `memory` has SnapshotPlan::bytes() bytes and outlives it, as the view does.
+  Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer);
 
   // The state after the last step, from now on. Of the thread that launches.
   void begin();
   // Copies that state and seals the slot; once, of any thread. False: the device has failed, before or since
-  // (Worker::device_outcome()), and what is in the slot is of no use.
+  // (StateView::device_outcome()), and what is in the slot is of no use.
   bool complete();
 
   const RunState& state() const { return state_; }
@@ -38,7 +38,7 @@ class Snapshot {
  private:
   bool copy();
 
-  Worker* worker_;
+  StateView* view_;
   Device::Ticket updated_ = 0;  // reached when the device has that state
   bool sound_ = false;          // all that makes it could be launched
   SnapshotIdentity identity_;

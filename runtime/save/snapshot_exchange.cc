@@ -44,11 +44,11 @@ ShardSpec spec_of(const Request& request, ShardSpec spec) {
 
 class PartExchange {
  public:
-  PartExchange(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted)
-      : worker_(worker),
+  PartExchange(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted)
+      : view_(view),
         set_(set),
-        communicator_(worker.communicator()),
-        waiter_(patient_waiter(worker)),
+        communicator_(view.rank.communicator),
+        waiter_(patient_waiter(view)),
         wanted_(std::move(wanted)) {}
 
   Result<void> run() {
@@ -75,7 +75,7 @@ class PartExchange {
   // found to be damaged, the others of its host do not send.
   Result<bool> find_servers() {
     const std::vector<std::uint32_t> damaged = set_.drop_damaged(wanted_);
-    const Json mine = {{"host", worker_.env().host_id()},
+    const Json mine = {{"host", view_.rank.env.host_id()},
                        {"parts", set_.ranks()},
                        {"damaged", damaged},
                        {"needs", !set_.holds(wanted_)}};
@@ -179,7 +179,7 @@ class PartExchange {
   }
 
   static constexpr const char* operation = "the moving of a RAM snapshot between hosts";
-  Worker& worker_;
+  StateView& view_;
   SnapshotSet& set_;
   Communicator& communicator_;
   Waiter waiter_;  // a rank may verify or send much while others wait
@@ -190,13 +190,13 @@ class PartExchange {
 
 }  // namespace
 
-Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted) {
-  return PartExchange(worker, set, std::move(wanted)).run();
+Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted) {
+  return PartExchange(view, set, std::move(wanted)).run();
 }
 
-Result<std::string> share_manifest(Worker& worker, const SnapshotSet& set) {
-  Communicator& communicator = worker.communicator();
-  const Waiter waiter = patient_waiter(worker);
+Result<std::string> share_manifest(StateView& view, const SnapshotSet& set) {
+  Communicator& communicator = view.rank.communicator;
+  const Waiter waiter = patient_waiter(view);
   HF_TRY(const std::vector<std::string> has, all_gather_text(communicator, waiter, set.empty() ? "" : "one"));
   const auto first = std::ranges::find_if(has, [](const std::string& one) { return !one.empty(); });
   if (first == has.end()) return std::string();

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "checkpoint/ram_tier.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
@@ -13,9 +13,9 @@ namespace holdfast {
 // `wanted` its host does not have; each part is verified where it lies, and sent once to each rank that needs
 // it. ExitCode::communication, or on some ranks ExitCode::checkpoint where a part is nowhere, or damaged
 // where it is.
-Result<void> fetch_missing_parts(Worker& worker, SnapshotSet& set, std::vector<ShardSpec> wanted);
+Result<void> fetch_missing_parts(StateView& view, SnapshotSet& set, std::vector<ShardSpec> wanted);
 
 // Of the first rank that has one, to all; empty where none has.
-Result<std::string> share_manifest(Worker& worker, const SnapshotSet& set);
+Result<std::string> share_manifest(StateView& view, const SnapshotSet& set);
 
 }  // namespace holdfast

@@ -13,17 +13,18 @@
 #include <vector>
 
 #include "runtime/os/env.h"
-#include "runtime/train/worker.h"
+#include "runtime/save/snapshot_plan.h"
+#include "runtime/save/state_view.h"
 
 namespace holdfast {
 
 class SnapshotMemory {
  public:
-  static constexpr int shared_slots = 3;
+  static constexpr int shared_slots = SnapshotPlan::shared_slots;
   static constexpr int slots_at_once = shared_slots - 1;
   // Makes the memory, all ranks together, after the state is there. Errors: communication, or no memory at
   // all.
-  static Result<SnapshotMemory> create(Worker& worker, std::uint64_t writer);
+  static Result<SnapshotMemory> create(StateView& view, std::uint64_t writer);
 
   const std::vector<std::span<std::byte>>& slots() const { return slots_; }
   bool outlives_process() const { return is_shared_; }
@@ -33,14 +34,14 @@ class SnapshotMemory {
   bool lacks_slot() const { return outlives_process() && shared_.size() < shared_slots; }
   // Makes the slot that lacks, which slots() has from then on. Each rank calls it alone, on any thread while
   // nobody else uses this object.
-  Result<void> make_last(Worker& worker, std::uint64_t writer);
+  Result<void> make_last(StateView& view, std::uint64_t writer);
   // Leaves the shared slots, whatever is in them, to the next epoch of this process.
   void keep_in(SlotPool& pool);
 
  private:
-  static Result<SnapshotMemory> reserve(Worker& worker, std::uint64_t writer);
-  Result<void> make_shared(Worker& worker, std::uint64_t writer);
-  Result<void> make_one(Worker& worker, std::uint64_t writer, int slot);
+  static Result<SnapshotMemory> reserve(StateView& view, std::uint64_t writer);
+  Result<void> make_shared(StateView& view, std::uint64_t writer);
+  Result<void> make_one(StateView& view, std::uint64_t writer, int slot);
 
   bool is_shared_ = false;
   std::vector<std::unique_ptr<SharedMemory>> shared_;

@@ -68,7 +68,7 @@ Result<std::uint64_t> HeldOutSet::load_microbatch(std::uint64_t batch, std::int6
 class HeldOutSet::Forwards final : public StageWork {
  public:
   Forwards(HeldOutSet& set, Worker& worker) : set_(&set), worker_(&worker) {
-    const int stages = worker.mesh().shape().pipeline, stage = worker.seat().pipeline;
+    const int stages = worker.rank().mesh.shape().pipeline, stage = worker.rank().seat.pipeline;
     const int chunks = static_cast<int>(worker.parts().size());
     for (int i = 0; i < static_cast<int>(room()); ++i) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -89,13 +89,13 @@ class HeldOutSet::Forwards final : public StageWork {
     first_ = first;
     stride_ = stride;
     const auto actions = std::span(actions_).first(count * buffers_.size());
-    StageExecutor executor(*this, worker_->device(), worker_->pipeline().neighbours(), worker_->waiter(),
-                           {actions.begin(), actions.end()}, buffers_);
+    StageExecutor executor(*this, worker_->rank().device, worker_->pipeline().neighbours(),
+                           worker_->rank().waiter, {actions.begin(), actions.end()}, buffers_);
     worker_->tensor_group().set_background([&executor] { return executor.advance(); });
     const Result<void> run = executor.run();
     worker_->tensor_group().set_background({});
     HF_TRY_VOID(run);
-    wait_for_device(worker_->device(), worker_->communicator());
+    wait_for_device(worker_->rank().device, worker_->rank().communicator);
     if (!worker_->parts().back().has_head || !worker_->counts_replicated()) return {};
     for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
     return {};
@@ -111,7 +111,7 @@ class HeldOutSet::Forwards final : public StageWork {
   // One that cannot be read is run on what the memory holds, so that no stage waits for it.
   void load(std::size_t slot) {
     const Result<std::uint64_t> loaded = [&] {
-      const StorageWait storage(worker_->watch(), "held-out data");
+      const StorageWait storage(worker_->rank().watch, "held-out data");
       return set_->load_microbatch(first_ + slot * stride_, worker_->spec().vocabulary);
     }();
     if (loaded.ok()) {
@@ -125,7 +125,7 @@ class HeldOutSet::Forwards final : public StageWork {
     const auto slot = static_cast<std::size_t>(position.microbatch);
     if (position.chunk == 0) load(slot);
     return worker_->model(position.chunk)
-        .forward_loss(worker_->device(), worker_->tokens().at(slot), position.microbatch,
+        .forward_loss(worker_->rank().device, worker_->tokens().at(slot), position.microbatch,
                       &worker_->loss_sums()[slot]);
   }
   Result<void> launch_backward(StagePosition, const BackwardLaunch&) override { return {}; }
@@ -149,25 +149,26 @@ class HeldOutSet::Forwards final : public StageWork {
 };
 
 Result<double> HeldOutSet::loss(Worker& worker) {
-  HF_FAULT_POINT(worker.faults(), "evaluation.begin");
+  HF_FAULT_POINT(worker.rank().faults, "evaluation.begin");
   HF_TRY_VOID(worker.parameter_gather().finish());
-  const auto rank = static_cast<std::uint64_t>(worker.seat().data);
-  const auto ranks = static_cast<std::uint64_t>(worker.mesh().shape().data);
+  const auto rank = static_cast<std::uint64_t>(worker.rank().seat.data);
+  const auto ranks = static_cast<std::uint64_t>(worker.rank().mesh.shape().data);
   Forwards forwards(*this, worker);
   for (std::uint64_t batch = rank; batch < batches_;) {
     const std::uint64_t left = (batches_ - batch + ranks - 1) / ranks;
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, forwards.room()));
     HF_TRY_VOID(forwards.run(batch, ranks, count));
-    mark(worker.watch());
+    mark(worker.rank().watch);
     batch += count * ranks;
   }
   ExactSum& sum = forwards.sum;
   std::int64_t& counted = forwards.counted;
   const Result<void>& outcome = forwards.failure;
-  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), outcome, worker.env().host_name()));
+  HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, outcome,
+                               worker.rank().env.host_name()));
   sum.normalise();
-  HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), sum.words()));
-  HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), std::span(&counted, 1)));
+  HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, sum.words()));
+  HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, std::span(&counted, 1)));
   return sum.value() / static_cast<double>(std::max<std::int64_t>(1, counted));
 }
 

@@ -16,7 +16,7 @@ class LaneBuckets final : public BucketObserver {
     return worker_.reduction().wait_for_place(first_ + bucket);
   }
   void bucket_launched(int bucket) override {
-    worker_.reduction().bucket_launched(first_ + bucket, worker_.device().ticket());
+    worker_.reduction().bucket_launched(first_ + bucket, worker_.rank().device.ticket());
   }
 
  private:
@@ -59,11 +59,11 @@ std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span
 LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule schedule)
     : worker_(&worker),
       runs_(schedule.runs),
-      executor_(*this, worker.device(), links, worker.waiter(), std::move(schedule.actions),
+      executor_(*this, worker.rank().device, links, worker.rank().waiter, std::move(schedule.actions),
                 std::move(schedule.activation_buffers)),
       buckets_(buckets_of(worker.spec(), worker.parts(), worker.tensor_share())),
       // With nobody to send them to, buckets need not leave before the microbatch is whole.
-      buckets_wait_(worker.config().training.cuda_graphs && worker.mesh().shape().data == 1) {}
+      buckets_wait_(worker.rank().config.training.cuda_graphs && worker.rank().mesh.shape().data == 1) {}
 
 Result<void> LaneRunner::run(LaneOutcome& outcome) {
   outcome_ = &outcome;
@@ -77,12 +77,12 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   worker_->reduction().set_background([this] { return executor_.advance(); });
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
-    executor_.record(worker_->spans(), static_cast<int>(first_slot_));
+    executor_.record(worker_->rank().spans, static_cast<int>(first_slot_));
     HF_TRY_VOID(executor_.run());
     first_slot_ += worker_->loss_sums().size() / static_cast<std::size_t>(runs_);
   }
   while (wave_ + 1 < worker_->lanes().waves()) HF_TRY_VOID(next_wave());
-  HF_FAULT_POINT(worker_->faults(), "step.before_reduce");
+  HF_FAULT_POINT(worker_->rank().faults, "step.before_reduce");
   return worker_->reduction().finish_wave();
 }
 
@@ -94,7 +94,7 @@ Result<void> LaneRunner::begin_reduction() {
 }
 
 Result<void> LaneRunner::next_wave() {
-  HF_FAULT_POINT(worker_->faults(), "step.before_reduce");
+  HF_FAULT_POINT(worker_->rank().faults, "step.before_reduce");
   HF_TRY_VOID(worker_->reduction().finish_wave());
   return worker_->reduction().begin_wave(++wave_);
 }
@@ -124,9 +124,9 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
 // A loader error is kept for the vote: the lane is still run, so that no peer waits for its gradients.
 void LaneRunner::load(StagePosition position) {
   const Result<MicroBatch> batch = [&] {
-    const HostSpan wait(&worker_->spans(), span_of(SpanKind::wait_data, position));
-    HF_FAULT_POINT(worker_->faults(), "data.before_batch");
-    const StorageWait storage(worker_->watch(), "training data");
+    const HostSpan wait(&worker_->rank().spans, span_of(SpanKind::wait_data, position));
+    HF_FAULT_POINT(worker_->rank().faults, "data.before_batch");
+    const StorageWait storage(worker_->rank().watch, "training data");
     return worker_->loader().next();
   }();
   if (!batch.ok()) {
@@ -147,19 +147,20 @@ void LaneRunner::load(StagePosition position) {
 template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   const bool reads_arriving_parameters =
-      work == Work::forward && slot(position) == 0 && worker_->mesh().shape().data > 1;
+      work == Work::forward && slot(position) == 0 && worker_->rank().mesh.shape().data > 1;
   if (worker_->tensor_share().ranks() > 1 || reads_arriving_parameters) return launch();
   Result<void> launched;
-  worker_->device().repeat(repeat_key(slot(position), buckets_.size(), position, work),
-                           [&] { launched = launch(); });
+  worker_->rank().device.repeat(repeat_key(slot(position), buckets_.size(), position, work),
+                                [&] { launched = launch(); });
   return launched;
 }
 
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   if (position.chunk == 0) load(position);
-  const DeviceSpan span(worker_->spans(), worker_->device(), span_of(SpanKind::forward, position));
+  const DeviceSpan span(worker_->rank().spans, worker_->rank().device, span_of(SpanKind::forward, position));
   return launch_repeatedly(position, Work::forward, [&] {
-    return worker_->model(position.chunk).forward(worker_->device(), tokens(position), position.microbatch);
+    return worker_->model(position.chunk)
+        .forward(worker_->rank().device, tokens(position), position.microbatch);
   });
 }
 
@@ -179,13 +180,13 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const bool first = index_in_lane(position) == 0;
   const bool begins_lane =
       first && part != BackwardPart::weights && position.chunk + 1 == static_cast<int>(buckets_.size());
-  if (begins_lane) HF_FAULT_POINT(worker_->faults(), "step.before_backward");
+  if (begins_lane) HF_FAULT_POINT(worker_->rank().faults, "step.before_backward");
   const Model& model = worker_->model(position.chunk);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
   LaneBuckets observer(*worker_, buckets.first);
   const bool announces = backward.completes_lane && !buckets_wait_;
   const auto launch = [&] {
-    return model.backward(worker_->device(), tokens(position), position.microbatch,
+    return model.backward(worker_->rank().device, tokens(position), position.microbatch,
                           &worker_->loss_sums()[slot(position)],
                           {.part = part,
                            .accumulate = !first,
@@ -195,7 +196,8 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
                            .follows_forward = backward.follows_forward});
   };
   {
-    const DeviceSpan span(worker_->spans(), worker_->device(), span_of(span_kind_of(part), position));
+    const DeviceSpan span(worker_->rank().spans, worker_->rank().device,
+                          span_of(span_kind_of(part), position));
     HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, backward.work, launch));
   }
   for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)

@@ -32,9 +32,9 @@ Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
   worker.reduction().begin_step();
   HF_TRY_VOID(worker.lane_runner().run(lanes));
   HF_TRY_VOID(worker.join_tied_gradients());
-  const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
+  const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
   worker.reduction().finish_step();
-  wait_for_device(worker.device(), worker.communicator());
+  wait_for_device(worker.rank().device, worker.rank().communicator);
   return {};
 }
 
@@ -69,8 +69,8 @@ Result<void> vote(Worker& worker, Ballot& ballot) {
   SaveVotes::Words saves = ballot.saves.words();
   std::copy(saves.begin(), saves.end(), words.begin() + 2 * width + 6);
   {
-    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_vote});
-    HF_TRY_VOID(all_reduce_sum(worker.communicator(), worker.waiter(), words));
+    const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_vote});
+    HF_TRY_VOID(all_reduce_sum(worker.rank().communicator, worker.rank().waiter, words));
   }
   std::copy_n(words.begin(), width, ballot.loss.words().begin());
   std::copy_n(words.begin() + width, width, ballot.square_norm.words().begin());
@@ -111,13 +111,13 @@ double clip_scale(double largest_norm, double norm) {
 // host gets copies that wait their turn in the queue, so one rank alone launches its next step behind the
 // update.
 Result<void> finish_update(Worker& worker) {
-  if (!worker.device().host_sees_memory() && worker.communicator().size() == 1) return {};
+  if (!worker.rank().device.host_sees_memory() && worker.rank().communicator.size() == 1) return {};
   {
-    const HostSpan wait(&worker.spans(), {.kind = SpanKind::wait_device});
-    wait_for_device(worker.device(), worker.communicator());
+    const HostSpan wait(&worker.rank().spans, {.kind = SpanKind::wait_device});
+    wait_for_device(worker.rank().device, worker.rank().communicator);
   }
-  Result<void> device = worker.device_outcome();
-  if (!device.ok()) worker.communicator().abandon();  // the vote is over: this rank leaves alone
+  Result<void> device = worker.state_view().device_outcome();
+  if (!device.ok()) worker.rank().communicator.abandon();  // the vote is over: this rank leaves alone
   return device;
 }
 
@@ -132,7 +132,7 @@ void advance(RunState& state, const BatchShape& shape, const Digest& data, const
 }  // namespace
 
 Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
-  HF_FAULT_POINT(worker.faults(), "step.begin");
+  HF_FAULT_POINT(worker.rank().faults, "step.begin");
   StepOutcome outcome{.step = worker.state().step + 1};
   Ballot ballot;
   LaneOutcome lanes{.data = {}, .failure = request.trouble};
@@ -145,7 +145,7 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   }
   if (request.uploads != nullptr) request.uploads->vote(ballot.saves);
   // After the wait for a snapshot: none is voted on that the device did not give whole.
-  if (Result<void> device = worker.device_outcome(); failure.ok()) failure = std::move(device);
+  if (Result<void> device = worker.state_view().device_outcome(); failure.ok()) failure = std::move(device);
   sum_blocks(worker, lanes, ballot);
   ballot.data = lanes.data;
   ballot.counted_targets = lanes.counted_targets;
@@ -154,11 +154,12 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   ballot.grows = (request.grow ? 1 : 0) + (request.starts_ranks ? 2 : 0) + (request.restart.wanted ? 4 : 0) +
                  8 * std::clamp(request.restart.hosts_leaving, 0, 2);
 
-  HF_FAULT_POINT(worker.faults(), "step.before_vote");
+  HF_FAULT_POINT(worker.rank().faults, "step.before_vote");
   HF_TRY_VOID(vote(worker, ballot));
-  HF_FAULT_POINT(worker.faults(), "step.after_vote");
+  HF_FAULT_POINT(worker.rank().faults, "step.after_vote");
   if (ballot.failures > 0) {
-    HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), failure, worker.env().host_name()));
+    HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, failure,
+                                 worker.rank().env.host_name()));
   }
   const double factor = mean_factor(worker, ballot);
   outcome.loss = ballot.loss.value() / static_cast<double>(std::max<std::int64_t>(1, ballot.counted_targets));
@@ -171,18 +172,20 @@ Result<StepOutcome> run_step(Worker& worker, const StepRequest& request) {
   HF_TRY_VOID(check_finite(outcome));
 
   const auto step = static_cast<std::int64_t>(outcome.step);
-  outcome.learning_rate = learning_rate_at(worker.config().optimizer, step, worker.config().training.steps);
-  const double scale = factor * clip_scale(worker.config().optimizer.gradient_clip, outcome.grad_norm);
+  outcome.learning_rate =
+      learning_rate_at(worker.rank().config.optimizer, step, worker.rank().config.training.steps);
+  const double scale = factor * clip_scale(worker.rank().config.optimizer.gradient_clip, outcome.grad_norm);
   {
-    const DeviceSpan span(worker.spans(), worker.device(), {.kind = SpanKind::update});
+    const DeviceSpan span(worker.rank().spans, worker.rank().device, {.kind = SpanKind::update});
     worker.optimizer().launch_update(
-        worker.device(), {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
+        worker.rank().device,
+        {.step = step, .learning_rate = outcome.learning_rate, .gradient_scale = scale});
   }
   HF_TRY_VOID(finish_update(worker));
   advance(worker.state(), worker.batch_shape(), ballot.data, outcome);
-  HF_FAULT_POINT(worker.faults(), "step.before_gather");
+  HF_FAULT_POINT(worker.rank().faults, "step.before_gather");
   outcome.gathers = worker.parameter_gather().begin();
-  HF_FAULT_POINT(worker.faults(), "step.end");
+  HF_FAULT_POINT(worker.rank().faults, "step.end");
   return outcome;
 }
 

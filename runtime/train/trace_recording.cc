@@ -42,17 +42,18 @@ std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule
 }  // namespace
 
 TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
-  const TraceConfig& trace = worker.config().trace;
+  const TraceConfig& trace = worker.rank().config.trace;
   if (trace.steps == 0 || worker.state().step + 1 >= end_step(trace)) return;
-  const MeshSeat seat = worker.seat();
-  const StageSchedule schedule = stage_schedule(worker.config(), worker.lanes(), seat.data, seat.pipeline);
+  const MeshSeat seat = worker.rank().seat;
+  const StageSchedule schedule =
+      stage_schedule(worker.rank().config, worker.lanes(), seat.data, seat.pipeline);
   header_ = {.recording = {},
-             .rank = worker.communicator().rank(),
-             .ranks = worker.communicator().size(),
-             .host = worker.env().host_name(),
-             .device = worker.device().description(),
-             .threads = worker.device().threads(),
-             .mesh = worker.mesh().shape(),
+             .rank = worker.rank().communicator.rank(),
+             .ranks = worker.rank().communicator.size(),
+             .host = worker.rank().env.host_name(),
+             .device = worker.rank().device.description(),
+             .threads = worker.rank().device.threads(),
+             .mesh = worker.rank().mesh.shape(),
              .seat = seat,
              .schedule = schedule.shape,
              .runs = schedule.runs,
@@ -63,12 +64,12 @@ TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
 
 TraceRecording::~TraceRecording() {
   if (!recording()) return;
-  worker_->device().synchronize();  // its stamps lie here
-  worker_->spans().record_into({});
+  worker_->rank().device.synchronize();  // its stamps lie here
+  worker_->rank().spans.record_into({});
 }
 
 Result<void> TraceRecording::turn(std::uint64_t step) {
-  const TraceConfig& trace = worker_->config().trace;
+  const TraceConfig& trace = worker_->rank().config.trace;
   if (step >= end_step(trace)) {
     finish();
     return {};
@@ -80,25 +81,25 @@ Result<void> TraceRecording::turn(std::uint64_t step) {
 
 // Files of an earlier recording, perhaps of more ranks, go.
 Result<void> TraceRecording::begin() {
-  const RunPaths paths{worker_->config().run.directory};
+  const RunPaths paths{worker_->rank().config.run.directory};
   std::uint64_t recording = 0;
   if (header_.rank == 0) {
-    static_cast<void>(worker_->env().remove_tree(paths.trace()));  // writing says what is wrong
-    recording = worker_->env().random_u64();
+    static_cast<void>(worker_->rank().env.remove_tree(paths.trace()));  // writing says what is wrong
+    recording = worker_->rank().env.random_u64();
   }
-  HF_TRY_VOID(broadcast(worker_->communicator(), worker_->waiter(),
+  HF_TRY_VOID(broadcast(worker_->rank().communicator, worker_->rank().waiter,
                         std::as_writable_bytes(std::span(&recording, 1))));
   header_.recording = fmt::format("{:016x}", recording);
-  HF_TRY(header_.clock,
-         find_clock_offset(worker_->communicator(), worker_->waiter(), worker_->env().host_id()));
-  worker_->spans().record_into(memory_);
+  HF_TRY(header_.clock, find_clock_offset(worker_->rank().communicator, worker_->rank().waiter,
+                                          worker_->rank().env.host_id()));
+  worker_->rank().spans.record_into(memory_);
   return {};
 }
 
 void TraceRecording::finish() {
-  SpanRecorder& spans = worker_->spans();
+  SpanRecorder& spans = worker_->rank().spans;
   if (recording()) {
-    wait_for_device(worker_->device(), worker_->communicator());
+    wait_for_device(worker_->rank().device, worker_->rank().communicator);
     if (const Result<void> written = write(); !written.ok()) {
       tell("rank {}: the trace of its steps is lost: {}", header_.rank, written.error().message);
     }
@@ -108,14 +109,14 @@ void TraceRecording::finish() {
 }
 
 Result<void> TraceRecording::write() {
-  const SpanRecorder& spans = worker_->spans();
+  const SpanRecorder& spans = worker_->rank().spans;
   RankTrace trace{.header = header_, .spans = {}};
   trace.header.lost = spans.lost();
   for (std::uint64_t i = 0; i < spans.kept(); ++i) trace.spans.push_back(spans.at(i));
-  const RunPaths paths{worker_->config().run.directory};
-  if (const Result<void> made = worker_->env().make_directories(paths.trace()); !made.ok())
+  const RunPaths paths{worker_->rank().config.run.directory};
+  if (const Result<void> made = worker_->rank().env.make_directories(paths.trace()); !made.ok())
     return Error{ExitCode::checkpoint, made.error().message};
-  return worker_->env().replace_text(paths.trace(header_.rank), to_text(trace));
+  return worker_->rank().env.replace_text(paths.trace(header_.rank), to_text(trace));
 }
 
 }  // namespace holdfast

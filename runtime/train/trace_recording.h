@@ -27,7 +27,7 @@ class TraceRecording {
   void finish();  // the run is over
 
  private:
-  bool recording() const { return worker_->spans().on() && !worker_->spans().in_flight(); }
+  bool recording() const { return worker_->rank().spans.on() && !worker_->rank().spans.in_flight(); }
   Result<void> turn(std::uint64_t step);
   Result<void> begin();
   Result<void> write();

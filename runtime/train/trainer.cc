@@ -18,13 +18,13 @@ namespace {
 class StepSpan {
  public:
   explicit StepSpan(Worker& worker)
-      : worker_(&worker), span_(worker.spans().begin({.kind = SpanKind::step})) {
-    if (span_ != nullptr) span_->begin.worked_ns = worker.env().thread_processor_ns();
+      : worker_(&worker), span_(worker.rank().spans.begin({.kind = SpanKind::step})) {
+    if (span_ != nullptr) span_->begin.worked_ns = worker.rank().env.thread_processor_ns();
   }
   ~StepSpan() {
-    if (!worker_->spans().is_open(span_)) return;
-    worker_->spans().end(span_);
-    span_->end.worked_ns = worker_->env().thread_processor_ns();
+    if (!worker_->rank().spans.is_open(span_)) return;
+    worker_->rank().spans.end(span_);
+    span_->end.worked_ns = worker_->rank().env.thread_processor_ns();
   }
   StepSpan(const StepSpan&) = delete;
   StepSpan& operator=(const StepSpan&) = delete;
@@ -39,17 +39,18 @@ class StepSpan {
 Trainer::Trainer(const Parts& parts)
     : parts_(parts),
       trace_(parts.worker),
-      uploads_({.env = parts.worker.env(),
-                .faults = parts.worker.faults(),
+      uploads_({.env = parts.worker.rank().env,
+                .faults = parts.worker.rank().faults,
                 .store = parts.store,
-                .config = parts.worker.config(),
-                .rank = parts.worker.communicator().rank(),
-                .ranks = parts.worker.communicator().size()}) {
+                .config = parts.worker.rank().config,
+                .rank = parts.worker.rank().communicator.rank(),
+                .ranks = parts.worker.rank().communicator.size()}) {
   // Before the first save of a process: what a slow disk would need.
   constexpr std::int64_t slow_ns_per_byte = 10;
-  longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_bytes()) * slow_ns_per_byte;
-  if (parts.worker.snapshot_bytes() > 0)
-    saver_ = std::make_unique<AsyncSaver>(parts.worker, parts.store, parts.writer, parts.resumed, parts.tier);
+  longest_save_ns_ = static_cast<std::int64_t>(parts.worker.state_view().state_bytes()) * slow_ns_per_byte;
+  if (parts.worker.snapshots().bytes() > 0)
+    saver_ = std::make_unique<AsyncSaver>(parts.worker.state_view(), parts.store, parts.writer, parts.resumed,
+                                          parts.tier);
 }
 
 // What all ranks agree on ends a run after the saves that it has begun; they are of earlier steps, and sound.
@@ -65,9 +66,9 @@ Result<ExitCode> Trainer::run() {
 
 Result<ExitCode> Trainer::run_steps() {
   Worker& worker = parts_.worker;
-  const Config& config = worker.config();
+  const Config& config = worker.rank().config;
   const auto last_step = static_cast<std::uint64_t>(config.training.steps);
-  HF_TRY_VOID(uploads_.offer_newest(worker.communicator(), worker.waiter()));
+  HF_TRY_VOID(uploads_.offer_newest(worker.rank().communicator, worker.rank().waiter));
   HF_TRY(const bool stops, stops_before_a_step());
   if (stops) {
     HF_TRY_VOID(prepare_saves());
@@ -109,7 +110,7 @@ std::unique_ptr<AsyncSaver> Trainer::give_up_saves() {
 Result<bool> Trainer::stops_before_a_step() {
   if (!parts_.resumed.has_value()) return false;
   std::array<std::int64_t, 1> stops = {parts_.stop.stop_requested() ? 1 : 0};
-  HF_TRY_VOID(all_reduce_sum(parts_.worker.communicator(), parts_.worker.waiter(), stops));
+  HF_TRY_VOID(all_reduce_sum(parts_.worker.rank().communicator, parts_.worker.rank().waiter, stops));
   return stops[0] > 0;
 }
 
@@ -142,7 +143,8 @@ Result<void> Trainer::leave_steps() {
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   uploads_.cancel();
-  return agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name());
+  return agree_on_outcome(worker.rank().communicator, worker.rank().waiter, trouble_,
+                          worker.rank().env.host_name());
 }
 
 // Seals the state where the next start finds it. False: a host is to be left, and the others would not have
@@ -192,15 +194,15 @@ Result<void> Trainer::prepare_saves() {
     parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
   Worker& worker = parts_.worker;
   if (!parts_.cadence.has_value())
-    parts_.cadence.emplace(worker.config().checkpoint, worker.env().monotonic_ns());
+    parts_.cadence.emplace(worker.rank().config.checkpoint, worker.rank().env.monotonic_ns());
   cadence_ = &*parts_.cadence;
-  const MeshShape& shape = worker.mesh().shape();
+  const MeshShape& shape = worker.rank().mesh.shape();
   cadence_->begin_epoch(
       {.history = parts_.failures,
        .has_ram_tier = saver_->has_ram_tier(),
        .survives_host = parts_.survives_host && saver_->has_replicas(),
        .work = static_cast<double>(worker.lanes().waves()) / (shape.pipeline * shape.tensor),
-       .snapshot_bytes = static_cast<double>(worker.snapshot_bytes())});
+       .snapshot_bytes = static_cast<double>(worker.snapshots().bytes())});
   return {};
 }
 
@@ -210,36 +212,39 @@ Result<void> Trainer::free_old_snapshots() {
   if (!parts_.resumed.has_value() || (saver_ && saver_->has_ram_tier())) return {};
   Worker& worker = parts_.worker;
   const Result<void> saved = save();
-  if (!saved.ok() && (worker.communicator().abandoned() || saved.error().code == ExitCode::communication))
+  if (!saved.ok() &&
+      (worker.rank().communicator.abandoned() || saved.error().code == ExitCode::communication))
     return saved;
   if (!saved.ok()) {
     parts_.progress.say("the RAM snapshots of the last start stay: " + saved.error().message);
     return {};
   }
-  return agree_on_outcome(worker.communicator(), worker.waiter(),
-                          outcome_of(remove_snapshots(worker.env(), digest_of(worker.state().memory_id))),
-                          worker.env().host_name());
+  return agree_on_outcome(
+      worker.rank().communicator, worker.rank().waiter,
+      outcome_of(remove_snapshots(worker.rank().env, digest_of(worker.state().memory_id))),
+      worker.rank().env.host_name());
 }
 
 // Lines that wait have no later step to be tried again in: all of them are in their files now, or the run
 // ends with that error.
 Result<ExitCode> Trainer::end(ExitCode code) {
   Worker& worker = parts_.worker;
-  enter(worker.watch(), Phase::end, worker.state().step, worker.config().watchdog.ceiling_ms);
+  enter(worker.rank().watch, Phase::end, worker.state().step, worker.rank().config.watchdog.ceiling_ms);
   HF_TRY_VOID(worker.parameter_gather().finish());
   trace_.finish();
   // Asked to stop there may be no time for it; the next start offers this checkpoint again.
   if (code != ExitCode::done) uploads_.cancel();
-  HF_TRY_VOID(uploads_.finish(worker.communicator(), worker.waiter(), [&] {
+  HF_TRY_VOID(uploads_.finish(worker.rank().communicator, worker.rank().waiter, [&] {
     report_uploads();
-    mark(worker.watch());  // the command has a limit of its own
+    mark(worker.rank().watch);  // the command has a limit of its own
   }));
   keep(parts_.progress.flush());
   if (Ledger* ledger = worker.ledger()) keep(ledger->flush());
-  HF_TRY_VOID(agree_on_outcome(worker.communicator(), worker.waiter(), trouble_, worker.env().host_name()));
+  HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, trouble_,
+                               worker.rank().env.host_name()));
   // The state is on the disk, whole.
   if (const Result<SharedSnapshots> removed =
-          remove_snapshots(worker.env(), digest_of(worker.state().memory_id));
+          remove_snapshots(worker.rank().env, digest_of(worker.state().memory_id));
       !removed.ok()) {
     parts_.progress.say("RAM snapshots stay: " + removed.error().message);
   }
@@ -251,7 +256,7 @@ void Trainer::keep(const Result<void>& result) {
 }
 
 bool Trainer::evaluation_due(std::uint64_t step) const {
-  const Config& config = parts_.worker.config();
+  const Config& config = parts_.worker.rank().config;
   if (!parts_.held_out) return false;
   const auto every_steps = static_cast<std::uint64_t>(config.evaluation.every_steps);
   return (every_steps > 0 && step % every_steps == 0) ||
@@ -261,26 +266,26 @@ bool Trainer::evaluation_due(std::uint64_t step) const {
 // Without a stop now there is this step with what may be due after it, then another step and its save; a
 // quarter more than the longest seen is what they may take.
 bool Trainer::time_is_up() const {
-  const std::int64_t limit_ms = parts_.worker.config().run.stop_after_ms;
+  const std::int64_t limit_ms = parts_.worker.rank().config.run.stop_after_ms;
   if (limit_ms == 0) return false;
-  const std::int64_t elapsed_ns = parts_.worker.env().monotonic_ns() - parts_.started_ns;
+  const std::int64_t elapsed_ns = parts_.worker.rank().env.monotonic_ns() - parts_.started_ns;
   const std::int64_t needed_ns =
       (2 * longest_step_ns_ + longest_evaluation_ns_ + 2 * longest_save_ns_) / 4 * 5;
   return elapsed_ns + needed_ns >= limit_ms * 1'000'000;
 }
 
 Result<StepOutcome> Trainer::step() {
-  Env& env = parts_.worker.env();
+  Env& env = parts_.worker.rank().env;
   if (parts_.claim != nullptr) keep(parts_.claim->standing());
   const bool stop = parts_.stop.stop_requested() || time_is_up();
   const SaveDue due = this->due();
   const bool grow = grows(due);
-  enter(parts_.worker.watch(), Phase::step, parts_.worker.state().step + 1);
+  enter(parts_.worker.rank().watch, Phase::step, parts_.worker.state().step + 1);
   HF_TRY_VOID(trace_.before_step(parts_.worker.state().step + 1));
-  parts_.worker.spans().begin_step(parts_.worker.state().step + 1);
+  parts_.worker.rank().spans.begin_step(parts_.worker.state().step + 1);
   const std::int64_t begin_ns = env.monotonic_ns();
   const bool is_snapshotting = saver_ && saver_->is_snapshotting(), is_saving = saver_ && saver_->is_saving();
-  if (is_snapshotting || is_saving) beside_save(parts_.worker.watch());
+  if (is_snapshotting || is_saving) beside_save(parts_.worker.rank().watch);
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
     return run_step(parts_.worker,
@@ -303,9 +308,10 @@ Result<StepOutcome> Trainer::step() {
   state.recent_steps.add(parts_.progress.stepped(outcome, state.data_digest, duration_ns));
   HF_TRY_VOID(outcome.gathers);
   if (saver_) HF_TRY_VOID(saver_->advance(outcome.saves));
-  HF_TRY_VOID(uploads_.advance(parts_.worker.communicator(), parts_.worker.waiter(), outcome.saves));
+  HF_TRY_VOID(
+      uploads_.advance(parts_.worker.rank().communicator, parts_.worker.rank().waiter, outcome.saves));
   report_saves();
-  if (RankWatch* const watch = parts_.worker.watch(); watch != nullptr) {
+  if (RankWatch* const watch = parts_.worker.rank().watch; watch != nullptr) {
     const std::string lost = watch->take_lost_spares();
     if (!lost.empty()) parts_.progress.lost_spares(outcome.step, lost);
   }
@@ -321,7 +327,7 @@ bool Trainer::grows(const SaveDue& due) {
   Growth::Saves saves;
   if (saver_) saves = {.is_settled = saver_->is_settled(), .under_way = saver_->saves_under_way()};
   if (due.to_disk || due.asked_for) saves.under_way.push_back(parts_.worker.state().step + 1);
-  return parts_.growth->due(parts_.worker.env().monotonic_ns(), saves);
+  return parts_.growth->due(parts_.worker.rank().env.monotonic_ns(), saves);
 }
 
 // A save that is asked for waits for the one before, so that the next steps do not wait for the disk; and for
@@ -331,7 +337,7 @@ SaveDue Trainer::due() {
   const bool growth_waits = parts_.growth != nullptr && parts_.growth->ready();
   SaveDue due;
   if (cadence_ != nullptr)
-    due = cadence_->due(worker.state().step + 1, worker.env().monotonic_ns(), growth_waits);
+    due = cadence_->due(worker.state().step + 1, worker.rank().env.monotonic_ns(), growth_waits);
   const bool asked_for =
       parts_.stop.save_requested() || (parts_.requests != nullptr && parts_.requests->waiting());
   due.asked_for = asked_for && !growth_waits && !(saver_ && saver_->is_saving());
@@ -349,10 +355,10 @@ void Trainer::note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost)
 }
 
 Result<void> Trainer::evaluate() {
-  Env& env = parts_.worker.env();
-  enter(parts_.worker.watch(), Phase::evaluation, parts_.worker.state().step);
+  Env& env = parts_.worker.rank().env;
+  enter(parts_.worker.rank().watch, Phase::evaluation, parts_.worker.state().step);
   const std::int64_t begin_ns = env.monotonic_ns();
-  const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::evaluation});
+  const HostSpan span(&parts_.worker.rank().spans, {.kind = SpanKind::evaluation});
   HF_TRY(const double loss, parts_.held_out->loss(parts_.worker));
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
   longest_evaluation_ns_ = std::max(longest_evaluation_ns_, duration_ns);
@@ -367,9 +373,9 @@ void Trainer::note_save(std::int64_t duration_ns) {
 
 Result<void> Trainer::begin_save(bool to_disk) {
   if (!saver_) return save_on_request();
-  const HostSpan span(&parts_.worker.spans(), {.kind = SpanKind::save});
-  Env& env = parts_.worker.env();
-  beside_save(parts_.worker.watch());
+  const HostSpan span(&parts_.worker.rank().spans, {.kind = SpanKind::save});
+  Env& env = parts_.worker.rank().env;
+  beside_save(parts_.worker.rank().watch);
   const std::int64_t begin_ns = env.monotonic_ns();
   HF_TRY(const bool begun, saver_->begin(to_disk));
   const std::int64_t now_ns = env.monotonic_ns();
@@ -445,12 +451,12 @@ Result<void> Trainer::save() {
   answer_requests();
   if (saver_) HF_TRY_VOID(saver_->finish());
   report_saves();
-  enter(worker.watch(), Phase::save, worker.state().step, worker.config().watchdog.ceiling_ms);
-  const HostSpan span(&worker.spans(), {.kind = SpanKind::save});
-  const std::int64_t begin_ns = worker.env().monotonic_ns();
-  HF_TRY(const std::uint64_t bytes,
-         save_checkpoint(worker, parts_.store, worker.config().checkpoint.keep, parts_.tier));
-  const std::int64_t duration_ns = worker.env().monotonic_ns() - begin_ns;
+  enter(worker.rank().watch, Phase::save, worker.state().step, worker.rank().config.watchdog.ceiling_ms);
+  const HostSpan span(&worker.rank().spans, {.kind = SpanKind::save});
+  const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
+  HF_TRY(const std::uint64_t bytes, save_checkpoint(worker.state_view(), parts_.store,
+                                                    worker.rank().config.checkpoint.keep, parts_.tier));
+  const std::int64_t duration_ns = worker.rank().env.monotonic_ns() - begin_ns;
   note_save(duration_ns);
   const std::uint64_t step = worker.state().step;
   saved({.step = step,

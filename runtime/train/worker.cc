@@ -2,17 +2,13 @@
 
 #include <algorithm>
 
-#include "checkpoint/replica_transfer.h"
-#include "checkpoint/snapshot_slot.h"
 #include "parallel/comm/agreement.h"
 #include "parallel/comm/device_wait.h"
-#include "runtime/config/document.h"
 #include "runtime/config/loader.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/nccl_connection.h"
 #include "runtime/rank/rank_layout.h"
 #include "runtime/rank/watch.h"
-#include "runtime/save/snapshot_memory.h"
 
 namespace holdfast {
 namespace {
@@ -35,11 +31,11 @@ Worker::Worker(const WorkerInputs& inputs)
       waiter_(Waiter(inputs.env, inputs.config.parallel.timeout_ms, inputs.watch).with_flight(spans_)),
       spec_(make_model_spec(inputs.config)),
       mesh_(inputs.mesh),
-      seat_(mesh_.seat_of(inputs.communicator.rank())),
-      parts_(parts_of_stage(spec_, inputs.config, seat_.pipeline)),
+      parts_(parts_of_stage(spec_, inputs.config, mesh_.seat_of(inputs.communicator.rank()).pipeline)),
       data_exchange_(communicator_, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
       tensor_exchange_(communicator_, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
-      tensor_group_(share_of(spec_.tensor_lanes, seat_.tensor, mesh_.shape().tensor)),
+      tensor_group_(share_of(spec_.tensor_lanes, mesh_.seat_of(inputs.communicator.rank()).tensor,
+                             mesh_.shape().tensor)),
       links_(communicator_, mesh_,
              {.is_ring = inputs.config.parallel.pipeline_chunks > 1, .has_tied_ends = spec_.tied_head}),
       lanes_(static_cast<int>(inputs.config.parallel.lanes), mesh_.shape().data),
@@ -49,8 +45,21 @@ Worker::Worker(const WorkerInputs& inputs)
                    .microbatch_size = inputs.config.training.microbatch_size,
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
                    .lanes = inputs.config.parallel.lanes},
-      rank_lanes_(lanes_of_rank(lanes_, seat_.data)),
-      spans_(inputs.env) {
+      rank_lanes_(lanes_of_rank(lanes_, mesh_.seat_of(inputs.communicator.rank()).data)),
+      spans_(inputs.env),
+      rank_{.env = inputs.env,
+            .faults = inputs.faults,
+            .communicator = communicator_,
+            .waiter = waiter_,
+            .device = inputs.device,
+            .config = inputs.config,
+            .mesh = mesh_,
+            .seat = mesh_.seat_of(inputs.communicator.rank()),
+            .watch = inputs.watch,
+            .spans = spans_,
+            .ranks_on_host = inputs.ranks_on_host,
+            .secret = inputs.secret},
+      snapshots_(rank_, buckets_, inputs.buddies, inputs.slots) {
   if (inputs.watch == nullptr) return;
   // A GPU's stamps take events of its queue, so there the host's clock has to do.
   spans_.keep_flight(inputs.watch->ring(), inputs.watch->ring_count(), inputs.device.host_sees_memory());
@@ -64,7 +73,7 @@ void Worker::abort_nccl() {
 
 Worker::~Worker() {
   if (communicator_.abandoned()) abort_nccl();
-  device().synchronize();
+  rank_.device.synchronize();
   if (nccl_session_ != nullptr) static_cast<void>(nccl_session_->abort_all("the run has ended"));
 }
 
@@ -99,7 +108,7 @@ void Worker::connect_tensor_group() {
 // in time, the process does.
 Result<void> Worker::connect_nccl() {
   nccl_session_ = std::make_unique<NcclSession>(
-      *inputs_.nccl, env(),
+      *inputs_.nccl, rank_.env,
       NcclOptions{.device = inputs_.gpu,
                   .epoch = inputs_.epoch,
                   .connect_timeout_ms = waiter_.timeout_ms(),
@@ -109,7 +118,7 @@ Result<void> Worker::connect_nccl() {
   std::vector<NcclGroup> groups = links_.groups();
   groups.push_back({&data_exchange_, Axis::data, "data", NcclPhase::data});
   groups.push_back({&tensor_exchange_, Axis::tensor, "tensor", NcclPhase::tensor});
-  return connect_nccl_groups(*nccl_session_, communicator_, env(), groups);
+  return connect_nccl_groups(*nccl_session_, communicator_, rank_.env, groups);
 }
 
 // Needs neither the peers nor memory: a planner comes to the same plan.
@@ -123,107 +132,61 @@ void Worker::reserve() {
       plan_.reserve("gradients", MemoryClass::gradients, buckets_.gradient_elements() * sizeof(float));
   tokens_ = std::make_unique<TokenStaging>(
       TokenStagingShape{
-          .microbatch = microbatch, .with_first_keys = config().data.document_mask, .slots = slots},
-      device(), plan_);
+          .microbatch = microbatch, .with_first_keys = rank_.config.data.document_mask, .slots = slots},
+      rank_.device, plan_);
   loss_sums_slot_ =
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
-  host_access_ = std::make_unique<HostAccess>(device(), plan_);
+  host_access_ = std::make_unique<HostAccess>(rank_.device, plan_);
   reserve_exchanges();
-  StageSchedule schedule = stage_schedule(config(), lanes_, seat_.data, seat_.pipeline);
+  StageSchedule schedule = stage_schedule(rank_.config, lanes_, rank_.seat.data, rank_.seat.pipeline);
   for (std::size_t chunk = 0; chunk < parts_.size(); ++chunk) {
     const StageShape shape{.part = parts_[chunk],
                            .microbatches_in_flight = schedule.activation_buffers[chunk],
                            .weight_gradients_pending = schedule.weight_gradient_buffers[chunk],
                            .tensor = tensor_group_.share()};
-    models_.push_back(
-        std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_, recompute_of(config()), shape));
+    models_.push_back(std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_,
+                                              recompute_of(rank_.config), shape));
   }
-  optimizer_ =
-      std::make_unique<ShardedOptimizer>(buckets_, seat_.data, spec_.dtype, config().optimizer, plan_);
-  reduction_ =
-      std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), device(), waiter_, plan_);
+  optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, rank_.seat.data, spec_.dtype,
+                                                  rank_.config.optimizer, plan_);
+  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), rank_.device,
+                                               waiter_, plan_);
   reduction_->record(spans_);
   tensor_group_.record(spans_);
-  parameter_gather_ = std::make_unique<ParameterGather>(buckets_, data_exchange_.exchange(), device(),
+  parameter_gather_ = std::make_unique<ParameterGather>(buckets_, data_exchange_.exchange(), rank_.device,
                                                         waiter_, bytes_of(spec_.dtype));
   parameter_gather_->record(spans_);
   if (links_.tied() != nullptr) parameter_gather_->connect_tied(*links_.tied());
   lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
-  if (saves_while_training(config())) reserve_snapshot();
-}
-
-SnapshotTiers Worker::wanted_tiers() const {
-  if (config().checkpoint.ram_every_steps == 0) return SnapshotTiers::none;
-  return buddies().empty() ? SnapshotTiers::own : SnapshotTiers::all;
-}
-
-// Returns what a rank holds on the host. Without snapshots in shared memory it has one of ordinary memory.
-RankMemory Worker::memory_needs() const {
-  RankMemory needs{.slot_bytes = snapshot_bytes_};
-  const std::uint64_t planned =
-      inputs_.device.host_sees_memory() ? plan_.total_bytes() : plan_.total_bytes(MemoryPlace::host_visible);
-  const std::uint64_t own_slots = SnapshotMemory::shared_slots * snapshot_bytes_;
-  for (RankMemory::Need& need : needs.need) need.own_bytes = planned;
-  if (inputs_.kept != nullptr) {
-    needs.kept_bytes = inputs_.device.host_sees_memory() ? inputs_.kept->bytes()
-                                                         : inputs_.kept->bytes(MemoryPlace::host_visible);
-  }
-  if (wanted_tiers() == SnapshotTiers::none) return needs;
-  needs.need[static_cast<std::size_t>(SnapshotTiers::none)].own_bytes += snapshot_bytes_;
-  needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = own_slots;
-  needs.need[static_cast<std::size_t>(SnapshotTiers::all)].shared_bytes = shared_snapshot_bytes();
-  return needs;
+  if (saves_while_training(rank_.config)) snapshots_.reserve(plan_);
 }
 
 Result<void> Worker::agree_it_fits() {
-  const Result<void> agreed = agree_on_memory(
-      {.communicator = communicator(), .waiter = waiter_, .env = env(), .watch = inputs_.watch},
-      memory_needs(), wanted_tiers(), inputs_.memory, memory_decision_);
-  if (inputs_.memory_decision != nullptr) *inputs_.memory_decision = memory_decision_;
+  const bool is_host = rank_.device.host_sees_memory();
+  const std::uint64_t planned = is_host ? plan_.total_bytes() : plan_.total_bytes(MemoryPlace::host_visible);
+  std::uint64_t kept = 0;
+  if (inputs_.kept != nullptr)
+    kept = is_host ? inputs_.kept->bytes() : inputs_.kept->bytes(MemoryPlace::host_visible);
+  const Result<void> agreed = snapshots_.agree(planned, kept, inputs_.memory);
+  if (inputs_.memory_decision != nullptr) *inputs_.memory_decision = snapshots_.decision();
   if (agreed.ok() || agreed.error().code != ExitCode::does_not_fit) return agreed;
   // It is too large for this host alone, too: then its table says which part is.
-  const std::optional<MemoryRoom> room = memory_room(env());
+  const std::optional<MemoryRoom> room = memory_room(rank_.env);
   if (!room.has_value()) return agreed;
   const Result<void> fits =
-      check_fits(plan_, room->total_bytes, inputs_.ranks_on_host, device().host_sees_memory());
-  const Result<void> all = agree_on_outcome(communicator(), waiter_, fits, env().host_name());
+      check_fits(plan_, room->total_bytes, inputs_.ranks_on_host, rank_.device.host_sees_memory());
+  const Result<void> all = agree_on_outcome(rank_.communicator, waiter_, fits, rank_.env.host_name());
   return all.ok() ? agreed : all;
-}
-
-std::uint64_t Worker::shared_snapshot_bytes() const {
-  if (config().checkpoint.ram_every_steps == 0) return 0;
-  std::uint64_t bytes = SnapshotMemory::shared_slots * snapshot_bytes_;
-  for (const int rank : kept_ranks()) bytes += ReplicaKeeper::places * snapshot_bytes_of(rank);
-  return bytes;
-}
-
-Result<std::unique_ptr<SharedMemory>> Worker::make_slot(const std::string& name, std::uint64_t bytes) {
-  // The system reserves all of it in one call, which can take long and shows no sign of life.
-  const StorageWait wait(inputs_.watch, "memory for RAM snapshots");
-  return inputs_.slots != nullptr ? inputs_.slots->make(env(), faults(), name, bytes)
-                                  : env().create_shared_memory(name, bytes);
-}
-
-int Worker::buddy() const {
-  return buddies().empty() ? -1 : buddies()[static_cast<std::size_t>(communicator_.rank())];
-}
-
-std::vector<int> Worker::kept_ranks() const {
-  std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < buddies().size(); ++rank) {
-    if (buddies()[rank] == communicator_.rank()) ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
 }
 
 // Pages of the epoch before, where there are any.
 Result<MemoryArena> Worker::make_arena() {
-  if (inputs_.kept == nullptr) return allocate_memory(device(), plan_);
+  if (inputs_.kept == nullptr) return allocate_memory(rank_.device, plan_);
   const auto fresh = [this](MemoryPlace place, std::uint64_t bytes) {
-    return device().allocate(place, bytes);
+    return rank_.device.allocate(place, bytes);
   };
-  const KeptMemoryOptions options{.device_is_host = device().host_sees_memory(),
-                                  .threads = host_threads(),
+  const KeptMemoryOptions options{.device_is_host = rank_.device.host_sees_memory(),
+                                  .threads = rank_.host_threads(),
                                   .progress = [this] { mark(inputs_.watch); }};
   return MemoryArena::allocate(plan_, inputs_.kept->source(options, fresh));
 }
@@ -234,35 +197,43 @@ Result<void> Worker::allocate() {
   gradients_ = arena_.at<float>(gradients_slot_);
   tokens_->bind(arena_);
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
-  snapshot_memory_ = bound_snapshot();
-  for (const MemoryPlan::Slot& slot : staging_slots_) snapshot_staging_.push_back(arena_.bytes(slot));
+  snapshots_.bind(arena_);
   host_access_->bind(arena_);
   data_exchange_.bind(arena_);
   tensor_exchange_.bind(arena_);
   links_.bind(arena_);
   for (const std::unique_ptr<Model>& model : models_) {
-    model->bind(device(), arena_, buckets_, parameters_, gradients_);
+    model->bind(rank_.device, arena_, buckets_, parameters_, gradients_);
     model->join(tensor_group_);
     model->ask(*parameter_gather_);
   }
   reduction_->bind(arena_, gradients_);
   parameter_gather_->bind(parameters_);
-  optimizer_->bind(device(), arena_, parameters_, reduction_->reduced());
+  optimizer_->bind(rank_.device, arena_, parameters_, reduction_->reduced());
+  state_view_.emplace(StateView{.rank = rank_,
+                                .spec = spec_,
+                                .state = state_,
+                                .host_access = *host_access_,
+                                .optimizer = *optimizer_,
+                                .parameter_gather = *parameter_gather_,
+                                .snapshots = snapshots_,
+                                .is_zero = inputs_.kept == nullptr || inputs_.kept->reused_bytes() == 0});
   return {};
 }
 
 Result<void> Worker::prepare_kernels() {
   const TokenBatch batch = tokens_->at(0);
-  device().begin_planning();
+  rank_.device.begin_planning();
   for (const std::unique_ptr<Model>& model : models_) {
     for (const bool accumulate : {false, true}) {
-      HF_TRY_VOID(model->forward_backward(device(), batch, loss_sums_.data(), {.accumulate = accumulate}));
+      HF_TRY_VOID(
+          model->forward_backward(rank_.device, batch, loss_sums_.data(), {.accumulate = accumulate}));
     }
-    HF_TRY_VOID(model->forward_loss(device(), batch, loss_sums_.data()));
+    HF_TRY_VOID(model->forward_loss(rank_.device, batch, loss_sums_.data()));
   }
-  optimizer_->launch_update(device(), {});
-  optimizer_->launch_publish(device());
-  return device().end_planning();
+  optimizer_->launch_update(rank_.device, {});
+  optimizer_->launch_publish(rank_.device);
+  return rank_.device.end_planning();
 }
 
 // Of what a tensor group tells each other: parts of a sum, what slices know of the head's rows, the norms'
@@ -280,51 +251,14 @@ std::uint64_t Worker::largest_slice_exchange_bytes(std::int64_t rows) const {
 
 void Worker::reserve_exchanges() {
   const std::size_t element = bytes_of(spec_.dtype);
-  data_exchange_.reserve(device(), largest_exchange_bytes(buckets_, seat_.data, element), plan_);
+  data_exchange_.reserve(rank_.device, largest_exchange_bytes(buckets_, rank_.seat.data, element), plan_);
   const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
   const std::int64_t boundary = tensor_group_.own_rows(rows) * spec_.width;
-  tensor_exchange_.reserve(device(), largest_slice_exchange_bytes(rows), plan_);
+  tensor_exchange_.reserve(rank_.device, largest_slice_exchange_bytes(rows), plan_);
   const int tied = std::max(buckets_.guest(), buckets_.away());
   const std::uint64_t tied_bytes =
-      tied < 0 ? 0 : buckets_.gradient_range(tied, seat_.data).size() * sizeof(float);
-  links_.reserve(device(), static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
-}
-
-// In shared memory it is no part of the arena.
-void Worker::reserve_snapshot() {
-  snapshot_bytes_ = snapshot_bytes_at(seat_.data);
-  // Threads that copy: as many as fill slots as fast as a device gives its memory (some 8 GB/s each).
-  constexpr int staging_count = 4;
-  for (int i = 0; i < staging_count && !inputs_.device.host_sees_memory(); ++i) {
-    staging_slots_.push_back(
-        plan_.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryPlace::host_visible));
-  }
-  if (config().checkpoint.ram_every_steps != 0) return;
-  snapshot_slot_ = plan_.reserve("snapshot", MemoryClass::snapshot,
-                                 snapshot_bytes_ + SnapshotSlot::alignment_bytes, MemoryPlace::host_visible);
-}
-
-std::uint64_t Worker::snapshot_bytes_of(int rank) const {
-  return snapshot_bytes_at(mesh_.seat_of(rank).data);
-}
-
-std::uint64_t Worker::snapshot_bytes_at(int data_seat) const {
-  std::vector<ShardSpec> pieces;
-  for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (ShardSpec& piece : buckets_.shard_specs(data_seat, kind)) {
-      if (saves(piece)) pieces.push_back(std::move(piece));
-    }
-  }
-  constexpr std::uint64_t other_manifest_bytes = 64 << 10;
-  return SnapshotSlot::bytes_for(pieces, 2 * record_config(config()).size() + other_manifest_bytes);
-}
-
-// The part of the arena's slot that is aligned as snapshots are.
-std::span<std::byte> Worker::bound_snapshot() const {
-  if (snapshot_bytes_ == 0 || config().checkpoint.ram_every_steps != 0) return {};
-  const std::span<std::byte> room = arena_.bytes(snapshot_slot_);
-  const std::uint64_t over = reinterpret_cast<std::uintptr_t>(room.data()) % SnapshotSlot::alignment_bytes;
-  return room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, snapshot_bytes_);
+      tied < 0 ? 0 : buckets_.gradient_range(tied, rank_.seat.data).size() * sizeof(float);
+  links_.reserve(rank_.device, static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
 }
 
 // Microbatches of this rank in a step; room for one where it has none.
@@ -337,46 +271,24 @@ std::uint64_t Worker::tokens_per_step() const {
   return batch_shape_.samples_per_step() * static_cast<std::uint64_t>(batch_shape_.sequence_length);
 }
 
-std::uint64_t Worker::state_bytes() const {
-  return 3 * sizeof(float) * parameter_count(spec_);
-}
-
-int Worker::host_threads() const {
-  if (inputs_.device.host_sees_memory()) return inputs_.device.threads();
-  return std::max(1, inputs_.env.processor_count() / std::max(1, inputs_.ranks_on_host));
-}
-
 void Worker::start_loader() {
-  loader_ =
-      std::make_unique<DataLoader>(inputs_.data, config().run.seed, batch_shape_, rank_lanes_,
-                                   state_.data_cursor, spec_.vocabulary, config().data.prefetch_microbatches);
+  loader_ = std::make_unique<DataLoader>(inputs_.data, rank_.config.run.seed, batch_shape_, rank_lanes_,
+                                         state_.data_cursor, spec_.vocabulary,
+                                         rank_.config.data.prefetch_microbatches);
   if (inputs_.ledger != nullptr) inputs_.ledger->begin();
-}
-
-Result<void> Worker::publish_parameters() {
-  optimizer_->launch_publish(device());
-  wait_for_device(device(), communicator_);
-  HF_TRY_VOID(parameter_gather_->begin());
-  return parameter_gather_->finish();
 }
 
 Result<void> Worker::join_tied_gradients() {
   const int tied = std::max(buckets_.away(), buckets_.guest());
   if (tied < 0) return {};
   const HostSpan wait(&spans_, {.kind = SpanKind::wait_tied_weight});
-  wait_for_device(device(), communicator_);  // a rank alone with its lanes has not waited for their sum
+  wait_for_device(rank_.device, communicator_);  // a rank alone with its lanes has not waited for their sum
   return pass_on(*links_.tied(), waiter_, std::as_writable_bytes(reduction_->sum_of(tied)),
                  buckets_.guest() >= 0, "the passing of a tied weight's gradient");
 }
 
-Result<void> Worker::device_outcome() {
-  const Result<void> outcome = device().status();
-  if (device().lost()) leave(outcome.error());
-  return outcome;
-}
-
 void Worker::leave(const Error& error) {
-  end_without_device({env(), communicator(), config().run.directory, state_.step}, error);
+  end_without_device({rank_.env, rank_.communicator, rank_.config.run.directory, state_.step}, error);
 }
 
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,9 +30,12 @@
 #include "runtime/os/span_recorder.h"
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/pipeline_links.h"
+#include "runtime/rank/rank_context.h"
 #include "runtime/rank/rank_exchange.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/save/run_state.h"
+#include "runtime/save/snapshot_plan.h"
+#include "runtime/save/state_view.h"
 #include "runtime/train/lane_runner.h"
 #include "runtime/train/ledger.h"
 #include "runtime/train/token_staging.h"
@@ -79,41 +83,24 @@ class Worker {
   // goes.
   ~Worker();
 
-  Env& env() { return inputs_.env; }
-  FaultPoints& faults() { return inputs_.faults; }
-  Communicator& communicator() { return communicator_; }  // of all ranks of the run
+  const RankContext& rank() const { return rank_; }
+  StateView& state_view() { return *state_view_; }  // to save and load its state
+  const SnapshotPlan& snapshots() const { return snapshots_; }
   // What this rank has sent and received since the worker was made.
   const AxisTraffic& traffic() { return communicator_.traffic(); }
-  // Where this rank is among them: its lanes follow from the data axis, its layers from the pipeline.
-  const Mesh& mesh() const { return mesh_; }
-  MeshSeat seat() const { return seat_; }
   // Of its copy of the model, so that each sample counts once, and each loss and each tensor that is on all
   // ranks of a tensor group.
-  bool counts_samples() const { return seat_.pipeline == 0 && counts_replicated(); }
-  bool counts_replicated() const { return seat_.tensor == 0; }
+  bool counts_samples() const { return rank_.seat.pipeline == 0 && counts_replicated(); }
+  bool counts_replicated() const { return rank_.counts_replicated(); }
   PipelineLinks& pipeline() { return links_; }
   // The slices of split tensors that this rank has, and the ranks that have the others.
   TensorGroup& tensor_group() { return tensor_group_; }
   const TensorShare& tensor_share() const { return tensor_group_.share(); }
-  Device& device() { return inputs_.device; }
-  RankWatch* watch() const { return inputs_.watch; }  // null: none
-  // Returns what ranks connect to each other through, beside the communicator; one for each purpose.
-  SealedNetwork network(std::string purpose) const {
-    return {inputs_.env, inputs_.secret.value(), std::move(purpose)};
-  }
-  Result<ListenPlace> listen_place() const {
-    return holdfast::listen_place(inputs_.env, inputs_.config,
-                                  inputs_.ranks_on_host == inputs_.communicator.size());
-  }
-  const Config& config() const { return inputs_.config; }
-  const Waiter& waiter() const { return waiter_; }
   const ModelSpec& spec() const { return spec_; }
   const BucketPlan& buckets() const { return buckets_; }
   const LaneSchedule& lanes() const { return lanes_; }
   const BatchShape& batch_shape() const { return batch_shape_; }
   const MemoryPlan& memory_plan() const { return plan_; }
-  // Whether the arena was zero-filled when it was bound; one that was used before is not.
-  bool arena_was_zero() const { return inputs_.kept == nullptr || inputs_.kept->reused_bytes() == 0; }
   // This rank's parts of the model, by chunk of its stage; without a pipeline one, the whole.
   const Model& model(int chunk = 0) const { return *models_[static_cast<std::size_t>(chunk)]; }
   std::span<const ModelPart> parts() const { return parts_; }
@@ -124,11 +111,9 @@ class Worker {
   ParameterGather& parameter_gather() { return *parameter_gather_; }
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
-  SpanRecorder& spans() { return spans_; }  // off unless there is a watch or a trace is recorded
   // Null where samples are not written down, or another rank does it for this one.
   Ledger* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
-  HostAccess& host_access() { return *host_access_; }  // to save and load state
 
   std::byte* parameters() const { return parameters_; }
   // One slot per microbatch this rank runs in a step, in the order it runs them; written where the head is.
@@ -137,50 +122,14 @@ class Worker {
   TokenStaging& tokens() { return *tokens_; }
 
   std::uint64_t tokens_per_step() const;
-  std::uint64_t state_bytes() const;  // of a checkpoint: weights and moments of all ranks, in fp32
-  // Whether this rank is the one that saves a piece of state it owns: what all ranks of a tensor group have
-  // is saved by one.
-  bool saves(const ShardSpec& piece) const { return piece.slices > 1 || counts_replicated(); }
-  // For a copy of what this rank saves (snapshot.h), of the host; empty where no save is due while training
-  // goes on.
-  std::span<std::byte> snapshot_memory() const { return snapshot_memory_; }
-  std::uint64_t snapshot_bytes() const { return snapshot_bytes_; }  // of one such copy; 0 where there is none
-  // Where parts of the state, of at most staging_bytes each, come from the device on their way into such a
-  // copy, one for each thread that copies; none on a device whose memory the host sees.
-  static constexpr std::uint64_t staging_bytes = std::uint64_t{8} << 20;
-  std::span<const std::span<std::byte>> snapshot_staging() const { return snapshot_staging_; }
-  // Of one snapshot of another rank of the data group.
-  std::uint64_t snapshot_bytes_of(int rank) const;
-  // Who keeps replicas of this rank's snapshots, -1 = nobody; and whose this rank keeps.
-  const std::vector<int>& buddies() const { return inputs_.buddies; }
-  int buddy() const;
-  std::vector<int> kept_ranks() const;
-  // Tiers of snapshots that the config asks for, and those that there is memory for, with why it is less.
-  SnapshotTiers wanted_tiers() const;
-  const MemoryDecision& memory_decision() const { return memory_decision_; }
-  // Makes shared memory for a slot, of pages that are not needed any more where there are any. All of it is
-  // reserved, but its pages are not faulted in.
-  // Errors: those of Env::create_shared_memory().
-  Result<std::unique_ptr<SharedMemory>> make_slot(const std::string& name, std::uint64_t bytes);
-  SlotPool* slots() const { return inputs_.slots; }
-  // Returns the bytes of snapshots and replicas in shared memory, beside the memory plan.
-  std::uint64_t shared_snapshot_bytes() const;
-  int ranks_on_host() const { return inputs_.ranks_on_host; }
-  int host_threads() const;  // for work of the host while the device rests
   // Starts the loader at state().data_cursor.
   void start_loader();
   // Launches every kind of step once in planning mode: the kernels make their primitives and say what
   // workspace they need. create() has done it.
   Result<void> prepare_kernels();
-  // Whether everything that was waited for so far ran on the device; the error of one that did not. If the
-  // device is lost to this process, it ends here (runtime/rank/device_loss.h).
-  Result<void> device_outcome();
   // When peers are gone or NCCL failed: nothing of it is under way on the device any more. After that this
   // worker takes no steps.
   void abort_nccl();
-  // Owned master weights -> the parameter buffer of every rank that computes with them. After initialisation
-  // and a load.
-  Result<void> publish_parameters();
   // Where a tied weight has its ends on two stages: the head's gradient, summed over all lanes, to the
   // embedding's. Between the last wave and LaneReduction::finish_step().
   Result<void> join_tied_gradients();
@@ -189,15 +138,11 @@ class Worker {
   explicit Worker(const WorkerInputs& inputs);
   void reserve();
   void reserve_exchanges();
-  void reserve_snapshot();
-  std::uint64_t snapshot_bytes_at(int data_seat) const;
-  std::span<std::byte> bound_snapshot() const;
   std::uint64_t largest_slice_exchange_bytes(std::int64_t rows) const;
   std::size_t step_slots() const;
   Result<void> connect_nccl();
   void connect_tensor_group();
   void leave(const Error& error);  // runtime/rank/device_loss.h
-  RankMemory memory_needs() const;
   Result<void> agree_it_fits();
   Result<MemoryArena> make_arena();
   Result<void> allocate();
@@ -208,7 +153,6 @@ class Worker {
   std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchanges; null without NCCL
   ModelSpec spec_;
   Mesh mesh_;
-  MeshSeat seat_;
   std::vector<ModelPart> parts_;  // of this stage, by chunk
   RankExchange data_exchange_;    // of the ranks that hold the same layers and slices
   RankExchange tensor_exchange_;  // of those that hold the other slices
@@ -220,11 +164,12 @@ class Worker {
   std::vector<int> rank_lanes_;
   RunState state_;
   SpanRecorder spans_;
+  RankContext rank_;  // of the above
+  SnapshotPlan snapshots_;
 
   MemoryPlan plan_;
   MemoryArena arena_;
-  MemoryPlan::Slot parameters_slot_, gradients_slot_, loss_sums_slot_, snapshot_slot_;
-  std::vector<MemoryPlan::Slot> staging_slots_;
+  MemoryPlan::Slot parameters_slot_, gradients_slot_, loss_sums_slot_;
   std::unique_ptr<TokenStaging> tokens_;
   std::unique_ptr<HostAccess> host_access_;
   std::vector<std::unique_ptr<Model>> models_;
@@ -236,10 +181,7 @@ class Worker {
   std::byte* parameters_ = nullptr;
   float* gradients_ = nullptr;
   std::span<double> loss_sums_;
-  std::span<std::byte> snapshot_memory_;
-  std::vector<std::span<std::byte>> snapshot_staging_;
-  std::uint64_t snapshot_bytes_ = 0;
-  MemoryDecision memory_decision_;
+  std::optional<StateView> state_view_;  // from allocate() on
 };
 
 }  // namespace holdfast

@@ -87,8 +87,8 @@ Result<void> expect_same_plan(const Worker& running, PlannedDevice& device, Comm
                                                               .faults = faults,
                                                               .communicator = peers,
                                                               .device = device,
-                                                              .config = running.config(),
-                                                              .mesh = running.mesh(),
+                                                              .config = running.rank().config,
+                                                              .mesh = running.rank().mesh,
                                                               .data = nullptr}));
   EXPECT_EQ(text_of(planned->memory_plan()), text_of(running.memory_plan()));
   return planned->prepare_kernels();
@@ -99,18 +99,18 @@ TEST_P(PlannedRank, ReservesWhatTheRunningRankHolds) {
   GetParam().change(config);
   WorkerRig rig(config, GetParam().ranks);
   rig.run([](Worker& running) -> Result<void> {
-    AbsentPeers peers(running.communicator().rank(), running.communicator().size());
-    const std::unique_ptr<Device> kernels = make_cpu_device({.threads = running.device().threads()});
+    AbsentPeers peers(running.rank().communicator.rank(), running.rank().communicator.size());
+    const std::unique_ptr<Device> kernels = make_cpu_device({.threads = running.rank().device.threads()});
     PlannedDevice device({.host_sees_memory = true, .kernels = kernels.get()});
     HF_TRY_VOID(expect_same_plan(running, device, peers));
-    EXPECT_EQ(device.workspace_bytes(), running.device().workspace_bytes());
+    EXPECT_EQ(device.workspace_bytes(), running.rank().device.workspace_bytes());
     EXPECT_GT(device.workspace_bytes(), 0U);
     const std::unique_ptr<Device> counting =
-        make_counting_cpu_device({.threads = running.device().threads()});
+        make_counting_cpu_device({.threads = running.rank().device.threads()});
     PlannedDevice counted({.host_sees_memory = true, .kernels = counting.get()});
     for (int again = 0; again < 2; ++again) {
       HF_TRY_VOID(expect_same_plan(running, counted, peers));
-      EXPECT_EQ(counted.workspace_bytes(), running.device().workspace_bytes());
+      EXPECT_EQ(counted.workspace_bytes(), running.rank().device.workspace_bytes());
     }
     counting->begin_planning();
     HF_TRY_VOID(counting->end_planning());
@@ -133,7 +133,7 @@ TEST(PlannedRankOnAGpu, ReservesWhatTheRunningRankHolds) {
     return std::move(device).value();
   };
   rig.run_on(emulated_gpu, [](Worker& running) -> Result<void> {
-    AbsentPeers peers(running.communicator().rank(), running.communicator().size());
+    AbsentPeers peers(running.rank().communicator.rank(), running.rank().communicator.size());
     PlannedDevice device({.host_sees_memory = false});
     return expect_same_plan(running, device, peers);
   });

@@ -54,7 +54,7 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
   const LayoutPlan plan = planned(rig.config(), 4, machine);
   ASSERT_EQ(plan.seats.size(), 4U);
   rig.run([&](Worker& worker) -> Result<void> {
-    const auto seat = std::ranges::find(plan.seats, worker.seat(), &SeatPlan::seat);
+    const auto seat = std::ranges::find(plan.seats, worker.rank().seat, &SeatPlan::seat);
     EXPECT_NE(seat, plan.seats.end());
     if (seat == plan.seats.end()) return {};
     for (std::size_t i = 0; i < memory_class_count; ++i) {
@@ -62,9 +62,9 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
       EXPECT_EQ(seat->class_bytes[i], worker.memory_plan().total_bytes(memory_class))
           << name_of(memory_class);
     }
-    EXPECT_EQ(seat->kernel_bytes, worker.device().workspace_bytes());
+    EXPECT_EQ(seat->kernel_bytes, worker.rank().device.workspace_bytes());
     EXPECT_EQ(seat->needed_bytes(machine),
-              worker.memory_plan().total_bytes() + worker.device().workspace_bytes());
+              worker.memory_plan().total_bytes() + worker.rank().device.workspace_bytes());
     return {};
   });
 }
@@ -77,7 +77,7 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
   const LayoutPlan plan = planned(rig.config(), 2, {});
   std::array<std::uint64_t, 2> running{};
   rig.run([&](Worker& worker) -> Result<void> {
-    running[static_cast<std::size_t>(worker.communicator().rank())] = worker.shared_snapshot_bytes();
+    running[static_cast<std::size_t>(worker.rank().communicator.rank())] = worker.snapshots().shared_bytes();
     return {};
   });
   EXPECT_GT(running[0] + running[1], 3 * 3 * sizeof(float) * parameter_count(make_model_spec(rig.config())));

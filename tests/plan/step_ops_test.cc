@@ -129,14 +129,14 @@ Counts running_counts(const Config& config, int ranks) {
   Counts counts;
   rig.run(
       [&](Worker& worker) -> Result<void> {
-        worker.device().synchronize();
-        HF_TRY_VOID(barrier(worker.communicator(), worker.waiter()));
+        worker.rank().device.synchronize();
+        HF_TRY_VOID(barrier(worker.rank().communicator, worker.rank().waiter));
         in_step = true;
         const Result<StepOutcome> outcome = run_step(worker, {});
         EXPECT_TRUE(outcome.ok());
         HF_TRY_VOID(worker.parameter_gather().finish());
-        worker.device().synchronize();
-        HF_TRY_VOID(barrier(worker.communicator(), worker.waiter()));
+        worker.rank().device.synchronize();
+        HF_TRY_VOID(barrier(worker.rank().communicator, worker.rank().waiter));
         in_step = false;
         return {};
       },

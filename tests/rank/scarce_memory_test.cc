@@ -128,8 +128,8 @@ class ScarceMemoryTest : public RecoveryTest {
                                                                    .data = nullptr});
       EXPECT_TRUE(worker.ok());
       sum.own += (*worker)->memory_plan().total_bytes();
-      sum.shared += (*worker)->shared_snapshot_bytes();
-      sum.snapshots += (*worker)->snapshot_bytes();
+      sum.shared += (*worker)->snapshots().shared_bytes();
+      sum.snapshots += (*worker)->snapshots().bytes();
     }
     return sum;
   }

@@ -83,11 +83,11 @@ Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id)
   constexpr std::uint64_t writer = 7;
   FaultPoints faults;
   worker.state().run_id = worker.state().memory_id = run_id;
-  const std::string directory = worker.config().run.directory;
+  const std::string directory = worker.rank().config.run.directory;
   CheckpointStore store(env, faults, directory, writer);
   EventQueue log(env, RunPaths{directory}.events());
   Progress progress(env, log, {.steps = steps, .every_steps = 1000},
-                    worker.communicator().rank() == 0 ? Progress::Role::speaks : Progress::Role::silent);
+                    worker.rank().communicator.rank() == 0 ? Progress::Role::speaks : Progress::Role::silent);
   NeverStops stop;
   std::optional<HeldOutSet> held_out;
   std::optional<SaveCadence> cadence;
@@ -107,7 +107,8 @@ Ended train(const Config& config, Env& env, const std::string& run_id) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   rig.run([&](Worker& worker) -> Result<void> {
-    ended.codes[static_cast<std::size_t>(worker.communicator().rank())] = train_rank(worker, env, run_id);
+    ended.codes[static_cast<std::size_t>(worker.rank().communicator.rank())] =
+        train_rank(worker, env, run_id);
     return {};
   });
   ended.printed = testing::internal::GetCapturedStdout() + testing::internal::GetCapturedStderr();

@@ -24,7 +24,7 @@ TEST(Vote, WhatOneRankAsksForHoldsForAll) {
   test::WorkerRig rig(three_ranks(), 3);
   rig.run([](Worker& worker) -> Result<void> {
     for (int asks = 0; asks < 3; ++asks) {
-      const bool mine = worker.communicator().rank() == asks;
+      const bool mine = worker.rank().communicator.rank() == asks;
       HF_TRY(const StepOutcome stop, run_step(worker, {.stop = mine, .trouble = {}}));
       EXPECT_TRUE(stop.stop) << "rank " << asks << " asks";
       EXPECT_FALSE(stop.grow);

@@ -65,11 +65,12 @@ class WorkerRig {
                              .ranks_on_host = ranks_,
                              .nccl = nccl.get(),
                              .ledger = config_.data.ledger ? &ledger : nullptr}));
-      HF_TRY_VOID(initialize_weights(*worker));
+      HF_TRY_VOID(initialize_weights(worker->state_view()));
       worker->start_loader();
       HF_TRY_VOID(body(*worker));
-      HF_TRY_VOID(worker->parameter_gather().finish());          // of the last step
-      return barrier(worker->communicator(), worker->waiter());  // who leaves first takes its memory along
+      HF_TRY_VOID(worker->parameter_gather().finish());  // of the last step
+      return barrier(worker->rank().communicator,
+                     worker->rank().waiter);  // who leaves first takes its memory along
     });
     EXPECT_TRUE(outcome.ok()) << outcome.error().message;
   }

@@ -109,11 +109,11 @@ TEST_P(AxisTrafficTest, IsTheFormula) {
   WorkerRig rig(config_of(layout), layout.ranks());
   std::vector<AxisTraffic> of_rank(static_cast<std::size_t>(layout.ranks()));  // one slot each
   rig.run([&](Worker& worker) -> Result<void> {
-    const int rank = worker.communicator().rank();
+    const int rank = worker.rank().communicator.rank();
     const AxisTraffic before = worker.traffic();
     for (std::uint64_t step = 0; step < steps; ++step) HF_TRY_VOID(outcome_of(run_step(worker, {})));
     HF_TRY_VOID(worker.parameter_gather().finish());
-    const StepTraffic formula = step_traffic(rig.config(), worker.mesh(), rank);
+    const StepTraffic formula = step_traffic(rig.config(), worker.rank().mesh, rank);
     const auto expect = [&](Axis axis, const Traffic& of_step) {
       Traffic& counted = of_rank[static_cast<std::size_t>(rank)].of(axis);
       counted = worker.traffic().of(axis) - before.of(axis);

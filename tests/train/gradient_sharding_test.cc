@@ -82,7 +82,7 @@ GradientMemory memory_of(Config config, int ranks) {
                         .shard_elements = std::vector<std::uint64_t>(size)};
   test::WorkerRig rig(std::move(config), ranks);
   rig.run([&](Worker& worker) -> Result<void> {
-    const auto rank = static_cast<std::size_t>(worker.communicator().rank());
+    const auto rank = static_cast<std::size_t>(worker.rank().communicator.rank());
     for (const MemoryClass kind : {MemoryClass::gradients, MemoryClass::communication})
       memory.of_rank[rank] += worker.memory_plan().total_bytes(kind);
     for (const Segment& segment : worker.optimizer().segments())

@@ -48,7 +48,7 @@ TEST_P(GradientOverlap, FourFifthsOfTheBucketsLeaveBeforeBackwardEnds) {
       EXPECT_EQ(after.buckets_sent - before.buckets_sent, bucket_count);
       EXPECT_LT(early, bucket_count);
       if (step < warm_up_steps) continue;
-      shares[static_cast<std::size_t>(worker.communicator().rank())].push_back(
+      shares[static_cast<std::size_t>(worker.rank().communicator.rank())].push_back(
           static_cast<double>(early) / static_cast<double>(bucket_count));
     }
     return {};
@@ -75,7 +75,7 @@ TEST(ParameterOverlap, FourFifthsOfTheParametersAreThereWhenTheForwardAsksForThe
       HF_TRY_VOID(outcome_of(run_step(worker, {})));
       const ParameterGatherCounts after = worker.parameter_gather().counts();
       EXPECT_LE(after.exposed_us - before.exposed_us, after.gather_us - before.gather_us);
-      shares[static_cast<std::size_t>(worker.communicator().rank())].push_back(
+      shares[static_cast<std::size_t>(worker.rank().communicator.rank())].push_back(
           1.0 - static_cast<double>(after.buckets_awaited - before.buckets_awaited) / bucket_count);
     }
     HF_TRY_VOID(worker.parameter_gather().finish());

@@ -55,10 +55,10 @@ Config small_config(const std::string& precision) {
 
 // One step as the trainer makes it, but for stop requests, evaluations and checkpoints.
 Result<void> whole_step(Worker& worker, Progress& progress) {
-  const std::int64_t begin_ns = worker.env().monotonic_ns();
+  const std::int64_t begin_ns = worker.rank().env.monotonic_ns();
   HF_TRY(const StepOutcome outcome, run_step(worker, {}));
   HF_TRY_VOID(worker.ledger()->close_step(outcome.step));
-  progress.stepped(outcome, worker.state().data_digest, worker.env().monotonic_ns() - begin_ns);
+  progress.stepped(outcome, worker.state().data_digest, worker.rank().env.monotonic_ns() - begin_ns);
   return {};
 }
 
@@ -73,18 +73,18 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
   allocations = 0;
   largest_bytes = largest_bytes_in_matmul = 0;
   const auto body = [&](Worker& worker) -> Result<void> {
-    const bool first = worker.communicator().rank() == 0;
-    const RunPaths paths{worker.config().run.directory};
-    EventQueue log(worker.env(), paths.events());
-    Progress progress(worker.env(), log,
-                      {.steps = worker.config().training.steps,
-                       .every_steps = worker.config().log.every_steps,
+    const bool first = worker.rank().communicator.rank() == 0;
+    const RunPaths paths{worker.rank().config.run.directory};
+    EventQueue log(worker.rank().env, paths.events());
+    Progress progress(worker.rank().env, log,
+                      {.steps = worker.rank().config.training.steps,
+                       .every_steps = worker.rank().config.log.every_steps,
                        .flops_per_token = 0.0,
                        .peak_flops = 0.0,
                        .tokens_per_step = worker.tokens_per_step()},
                       first ? Progress::Role::speaks : Progress::Role::silent);
     std::vector<Span> spans(10'000);  // of the last of these steps; recording allocates nothing either
-    worker.spans().record_into(spans);
+    worker.rank().spans.record_into(spans);
     Result<void> outcome;  // kept, so that no rank waits at the gate for one that returned
     for (int step = 0; step < warm_up_steps + counted_steps; ++step) {
       gate.arrive_and_wait();
@@ -95,7 +95,7 @@ TEST_P(StepAllocationTest, AStepAllocatesNothing) {
     gate.arrive_and_wait();
     if (first) counting = false;
     gate.arrive_and_wait();
-    worker.spans().record_into({});
+    worker.rank().spans.record_into({});
     EXPECT_GT(std::ranges::count(spans, SpanKind::backward, &Span::kind), 0);
     return outcome;
   };

@@ -1,0 +1,54 @@
+// RankContext: what a rank that computes does everything with. The worker makes it. What it refers to is the
+// worker's own or outlives the worker; nobody keeps a context for longer than the worker.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kernels/device.h"
+#include "parallel/comm/collectives.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/group/mesh.h"
+#include "runtime/config/config.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+#include "runtime/os/fault_point.h"
+#include "runtime/os/sealed_network.h"
+#include "runtime/os/span_recorder.h"
+#include "runtime/rank/run_secret.h"
+#include "watchdog/rank_watch.h"
+
+namespace holdfast {
+
+struct RankContext {
+  Env& env;
+  FaultPoints& faults;
+  Communicator& communicator;  // of all ranks of the run
+  const Waiter& waiter;
+  Device& device;
+  const Config& config;               // resolved
+  const Mesh& mesh;                   // of all ranks
+  MeshSeat seat;                      // place of this rank in it
+  RankWatch* watch = nullptr;         // hears what this rank is at; null: nobody looks after it
+  SpanRecorder& spans;                // off unless there is a watch or a trace is recorded
+  int ranks_on_host = 1;              // that share the memory and the processors of this host
+  std::optional<Secret> secret = {};  // of the connections between ranks; none: there are none
+
+  // Returns whether this rank counts for its tensor group: what all ranks of one have is saved, and summed,
+  // by the first of them.
+  bool counts_replicated() const { return seat.tensor == 0; }
+  // Returns what ranks connect to each other through, beside the communicator; one for each purpose.
+  SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }
+  Result<ListenPlace> listen_place() const {
+    return holdfast::listen_place(env, config, ranks_on_host == communicator.size());
+  }
+  // Returns the number of threads for work of the host while the device rests.
+  int host_threads() const {
+    if (device.host_sees_memory()) return device.threads();
+    return std::max(1, env.processor_count() / std::max(1, ranks_on_host));
+  }
+};
+
+}  // namespace holdfast

@@ -1,0 +1,97 @@
+#include "runtime/save/snapshot_plan.h"
+
+#include "checkpoint/replica_transfer.h"
+#include "checkpoint/snapshot_slot.h"
+#include "runtime/config/document.h"
+#include "runtime/rank/watch.h"
+
+namespace holdfast {
+
+void SnapshotPlan::reserve(MemoryPlan& plan) {
+  bytes_ = bytes_at(rank_->seat.data);
+  // Threads that copy: as many as fill slots as fast as a device gives its memory (some 8 GB/s each).
+  constexpr int staging_count = 4;
+  for (int i = 0; i < staging_count && !rank_->device.host_sees_memory(); ++i) {
+    staging_slots_.push_back(
+        plan.reserve("snapshot.staging", MemoryClass::snapshot, staging_bytes, MemoryPlace::host_visible));
+  }
+  if (rank_->config.checkpoint.ram_every_steps != 0) return;
+  slot_ = plan.reserve("snapshot", MemoryClass::snapshot, bytes_ + SnapshotSlot::alignment_bytes,
+                       MemoryPlace::host_visible);
+}
+
+// A snapshot lies in the part of its slot that is aligned as snapshots are.
+void SnapshotPlan::bind(const MemoryArena& arena) {
+  for (const MemoryPlan::Slot& slot : staging_slots_) staging_.push_back(arena.bytes(slot));
+  if (bytes_ == 0 || rank_->config.checkpoint.ram_every_steps != 0) return;
+  const std::span<std::byte> room = arena.bytes(slot_);
+  const std::uint64_t over = reinterpret_cast<std::uintptr_t>(room.data()) % SnapshotSlot::alignment_bytes;
+  memory_ = room.subspan(over == 0 ? 0 : SnapshotSlot::alignment_bytes - over, bytes_);
+}
+
+// Without snapshots in shared memory a rank has one of ordinary memory.
+Result<void> SnapshotPlan::agree(std::uint64_t own_bytes, std::uint64_t kept_bytes,
+                                 const MemoryTerms& terms) {
+  RankMemory needs{.slot_bytes = bytes_};
+  for (RankMemory::Need& need : needs.need) need.own_bytes = own_bytes;
+  needs.kept_bytes = kept_bytes;
+  if (wanted_tiers() != SnapshotTiers::none) {
+    needs.need[static_cast<std::size_t>(SnapshotTiers::none)].own_bytes += bytes_;
+    needs.need[static_cast<std::size_t>(SnapshotTiers::own)].shared_bytes = shared_slots * bytes_;
+    needs.need[static_cast<std::size_t>(SnapshotTiers::all)].shared_bytes = shared_bytes();
+  }
+  return agree_on_memory({.communicator = rank_->communicator,
+                          .waiter = rank_->waiter,
+                          .env = rank_->env,
+                          .watch = rank_->watch},
+                         needs, wanted_tiers(), terms, decision_);
+}
+
+SnapshotTiers SnapshotPlan::wanted_tiers() const {
+  if (rank_->config.checkpoint.ram_every_steps == 0) return SnapshotTiers::none;
+  return buddies_.empty() ? SnapshotTiers::own : SnapshotTiers::all;
+}
+
+std::uint64_t SnapshotPlan::bytes_of(int rank) const {
+  return bytes_at(rank_->mesh.seat_of(rank).data);
+}
+
+std::uint64_t SnapshotPlan::bytes_at(int data_seat) const {
+  std::vector<ShardSpec> pieces;
+  for (const char* kind : {"weight", "moment1", "moment2"}) {
+    for (ShardSpec& piece : buckets_->shard_specs(data_seat, kind)) {
+      if (saves(piece)) pieces.push_back(std::move(piece));
+    }
+  }
+  constexpr std::uint64_t other_manifest_bytes = 64 << 10;
+  return SnapshotSlot::bytes_for(pieces, 2 * record_config(rank_->config).size() + other_manifest_bytes);
+}
+
+int SnapshotPlan::buddy() const {
+  return buddies_.empty() ? -1 : buddies_[static_cast<std::size_t>(rank_->communicator.rank())];
+}
+
+std::vector<int> SnapshotPlan::kept_ranks() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < buddies_.size(); ++rank) {
+    if (buddies_[rank] == rank_->communicator.rank()) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+std::uint64_t SnapshotPlan::shared_bytes() const {
+  if (rank_->config.checkpoint.ram_every_steps == 0) return 0;
+  std::uint64_t bytes = shared_slots * bytes_;
+  for (const int rank : kept_ranks()) bytes += ReplicaKeeper::places * bytes_of(rank);
+  return bytes;
+}
+
+Result<std::unique_ptr<SharedMemory>> SnapshotPlan::make_slot(const std::string& name,
+                                                              std::uint64_t bytes) const {
+  // The system reserves all of it in one call, which can take long and shows no sign of life.
+  const StorageWait wait(rank_->watch, "memory for RAM snapshots");
+  return slots_ != nullptr ? slots_->make(rank_->env, rank_->faults, name, bytes)
+                           : rank_->env.create_shared_memory(name, bytes);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,38 @@
+// StateView: the state of a rank as saves and restores see it. References into the worker, which outlives it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/host_access.h"
+#include "parallel/data/parameter_gather.h"
+#include "runtime/model/spec.h"
+#include "runtime/optim/sharded_optimizer.h"
+#include "runtime/rank/rank_context.h"
+#include "runtime/save/run_state.h"
+#include "runtime/save/snapshot_plan.h"
+
+namespace holdfast {
+
+struct StateView {
+  const RankContext& rank;
+  const ModelSpec& spec;
+  RunState& state;
+  HostAccess& host_access;  // reads and writes what is on the device
+  ShardedOptimizer& optimizer;
+  ParameterGather& parameter_gather;
+  SnapshotPlan& snapshots;
+  bool is_zero =
+      false;  // whether its memory was zero-filled when it was bound; memory that is used again is not
+
+  // Returns the bytes of a checkpoint: weights and moments of all ranks, in fp32.
+  std::uint64_t state_bytes() const { return 3 * sizeof(float) * parameter_count(spec); }
+  bool saves(const ShardSpec& piece) const { return snapshots.saves(piece); }
+  // Copies the owned master weights to the parameters of every rank that computes with them, all ranks
+  // together. After initialisation and a load.
+  Result<void> publish_parameters() const;
+  // Returns the error of what was waited for on the device, if something of it did not run. A rank whose
+  // device is lost to its process ends here (runtime/rank/device_loss.h).
+  Result<void> device_outcome() const;
+};
+
+}  // namespace holdfast
