@@ -12,10 +12,6 @@ namespace {
 
 namespace names = checkpoint_names;
 
-std::string last_part(const std::string& path) {
-  return path.substr(path.find_last_of('/') + 1);
-}
-
 Error as_checkpoint_error(const Error& error) {
   return Error{ExitCode::checkpoint, error.message};
 }
@@ -31,23 +27,6 @@ Result<std::vector<std::string>> list_if_there(Env& env, const std::string& dire
 }
 
 }  // namespace
-
-Result<Manifest> read_manifest(Env& env, const std::string& directory) {
-  const std::string path = directory + "/" + names::manifest;
-  Result<std::string> text = read_text_within(env, path, text_limits::manifest);
-  if (!text.ok()) {
-    return fail(ExitCode::checkpoint, "{}; without it the directory is no checkpoint; use another checkpoint",
-                text.error().message);
-  }
-  HF_TRY(Manifest manifest, decode_manifest(*text, path));
-  const std::optional<std::uint64_t> named_step = names::step_of(last_part(directory));
-  if (named_step.has_value() && *named_step != manifest.step) {
-    return fail(ExitCode::checkpoint,
-                "{} is of step {}, but its directory says step {}; use another checkpoint", path,
-                manifest.step, *named_step);
-  }
-  return manifest;
-}
 
 Result<Checkpoint> open_verified(Env& env, const std::string& directory) {
   HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));

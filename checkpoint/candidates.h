@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/store.h"
+#include "checkpoint/checkpoint.h"
 
 namespace holdfast {
 
@@ -22,9 +22,6 @@ struct CheckpointCandidate {
 // usable manifest stands at its step among those of the newest generation. Includes a checkpoint that a dead
 // writer was about to replace. Empty when there are none.
 Result<std::vector<CheckpointCandidate>> list_candidates(Env& env, const std::string& run_directory);
-
-// Manifest of one checkpoint directory; the step of a directory called step-%08d must be the manifest's.
-Result<Manifest> read_manifest(Env& env, const std::string& directory);
 
 // Checkpoint::open, and Checkpoint::verify on every processor of this process: whoever asks has nothing else
 // to do.

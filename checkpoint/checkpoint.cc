@@ -1,3 +1,5 @@
+#include "checkpoint/checkpoint.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -5,10 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/candidates.h"
 #include "checkpoint/names.h"
 #include "checkpoint/shard_format.h"
-#include "checkpoint/store.h"
+#include "runtime/os/foreign_text.h"
 
 namespace holdfast {
 namespace {
@@ -16,6 +17,10 @@ namespace {
 namespace names = checkpoint_names;
 
 constexpr std::uint64_t pieces_max_of_missing = std::uint64_t{1} << 22;  // as nobody can count them
+
+std::string last_part(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
 
 Error in_directory(const std::string& directory, const Error& error) {
   return fail(ExitCode::checkpoint, "{}: {}", directory, error.message);
@@ -27,50 +32,6 @@ Error on_other_hosts(const std::string& directory, const ShardFile& shard) {
       "{} has a part of a checkpoint, and {} is not in it: run.directory was another directory on "
       "each host, and the one of {} has this file; holdfast collect makes one whole checkpoint of all",
       directory, shard.name, fmt::join(shard.hosts, " or "));
-}
-
-using CheckpointUse = std::function<Result<void>(Checkpoint&)>;
-
-Result<Checkpoint> open_and_use(Env& env, const std::string& directory, const CheckpointUse& use) {
-  HF_TRY(Checkpoint checkpoint, Checkpoint::open(env, directory));
-  HF_TRY_VOID(use(checkpoint));
-  return checkpoint;
-}
-
-Error only_discarded(const std::string& run_directory, const CheckpointCandidate& newest) {
-  return fail(
-      ExitCode::checkpoint,
-      "{} holds checkpoints up to step {} of a future that the run has left ({}), and none that it goes "
-      "on from; name one of them (run.resume = \"{}\") to go on from there",
-      names::checkpoints(run_directory), newest.step, names::lineage(run_directory), newest.directory);
-}
-
-Result<std::optional<FoundCheckpoint>> find_in_run(Env& env, const std::string& run_directory,
-                                                   const CheckpointUse& use) {
-  HF_TRY(const std::vector<CheckpointCandidate> candidates, list_candidates(env, run_directory));
-  if (candidates.empty()) return std::optional<FoundCheckpoint>();
-  std::vector<std::string> skipped;
-  for (const CheckpointCandidate& candidate : candidates) {
-    if (candidate.discarded) break;
-    if (!candidate.manifest.ok()) {
-      skipped.push_back(candidate.manifest.error().message);
-      continue;
-    }
-    Result<Checkpoint> checkpoint = open_and_use(env, candidate.directory, use);
-    if (checkpoint.ok()) {
-      return std::optional<FoundCheckpoint>(
-          FoundCheckpoint{.checkpoint = std::move(checkpoint).value(), .skipped = std::move(skipped)});
-    }
-    skipped.push_back(checkpoint.error().message);
-  }
-  if (skipped.empty()) return only_discarded(run_directory, candidates.front());
-  std::string list;
-  for (const std::string& sentence : skipped) list += "\n  " + sentence;
-  return fail(
-      ExitCode::checkpoint,
-      "{} holds {} checkpoint{}, none of them whole; restore one from a copy, or set run.resume = \"never\" "
-      "and another run.directory to start from the beginning:{}",
-      names::checkpoints(run_directory), skipped.size(), skipped.size() == 1 ? "" : "s", list);
 }
 
 // A number of slices is believed only when there is a piece for each, of all tensors together: whoever reads
@@ -96,6 +57,23 @@ Result<void> check_slices(const std::string& directory, const Manifest& manifest
 }
 
 }  // namespace
+
+Result<Manifest> read_manifest(Env& env, const std::string& directory) {
+  const std::string path = directory + "/" + names::manifest;
+  Result<std::string> text = read_text_within(env, path, text_limits::manifest);
+  if (!text.ok()) {
+    return fail(ExitCode::checkpoint, "{}; without it the directory is no checkpoint; use another checkpoint",
+                text.error().message);
+  }
+  HF_TRY(Manifest manifest, decode_manifest(*text, path));
+  const std::optional<std::uint64_t> named_step = names::step_of(last_part(directory));
+  if (named_step.has_value() && *named_step != manifest.step) {
+    return fail(ExitCode::checkpoint,
+                "{} is of step {}, but its directory says step {}; use another checkpoint", path,
+                manifest.step, *named_step);
+  }
+  return manifest;
+}
 
 Result<Checkpoint> Checkpoint::open(Env& env, const std::string& directory, Shards shards) {
   Checkpoint checkpoint;
@@ -220,32 +198,6 @@ Result<void> Checkpoint::verify_rest(int threads) {
   const Result<std::vector<ShardCopy>> copies = plan_copies(existing, tensors());
   if (!copies.ok()) return in_directory(directory_, copies.error());
   return {};
-}
-
-Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path) {
-  return find_checkpoint(env, path,
-                         [&](Checkpoint& checkpoint) { return checkpoint.verify(env.processor_count()); });
-}
-
-Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
-                                                       const CheckpointUse& use) {
-  const Result<FileStatus> status = env.status(path);
-  const Result<FileStatus> manifest = env.status(path + "/" + names::manifest);
-  if (!status.ok() || !manifest.ok()) {
-    return Error{ExitCode::checkpoint, status.ok() ? manifest.error().message : status.error().message};
-  }
-  if (!status.value().exists) return std::optional<FoundCheckpoint>();
-  if (!status.value().directory) {
-    return fail(ExitCode::checkpoint, "{} is a file; name a run directory or one checkpoint directory in it",
-                path);
-  }
-  std::string directory = path;
-  while (directory.size() > 1 && directory.ends_with('/')) directory.pop_back();
-  const bool named_as_checkpoint =
-      names::step_of(std::string_view(directory).substr(directory.find_last_of('/') + 1)).has_value();
-  if (!manifest.value().exists && !named_as_checkpoint) return find_in_run(env, directory, use);
-  HF_TRY(Checkpoint checkpoint, open_and_use(env, directory, use));
-  return std::optional<FoundCheckpoint>(FoundCheckpoint{.checkpoint = std::move(checkpoint), .skipped = {}});
 }
 
 }  // namespace holdfast

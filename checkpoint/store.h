@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/chunk_reading.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/shard_file.h"
 #include "runtime/os/env.h"
@@ -31,7 +31,6 @@
 namespace holdfast {
 
 struct CheckpointCandidate;
-class Checkpoint;
 
 // WriterFence keeps a writer that has been replaced, and does not know it, from changing the checkpoints.
 struct WriterFence {
@@ -113,68 +112,5 @@ class CheckpointStore {
   std::mutex mutex_;             // of what follows
   std::vector<std::uint64_t> steps_in_use_;
 };
-
-// A verified manifest and its opened shards.
-class Checkpoint {
- public:
-  // `directory` is one checkpoint directory. Verifies manifest and every shard's length and index, not yet
-  // the chunks.
-  // `shards`: those that are not there are an error, or left out; then missing() names them, and read() and
-  // verify() are about the others.
-  enum class Shards { all, present };
-  static Result<Checkpoint> open(Env& env, const std::string& directory, Shards shards = Shards::all);
-  const std::vector<std::string>& missing() const { return missing_; }
-  const Manifest& manifest() const { return manifest_; }
-  const std::string& directory() const { return directory_; }
-  std::vector<ShardSpec> pieces() const;   // of all shards, concatenated
-  std::vector<ShardSpec> tensors() const;  // every slice of every tensor and kind, whole
-  // Fills `target` (spec.byte_count() bytes each) for every wanted spec, from whatever layout wrote it.
-  struct Wanted {
-    ShardSpec spec;
-    std::span<std::byte> target;
-  };
-  // Only the chunks that are needed are read, on `threads` threads, each whole and against its checksum.
-  Result<void> read(std::span<const Wanted> wanted, int threads = 1);
-  // Every byte of every chunk against its checksum, but for the chunks that read() of this object has read,
-  // and the completeness of every tensor and kind.
-  Result<void> verify(int threads = 1);
-  // What read() or verify() found first.
-  const std::optional<Error>& damage() const { return damage_; }
-  const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists those there
-
- private:
-  struct PiecePart {
-    std::size_t piece = 0;  // of pieces()
-    std::uint64_t first_byte = 0;
-    std::span<std::byte> target;
-  };
-  std::vector<ChunkJob> jobs_of(std::vector<PiecePart> parts) const;
-  std::vector<ChunkJob> unread_chunks() const;
-  Result<void> read_wanted(std::span<const Wanted> wanted, int threads);
-  Result<void> verify_rest(int threads);
-  Result<void> noted(Result<void> outcome);
-  char& read_mark(const ChunkJob& job);
-  Env* env_ = nullptr;
-  Manifest manifest_;
-  std::string directory_;
-  std::vector<ShardReader> shards_;
-  std::vector<std::string> missing_;
-  std::vector<std::vector<std::vector<char>>> read_;  // by shard, piece and chunk: whether it was
-  std::optional<Error> damage_;
-};
-
-struct FoundCheckpoint {
-  Checkpoint checkpoint;
-  std::vector<std::string> skipped;  // one sentence for each newer one that is damaged
-};
-
-// `path` is a run directory or one checkpoint directory. The newest one that verifies completely; damaged
-// ones are named and skipped. std::nullopt when there is none at all; an error (ExitCode::checkpoint) when
-// there are some but none is whole or when `path` is a checkpoint directory that is damaged.
-Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path);
-// The same for who reads all of it anyhow: `use` gets one that is opened and not verified, and verifies what
-// it has not read before anything comes of what it has. Its error is that this one is damaged.
-Result<std::optional<FoundCheckpoint>> find_checkpoint(Env& env, const std::string& path,
-                                                       const std::function<Result<void>(Checkpoint&)>& use);
 
 }  // namespace holdfast

@@ -5,25 +5,12 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cpu/task_ref.h"
+
 namespace holdfast::cpu {
 
 class Team;         // kernels/cpu/team.h: the threads
 class MatmulCache;  // kernels/cpu/matmul_cache.h: oneDNN primitives by shape
-
-// A function reference that does not allocate: parallel_for's body.
-class TaskRef {
- public:
-  template <typename F>
-  TaskRef(const F& body)  // NOLINT(google-explicit-constructor): call sites pass lambdas
-      : object_(&body), call_([](const void* object, std::int64_t index, int thread) {
-          (*static_cast<const F*>(object))(index, thread);
-        }) {}
-  void operator()(std::int64_t index, int thread) const { call_(object_, index, thread); }
-
- private:
-  const void* object_;
-  void (*call_)(const void*, std::int64_t, int);
-};
 
 // Working memory of the kernels: one block per thread and one that all threads share. Sizes only grow.
 class Scratch {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu/context.h"
+#include "kernels/cpu/task_ref.h"
 
 namespace holdfast::cpu {
 

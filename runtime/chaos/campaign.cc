@@ -11,7 +11,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/units.h"
 #include "runtime/launch/launch_options.h"
-#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/shell_words.h"
 #include "runtime/os/available_memory.h"
 #include "runtime/os/fault_point.h"
 #include "runtime/os/foreign_text.h"

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/chaos/lasting_fault.h"
 #include "runtime/chaos/left_out.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "runtime/core/check.h"
-#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/shell_words.h"
 
 namespace holdfast {
 namespace {

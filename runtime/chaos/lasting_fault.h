@@ -6,7 +6,7 @@
 #include <string>
 
 #include "runtime/chaos/chaos_plan.h"
-#include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/chaos_record.h"
 #include "runtime/chaos/host_fault.h"
 #include "runtime/chaos/small_disk.h"
 #include "runtime/chaos/stalling_disk.h"

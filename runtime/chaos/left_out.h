@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/chaos/chaos_run.h"
+#include "runtime/chaos/chaos_record.h"
 #include "runtime/core/json.h"
 
 namespace holdfast {

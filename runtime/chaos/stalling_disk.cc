@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "runtime/chaos/small_disk.h"
-#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/shell_words.h"
 
 namespace holdfast {
 namespace {

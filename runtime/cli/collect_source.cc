@@ -7,8 +7,8 @@
 #include "runtime/cli/common/build_facts.h"
 #include "runtime/core/json.h"
 #include "runtime/launch/host_probe.h"
-#include "runtime/launch/mpirun_line.h"
 #include "runtime/launch/run_progress.h"
+#include "runtime/launch/shell_words.h"
 
 namespace holdfast {
 namespace {

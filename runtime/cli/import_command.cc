@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "checkpoint/find_checkpoint.h"
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
 #include "runtime/config/document.h"

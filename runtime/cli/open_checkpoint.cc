@@ -1,5 +1,6 @@
 #include "runtime/cli/open_checkpoint.h"
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
 #include "runtime/os/tell.h"
 

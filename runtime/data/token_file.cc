@@ -6,7 +6,7 @@
 #include <array>
 #include <bit>
 
-#include "runtime/data/megatron.h"
+#include "runtime/data/megatron_paths.h"
 
 namespace holdfast {
 namespace {

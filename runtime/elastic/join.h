@@ -22,9 +22,6 @@ namespace holdfast {
 // Config and binary are the same everywhere. Returns the config.
 Result<Config> join_config(const TrainInputs& inputs, const Waiter& waiter);
 
-// Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
-// than for a peer that may take.
-inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
 struct JoinedStart {
   StartPoint start = {};
   std::optional<Place> place = {};  // of this rank, where run.directory is local to each host

@@ -10,7 +10,6 @@
 #include "checkpoint/store.h"
 #include "parallel/comm/agreement.h"
 #include "runtime/core/json.h"
-#include "runtime/elastic/join.h"
 #include "runtime/os/foreign_text.h"
 #include "runtime/os/tell.h"
 #include "runtime/run/run_directory.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "checkpoint/candidates.h"
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/names.h"
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"

@@ -15,6 +15,10 @@
 
 namespace holdfast {
 
+// Rank 0 may wait for another writer, and then verifies every byte of the newest checkpoint: how much longer
+// than for a peer that may take.
+inline constexpr std::int64_t verify_timeout_ms = 3'600'000;
+
 struct StartPoint {
   std::string checkpoint = {};             // directory to resume from; empty = a fresh run
   std::uint64_t generation = 0, step = 0;  // of the checkpoint

@@ -1,5 +1,6 @@
 // TrainRun's part for the state that an epoch begins with: from RAM, from the disk, or made afresh.
 #include "checkpoint/candidates.h"
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/lineage.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/elastic/generation.h"

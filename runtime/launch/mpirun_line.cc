@@ -6,6 +6,7 @@
 
 #include "runtime/config/loader.h"
 #include "runtime/launch/build_places.h"
+#include "runtime/launch/shell_words.h"
 #include "runtime/launch/slurm.h"
 #include "runtime/os/program_directory.h"
 #include "runtime/rank/device_choice.h"
@@ -143,21 +144,6 @@ CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlac
   words.insert(words.end(), {places.program, "train", options.config});
   words.insert(words.end(), shape.overrides.begin(), shape.overrides.end());
   return line;
-}
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view plain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%^";
-  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
-std::string words_for_shell(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + shell_word(word);
-  return text;
 }
 
 std::string shell_line(const CommandLine& line) {

@@ -41,9 +41,7 @@ struct LaunchShape {
 // Variables that `env` has already stay as they are, and are not among those to set.
 CommandLine mpirun_line(Env& env, const LaunchOptions& options, const LaunchPlaces& places,
                         const LaunchShape& shape);
-// As a shell reads it back, of one word and of several; and a line for it to run as it stands.
-std::string shell_word(const std::string& word);
-std::string words_for_shell(const std::vector<std::string>& words);
+// Returns the line as a shell can run it as it stands.
 std::string shell_line(const CommandLine& line);
 
 }  // namespace holdfast

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/launch/mpirun_line.h"
+#include "runtime/launch/shell_words.h"
 
 namespace holdfast {
 namespace {

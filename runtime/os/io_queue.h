@@ -9,7 +9,7 @@
 //   HF_TRY_VOID(queue->drain());
 //
 // Buffers belong to the caller. Their addresses and lengths, and the offsets, are multiples of
-// io_alignment_bytes, whether or not the file system needs that (AlignedBuffer below). The end of a file that
+// io_alignment_bytes, whether or not the file system needs that (AlignedBuffer). The end of a file that
 // is not such a multiple is cut by File::truncate, or written by File::write_at.
 //
 // Errors: what the kernel interrupts, puts off or does in part is done again or to its end inside of the
@@ -24,15 +24,13 @@
 
 #include <cstdint>
 #include <deque>
-#include <new>
 #include <thread>
 #include <vector>
 
+#include "runtime/os/aligned_buffer.h"
 #include "runtime/os/io_engine.h"
 
 namespace holdfast {
-
-inline constexpr std::size_t io_alignment_bytes = 4096;
 
 struct IoQueueOptions {
   int depth = 16;  // operations in flight at most, 1 to largest_io_depth
@@ -101,22 +99,6 @@ class IoQueue {
   std::deque<IoCompletion> completed_;
   int in_flight_ = 0;
   std::thread::id owner_;
-};
-
-// Memory for an IoQueue; not initialised.
-class AlignedBuffer {
- public:
-  explicit AlignedBuffer(std::size_t bytes)
-      : size_(bytes), memory_(static_cast<std::byte*>(::operator new(bytes, alignment))) {}
-  std::span<std::byte> bytes() const { return {memory_.get(), size_}; }
-
- private:
-  static constexpr std::align_val_t alignment{io_alignment_bytes};
-  struct Release {
-    void operator()(std::byte* memory) const { ::operator delete(memory, alignment); }
-  };
-  std::size_t size_;
-  std::unique_ptr<std::byte, Release> memory_;
 };
 
 }  // namespace holdfast

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/os/io_queue.h"
+#include "runtime/os/aligned_buffer.h"
 
 namespace holdfast {
 namespace {

@@ -1,5 +1,5 @@
-// Saving and restoring the state of a rank, together with all ranks. The formats are checkpoint/'s; here is who
-// writes what.
+// Saving and restoring the state of a rank, together with all ranks. The formats are checkpoint/'s; here is
+// who writes what.
 #pragma once
 
 #include <cstdint>

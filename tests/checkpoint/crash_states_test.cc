@@ -17,6 +17,7 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "checkpoint/find_checkpoint.h"
 #include "runtime/core/digest.h"
 #include "runtime/os/durable_directory.h"
 #include "tests/checkpoint/saved_state.h"

@@ -2,6 +2,7 @@
 // before it is used. The files are copied into memory, so that it can be tried for every bit.
 #include <gmock/gmock.h>
 
+#include "checkpoint/find_checkpoint.h"
 #include "tests/checkpoint/largest_allocation.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/memory_env.h"

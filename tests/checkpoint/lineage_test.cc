@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "checkpoint/candidates.h"
+#include "checkpoint/find_checkpoint.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/temporary_directory.h"
 

@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "checkpoint/find_checkpoint.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/faulty_env.h"
 #include "tests/support/temporary_directory.h"

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/store.h"
 #include "runtime/core/random.h"
 

@@ -2,6 +2,7 @@
 // one, written by the last program that wrote that version, with the state below on two ranks.
 #include <gmock/gmock.h>
 
+#include "checkpoint/find_checkpoint.h"
 #include "tests/checkpoint/saved_state.h"
 #include "tests/support/memory_env.h"
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <sstream>
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/ram_tier.h"
 #include "runtime/core/json.h"
 #include "runtime/save/checkpoint_io.h"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/find_checkpoint.h"
 #include "checkpoint/store.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/json.h"

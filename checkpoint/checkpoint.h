@@ -1,0 +1,71 @@
+// Checkpoint: one checkpoint directory that is read, in whatever layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/chunk_reading.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/shard_file.h"
+#include "runtime/core/result.h"
+#include "runtime/os/env.h"
+
+namespace holdfast {
+
+// Reads the manifest of one checkpoint directory; the step of a directory called step-%08d must be the
+// manifest's.
+Result<Manifest> read_manifest(Env& env, const std::string& directory);
+
+// A verified manifest and its opened shards.
+class Checkpoint {
+ public:
+  // `directory` is one checkpoint directory. Verifies manifest and every shard's length and index, not yet
+  // the chunks.
+  // `shards`: those that are not there are an error, or left out; then missing() names them, and read() and
+  // verify() are about the others.
+  enum class Shards { all, present };
+  static Result<Checkpoint> open(Env& env, const std::string& directory, Shards shards = Shards::all);
+  const std::vector<std::string>& missing() const { return missing_; }
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& directory() const { return directory_; }
+  std::vector<ShardSpec> pieces() const;   // of all shards, concatenated
+  std::vector<ShardSpec> tensors() const;  // every slice of every tensor and kind, whole
+  // Fills `target` (spec.byte_count() bytes each) for every wanted spec, from whatever layout wrote it.
+  struct Wanted {
+    ShardSpec spec;
+    std::span<std::byte> target;
+  };
+  // Only the chunks that are needed are read, on `threads` threads, each whole and against its checksum.
+  Result<void> read(std::span<const Wanted> wanted, int threads = 1);
+  // Every byte of every chunk against its checksum, but for the chunks that read() of this object has read,
+  // and the completeness of every tensor and kind.
+  Result<void> verify(int threads = 1);
+  // What read() or verify() found first.
+  const std::optional<Error>& damage() const { return damage_; }
+  const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists those there
+
+ private:
+  struct PiecePart {
+    std::size_t piece = 0;  // of pieces()
+    std::uint64_t first_byte = 0;
+    std::span<std::byte> target;
+  };
+  std::vector<ChunkJob> jobs_of(std::vector<PiecePart> parts) const;
+  std::vector<ChunkJob> unread_chunks() const;
+  Result<void> read_wanted(std::span<const Wanted> wanted, int threads);
+  Result<void> verify_rest(int threads);
+  Result<void> noted(Result<void> outcome);
+  char& read_mark(const ChunkJob& job);
+  Env* env_ = nullptr;
+  Manifest manifest_;
+  std::string directory_;
+  std::vector<ShardReader> shards_;
+  std::vector<std::string> missing_;
+  std::vector<std::vector<std::vector<char>>> read_;  // by shard, piece and chunk: whether it was
+  std::optional<Error> damage_;
+};
+
+}  // namespace holdfast
