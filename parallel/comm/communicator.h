@@ -1,5 +1,5 @@
 // Communicator: moves bytes between the ranks of one group. Only point-to-point and non-blocking; everything
-// else (collectives.h, host_exchange.h) is built on it, so that no library reduction ever decides a bit.
+// else (collectives.h, host_transport.h) is built on it, so that no library reduction ever decides a bit.
 //
 // Implementations: local/ (ranks are threads of one process, for tests), mpi/, and GroupCommunicator for some
 // of the ranks of another one.

@@ -4,14 +4,14 @@
 #include <bit>
 #include <utility>
 
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "runtime/core/check.h"
 
 namespace holdfast {
 namespace {
 
 constexpr int tags_of_a_group = 1 << 13;
-static_assert(tag_exchange + HostExchange::tag_count <= tags_of_a_group);
+static_assert(tag_exchange + HostTransport::tag_count <= tags_of_a_group);
 static_assert(static_cast<int>(TagGroup::tensor) < static_cast<int>(TagGroup::seats) &&
               std::has_single_bit(static_cast<unsigned>(TagGroup::seats)));
 

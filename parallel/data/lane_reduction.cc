@@ -8,7 +8,7 @@
 namespace holdfast {
 
 struct LaneReduction::State {
-  State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group, Device& queue,
+  State(const BucketPlan& plan, LaneSchedule lane_schedule, Transport& group, Device& queue,
         const Waiter& wait, MemoryPlan& memory);
 
   const ElementRange& owned(int rank_index, std::size_t bucket) const {
@@ -16,7 +16,7 @@ struct LaneReduction::State {
   }
   bool done() const { return adds_left == 0 && (ranks == 1 || (exchanged() && device->reached(last_add))); }
   bool backward_ended() const { return backward_launched && device->reached(backward_end); }
-  bool exchanged() const { return opened == bucket_count && exchange->oldest() >= first + bucket_count; }
+  bool exchanged() const { return opened == bucket_count && transport->oldest() >= first + bucket_count; }
   std::span<const std::byte> to_send(int target, std::size_t bucket) const {
     const ElementRange& range = owned(target, bucket);
     return std::as_bytes(std::span(gradients + range.begin, range.size()));
@@ -47,7 +47,7 @@ struct LaneReduction::State {
   void note_ended();
 
   LaneSchedule schedule;
-  Exchange* exchange;
+  Transport* transport;
   Device* device;
   Waiter waiter;
   int rank, ranks;
@@ -71,15 +71,15 @@ struct LaneReduction::State {
   std::int64_t backward_ended_ns = -1, done_ns = -1;  // when these were first seen
   std::vector<Device::Ticket> tickets;                // of the buckets launched so far
   std::size_t ready = 0;                              // so many of them are reached
-  std::size_t sent = 0;                               // so many of them are handed to the exchange
-  Exchange::Number first = 0;                         // of the exchange of bucket 0
+  std::size_t sent = 0;                               // so many of them are handed to the transport
+  Transport::Number first = 0;                        // of the exchange of bucket 0
   std::size_t opened = 0;                             // buckets
   std::size_t first_adding = 0;                       // all buckets before it are added
   std::vector<int> next_add;                          // by bucket: the rank whose lane is added next
   std::vector<Device::Ticket> add_tickets;            // by bucket: of its last add so far
   std::size_t adds_left = 0;
-  std::vector<Exchange::Incoming> incoming;  // of one exchange
-  std::vector<Exchange::Outgoing> outgoing;
+  std::vector<Transport::Incoming> incoming;  // of one exchange
+  std::vector<Transport::Outgoing> outgoing;
 
   SpanRecorder* spans = nullptr;
   Span* wave_span = nullptr;
@@ -87,10 +87,10 @@ struct LaneReduction::State {
   std::size_t noted = 0, ended = 0;
 };
 
-LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Exchange& group,
+LaneReduction::State::State(const BucketPlan& plan, LaneSchedule lane_schedule, Transport& group,
                             Device& queue, const Waiter& wait, MemoryPlan& memory)
     : schedule(lane_schedule),
-      exchange(&group),
+      transport(&group),
       device(&queue),
       waiter(wait),
       rank(group.rank()),
@@ -148,7 +148,7 @@ void LaneReduction::State::launch_adds(std::size_t bucket) {
   if (owned(rank, bucket).size() == 0) return;
   for (int& source = next_add[bucket]; source < active; ++source) {
     const bool here = source == rank ? bucket < tickets.size()
-                                     : bucket < opened && exchange->received(first + bucket, source);
+                                     : bucket < opened && transport->received(first + bucket, source);
     if (!here) return;
     sum.add(wave, source, static_cast<int>(bucket));
     last_add = add_tickets[bucket] = device->ticket();
@@ -165,7 +165,7 @@ void LaneReduction::State::launch_adds() {
 bool LaneReduction::State::place_is_free(std::size_t bucket) const {
   if (bucket < places) return true;
   const std::size_t before = bucket - places;
-  return before < opened && exchange->oldest() > first + before && has_added(before) &&
+  return before < opened && transport->oldest() > first + before && has_added(before) &&
          device->reached(add_tickets[before]);
 }
 
@@ -190,20 +190,20 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
   return {};
 }
 
-// In bucket order on every rank, as far as the exchange takes them. A rank without a lane sends nothing.
+// In bucket order on every rank, as far as the transport takes them. A rank without a lane sends nothing.
 Result<bool> LaneReduction::State::open_exchanges() {
   if (ranks == 1) return false;
   const std::size_t before = opened;
-  for (; opened < bucket_count && exchange->can_open() && place_is_free(opened); ++opened) {
+  for (; opened < bucket_count && transport->can_open() && place_is_free(opened); ++opened) {
     incoming.clear();
     for (int source = 0; source < active; ++source) {
       if (source == rank || owned(rank, opened).size() == 0) continue;
       incoming.push_back({.target = to_receive(source, opened), .peer = source});
     }
-    HF_TRY(const Exchange::Number number, exchange->open(incoming));
+    HF_TRY(const Transport::Number number, transport->open(incoming));
     if (opened == 0) first = number;
     if (!has_lane) {
-      HF_TRY_VOID(exchange->send(number, {}));
+      HF_TRY_VOID(transport->send(number, {}));
       note_opened(opened, 0);
     }
   }
@@ -221,7 +221,7 @@ Result<void> LaneReduction::State::send(std::size_t bucket) {
     counts.bytes_sent += bytes.size();
     if (!backward_ended()) counts.bytes_sent_before_backward_ended += bytes.size();
   }
-  HF_TRY_VOID(exchange->send(first + bucket, outgoing));
+  HF_TRY_VOID(transport->send(first + bucket, outgoing));
   note_opened(bucket, counts.bytes_sent - sent_before);
   ++counts.buckets_sent;
   if (!backward_ended()) ++counts.buckets_sent_before_backward_ended;
@@ -237,7 +237,7 @@ Result<bool> LaneReduction::State::send_ready() {
 
 Result<bool> LaneReduction::State::advance() {
   HF_TRY(const bool sending, send_ready());
-  HF_TRY(const bool moved, exchange->advance());
+  HF_TRY(const bool moved, transport->advance());
   if (moved) launch_adds();
   HF_TRY(const bool opening, open_exchanges());
   const auto note = [this](bool happened, std::int64_t& first_seen_ns) {
@@ -259,7 +259,7 @@ void LaneReduction::State::note_opened(std::size_t bucket, std::uint64_t bytes) 
 
 void LaneReduction::State::note_ended() {
   if (!recording()) return;
-  for (; ended < noted && exchange->oldest() > first + ended; ++ended) spans->end(bucket_spans[ended]);
+  for (; ended < noted && transport->oldest() > first + ended; ++ended) spans->end(bucket_spans[ended]);
 }
 
 Result<void> LaneReduction::State::poll_until_done() {
@@ -295,12 +295,12 @@ Result<void> LaneReduction::State::poll_until_done() {
 }
 
 Awaited LaneReduction::State::awaited() const {
-  return awaited_of(*exchange, "the lane reduction");
+  return awaited_of(*transport, "the lane reduction");
 }
 
 Error LaneReduction::State::timed_out() const {
-  const Exchange::Awaited awaited = exchange->awaited();
-  const int peer = awaited.peer < 0 ? -1 : exchange->global_rank(awaited.peer);
+  const Transport::Awaited awaited = transport->awaited();
+  const int peer = awaited.peer < 0 ? -1 : transport->global_rank(awaited.peer);
   const std::string what = awaited.peer < 0    ? "did not finish: another rank"
                            : awaited.receiving ? fmt::format("did not arrive from rank {}, which", peer)
                                                : fmt::format("was not taken by rank {}, which", peer);
@@ -308,15 +308,15 @@ Error LaneReduction::State::timed_out() const {
       ExitCode::communication,
       "rank {} saw nothing move for {} ms in wave {} of the lane reduction: bucket {} {} hangs or is out "
       "of reach; look at its output; where the run does not go on by itself, start it again",
-      exchange->global_rank(rank), waiter.timeout_ms(), wave, awaited.number - first, what);
+      transport->global_rank(rank), waiter.timeout_ms(), wave, awaited.number - first, what);
 }
 
-LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange,
+LaneReduction::LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport,
                              Device& device, const Waiter& waiter, MemoryPlan& plan)
-    : state_(std::make_unique<State>(buckets, schedule, exchange, device, waiter, plan)) {}
+    : state_(std::make_unique<State>(buckets, schedule, transport, device, waiter, plan)) {}
 
 LaneReduction::~LaneReduction() {
-  if (state_->in_wave && state_->ranks > 1) state_->exchange->abandon();  // its buffers go
+  if (state_->in_wave && state_->ranks > 1) state_->transport->abandon();  // its buffers go
 }
 
 void LaneReduction::bind(const MemoryArena& arena, float* gradients) {
@@ -335,7 +335,7 @@ void LaneReduction::begin_step() {
 
 Result<void> LaneReduction::begin_wave(int wave) {
   Result<void> result = state_->begin(wave);
-  if (!result.ok()) state_->exchange->abandon();
+  if (!result.ok()) state_->transport->abandon();
   return result;
 }
 
@@ -344,7 +344,7 @@ Result<void> LaneReduction::wait_for_place(int bucket) {
   if (state_->place_is_free(index)) return {};
   const HostSpan wait(state_->spans, {.kind = SpanKind::wait_lanes, .wave = state_->wave});
   Result<void> result = state_->wait_for_place(index);
-  if (!result.ok()) state_->exchange->abandon();
+  if (!result.ok()) state_->transport->abandon();
   return result;
 }
 
@@ -367,7 +367,7 @@ Result<void> LaneReduction::finish_wave() {
   const HostSpan wait(state_->ranks > 1 ? state_->spans : nullptr,
                       {.kind = SpanKind::wait_lanes, .wave = state_->wave});
   Result<void> result = state_->poll_until_done();
-  if (!result.ok()) state_->exchange->abandon();
+  if (!result.ok()) state_->transport->abandon();
   return result;
 }
 
@@ -379,13 +379,13 @@ void LaneReduction::finish_step() {
 Result<bool> LaneReduction::advance() {
   if (!state_->in_wave) return false;
   Result<bool> moved = state_->advance();
-  if (!moved.ok()) state_->exchange->abandon();
+  if (!moved.ok()) state_->transport->abandon();
   return moved;
 }
 
 Error LaneReduction::give_up() {
   const Error error = state_->timed_out();
-  state_->exchange->abandon();
+  state_->transport->abandon();
   return error;
 }
 

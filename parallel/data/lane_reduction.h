@@ -16,9 +16,9 @@
 // A rank without a lane in a wave only receives. When finish_wave() returns, the lane's backward, its sends
 // and the adds of the wave are done: the next wave may overwrite the gradient buffer. A rank alone has nobody
 // to hear from: its waves stand behind one another in the queue, and only the end of the step waits. After an
-// error the exchange is abandoned. Nothing is allocated after construction.
+// error the transport is abandoned. Nothing is allocated after construction.
 //
-// A bucket of a wave is one exchange (exchange.h), opened in bucket order on every rank. Where buckets share
+// A bucket of a wave is one exchange (transport.h), opened in bucket order on every rank. Where buckets share
 // memory (BucketPlan::gradient_places) one is opened, and may be written, when the one before it in its place
 // has been sent and added. No deadlock: that waits for nothing but lower buckets, on every rank.
 #pragma once
@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/lanes.h"
 #include "runtime/core/memory_plan.h"
@@ -51,7 +51,7 @@ class LaneReduction {
  public:
   // Reserves what LaneSum needs in `plan`. Everything passed by reference but `plan` and `waiter` outlives
   // this object.
-  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Exchange& exchange, Device& device,
+  LaneReduction(const BucketPlan& buckets, LaneSchedule schedule, Transport& transport, Device& device,
                 const Waiter& waiter, MemoryPlan& plan);
   ~LaneReduction();
   // Once, after the arena exists; `gradients` is the flat gradient buffer of this rank's lanes.

@@ -13,15 +13,15 @@ constexpr const char* passing = "the passing of a tied weight";
 
 }  // namespace
 
-ParameterGather::ParameterGather(const BucketPlan& buckets, Exchange& exchange, Device& device,
+ParameterGather::ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device,
                                  const Waiter& waiter, std::size_t dtype_bytes)
     : buckets_(&buckets),
-      exchange_(&exchange),
+      transport_(&transport),
       device_(&device),
       waiter_(waiter),
       dtype_bytes_(dtype_bytes),
-      rank_(exchange.rank()),
-      ranks_(exchange.size()),
+      rank_(transport.rank()),
+      ranks_(transport.size()),
       place_(buckets.buckets().size()) {
   HF_CHECK(buckets.ranks() == ranks_);
   for (int bucket = static_cast<int>(place_.size()); bucket-- > 0;) {  // backward order reversed
@@ -38,7 +38,7 @@ ParameterGather::ParameterGather(const BucketPlan& buckets, Exchange& exchange, 
 }
 
 ParameterGather::~ParameterGather() {
-  if (under_way_) exchange_->abandon();  // the buffer goes
+  if (under_way_) transport_->abandon();  // the buffer goes
 }
 
 std::span<std::byte> ParameterGather::bytes_of(int bucket, int owner) const {
@@ -65,13 +65,13 @@ Result<void> ParameterGather::begin_tied() {
   const int peer = 1 - tied_->rank();
   const bool sends = buckets_->away() >= 0;
   tied_state_ = sends ? Tied::sending : Tied::receiving;
-  const Exchange::Incoming incoming{.target = bytes, .peer = peer};
-  const Exchange::Outgoing outgoing{.source = bytes, .peer = peer};
+  const Transport::Incoming incoming{.target = bytes, .peer = peer};
+  const Transport::Outgoing outgoing{.source = bytes, .peer = peer};
   HF_TRY(tied_number_, tied_->open(std::span(&incoming, sends ? 0 : 1)));
   return tied_->send(tied_number_, std::span(&outgoing, sends ? 1 : 0));
 }
 
-// What arrived may still be a copy in the device's queue, and the group's exchange need not be behind it.
+// What arrived may still be a copy in the device's queue, and the group's transport need not be behind it.
 Result<bool> ParameterGather::advance_tied() {
   if (tied_state_ == Tied::none || tied_state_ == Tied::whole) return false;
   HF_TRY(bool moved, tied_->advance());
@@ -91,14 +91,14 @@ Result<bool> ParameterGather::advance_tied() {
 Result<bool> ParameterGather::open_exchanges() {
   const std::size_t before = opened_;
   if (ranks_ == 1) opened_ = order_.size();
-  for (; opened_ < order_.size() && exchange_->can_open(); ++opened_) {
+  for (; opened_ < order_.size() && transport_->can_open(); ++opened_) {
     incoming_.clear();
     for (int step = 1; step < ranks_; ++step) {
       const int source = (rank_ - step + ranks_) % ranks_;
       const std::span<std::byte> theirs = bytes_of(order_[opened_], source);
       if (!theirs.empty()) incoming_.push_back({.target = theirs, .peer = source});
     }
-    HF_TRY(const Exchange::Number number, exchange_->open(incoming_));
+    HF_TRY(const Transport::Number number, transport_->open(incoming_));
     if (opened_ == 0) first_ = number;
     HF_CHECK(number == first_ + opened_, "another exchange was opened during a gathering of parameters");
   }
@@ -116,7 +116,7 @@ Result<bool> ParameterGather::send_ready() {
     const std::span<const std::byte> mine = bytes_of(bucket, rank_);
     for (int step = 1; step < ranks_ && !mine.empty(); ++step)  // every rank starts at another peer
       outgoing_.push_back({.source = mine, .peer = (rank_ + step) % ranks_});
-    HF_TRY_VOID(exchange_->send(first_ + sent_, outgoing_));
+    HF_TRY_VOID(transport_->send(first_ + sent_, outgoing_));
   }
   return sent_ > before;
 }
@@ -126,20 +126,20 @@ Result<bool> ParameterGather::advance() {
   HF_TRY(const bool tied, advance_tied());
   HF_TRY(const bool opened, open_exchanges());
   HF_TRY(const bool sent, send_ready());
-  HF_TRY(const bool moved, ranks_ > 1 ? exchange_->advance() : Result<bool>(false));
+  HF_TRY(const bool moved, ranks_ > 1 ? transport_->advance() : Result<bool>(false));
   note_progress();
   return tied || opened || sent || moved;
 }
 
 bool ParameterGather::sends_finished() const {
   const bool tied = tied_state_ == Tied::none || tied_state_ == Tied::whole;
-  return tied && (ranks_ == 1 || exchange_->oldest() >= first_ + order_.size());
+  return tied && (ranks_ == 1 || transport_->oldest() >= first_ + order_.size());
 }
 
 void ParameterGather::note_progress() {
   const auto is_here = [this](std::size_t place) {
     for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer != rank_ && !exchange_->received(first_ + place, peer)) return false;
+      if (peer != rank_ && !transport_->received(first_ + place, peer)) return false;
     }
     return true;
   };
@@ -192,16 +192,16 @@ Result<void> ParameterGather::wait_until(const Done& done) {
 
 bool ParameterGather::waits_for_tied_alone() const {
   const bool waits_for_tied = tied_state_ != Tied::none && tied_state_ != Tied::whole;
-  return waits_for_tied && (ranks_ == 1 || exchange_->oldest() >= first_ + sent_);
+  return waits_for_tied && (ranks_ == 1 || transport_->oldest() >= first_ + sent_);
 }
 
 Awaited ParameterGather::awaited() const {
-  return waits_for_tied_alone() ? awaited_of(*tied_, passing) : awaited_of(*exchange_, gathering);
+  return waits_for_tied_alone() ? awaited_of(*tied_, passing) : awaited_of(*transport_, gathering);
 }
 
 Error ParameterGather::give_up() {
   return waits_for_tied_alone() ? give_up_exchange(*tied_, waiter_, passing)
-                                : give_up_exchange(*exchange_, waiter_, gathering);
+                                : give_up_exchange(*transport_, waiter_, gathering);
 }
 
 }  // namespace holdfast

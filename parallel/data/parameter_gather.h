@@ -4,9 +4,9 @@
 //
 //   gather.begin();                        // after the update; returns without waiting
 //   ... HF_TRY_VOID(gather.wait_for(b));   // before something that reads bucket b is launched
-//   HF_TRY_VOID(gather.finish());          // before anything else reads parameters or uses the exchange
+//   HF_TRY_VOID(gather.finish());          // before anything else reads parameters or uses the transport
 //
-// A bucket is one exchange (exchange.h), so they arrive in the order of the forward. Where the two ends of a
+// A bucket is one exchange (transport.h), so they arrive in the order of the forward. Where the two ends of a
 // tied weight are on two stages, the embedding's owner first tells the head's, who then tells its group: that
 // is the last bucket of its forward.
 //
@@ -14,7 +14,7 @@
 // rest of its communication on (the background), and whoever waits elsewhere calls advance(): the ranks of
 // another stage, or of the group that shares a layer, come to their gates at other times.
 //
-// Threads: one. Errors: communication; the exchange is abandoned. Nothing is allocated after construction.
+// Threads: one. Errors: communication; the transport is abandoned. Nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
 #include "parallel/data/parameter_gate.h"
 #include "runtime/os/span_recorder.h"
@@ -41,14 +41,14 @@ class ParameterGather final : public ParameterGate {
  public:
   // What is passed by reference but `waiter` outlives this object. `dtype_bytes`: of an element of the
   // buffer.
-  ParameterGather(const BucketPlan& buckets, Exchange& exchange, Device& device, const Waiter& waiter,
+  ParameterGather(const BucketPlan& buckets, Transport& transport, Device& device, const Waiter& waiter,
                   std::size_t dtype_bytes);
   ~ParameterGather() override;
   // The flat parameter buffer.
   void bind(std::byte* parameters) { parameters_ = parameters; }
   // Where BucketPlan says that a tied weight's other end is elsewhere: with that stage's rank of the same
   // place in its group.
-  void connect_tied(Exchange& pair) { tied_ = &pair; }
+  void connect_tied(Transport& pair) { tied_ = &pair; }
   // Moves on what else is under way while this waits; whether anything moved.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
@@ -82,26 +82,26 @@ class ParameterGather final : public ParameterGate {
   Error give_up();
 
   const BucketPlan* buckets_;
-  Exchange* exchange_;
+  Transport* transport_;
   Device* device_;
   Waiter waiter_;
   std::size_t dtype_bytes_;
   int rank_, ranks_;
   std::byte* parameters_ = nullptr;
-  Exchange* tied_ = nullptr;
+  Transport* tied_ = nullptr;
   Background background_;
   SpanRecorder* spans_ = nullptr;
-  std::vector<int> order_;                    // buckets that have parameters here, in forward order
-  std::vector<std::size_t> place_;            // by bucket: its place in order_, or that of the one it shadows
-  std::vector<Exchange::Incoming> incoming_;  // of one exchange
-  std::vector<Exchange::Outgoing> outgoing_;
+  std::vector<int> order_;          // buckets that have parameters here, in forward order
+  std::vector<std::size_t> place_;  // by bucket: its place in order_, or that of the one it shadows
+  std::vector<Transport::Incoming> incoming_;  // of one exchange
+  std::vector<Transport::Outgoing> outgoing_;
 
   // One gather; counts are of order_.
   bool under_way_ = false;
-  Exchange::Number first_ = 0;  // of the first bucket's exchange
+  Transport::Number first_ = 0;  // of the first bucket's exchange
   std::size_t opened_ = 0, sent_ = 0, whole_ = 0;
   Tied tied_state_ = Tied::none;
-  Exchange::Number tied_number_ = 0;
+  Transport::Number tied_number_ = 0;
   Device::Ticket tied_ticket_ = 0;
   std::int64_t began_ns_ = 0;
   ParameterGatherCounts counts_;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast {
 namespace {
@@ -197,11 +197,11 @@ void Rules::check_lanes() {
             "(mpirun -np {}), or give more parallel.lanes (a run that is resumed is then cut anew)",
             started(), facts_.lanes, ranks_for(facts_.lanes), ranks_for(facts_.lanes));
   }
-  if (data() > Exchange::ranks_max) {
+  if (data() > Transport::ranks_max) {
     problem("",
             "{}, which is {} data-parallel ranks; this version takes at most {}: start with mpirun -np {}, "
             "and give each rank more threads",
-            started(), data(), Exchange::ranks_max, ranks_for(Exchange::ranks_max));
+            started(), data(), Transport::ranks_max, ranks_for(Transport::ranks_max));
   }
 }
 

@@ -31,7 +31,7 @@ Result<void> check_nccl_environment(Env& env);
 //   NCCL_NVLS_ENABLE=0            NVLS multicast memory does not survive an abort in place, and no sum is
 //   NCCL's NCCL_RAS_ENABLE=0             RAS keeps sockets between all processes, also to those that died
 //   NCCL_MULTI_RANK_GPU_ENABLE=1  ranks may share a GPU (from 2.30.3); where they do not in this membership
-//                                 epoch, they may in the next. choose_exchange() decides when it is allowed
+//                                 epoch, they may in the next. choose_transport() decides when it is allowed
 void set_nccl_variables(Env& env);
 
 }  // namespace holdfast

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "parallel/comm/agreement.h"
-#include "parallel/nccl/nccl_exchange.h"
+#include "parallel/nccl/nccl_transport.h"
 
 namespace holdfast {
 namespace {
@@ -28,13 +28,14 @@ NcclSession::NcclSession(NcclLibrary& library, Env& env, NcclOptions options)
           library, env,
           {.device = options_.device, .timeout_ms = options_.abort_timeout_ms, .die = options_.die}) {}
 
-Result<std::unique_ptr<Exchange>> NcclSession::connect(Communicator& control, const std::string& name) {
-  Result<std::unique_ptr<Exchange>> made = make_exchange(control, name);
+Result<std::unique_ptr<Transport>> NcclSession::connect(Communicator& control, const std::string& name) {
+  Result<std::unique_ptr<Transport>> made = make_transport(control, name);
   if (!made.ok()) static_cast<void>(abort_all(made.error().message));
   return made;
 }
 
-Result<std::unique_ptr<Exchange>> NcclSession::make_exchange(Communicator& control, const std::string& name) {
+Result<std::unique_ptr<Transport>> NcclSession::make_transport(Communicator& control,
+                                                               const std::string& name) {
   const Waiter waiter(*env_, options_.connect_timeout_ms);
   const std::string host = env_->host_name();
   HF_TRY(const NcclUniqueId id, invite(control, waiter));
@@ -43,7 +44,7 @@ Result<std::unique_ptr<Exchange>> NcclSession::make_exchange(Communicator& contr
                                        .size = control.size()});
   // Agreed on before anybody starts NCCL, which would wait for the others until the deadline.
   HF_TRY_VOID(agree_on_outcome(control, waiter, prepare(link), host));
-  Result<std::unique_ptr<Exchange>> mine = start(control, link, id, waiter);
+  Result<std::unique_ptr<Transport>> mine = start(control, link, id, waiter);
   // At once: where its sockets close, the others need not wait for their deadline. It waits for theirs.
   if (!mine.ok()) static_cast<void>(abort_all(mine.error().message));
   if (control.abandoned()) return mine;
@@ -80,7 +81,7 @@ Result<void> NcclSession::prepare(NcclLink& link) {
   if (const CudaError error = library_->stream_create(link.stream); error != 0) {
     return cuda_failed("cudaStreamCreate", error);
   }
-  for (std::size_t i = 0; i < NcclExchange::slot_count; ++i) {
+  for (std::size_t i = 0; i < NcclTransport::slot_count; ++i) {
     CudaEvent event = nullptr;
     if (const CudaError error = library_->event_create(event); error != 0) {
       return cuda_failed("cudaEventCreate", error);
@@ -132,29 +133,29 @@ Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, cons
   return {};
 }
 
-Result<std::unique_ptr<Exchange>> NcclSession::start(Communicator& control, NcclLink& link,
-                                                     const NcclUniqueId& id, const Waiter& waiter) {
+Result<std::unique_ptr<Transport>> NcclSession::start(Communicator& control, NcclLink& link,
+                                                      const NcclUniqueId& id, const Waiter& waiter) {
   HF_TRY_VOID(initialise(control, link, id));
-  auto exchange = std::make_unique<NcclExchange>(communicators_, link);
-  HF_TRY_VOID(exchange_first(*exchange, link, waiter));
-  return std::unique_ptr<Exchange>(std::move(exchange));
+  auto transport = std::make_unique<NcclTransport>(communicators_, link);
+  HF_TRY_VOID(exchange_first(*transport, link, waiter));
+  return std::unique_ptr<Transport>(std::move(transport));
 }
 
 // NCCL connects a pair when it first sends something: now, and not under the deadline of the first step. Also
 // the proof that every pair can. The content of the messages does not matter.
-Result<void> NcclSession::exchange_first(Exchange& exchange, const NcclLink& link, const Waiter& waiter) {
+Result<void> NcclSession::exchange_first(Transport& transport, const NcclLink& link, const Waiter& waiter) {
   auto* const memory = static_cast<std::byte*>(link.memory);
-  std::vector<Exchange::Incoming> incoming;
-  std::vector<Exchange::Outgoing> outgoing;
+  std::vector<Transport::Incoming> incoming;
+  std::vector<Transport::Outgoing> outgoing;
   for (int step = 1; step < link.size; ++step) {
     const int source = (link.rank - step + link.size) % link.size, target = (link.rank + step) % link.size;
     std::byte* const received = memory + (static_cast<std::size_t>(source) + 1) * first_message_bytes;
     incoming.push_back({.target = {received, first_message_bytes}, .peer = source});
     outgoing.push_back({.source = {memory, first_message_bytes}, .peer = target});
   }
-  HF_TRY(const Exchange::Number number, exchange.open(incoming));
-  HF_TRY_VOID(exchange.send(number, outgoing));
-  return finish_exchanges(exchange, waiter, number + 1, "NCCL's first exchange");
+  HF_TRY(const Transport::Number number, transport.open(incoming));
+  HF_TRY_VOID(transport.send(number, outgoing));
+  return finish_exchanges(transport, waiter, number + 1, "NCCL's first exchange");
 }
 
 Error NcclSession::nccl_failed(const NcclLink& link, const char* call, NcclResult result) {

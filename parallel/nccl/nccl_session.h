@@ -1,10 +1,10 @@
-// NcclSession: the NCCL of this process in one epoch: makes its exchanges, and ends them all together.
+// NcclSession: the NCCL of this process in one epoch: makes its transports, and ends them all together.
 //
 //   HF_TRY(std::unique_ptr<NcclLibrary> library, cuda_module->load_nccl(nccl_library_file));
 //   NcclSession session(*library, env, {.device = 0, .epoch = 3});
-//   HF_TRY(std::unique_ptr<Exchange> exchange, session.connect(world, "data"));
-//   ... a step: LaneReduction over *exchange; control words over `world` ...
-//   session.abort_all("rank 5 died");      // from any thread; exchange gives errors from now on
+//   HF_TRY(std::unique_ptr<Transport> transport, session.connect(world, "data"));
+//   ... a step: LaneReduction over *transport; control words over `world` ...
+//   session.abort_all("rank 5 died");      // from any thread; transport gives errors from now on
 //   ... the survivors agree on their new group: a new session with epoch 4, connect() again
 //
 // An epoch is a session: what met a fault is never used again, and the names of the communicators say which
@@ -18,7 +18,7 @@
 
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
 namespace holdfast {
@@ -35,14 +35,14 @@ class NcclSession {
  public:
   NcclSession(NcclLibrary& library, Env& env, NcclOptions options);  // which outlive it
 
-  // An exchange over the ranks of `control`, all of which call it, in one order if they call it several
-  // times, while no other exchange of the session has anything open. Of exchanges with different ranks: in an
-  // order in which nobody waits in a circle (runtime/rank/nccl_connection.h). The id of the communicator
+  // Makes a transport over the ranks of `control`, all of which call it, in one order if they call it several
+  // times, while no other transport of the session has anything open. Of transports with different ranks: in
+  // an order in which nobody waits in a circle (runtime/rank/nccl_connection.h). The id of the communicator
   // travels over `control`, which stays usable beside it. When it returns ok, each pair of ranks has
   // exchanged a message. Errors are agreed on over `control`: all ranks get the sentence of the lowest
   // failing one (a rank that dies meanwhile breaks `control`, which is one too), and this session has ended.
-  // The exchange does not outlive the session; the thread that calls connect() is the exchange's.
-  Result<std::unique_ptr<Exchange>> connect(Communicator& control, const std::string& name);
+  // The transport does not outlive the session; the thread that calls connect() is the transport's.
+  Result<std::unique_ptr<Transport>> connect(Communicator& control, const std::string& name);
 
   // What a rank that does not take part allows those for it that do.
   std::int64_t connect_patience_ms() const {
@@ -54,13 +54,13 @@ class NcclSession {
   bool ended() const { return communicators_.ended(); }
 
  private:
-  Result<std::unique_ptr<Exchange>> make_exchange(Communicator& control, const std::string& name);
+  Result<std::unique_ptr<Transport>> make_transport(Communicator& control, const std::string& name);
   Result<NcclUniqueId> invite(Communicator& control, const Waiter& waiter);
   Result<void> prepare(NcclLink& link);
   Result<void> initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id);
-  Result<std::unique_ptr<Exchange>> start(Communicator& control, NcclLink& link, const NcclUniqueId& id,
-                                          const Waiter& waiter);
-  Result<void> exchange_first(Exchange& exchange, const NcclLink& link, const Waiter& waiter);
+  Result<std::unique_ptr<Transport>> start(Communicator& control, NcclLink& link, const NcclUniqueId& id,
+                                           const Waiter& waiter);
+  Result<void> exchange_first(Transport& transport, const NcclLink& link, const Waiter& waiter);
   Error nccl_failed(const NcclLink& link, const char* call, NcclResult result);
   Error cuda_failed(const char* call, CudaError error);
 

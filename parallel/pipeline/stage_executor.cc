@@ -38,19 +38,19 @@ class WaitSpan {
 
 }  // namespace
 
-void StageExecutor::Link::opened_as(Exchange::Number number) {
+void StageExecutor::Link::opened_as(Transport::Number number) {
   if (opened == 0) first = number;
   ++opened;
 }
 
 bool StageExecutor::Link::arrived(int message) const {
   if (message == none) return true;
-  return message < opened && exchange->received(first + index(message), 1 - exchange->rank());
+  return message < opened && transport->received(first + index(message), 1 - transport->rank());
 }
 
 bool StageExecutor::Link::finished(int message) const {
   if (message == none) return true;
-  return message < opened && exchange->oldest() > first + index(message);
+  return message < opened && transport->oldest() > first + index(message);
 }
 
 bool StageExecutor::Link::all_finished() const {
@@ -66,10 +66,10 @@ StageExecutor::StageExecutor(StageWork& work, Device& device, const StageLinks& 
       buffers_(std::move(activation_buffers)),
       steps_(actions_.size()),
       tickets_(actions_.size()) {
-  activations_in_.exchange = links.activations_in;
-  activations_out_.exchange = links.activations_out;
-  gradients_in_.exchange = links.gradients_in;
-  gradients_out_.exchange = links.gradients_out;
+  activations_in_.transport = links.activations_in;
+  activations_out_.transport = links.activations_out;
+  gradients_in_.transport = links.gradients_in;
+  gradients_out_.transport = links.gradients_out;
   index_messages();
   index_places();
   for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_})
@@ -94,7 +94,7 @@ void StageExecutor::index_messages() {
   for (int i = 0; i < static_cast<int>(actions_.size()); ++i) {
     const Action& action = actions_[index(i)];
     const auto add = [&](Link& link) {
-      HF_CHECK(link.exchange != nullptr && link.exchange->size() == 2, "action {} has no link", i);
+      HF_CHECK(link.transport != nullptr && link.transport->size() == 2, "action {} has no link", i);
       link.messages.push_back({.action = i});
       return static_cast<int>(link.messages.size()) - 1;
     };
@@ -219,14 +219,14 @@ Result<bool> StageExecutor::post(Link& inbox) {
   bool moved = false;
   while (inbox.opened < static_cast<int>(inbox.messages.size())) {
     const Message& message = inbox.messages[index(inbox.opened)];
-    if (!place_is_free(message) || !inbox.exchange->can_open()) break;
+    if (!place_is_free(message) || !inbox.transport->can_open()) break;
     const StagePosition position = position_of(actions_[index(message.action)]);
     const bool forward = is_forward(message.action);
-    const Exchange::Incoming incoming{
+    const Transport::Incoming incoming{
         .target = forward ? work_->input(position) : work_->output_gradient(position),
-        .peer = 1 - inbox.exchange->rank()};
-    HF_TRY(const Exchange::Number number, inbox.exchange->open(std::span(&incoming, 1)));
-    HF_TRY_VOID(inbox.exchange->send(number, {}));
+        .peer = 1 - inbox.transport->rank()};
+    HF_TRY(const Transport::Number number, inbox.transport->open(std::span(&incoming, 1)));
+    HF_TRY_VOID(inbox.transport->send(number, {}));
     inbox.opened_as(number);
     note_opened(inbox, forward ? SpanKind::receive_activation : SpanKind::receive_gradient,
                 incoming.target.size());
@@ -239,14 +239,14 @@ Result<bool> StageExecutor::send(Link& outbox) {
   bool moved = false;
   while (outbox.opened < static_cast<int>(outbox.messages.size())) {
     const Message& message = outbox.messages[index(outbox.opened)];
-    if (!is_done(message.action) || !outbox.exchange->can_open()) break;
+    if (!is_done(message.action) || !outbox.transport->can_open()) break;
     const StagePosition position = position_of(actions_[index(message.action)]);
     const bool forward = is_forward(message.action);
-    const Exchange::Outgoing outgoing{
+    const Transport::Outgoing outgoing{
         .source = forward ? work_->output(position) : work_->input_gradient(position),
-        .peer = 1 - outbox.exchange->rank()};
-    HF_TRY(const Exchange::Number number, outbox.exchange->open({}));
-    HF_TRY_VOID(outbox.exchange->send(number, std::span(&outgoing, 1)));
+        .peer = 1 - outbox.transport->rank()};
+    HF_TRY(const Transport::Number number, outbox.transport->open({}));
+    HF_TRY_VOID(outbox.transport->send(number, std::span(&outgoing, 1)));
     outbox.opened_as(number);
     note_opened(outbox, forward ? SpanKind::send_activation : SpanKind::send_gradient,
                 outgoing.source.size());
@@ -264,7 +264,7 @@ Result<bool> StageExecutor::advance() {
   for (Link* outbox : {&activations_out_, &gradients_out_}) HF_TRY_VOID(note(send(*outbox)));
   for (Link* inbox : {&activations_in_, &gradients_in_}) HF_TRY_VOID(note(post(*inbox)));
   for (Link* link : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
-    if (link->exchange != nullptr) HF_TRY_VOID(note(link->exchange->advance()));
+    if (link->transport != nullptr) HF_TRY_VOID(note(link->transport->advance()));
   }
   HF_TRY_VOID(note(work_->advance()));
   note_ended();
@@ -314,13 +314,13 @@ Awaited StageExecutor::awaited_message(int action) const {
   if (kind == SpanKind::wait_gradient) link = &gradients_in_;
   if (kind == SpanKind::wait_send) {
     const bool activations_left =
-        activations_out_.exchange == nullptr || activations_out_.finished(activations_out_.opened - 1);
+        activations_out_.transport == nullptr || activations_out_.finished(activations_out_.opened - 1);
     link = activations_left ? &gradients_out_ : &activations_out_;
   }
-  if (link == nullptr || link->exchange == nullptr) return {.operation = title_of(kind)};
+  if (link == nullptr || link->transport == nullptr) return {.operation = title_of(kind)};
   return {.operation = title_of(kind),
-          .peer = link->exchange->global_rank(1 - link->exchange->rank()),
-          .number = static_cast<std::uint32_t>(link->exchange->oldest())};
+          .peer = link->transport->global_rank(1 - link->transport->rank()),
+          .number = static_cast<std::uint32_t>(link->transport->oldest())};
 }
 
 // What an action that cannot run waits for, or the end of the run.
@@ -341,7 +341,7 @@ void StageExecutor::note_opened(Link& link, SpanKind kind, std::size_t bytes) {
   link.spans[index(message)] = spans_->begin({.kind = kind,
                                               .chunk = static_cast<std::int16_t>(action.chunk),
                                               .microbatch = first_microbatch_ + action.microbatch,
-                                              .peer = link.exchange->global_rank(1 - link.exchange->rank()),
+                                              .peer = link.transport->global_rank(1 - link.transport->rank()),
                                               .bytes = bytes});
 }
 
@@ -364,11 +364,12 @@ Error StageExecutor::timed_out(int index_of_action) {
   int rank = -1;
   std::string neighbours;
   for (Link* link : {&activations_in_, &gradients_in_, &activations_out_, &gradients_out_}) {
-    if (link->exchange == nullptr) continue;
-    rank = link->exchange->global_rank(link->exchange->rank());
-    const std::string peer = fmt::format("rank {}", link->exchange->global_rank(1 - link->exchange->rank()));
+    if (link->transport == nullptr) continue;
+    rank = link->transport->global_rank(link->transport->rank());
+    const std::string peer =
+        fmt::format("rank {}", link->transport->global_rank(1 - link->transport->rank()));
     if (neighbours.find(peer) == std::string::npos) neighbours += (neighbours.empty() ? "" : " or ") + peer;
-    link->exchange->abandon();
+    link->transport->abandon();
   }
   return fail(
       ExitCode::communication,

@@ -2,7 +2,7 @@
 // has arrived, in the order of the list, and passes on what it makes as soon as the device has made it. It
 // knows nothing of models: StageWork launches, and says where things lie.
 //
-// Each direction between two neighbours is an Exchange of these two ranks (exchange.h), a message one
+// Each direction between two neighbours is a Transport of these two ranks (transport.h), a message one
 // exchange. Messages of one direction are in the order of the receiver's actions, which is that of the
 // sender's (schedule_check.h). Receives are posted as soon as their place is free.
 //
@@ -14,7 +14,7 @@
 // schedule keeps at once, so the action that frees one does not stand behind the one that waits; the checker
 // counts these places.
 //
-// Threads: one thread calls it. Errors: ExitCode::communication, and the exchanges are abandoned. Nothing is
+// Threads: one thread calls it. Errors: ExitCode::communication, and the transports are abandoned. Nothing is
 // allocated after construction.
 #pragma once
 
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/os/span_recorder.h"
 
@@ -70,10 +70,10 @@ class StageWork {
 
 // The stage before and the stage after, in a ring when there are several chunks; null where there is none.
 struct StageLinks {
-  Exchange* activations_in = nullptr;   // from the stage before
-  Exchange* activations_out = nullptr;  // to the stage after
-  Exchange* gradients_in = nullptr;     // from the stage after
-  Exchange* gradients_out = nullptr;    // to the stage before
+  Transport* activations_in = nullptr;   // from the stage before
+  Transport* activations_out = nullptr;  // to the stage after
+  Transport* gradients_in = nullptr;     // from the stage after
+  Transport* gradients_out = nullptr;    // to the stage before
 };
 
 class StageExecutor {
@@ -108,13 +108,13 @@ class StageExecutor {
   };
   // One direction of a link.
   struct Link {
-    Exchange* exchange = nullptr;
+    Transport* transport = nullptr;
     std::vector<Message> messages;  // of a run
-    Exchange::Number first = 0;
+    Transport::Number first = 0;
     int opened = 0;
-    std::vector<Span*> spans;                 // of the messages, null where none is recorded
-    int ended = 0;                            // so many of them
-    void opened_as(Exchange::Number number);  // the next message
+    std::vector<Span*> spans;                  // of the messages, null where none is recorded
+    int ended = 0;                             // so many of them
+    void opened_as(Transport::Number number);  // the next message
     bool arrived(int message) const;
     bool finished(int message) const;
     bool all_finished() const;

@@ -14,19 +14,19 @@ constexpr const char* exchange_operation = "an exchange between the slices of a 
 
 }  // namespace
 
-void TensorGroup::connect(Exchange& exchange, const Waiter& waiter) {
-  HF_CHECK(exchange.size() == share_.ranks() && exchange.rank() == share_.rank());
+void TensorGroup::connect(Transport& transport, const Waiter& waiter) {
+  HF_CHECK(transport.size() == share_.ranks() && transport.rank() == share_.rank());
   HF_CHECK(share_.slices <= TreeSum::parts_max);
-  exchange_ = &exchange;
+  transport_ = &transport;
   waiter_ = &waiter;
 }
 
 Result<bool> TensorGroup::advance() {
-  HF_TRY(const bool moved, exchange_->advance());
+  HF_TRY(const bool moved, transport_->advance());
   if (!background_) return moved;
   const Result<bool> others = background_();
   if (!others.ok()) {
-    exchange_->abandon();
+    transport_->abandon();
     return others.error();
   }
   return moved || *others;
@@ -38,22 +38,22 @@ Result<void> TensorGroup::wait_for(Device& device, Device::Ticket ticket) {
 }
 
 Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
-                                         std::span<const Exchange::Incoming> incoming,
-                                         std::span<const Exchange::Outgoing> outgoing) {
+                                         std::span<const Transport::Incoming> incoming,
+                                         std::span<const Transport::Outgoing> outgoing) {
   HF_TRY_VOID(wait_for(device, ready));
   Span about{.kind = SpanKind::wait_slices};
-  for (const Exchange::Outgoing& message : outgoing) about.bytes += message.source.size();
+  for (const Transport::Outgoing& message : outgoing) about.bytes += message.source.size();
   const HostSpan wait(spans_, about);
-  HF_TRY(const Exchange::Number number, exchange_->open(incoming));
-  HF_TRY_VOID(exchange_->send(number, outgoing));
+  HF_TRY(const Transport::Number number, transport_->open(incoming));
+  HF_TRY_VOID(transport_->send(number, outgoing));
   const Device::Ticket given = device.ticket();
   Rest pause(*waiter_);
-  while (exchange_->oldest() <= number) {
+  while (transport_->oldest() <= number) {
     HF_TRY(const bool moved, advance());
     if (moved || !device.reached(given) || holds_up_messages(device)) {
       pause.moved();
-    } else if (!pause.rest([this] { return awaited_of(*exchange_, exchange_operation); })) {
-      return give_up_exchange(*exchange_, *waiter_, exchange_operation);
+    } else if (!pause.rest([this] { return awaited_of(*transport_, exchange_operation); })) {
+      return give_up_exchange(*transport_, *waiter_, exchange_operation);
     }
   }
   return {};
@@ -63,8 +63,8 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
 template <typename Source, typename Target>
 Result<void> TensorGroup::exchange_with_all(Device& device, Device::Ticket ready,
                                             const Source& source_of_peer, const Target& target_of_peer) {
-  std::array<Exchange::Incoming, TreeSum::parts_max> incoming;
-  std::array<Exchange::Outgoing, TreeSum::parts_max> outgoing;
+  std::array<Transport::Incoming, TreeSum::parts_max> incoming;
+  std::array<Transport::Outgoing, TreeSum::parts_max> outgoing;
   std::size_t peers = 0;
   for (int peer = 0; peer < share_.ranks(); ++peer) {
     if (peer == share_.rank()) continue;
@@ -75,7 +75,7 @@ Result<void> TensorGroup::exchange_with_all(Device& device, Device::Ticket ready
 }
 
 Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole) {
-  if (exchange_ == nullptr) return {};
+  if (transport_ == nullptr) return {};
   const std::size_t part_bytes = part_of(whole.size());
   const auto part = [&](int rank) { return whole.subspan(index(rank) * part_bytes, part_bytes); };
   return exchange_with_all(
@@ -84,7 +84,7 @@ Result<void> TensorGroup::all_gather(Device& device, std::span<std::byte> whole)
 
 Result<void> TensorGroup::scatter(Device& device, Device::Ticket ready, std::span<const std::byte> whole,
                                   std::span<std::byte> arrivals) {
-  if (exchange_ == nullptr) return {};
+  if (transport_ == nullptr) return {};
   const std::size_t part_bytes = part_of(whole.size());
   HF_CHECK(arrivals.size() >= whole.size());
   return exchange_with_all(

@@ -10,7 +10,7 @@
 //
 // A group of one moves nothing and only adds. Where rows are in flight the host waits, and moves other
 // communication on meanwhile; what was launched before goes on. Threads: one. Errors: communication; the
-// exchange is abandoned.
+// transport is abandoned.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 #include <span>
 
 #include "kernels/device.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/tensor/tensor_share.h"
 #include "runtime/core/tensor.h"
 #include "runtime/os/span_recorder.h"
@@ -39,9 +39,9 @@ class TensorGroup {
   std::int64_t own_rows(std::int64_t rows) const { return rows / share_.ranks(); }
   std::int64_t first_row(std::int64_t rows) const { return own_rows(rows) * share_.rank(); }
 
-  // From now on: an exchange of the share's ranks, which outlives this object. Until then nothing moves, as
+  // From now on: a transport of the share's ranks, which outlives this object. Until then nothing moves, as
   // when kernels are only planned.
-  void connect(Exchange& exchange, const Waiter& waiter);
+  void connect(Transport& transport, const Waiter& waiter);
   // Moves on what else is under way while this group waits; whether anything moved.
   using Background = std::function<Result<bool>()>;
   void set_background(Background background) { background_ = std::move(background); }
@@ -69,8 +69,8 @@ class TensorGroup {
  private:
   Result<void> wait_for(Device& device, Device::Ticket ticket);
   Result<void> exchange_parts(Device& device, Device::Ticket ready,
-                              std::span<const Exchange::Incoming> incoming,
-                              std::span<const Exchange::Outgoing> outgoing);
+                              std::span<const Transport::Incoming> incoming,
+                              std::span<const Transport::Outgoing> outgoing);
   template <typename Source, typename Target>
   Result<void> exchange_with_all(Device& device, Device::Ticket ready, const Source& source_of_peer,
                                  const Target& target_of_peer);
@@ -78,7 +78,7 @@ class TensorGroup {
   Result<bool> advance();
 
   TensorShare share_;
-  Exchange* exchange_ = nullptr;
+  Transport* transport_ = nullptr;
   const Waiter* waiter_ = nullptr;
   Background background_;
   SpanRecorder* spans_ = nullptr;

@@ -20,7 +20,7 @@
 #include "runtime/os/signals.h"
 #include "runtime/os/tell.h"
 #include "runtime/rank/device_choice.h"
-#include "runtime/rank/exchange_choice.h"
+#include "runtime/rank/transport_choice.h"
 #include "runtime/rank/watch.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/preemption_notice.h"

@@ -279,7 +279,7 @@ MemoryTerms TrainRun::memory_terms() {
 }
 
 Result<void> TrainRun::build_worker() {
-  HF_TRY(exchange_, join_exchange(seats(), waiter(), config_, *device_));
+  HF_TRY(transport_, join_transport(seats(), waiter(), config_, *device_));
   const Mesh mesh(epoch_->seating().shape);
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(seats().communicator, waiter(), launched_.env.host_id()));
@@ -300,8 +300,8 @@ Result<void> TrainRun::build_worker() {
                                                            .buddies = std::move(buddies.of_rank),
                                                            .data = data_,
                                                            .ranks_on_host = ranks_on_host,
-                                                           .nccl = exchange_.nccl.get(),
-                                                           .gpu = exchange_.gpu,
+                                                           .nccl = transport_.nccl.get(),
+                                                           .gpu = transport_.gpu,
                                                            .epoch = epoch,
                                                            .watch = launched_.watch,
                                                            .ledger = ledger_.get(),

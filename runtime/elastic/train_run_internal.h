@@ -25,7 +25,7 @@
 #include "runtime/os/secret.h"
 #include "runtime/rank/device_loss.h"
 #include "runtime/rank/epoch.h"
-#include "runtime/rank/exchange_choice.h"
+#include "runtime/rank/transport_choice.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/recovery_record.h"
 #include "runtime/run/run_directory.h"
@@ -182,7 +182,7 @@ class TrainRun {
   StartPoint start_;
   std::shared_ptr<DataSet> data_;
   std::unique_ptr<Device> device_;
-  JoinedExchange exchange_;
+  JoinedTransport transport_;
   PreparedRank own_;         // where the caller has none
   KeptMemory& kept_memory_;  // of the workers, from one epoch to the next
   SlotPool& kept_slots_;     // of their snapshots and replicas

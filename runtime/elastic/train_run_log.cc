@@ -167,7 +167,7 @@ Result<void> TrainRun::begin_log() {
   }
   HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
                                  worker_->state(), from == "start" ? "" : from, times_, *device_,
-                                 exchange_.choice.description));
+                                 transport_.choice.description));
   const int ranks = seats().communicator.size();
   const std::int64_t stages = config_.parallel.pipeline;
   const std::size_t spares = epoch_->seating().spares.size();
@@ -180,7 +180,7 @@ Result<void> TrainRun::begin_log() {
                   format_bytes(worker_->memory_plan().total_bytes() + device_->workspace_bytes()),
                   stages > 1 ? "on rank 0" : "per rank"));
   if (!device_->host_sees_memory() && ranks > 1) {
-    progress_->say("exchange: " + exchange_.choice.description);
+    progress_->say("exchange: " + transport_.choice.description);
   }
   const std::string whole = why_gradients_are_whole(config_, worker_->rank().mesh.shape().data);
   if (!whole.empty()) progress_->say(whole);

@@ -1,7 +1,7 @@
 #include "runtime/rank/nccl_connection.h"
 
 #include "parallel/comm/agreement.h"
-#include "parallel/comm/tied_exchange.h"
+#include "parallel/comm/guarded_transport.h"
 
 namespace holdfast {
 namespace {
@@ -9,15 +9,15 @@ namespace {
 constexpr int groups_of_phase_max = 2;  // of one rank: activations and gradients
 
 Result<void> connect_group(NcclSession& session, CountedCommunicator& run, Env& env, const NcclGroup& group) {
-  Communicator& control = group.exchange->group();
+  Communicator& control = group.transport->group();
   if (control.size() == 1) return {};
-  Result<std::unique_ptr<Exchange>> connected = session.connect(control, group.name);
+  Result<std::unique_ptr<Transport>> connected = session.connect(control, group.name);
   if (!connected.ok()) {
     return fail(connected.error().code, "{}. parallel.exchange = \"host\" does without NCCL",
                 connected.error().message);
   }
-  group.exchange->use(std::make_unique<TiedExchange>(std::move(connected).value(), control, env,
-                                                     run.traffic().of(group.axis)));
+  group.transport->use(std::make_unique<GuardedTransport>(std::move(connected).value(), control, env,
+                                                          run.traffic().of(group.axis)));
   return {};
 }
 

@@ -17,21 +17,21 @@
 
 #include "parallel/comm/counted_communicator.h"
 #include "parallel/nccl/nccl_session.h"
-#include "runtime/rank/rank_exchange.h"
+#include "runtime/rank/rank_transport.h"
 
 namespace holdfast {
 
 enum class NcclPhase { data, tensor, even_stages, odd_stages, wrapped_stages, tied_ends };
 
 struct NcclGroup {
-  RankExchange* exchange = nullptr;
+  RankTransport* transport = nullptr;
   Axis axis = Axis::data;
   std::string name;  // of its communicator, the same on its ranks
   NcclPhase phase = NcclPhase::data;
 };
 
 // All ranks of `run` call it; a group of one rank moves nothing and is passed over. From then on the
-// exchanges are NCCL's, and `session` and `env` outlive them. Errors are the same on all ranks: the sentence
+// transports are NCCL's, and `session` and `env` outlive them. Errors are the same on all ranks: the sentence
 // of NCCL or of the deadline (NcclSession::connect), and what does without NCCL; the session has ended.
 Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run, Env& env,
                                  std::span<const NcclGroup> groups);

@@ -12,7 +12,7 @@ PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options&
   const auto link = [&](int from, int to, TagGroup tags) {
     const std::vector<int> pair = {line[static_cast<std::size_t>(from)], line[static_cast<std::size_t>(to)]};
     constexpr std::size_t open_max = 64;  // of a few links that share their requests with the data's
-    return std::make_unique<RankExchange>(run, pair, tags, open_max);
+    return std::make_unique<RankTransport>(run, pair, tags, open_max);
   };
   // The way from the last stage to the first has tags of its own: of two stages both ways are between the
   // same ranks.
@@ -62,7 +62,7 @@ void PipelineLinks::bind(const MemoryArena& arena) {
 }
 
 StageLinks PipelineLinks::neighbours() {
-  const auto exchange_of = [](const Link& link) { return link == nullptr ? nullptr : &link->exchange(); };
+  const auto exchange_of = [](const Link& link) { return link == nullptr ? nullptr : &link->transport(); };
   return {.activations_in = exchange_of(activations_in_),
           .activations_out = exchange_of(activations_out_),
           .gradients_in = exchange_of(gradients_in_),

@@ -1,4 +1,4 @@
-// PipelineLinks: the exchanges of one rank with the other stages of its pipeline: activations and gradients
+// PipelineLinks: the transports of one rank with the other stages of its pipeline: activations and gradients
 // with its neighbours, and what the two ends of a tied weight tell each other.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "parallel/group/mesh.h"
 #include "parallel/pipeline/stage_executor.h"
 #include "runtime/rank/nccl_connection.h"
-#include "runtime/rank/rank_exchange.h"
+#include "runtime/rank/rank_transport.h"
 
 namespace holdfast {
 
@@ -26,10 +26,12 @@ class PipelineLinks {
   void bind(const MemoryArena& arena);
 
   StageLinks neighbours();
-  Exchange* tied() { return tied_ == nullptr ? nullptr : &tied_->exchange(); }  // null: this is no end of one
+  Transport* tied() {
+    return tied_ == nullptr ? nullptr : &tied_->transport();
+  }  // null: this is no end of one
 
  private:
-  using Link = std::unique_ptr<RankExchange>;
+  using Link = std::unique_ptr<RankTransport>;
   int stage_, stages_;
   Link activations_in_, activations_out_, gradients_in_, gradients_out_, tied_;
 };

@@ -48,7 +48,7 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
-  // Before the first backward of the step: the exchange is the gradients' from then on.
+  // Before the first backward of the step: the transport is the gradients' from then on.
   Result<void> begin_reduction();
   template <typename Launch>
   Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);

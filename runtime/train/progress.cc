@@ -44,7 +44,7 @@ void Progress::say(std::string_view line) const {
 
 Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                                const RunState& state, std::string_view resumed_from,
-                               const StartupTimes& times, const Device& device, std::string_view exchange) {
+                               const StartupTimes& times, const Device& device, std::string_view transport) {
   if (!writes_) return {};
   EventLine& line = log_->line().begin("start", env_->wall_time_us());
   line.field("run", state.run_id).field("parameters", parameters).field("ranks", ranks);
@@ -61,7 +61,7 @@ Result<void> Progress::started(std::uint64_t parameters, int ranks, const std::m
       .field("gemm_peak_ms", milliseconds(times.gemm_peak_ns));
   line.field("gemm_peak_flops", setup_.peak_flops)
       .field("gemm_peak_from", times.gemm_peak_recorded ? "record" : "measured");
-  line.field("device", device.description()).field("exchange", exchange);
+  line.field("device", device.description()).field("exchange", transport);
   if (const std::string plan = device.plan_description(); !plan.empty()) line.field("device_plan", plan);
   put_kernels(device.kernels(), line);
   return log_->insist(line);

@@ -45,11 +45,11 @@ class Progress {
     std::int64_t gemm_peak_ns = 0;    // the yardstick of the console's "gemm"
     bool gemm_peak_recorded = false;  // by an earlier start; false: it was measured
   };
-  // `resumed_from`: "ram", "disk", or empty. `exchange`: how the ranks exchange the device's memory, and why
+  // `resumed_from`: "ram", "disk", or empty. `transport`: how the ranks exchange the device's memory, and why
   // so. The error: no event can be written.
   Result<void> started(std::uint64_t parameters, int ranks, const std::map<std::string, int>& hosts,
                        const RunState& state, std::string_view resumed_from, const StartupTimes& times,
-                       const Device& device, std::string_view exchange);
+                       const Device& device, std::string_view transport);
   // A console line for the first step, every `every_steps` and the last; an event for every step. Returns
   // what the event says, on every rank.
   CompletedStep stepped(const StepOutcome& outcome, const Digest& data_digest, std::int64_t duration_ns);

@@ -32,8 +32,8 @@ Worker::Worker(const WorkerInputs& inputs)
       spec_(make_model_spec(inputs.config)),
       mesh_(inputs.mesh),
       parts_(parts_of_stage(spec_, inputs.config, mesh_.seat_of(inputs.communicator.rank()).pipeline)),
-      data_exchange_(communicator_, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
-      tensor_exchange_(communicator_, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
+      data_transport_(communicator_, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
+      tensor_transport_(communicator_, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
       tensor_group_(share_of(spec_.tensor_lanes, mesh_.seat_of(inputs.communicator.rank()).tensor,
                              mesh_.shape().tensor)),
       links_(communicator_, mesh_,
@@ -90,9 +90,9 @@ Result<std::unique_ptr<Worker>> Worker::create(const WorkerInputs& inputs) {
 
 Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool with_nccl) {
   std::unique_ptr<Worker> worker(new Worker(inputs));
-  RankExchange& data = worker->data_exchange_;
+  RankTransport& data = worker->data_transport_;
   if (with_nccl)
-    data.use(std::make_unique<HostExchange>(data.group()));  // stands for NCCL's, without buffers
+    data.use(std::make_unique<HostTransport>(data.group()));  // stands for NCCL's, without buffers
   worker->reserve();
   HF_TRY_VOID(worker->allocate());
   worker->connect_tensor_group();
@@ -101,7 +101,7 @@ Result<std::unique_ptr<Worker>> Worker::plan(const WorkerInputs& inputs, bool wi
 
 // After kernels were planned, for which nothing has to move.
 void Worker::connect_tensor_group() {
-  if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_exchange_.exchange(), waiter_);
+  if (tensor_group_.share().ranks() > 1) tensor_group_.connect(tensor_transport_.transport(), waiter_);
 }
 
 // Before the memory of the plan is taken, so that what NCCL takes of the GPU counts. Where NCCL does not end
@@ -116,8 +116,8 @@ Result<void> Worker::connect_nccl() {
                     leave({.code = ExitCode::communication, .message = sentence});
                   }});
   std::vector<NcclGroup> groups = links_.groups();
-  groups.push_back({&data_exchange_, Axis::data, "data", NcclPhase::data});
-  groups.push_back({&tensor_exchange_, Axis::tensor, "tensor", NcclPhase::tensor});
+  groups.push_back({&data_transport_, Axis::data, "data", NcclPhase::data});
+  groups.push_back({&tensor_transport_, Axis::tensor, "tensor", NcclPhase::tensor});
   return connect_nccl_groups(*nccl_session_, communicator_, rank_.env, groups);
 }
 
@@ -149,11 +149,11 @@ void Worker::reserve() {
   }
   optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, rank_.seat.data, spec_.dtype,
                                                   rank_.config.optimizer, plan_);
-  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, data_exchange_.exchange(), rank_.device,
+  reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, data_transport_.transport(), rank_.device,
                                                waiter_, plan_);
   reduction_->record(spans_);
   tensor_group_.record(spans_);
-  parameter_gather_ = std::make_unique<ParameterGather>(buckets_, data_exchange_.exchange(), rank_.device,
+  parameter_gather_ = std::make_unique<ParameterGather>(buckets_, data_transport_.transport(), rank_.device,
                                                         waiter_, bytes_of(spec_.dtype));
   parameter_gather_->record(spans_);
   if (links_.tied() != nullptr) parameter_gather_->connect_tied(*links_.tied());
@@ -199,8 +199,8 @@ Result<void> Worker::allocate() {
   loss_sums_ = {arena_.at<double>(loss_sums_slot_), step_slots()};
   snapshots_.bind(arena_);
   host_access_->bind(arena_);
-  data_exchange_.bind(arena_);
-  tensor_exchange_.bind(arena_);
+  data_transport_.bind(arena_);
+  tensor_transport_.bind(arena_);
   links_.bind(arena_);
   for (const std::unique_ptr<Model>& model : models_) {
     model->bind(rank_.device, arena_, buckets_, parameters_, gradients_);
@@ -246,15 +246,15 @@ std::uint64_t Worker::largest_slice_exchange_bytes(std::int64_t rows) const {
   const std::uint64_t widest = std::max(
       {floats(tensor_group_.own_rows(rows) * spec_.width), floats(share.count * vectors * spec_.width),
        static_cast<std::uint64_t>(share.count * head_rows) * sizeof(SoftmaxStatistics)});
-  return 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedExchange::bytes_of_message(widest);
+  return 2 * static_cast<std::uint64_t>(share.ranks() - 1) * PinnedTransport::bytes_of_message(widest);
 }
 
 void Worker::reserve_exchanges() {
   const std::size_t element = bytes_of(spec_.dtype);
-  data_exchange_.reserve(rank_.device, largest_exchange_bytes(buckets_, rank_.seat.data, element), plan_);
+  data_transport_.reserve(rank_.device, largest_exchange_bytes(buckets_, rank_.seat.data, element), plan_);
   const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
   const std::int64_t boundary = tensor_group_.own_rows(rows) * spec_.width;
-  tensor_exchange_.reserve(rank_.device, largest_slice_exchange_bytes(rows), plan_);
+  tensor_transport_.reserve(rank_.device, largest_slice_exchange_bytes(rows), plan_);
   const int tied = std::max(buckets_.guest(), buckets_.away());
   const std::uint64_t tied_bytes =
       tied < 0 ? 0 : buckets_.gradient_range(tied, rank_.seat.data).size() * sizeof(float);

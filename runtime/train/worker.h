@@ -31,7 +31,7 @@
 #include "runtime/rank/memory_agreement.h"
 #include "runtime/rank/pipeline_links.h"
 #include "runtime/rank/rank_context.h"
-#include "runtime/rank/rank_exchange.h"
+#include "runtime/rank/rank_transport.h"
 #include "runtime/rank/run_secret.h"
 #include "runtime/save/run_state.h"
 #include "runtime/save/snapshot_plan.h"
@@ -150,12 +150,12 @@ class Worker {
   WorkerInputs inputs_;
   CountedCommunicator communicator_;
   Waiter waiter_;
-  std::unique_ptr<NcclSession> nccl_session_;  // outlives its exchanges; null without NCCL
+  std::unique_ptr<NcclSession> nccl_session_;  // outlives its transports; null without NCCL
   ModelSpec spec_;
   Mesh mesh_;
-  std::vector<ModelPart> parts_;  // of this stage, by chunk
-  RankExchange data_exchange_;    // of the ranks that hold the same layers and slices
-  RankExchange tensor_exchange_;  // of those that hold the other slices
+  std::vector<ModelPart> parts_;    // of this stage, by chunk
+  RankTransport data_transport_;    // of the ranks that hold the same layers and slices
+  RankTransport tensor_transport_;  // of those that hold the other slices
   TensorGroup tensor_group_;
   PipelineLinks links_;
   LaneSchedule lanes_;

@@ -137,27 +137,27 @@ std::vector<std::byte> content_of(int rank, int round) {
 }
 
 struct Opened {
-  Exchange* exchange = nullptr;
-  Exchange::Number number = 0;
+  Transport* transport = nullptr;
+  Transport::Number number = 0;
 };
 
 // Opens one exchange on `exchange` for each message, from `at` on in both areas.
-Result<Opened> begin_messages(const Rank& rank, Exchange& exchange, std::size_t at) {
+Result<Opened> begin_messages(const Rank& rank, Transport& transport, std::size_t at) {
   const int peer = 1 - rank.control->rank();
-  Opened last{.exchange = &exchange};
+  Opened last{.transport = &transport};
   for (const std::size_t bytes : message_bytes) {
-    const Exchange::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes + at, bytes),
-                                      .peer = peer};
-    const Exchange::Outgoing outgoing{.source = rank.memory->bytes().subspan(at, bytes), .peer = peer};
-    HF_TRY(last.number, exchange.open(std::span(&incoming, 1)));
-    HF_TRY_VOID(exchange.send(last.number, std::span(&outgoing, 1)));
+    const Transport::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes + at, bytes),
+                                       .peer = peer};
+    const Transport::Outgoing outgoing{.source = rank.memory->bytes().subspan(at, bytes), .peer = peer};
+    HF_TRY(last.number, transport.open(std::span(&incoming, 1)));
+    HF_TRY_VOID(transport.send(last.number, std::span(&outgoing, 1)));
     at += (bytes + 63) / 64 * 64;
   }
   return last;
 }
 
 // One round over all exchanges, which each rank begins in its own order; all bytes are those of the peer.
-Result<void> exchange_round(Rank& rank, std::array<Exchange*, exchanges> order, int round) {
+Result<void> exchange_round(Rank& rank, std::array<Transport*, exchanges> order, int round) {
   rank.memory->write(content_of(rank.control->rank(), round));
   std::vector<Opened> opened;
   for (std::size_t i = 0; i < exchanges; ++i) {
@@ -166,7 +166,7 @@ Result<void> exchange_round(Rank& rank, std::array<Exchange*, exchanges> order, 
     opened.push_back(last);
   }
   for (const Opened& last : opened) {
-    HF_TRY_VOID(finish_exchanges(*last.exchange, patient(), last.number + 1, "a test"));
+    HF_TRY_VOID(finish_exchanges(*last.transport, patient(), last.number + 1, "a test"));
   }
   const std::vector<std::byte> expected = content_of(1 - rank.control->rank(), round);
   for (std::size_t i = 0; i < exchanges; ++i) {
@@ -185,8 +185,8 @@ Result<void> exchange_round(Rank& rank, std::array<Exchange*, exchanges> order, 
 TEST_P(NcclPair, AllBytesArriveOverTwoCommunicatorsAtOnce) {
   run([](Rank& rank) -> Result<void> {
     NcclSession session = session_of(rank, 1);
-    HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
-    HF_TRY(const std::unique_ptr<Exchange> tensor, session.connect(*rank.control, "tensor"));
+    HF_TRY(const std::unique_ptr<Transport> data, session.connect(*rank.control, "data"));
+    HF_TRY(const std::unique_ptr<Transport> tensor, session.connect(*rank.control, "tensor"));
     for (int round = 0; round < 3; ++round) {
       HF_TRY_VOID(exchange_round(rank, {data.get(), tensor.get()}, round));
     }
@@ -200,11 +200,11 @@ TEST_P(NcclPair, AnAbortEndsAKernelThatWaitsAndTheNextEpochWorks) {
   run([](Rank& rank) -> Result<void> {
     {
       NcclSession session = session_of(rank, 1);
-      HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
+      HF_TRY(const std::unique_ptr<Transport> data, session.connect(*rank.control, "data"));
       if (rank.control->rank() == 0) {
-        const Exchange::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes, 4096),
-                                          .peer = 1};
-        HF_TRY(const Exchange::Number number, data->open(std::span(&incoming, 1)));
+        const Transport::Incoming incoming{.target = rank.memory->bytes().subspan(area_bytes, 4096),
+                                           .peer = 1};
+        HF_TRY(const Transport::Number number, data->open(std::span(&incoming, 1)));
         HF_TRY_VOID(data->send(number, {}));
         for (int i = 0; i < 100; ++i) {
           HF_TRY_VOID(outcome_of(data->advance()));
@@ -219,8 +219,8 @@ TEST_P(NcclPair, AnAbortEndsAKernelThatWaitsAndTheNextEpochWorks) {
                  (posix_env().monotonic_ns() - begin_ns) / 1'000'000);
     }
     NcclSession session = session_of(rank, 2);
-    HF_TRY(const std::unique_ptr<Exchange> data, session.connect(*rank.control, "data"));
-    HF_TRY(const std::unique_ptr<Exchange> tensor, session.connect(*rank.control, "tensor"));
+    HF_TRY(const std::unique_ptr<Transport> data, session.connect(*rank.control, "data"));
+    HF_TRY(const std::unique_ptr<Transport> tensor, session.connect(*rank.control, "tensor"));
     HF_TRY_VOID(exchange_round(rank, {data.get(), tensor.get()}, 0));
     HF_TRY_VOID(barrier(*rank.control, patient()));
     return session.abort_all("the test is over");

@@ -78,14 +78,14 @@ inline std::vector<int> lanes_in_order(int count) {
 // A rank with its device and buffers, to run whole steps of lane reduction.
 class ReducingRank {
  public:
-  ReducingRank(Exchange& exchange, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
+  ReducingRank(Transport& transport, const Waiter& waiter, int lanes, std::vector<Bucket> buckets,
                const CpuDeviceOptions& options = {}, int gradient_places = 0)
-      : rank_(exchange.rank()),
-        schedule_(lanes, exchange.size()),
-        plan_(buckets, exchange.size()),
-        places_(std::move(buckets), exchange.size(), gradient_places),
+      : rank_(transport.rank()),
+        schedule_(lanes, transport.size()),
+        plan_(buckets, transport.size()),
+        places_(std::move(buckets), transport.size(), gradient_places),
         device_(make_cpu_device(options)),
-        reduction_(places_, schedule_, exchange, *device_, waiter, memory_) {
+        reduction_(places_, schedule_, transport, *device_, waiter, memory_) {
     gradients_slot_ =
         memory_.reserve("gradients", MemoryClass::gradients, places_.gradient_elements() * sizeof(float));
     Result<MemoryArena> arena = MemoryArena::allocate(memory_);
@@ -192,10 +192,10 @@ class ReducingRank {
 };
 
 // Two steps with all bits compared, and the counts of bytes and buckets.
-inline Result<void> check_lane_reduction(Exchange& exchange, const Waiter& waiter, int lanes,
+inline Result<void> check_lane_reduction(Transport& transport, const Waiter& waiter, int lanes,
                                          int gradient_places = 0) {
-  const int rank = exchange.rank(), ranks = exchange.size();
-  ReducingRank reducing(exchange, waiter, lanes, uneven_buckets(), {}, gradient_places);
+  const int rank = transport.rank(), ranks = transport.size();
+  ReducingRank reducing(transport, waiter, lanes, uneven_buckets(), {}, gradient_places);
   for (int step = 0; step < 2; ++step) {
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));
     const std::vector<float> sums = sequential_sum(reducing.plan(), step, lanes_in_order(lanes));
@@ -222,9 +222,9 @@ inline Result<void> check_lane_reduction(Exchange& exchange, const Waiter& waite
 }
 
 // Every rank's own ranges reach all ranks, and nothing else is written.
-inline Result<void> check_gather_parameters(Exchange& exchange, const Waiter& waiter,
+inline Result<void> check_gather_parameters(Transport& transport, const Waiter& waiter,
                                             std::vector<Bucket> buckets = uneven_buckets()) {
-  const int rank = exchange.rank(), ranks = exchange.size();
+  const int rank = transport.rank(), ranks = transport.size();
   const BucketPlan plan(std::move(buckets), ranks);
   std::vector<std::uint16_t> parameters(plan.parameter_elements(), 0xffff), expected = parameters;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
@@ -238,7 +238,7 @@ inline Result<void> check_gather_parameters(Exchange& exchange, const Waiter& wa
     }
   }
   const std::unique_ptr<Device> device = make_cpu_device({});
-  ParameterGather gather(plan, exchange, *device, waiter, sizeof(std::uint16_t));
+  ParameterGather gather(plan, transport, *device, waiter, sizeof(std::uint16_t));
   gather.bind(std::as_writable_bytes(std::span(parameters)).data());
   HF_TRY_VOID(gather.begin());
   HF_TRY_VOID(gather.finish());

@@ -11,7 +11,7 @@
 #include "allocation_counter.h"
 #include "communicator_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 
@@ -42,8 +42,8 @@ class LaneReductionBits : public testing::TestWithParam<std::tuple<int, int>> {}
 TEST_P(LaneReductionBits, AreThoseOfASequentialSum) {
   const auto [ranks, lanes] = GetParam();
   HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes](Communicator& c) {
-    HostExchange exchange(c);
-    return test::check_lane_reduction(exchange, patient(), lanes);
+    HostTransport transport(c);
+    return test::check_lane_reduction(transport, patient(), lanes);
   }));
 }
 
@@ -55,8 +55,8 @@ TEST_P(SharedBucketMemoryBits, AreTheSame) {
   const auto [ranks, lanes] = GetParam();
   for (const int places : {2, 3}) {
     HF_EXPECT_OK(run_local_ranks(ranks, [lanes = lanes, places](Communicator& c) {
-      HostExchange exchange(c);
-      return test::check_lane_reduction(exchange, patient(), lanes, places);
+      HostTransport transport(c);
+      return test::check_lane_reduction(transport, patient(), lanes, places);
     }));
   }
 }
@@ -98,8 +98,8 @@ TEST(LaneReduction, OneLaneIsNeitherCopiedNorAdded) {
     std::map<OpId, int> ops;
     CpuDeviceOptions options;
     options.observer = [&ops](OpId id) { ++ops[id]; };
-    HostExchange exchange(c);
-    ReducingRank reducing(exchange, patient(), 1, test::uneven_buckets(), options);
+    HostTransport transport(c);
+    ReducingRank reducing(transport, patient(), 1, test::uneven_buckets(), options);
     HF_TRY_VOID(reducing.step(reducing.my_lanes(0)));
     EXPECT_EQ(ops[OpId::accumulate], 1);
     EXPECT_EQ(ops[OpId::copy], 8);  // the made-up backward: one for each tensor
@@ -146,8 +146,8 @@ TEST(LaneReduction, BucketsLeaveWhileTheBackwardRuns) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     };
-    HostExchange exchange(communicator);
-    ReducingRank reducing(exchange, patient(), 2, buckets, options);
+    HostTransport transport(communicator);
+    ReducingRank reducing(transport, patient(), 2, buckets, options);
     const std::vector<float> lane = reducing.my_lanes(0).front();
     LaneReduction& reduction = reducing.reduction();
     std::vector<float> unused(1);
@@ -178,8 +178,8 @@ TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
       return {};
     }
     const Waiter impatient(posix_env(), 50);
-    HostExchange exchange(c);
-    ReducingRank reducing(exchange, impatient, 2, test::uneven_buckets());
+    HostTransport transport(c);
+    ReducingRank reducing(transport, impatient, 2, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     done.store(true);
     EXPECT_FALSE(outcome.ok());
@@ -196,8 +196,8 @@ TEST(LaneReduction, TimeoutNamesWaveBucketAndPeer) {
 TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
   HF_EXPECT_OK(run_local_ranks(3, [](Communicator& c) -> Result<void> {
     if (c.rank() == 1) return {};
-    HostExchange exchange(c);
-    ReducingRank reducing(exchange, patient(), 3, test::uneven_buckets());
+    HostTransport transport(c);
+    ReducingRank reducing(transport, patient(), 3, test::uneven_buckets());
     const Result<void> outcome = reducing.step(reducing.my_lanes(0));
     EXPECT_FALSE(outcome.ok());
     if (outcome.ok()) return {};
@@ -208,11 +208,11 @@ TEST(LaneReduction, APeerThatLeavesIsAnErrorOnAllOthers) {
 
 TEST(LaneReduction, StepsAllocateNothing) {
   HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
-    HostExchange exchange(c);
-    ReducingRank reducing(exchange, patient(), 5, test::uneven_buckets());
+    HostTransport transport(c);
+    ReducingRank reducing(transport, patient(), 5, test::uneven_buckets());
     const std::vector<std::vector<float>> lanes = reducing.my_lanes(0);
     std::vector<std::byte> parameters(reducing.plan().parameter_elements() * sizeof(float));
-    ParameterGather gather(reducing.plan(), exchange, reducing.device(), patient(), sizeof(float));
+    ParameterGather gather(reducing.plan(), transport, reducing.device(), patient(), sizeof(float));
     gather.bind(parameters.data());
     std::uint64_t before = 0;
     for (int step = 0; step < 3; ++step) {
@@ -233,8 +233,8 @@ class GatherParametersOf : public testing::TestWithParam<int> {};
 
 TEST_P(GatherParametersOf, EveryRankGetsEveryRange) {
   HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
-    HostExchange exchange(c);
-    return test::check_gather_parameters(exchange, patient());
+    HostTransport transport(c);
+    return test::check_gather_parameters(transport, patient());
   }));
 }
 
@@ -246,8 +246,8 @@ TEST(GatherParameters, TakesSeveralBatches) {
       const std::uint64_t blocks = b % 7 == 0 ? 3 : 1;
       buckets[b].tensors = {{.name = "t", .shape = {(blocks - 1) * block_elements + 5}}};
     }
-    HostExchange exchange(c);
-    return test::check_gather_parameters(exchange, patient(), std::move(buckets));
+    HostTransport transport(c);
+    return test::check_gather_parameters(transport, patient(), std::move(buckets));
   }));
 }
 

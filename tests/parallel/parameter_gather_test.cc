@@ -9,7 +9,7 @@
 
 #include "communicator_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
 
@@ -23,16 +23,16 @@ void wait_for(const std::atomic<bool>& flag) {
 // A rank whose parameters are its owned ranges alone, each element filled with its owner.
 class GatheringRank {
  public:
-  explicit GatheringRank(Exchange& exchange, Waiter waiter = patient())
-      : plan_(test::uneven_buckets(), exchange.size()),
+  explicit GatheringRank(Transport& transport, Waiter waiter = patient())
+      : plan_(test::uneven_buckets(), transport.size()),
         parameters_(plan_.parameter_elements(), absent),
         device_(make_cpu_device({})),
-        gather_(plan_, exchange, *device_, waiter, sizeof(std::uint16_t)) {
+        gather_(plan_, transport, *device_, waiter, sizeof(std::uint16_t)) {
     gather_.bind(std::as_writable_bytes(std::span(parameters_)).data());
     for (int bucket = 0; bucket < last_of_forward + 4; ++bucket) {
-      const ElementRange range = plan_.parameter_range(bucket, exchange.rank());
+      const ElementRange range = plan_.parameter_range(bucket, transport.rank());
       for (std::uint64_t i = range.begin; i < range.end; ++i)
-        parameters_[i] = static_cast<std::uint16_t>(exchange.rank());
+        parameters_[i] = static_cast<std::uint16_t>(transport.rank());
     }
   }
   // Of uneven_buckets(), the last of which is a shadow.
@@ -58,8 +58,8 @@ class GatheringRank {
 TEST(ParameterGather, WaitsForTheBucketThatIsAskedForAlone) {
   std::atomic<bool> passed = false;
   HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
-    HostExchange exchange(c, 1);
-    GatheringRank rank(exchange);
+    HostTransport transport(c, 1);
+    GatheringRank rank(transport);
     HF_TRY_VOID(rank.gather().begin());
     if (c.rank() == 0) {
       EXPECT_FALSE(rank.has(GatheringRank::last_of_forward, 1));
@@ -81,8 +81,8 @@ TEST(ParameterGather, WaitsForTheBucketThatIsAskedForAlone) {
 TEST(ParameterGather, MovesOtherThingsOnWhileItWaits) {
   std::atomic<bool> moved_on = false;
   HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
-    HostExchange exchange(c);
-    GatheringRank rank(exchange);
+    HostTransport transport(c);
+    GatheringRank rank(transport);
     if (c.rank() == 1) wait_for(moved_on);
     rank.gather().set_background([&]() -> Result<bool> {
       moved_on = true;
@@ -103,12 +103,12 @@ TEST(ParameterGather, APeerThatLeavesOrHangsIsAnError) {
   for (const bool leaves : {true, false}) {
     std::atomic<bool> given_up = false;
     HF_EXPECT_OK(run_local_ranks(2, [&](Communicator& c) -> Result<void> {
-      HostExchange exchange(c);
+      HostTransport transport(c);
       if (c.rank() == 1) {
         if (!leaves) wait_for(given_up);
         return {};
       }
-      GatheringRank rank(exchange, {posix_env(), leaves ? 20'000 : 50});
+      GatheringRank rank(transport, {posix_env(), leaves ? 20'000 : 50});
       Result<void> outcome = rank.gather().begin();  // which may see already that the peer has left
       if (outcome.ok()) outcome = rank.gather().wait_for(GatheringRank::first_of_forward);
       given_up = true;
@@ -123,8 +123,8 @@ TEST(ParameterGather, APeerThatLeavesOrHangsIsAnError) {
 
 TEST(ParameterGather, ARankAloneWaitsForNothing) {
   HF_EXPECT_OK(run_local_ranks(1, [](Communicator& c) -> Result<void> {
-    HostExchange exchange(c);
-    GatheringRank rank(exchange);
+    HostTransport transport(c);
+    GatheringRank rank(transport);
     HF_TRY_VOID(rank.gather().begin());
     HF_TRY_VOID(rank.gather().wait_for(GatheringRank::last_of_forward));
     HF_TRY_VOID(rank.gather().begin());  // the one before is over

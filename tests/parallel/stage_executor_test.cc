@@ -11,7 +11,7 @@
 
 #include "kernels/elementwise.h"
 #include "parallel/comm/group_communicator.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
 #include "parallel/pipeline/schedule_check.h"
 #include "runtime/core/random.h"
@@ -143,7 +143,7 @@ class CountingStage final : public StageWork {
 // A rank's ends of the directions between two ranks.
 struct Pair {
   GroupCommunicator group;
-  HostExchange exchange{group};
+  HostTransport transport{group};
 };
 
 std::unique_ptr<Pair> pair(Communicator& c, int from, int to, int tags) {
@@ -168,13 +168,13 @@ struct Links {
     }
   }
   StageLinks links() const {
-    const auto exchange = [](const std::unique_ptr<Pair>& p) {
-      return p == nullptr ? nullptr : &p->exchange;
+    const auto transport = [](const std::unique_ptr<Pair>& p) {
+      return p == nullptr ? nullptr : &p->transport;
     };
-    return {.activations_in = exchange(in),
-            .activations_out = exchange(out),
-            .gradients_in = exchange(back_in),
-            .gradients_out = exchange(back_out)};
+    return {.activations_in = transport(in),
+            .activations_out = transport(out),
+            .gradients_in = transport(back_in),
+            .gradients_out = transport(back_out)};
   }
   std::unique_ptr<Pair> in, out, back_in, back_out;
 };

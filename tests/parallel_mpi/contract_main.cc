@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "../parallel/communicator_contract.h"
-#include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
+#include "../parallel/transport_contract.h"
 #include "growth_memory.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/comm/launcher.h"
 #include "parallel/group/membership.h"
 #include "parallel/mpi/mpi_communicator.h"
@@ -84,10 +84,10 @@ Result<void> check_contract(MpiSession& session) {
   HF_TRY_VOID(test::check_collectives(world, waiter()));
   HF_TRY_VOID(test::check_agreement(world, waiter()));
   HF_TRY_VOID(world.check_peers());
-  HostExchange exchange(world);
-  HF_TRY_VOID(test::check_exchanges(exchange, waiter()));
-  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(exchange, waiter(), lanes));
-  HF_TRY_VOID(test::check_gather_parameters(exchange, waiter()));
+  HostTransport transport(world);
+  HF_TRY_VOID(test::check_exchanges(transport, waiter()));
+  for (const int lanes : {5, 8}) HF_TRY_VOID(test::check_lane_reduction(transport, waiter(), lanes));
+  HF_TRY_VOID(test::check_gather_parameters(transport, waiter()));
   HF_TRY_VOID(check_long_message(world));
   Result<void> mine;
   if (testing::UnitTest::GetInstance()->Failed()) mine = fail(ExitCode::data, "a check failed");
@@ -96,8 +96,8 @@ Result<void> check_contract(MpiSession& session) {
 
 // The last rank dies when its first backward ran; what the others' lane reduction ends with.
 Result<void> reduce_until_a_death(Communicator& world) {
-  HostExchange exchange(world);
-  test::ReducingRank reducing(exchange, waiter(), world.size(), test::uneven_buckets());
+  HostTransport transport(world);
+  test::ReducingRank reducing(transport, waiter(), world.size(), test::uneven_buckets());
   for (int step = 0; step < 1000; ++step) {
     if (step == 3 && world.rank() == world.size() - 1) posix_env().kill_self();
     HF_TRY_VOID(reducing.step(reducing.my_lanes(step)));

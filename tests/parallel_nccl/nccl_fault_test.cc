@@ -8,7 +8,7 @@
 
 #include "../parallel/lane_reduction_harness.h"
 #include "nccl_rig.h"
-#include "parallel/nccl/nccl_exchange.h"
+#include "parallel/nccl/nccl_transport.h"
 
 namespace holdfast {
 namespace {
@@ -47,7 +47,7 @@ NcclOptions short_abort() {
 void expect_death_noticed(int exchanges, const std::function<void(NcclRank&)>& last_words) {
   run_nccl_ranks(3, [&](NcclRank& rank) -> Result<void> {
     HF_TRY_VOID(rank.connect());
-    for (int i = 0; i < exchanges; ++i) HF_TRY_VOID(exchange_words(*rank.exchange));
+    for (int i = 0; i < exchanges; ++i) HF_TRY_VOID(exchange_words(*rank.transport));
     if (rank.control->rank() == 2) {
       last_words(rank);
       rank.library.die();
@@ -55,14 +55,14 @@ void expect_death_noticed(int exchanges, const std::function<void(NcclRank&)>& l
     }
     const Stopwatch watch;
     Result<void> outcome;
-    while (outcome.ok()) outcome = exchange_words(*rank.exchange, deadline_ms);
+    while (outcome.ok()) outcome = exchange_words(*rank.transport, deadline_ms);
     EXPECT_EQ(outcome.error().code, ExitCode::communication);
     EXPECT_THAT(message_of(outcome),
                 HasSubstr(fmt::format("rank {} waited {} ms for another rank in a test (exchange ",
                                       rank.control->rank(), deadline_ms)));
     EXPECT_LT(watch.elapsed_ms(), margin_ms);
-    EXPECT_TRUE(rank.exchange->abandoned());
-    EXPECT_THAT(message_of(exchange_words(*rank.exchange)),
+    EXPECT_TRUE(rank.transport->abandoned());
+    EXPECT_THAT(message_of(exchange_words(*rank.transport)),
                 AllOf(HasSubstr("have ended"), HasSubstr("gave up in exchange")));
     rank.expect_clean_end();
     return barrier(*rank.control, Waiter(posix_env(), margin_ms));
@@ -76,11 +76,11 @@ TEST(NcclFault, APeerDiesBeforeItsFirstOperation) {
 TEST(NcclFault, APeerDiesInAnOperation) {
   std::int64_t mine = 2, theirs = 0;  // outlive the group, which stays on the stream of the dead
   expect_death_noticed(1, [&](NcclRank& rank) {
-    const Exchange::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs, 1)), .peer = 0};
-    const Exchange::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = 0};
-    const Result<Exchange::Number> number = rank.exchange->open(std::span(&incoming, 1));
+    const Transport::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs, 1)), .peer = 0};
+    const Transport::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = 0};
+    const Result<Transport::Number> number = rank.transport->open(std::span(&incoming, 1));
     ASSERT_TRUE(number.ok());
-    EXPECT_TRUE(rank.exchange->send(*number, std::span(&outgoing, 1)).ok());
+    EXPECT_TRUE(rank.transport->send(*number, std::span(&outgoing, 1)).ok());
   });
 }
 
@@ -92,12 +92,12 @@ TEST(NcclFault, APeerDiesAfterAnOperation) {
 TEST(NcclFault, AnAsynchronousErrorNamesExchangeAndPeers) {
   run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
     HF_TRY_VOID(rank.connect());
-    HF_TRY_VOID(exchange_words(*rank.exchange));
+    HF_TRY_VOID(exchange_words(*rank.transport));
     if (rank.control->rank() != 2) {
       const Stopwatch watch;
       rank.library.set_state(NcclResult::remote_error,
                              "socketProgress: Connection closed by remote peer node7");
-      const Result<void> outcome = exchange_words(*rank.exchange);
+      const Result<void> outcome = exchange_words(*rank.transport);
       EXPECT_THAT(
           message_of(outcome),
           AllOf(HasSubstr(fmt::format("NCCL failed on rank {} of holdfast-e3-data", rank.control->rank())),
@@ -218,7 +218,7 @@ TEST(NcclFault, AnErrorCodeNamesTheCall) {
     run_nccl_ranks(2, [call = call, code = code](NcclRank& rank) -> Result<void> {
       HF_TRY_VOID(rank.connect());
       rank.library.fail_next(call, code);
-      EXPECT_THAT(message_of(exchange_words(*rank.exchange)),
+      EXPECT_THAT(message_of(exchange_words(*rank.transport)),
                   AllOf(HasSubstr("of holdfast-e3-data (exchange 1, sending to rank "), HasSubstr(call)));
       rank.expect_clean_end();
       return barrier(*rank.control, Waiter(posix_env(), margin_ms));
@@ -232,7 +232,7 @@ TEST(NcclFault, AStickyErrorKillsTheProcess) {
     if (rank.control->rank() == 0) {
       const Stopwatch watch;
       rank.library.set_cuda_error(700);
-      EXPECT_THAT(message_of(exchange_words(*rank.exchange)),
+      EXPECT_THAT(message_of(exchange_words(*rank.transport)),
                   AllOf(HasSubstr("kills itself"), HasSubstr("CUDA error 700"), HasSubstr("exchange 1")));
       EXPECT_THAT(rank.deaths.sentences(), SizeIs(1));
       EXPECT_LT(watch.elapsed_ms(), margin_ms);
@@ -248,7 +248,7 @@ TEST(NcclFault, AStickyErrorBehindNcclsKillsTheProcess) {
       HF_TRY_VOID(rank.connect());
       rank.library.fail_next("ncclGroupEnd", static_cast<int>(NcclResult::unhandled_cuda_error));
       rank.library.fail_next("cudaGetLastError", cuda_error);
-      EXPECT_THAT(message_of(exchange_words(*rank.exchange)), HasSubstr("unhandled cuda error"));
+      EXPECT_THAT(message_of(exchange_words(*rank.transport)), HasSubstr("unhandled cuda error"));
       EXPECT_THAT(rank.deaths.sentences(), SizeIs(deaths));
       return barrier(*rank.control, Waiter(posix_env(), margin_ms));
     });
@@ -338,10 +338,10 @@ TEST(NcclFault, ALateCompletionIsTooLate) {
       std::this_thread::sleep_for(milliseconds(10 * deadline_ms));
       rank.library.hold_completions(false);
     });
-    const Result<void> outcome = exchange_words(*rank.exchange, deadline_ms);
+    const Result<void> outcome = exchange_words(*rank.transport, deadline_ms);
     later.join();
     EXPECT_THAT(message_of(outcome), HasSubstr("waited 150 ms for rank"));
-    EXPECT_EQ(rank.exchange->oldest(), 1U) << "never finished";
+    EXPECT_EQ(rank.transport->oldest(), 1U) << "never finished";
     rank.expect_clean_end();
     return barrier(*rank.control, Waiter(posix_env(), margin_ms));
   });
@@ -352,7 +352,7 @@ TEST(NcclFault, SlowIsNoError) {
     rank.library.slow_launch(20);
     rank.library.slow_groups(milliseconds(10 * rank.control->rank()));
     HF_TRY_VOID(rank.connect());
-    for (int i = 0; i < 5; ++i) HF_TRY_VOID(exchange_words(*rank.exchange, margin_ms));
+    for (int i = 0; i < 5; ++i) HF_TRY_VOID(exchange_words(*rank.transport, margin_ms));
     rank.expect_clean_end();
     return {};
   });
@@ -368,7 +368,7 @@ TEST(NcclFault, AnAbortFromAnotherThreadEndsTheWait) {
         HF_EXPECT_OK(rank.session->abort_all("rank 1 hangs"));
       });
       const Stopwatch watch;
-      EXPECT_THAT(message_of(exchange_words(*rank.exchange)),
+      EXPECT_THAT(message_of(exchange_words(*rank.transport)),
                   HasSubstr("the NCCL communicators of this process have ended: rank 1 hangs"));
       EXPECT_LT(watch.elapsed_ms(), margin_ms);
       watchdog.join();
@@ -392,7 +392,7 @@ TEST(NcclFault, AnOwnerStuckInACallIsKilledFromOutside) {
             EXPECT_THAT(rank.deaths.sentences(), SizeIs(1));
             rank.library.release();
           });
-          EXPECT_FALSE(exchange_words(*rank.exchange).ok());
+          EXPECT_FALSE(exchange_words(*rank.transport).ok());
           watchdog.join();
         }
         return barrier(*rank.control, Waiter(posix_env(), margin_ms));
@@ -427,7 +427,7 @@ TEST(NcclFault, TheNextEpochHasTheSameBits) {
     HF_TRY_VOID(rank.connect());
     if (control.rank() == 2) rank.library.die();
     {
-      test::ReducingRank reducing(*rank.exchange, impatient, lanes, test::uneven_buckets());
+      test::ReducingRank reducing(*rank.transport, impatient, lanes, test::uneven_buckets());
       EXPECT_THAT(message_of(reducing.step(reducing.my_lanes(0))),
                   AnyOf(HasSubstr("of the lane reduction: bucket"), HasSubstr("have ended")));
     }
@@ -438,7 +438,7 @@ TEST(NcclFault, TheNextEpochHasTheSameBits) {
     next.epoch = 4;
     NcclRank again(world, *survivors[static_cast<std::size_t>(control.rank())], next);
     HF_TRY_VOID(again.connect());
-    HF_TRY_VOID(test::check_lane_reduction(*again.exchange, patient, lanes));
+    HF_TRY_VOID(test::check_lane_reduction(*again.transport, patient, lanes));
     again.expect_clean_end();
     return barrier(control, patient);
   }));

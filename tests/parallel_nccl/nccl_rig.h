@@ -42,7 +42,7 @@ struct NcclRank {
   }
 
   Result<void> connect(const std::string& name = "data") {
-    HF_TRY(exchange, session->connect(*control, name));
+    HF_TRY(transport, session->connect(*control, name));
     return {};
   }
   // Ends the session: everything is given back, and nobody died.
@@ -56,7 +56,7 @@ struct NcclRank {
   Deaths deaths;
   NcclDouble library;
   std::unique_ptr<NcclSession> session;
-  std::unique_ptr<Exchange> exchange;
+  std::unique_ptr<Transport> transport;
 };
 
 inline NcclOptions quick_options() {
@@ -75,20 +75,20 @@ inline void run_nccl_ranks(int size, const std::function<Result<void>(NcclRank&)
 }
 
 // One word to and one from every other rank, under a deadline.
-inline Result<void> exchange_words(Exchange& exchange, std::int64_t timeout_ms = 20'000) {
-  const int rank = exchange.rank(), size = exchange.size();
+inline Result<void> exchange_words(Transport& transport, std::int64_t timeout_ms = 20'000) {
+  const int rank = transport.rank(), size = transport.size();
   std::vector<std::int64_t> mine(static_cast<std::size_t>(size), rank), theirs(mine);
-  std::vector<Exchange::Incoming> incoming;
-  std::vector<Exchange::Outgoing> outgoing;
+  std::vector<Transport::Incoming> incoming;
+  std::vector<Transport::Outgoing> outgoing;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     const auto at = static_cast<std::size_t>(peer);
     incoming.push_back({.target = std::as_writable_bytes(std::span(&theirs[at], 1)), .peer = peer});
     outgoing.push_back({.source = std::as_bytes(std::span(&mine[at], 1)), .peer = peer});
   }
-  HF_TRY(const Exchange::Number number, exchange.open(incoming));
-  HF_TRY_VOID(exchange.send(number, outgoing));
-  HF_TRY_VOID(finish_exchanges(exchange, Waiter(posix_env(), timeout_ms), number + 1, "a test"));
+  HF_TRY(const Transport::Number number, transport.open(incoming));
+  HF_TRY_VOID(transport.send(number, outgoing));
+  HF_TRY_VOID(finish_exchanges(transport, Waiter(posix_env(), timeout_ms), number + 1, "a test"));
   for (int peer = 0; peer < size; ++peer) EXPECT_EQ(theirs[static_cast<std::size_t>(peer)], peer);
   return {};
 }

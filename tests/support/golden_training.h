@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/host_access.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/data/lane_reduction.h"
 #include "parallel/local/local_communicator.h"
 #include "runtime/core/exact_sum.h"
@@ -50,8 +50,8 @@ class GoldenTraining {
              options),
         communicators_(make_local_communicators(1)),
         optimizer_(rig_.buckets(), 0, rig_.model().spec().dtype, config_.optimizer, plan_),
-        exchange_(*communicators_[0]),
-        reduction_(rig_.buckets(), LaneSchedule(1, 1), exchange_, rig_.device(), {posix_env(), 10'000},
+        transport_(*communicators_[0]),
+        reduction_(rig_.buckets(), LaneSchedule(1, 1), transport_, rig_.device(), {posix_env(), 10'000},
                    plan_),
         access_(rig_.device(), plan_) {
     arena_ = allocate_memory(rig_.device(), plan_).value();
@@ -140,7 +140,7 @@ class GoldenTraining {
   ModelRig rig_;
   std::vector<std::unique_ptr<Communicator>> communicators_;
   ShardedOptimizer optimizer_;
-  HostExchange exchange_;
+  HostTransport transport_;
   LaneReduction reduction_;
   HostAccess access_;
 };

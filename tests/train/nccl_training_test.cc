@@ -168,7 +168,7 @@ struct Layout {
   const char* name;
   int ranks;
   std::vector<std::string> overrides;
-  int exchanges_at_once;
+  int transports_at_once;
   std::vector<std::string> names;  // of the communicators of rank 1, in the order in which it connects them
 };
 
@@ -234,15 +234,15 @@ TEST_F(NcclTraining, EveryLayoutGivesTheSameBits) {
     Scene scene{.run = layout.name, .ranks = layout.ranks, .overrides = small, .meddled_rank = 1};
     scene.overrides.insert(scene.overrides.end(), layout.overrides.begin(), layout.overrides.end());
     std::vector<std::string> names;
-    int exchanges_at_once = 0;
+    int transports_at_once = 0;
     scene.act = [&](NcclDouble& library) {
       names = library.names();
-      exchanges_at_once = library.communicators_at_once();
+      transports_at_once = library.communicators_at_once();
     };
     expect_done(scene);
     EXPECT_EQ(digest(layout.name), digest("one"));
     EXPECT_EQ(names, layout.names);
-    EXPECT_EQ(exchanges_at_once, layout.exchanges_at_once);
+    EXPECT_EQ(transports_at_once, layout.transports_at_once);
     EXPECT_EQ(start_event(layout.name)["exchange"],
               fmt::format("NCCL 2.30.7, up to {} ranks on one GPU", layout.ranks));
   }

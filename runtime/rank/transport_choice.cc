@@ -1,4 +1,4 @@
-#include "runtime/rank/exchange_choice.h"
+#include "runtime/rank/transport_choice.h"
 
 #include <fmt/core.h>
 
@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-std::string rank_text(std::span<const ExchangeMeans> ranks, std::size_t rank) {
+std::string rank_text(std::span<const TransportMeans> ranks, std::size_t rank) {
   return fmt::format("rank {} ({})", rank, ranks[rank].host);
 }
 
@@ -23,7 +23,7 @@ struct Sharing {
   std::size_t first = 0, second = 0;
 };
 
-Sharing sharing_of(std::span<const ExchangeMeans> ranks) {
+Sharing sharing_of(std::span<const TransportMeans> ranks) {
   std::map<std::string_view, Sharing> by_gpu;
   Sharing most;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -36,10 +36,10 @@ Sharing sharing_of(std::span<const ExchangeMeans> ranks) {
 }
 
 // Why these ranks cannot use NCCL together, a clause; empty when they can.
-std::string obstacle_to_nccl(std::span<const ExchangeMeans> ranks, const Sharing& sharing) {
+std::string obstacle_to_nccl(std::span<const TransportMeans> ranks, const Sharing& sharing) {
   const int version = ranks.front().nccl_version;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const ExchangeMeans& means = ranks[rank];
+    const TransportMeans& means = ranks[rank];
     if (means.nccl_version == 0) {
       return fmt::format("{} has no NCCL: {}", rank_text(ranks, rank), means.nccl_missing);
     }
@@ -70,8 +70,8 @@ int without_spares(const Config& config, int ranks) {
 }
 
 // Finds the GPU of this rank, and NCCL for it unless nobody wants it.
-Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, ExchangeMeans& mine,
-                               JoinedExchange& joined) {
+Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, TransportMeans& mine,
+                               JoinedTransport& joined) {
   HF_TRY(const CudaPresence cuda, find_cuda(inputs.env));
   const CudaFacts& gpu = gpu_of_rank(cuda, inputs.rank_on_host);
   joined.gpu = gpu.ordinal;
@@ -84,19 +84,19 @@ Result<void> find_gpu_and_nccl(const TrainInputs& inputs, const Config& config, 
 }
 
 // A line each; the last may be any text.
-std::string to_text(const ExchangeMeans& means) {
+std::string to_text(const TransportMeans& means) {
   return fmt::format("{}\n{}\n{}\n{}\n{}", means.host, means.host_sees_memory ? 1 : 0, means.gpu,
                      means.nccl_version, means.nccl_missing);
 }
 
-ExchangeMeans means_from_text(std::string_view text) {
+TransportMeans means_from_text(std::string_view text) {
   const auto line = [&text] {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view found = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     return std::string(found);
   };
-  ExchangeMeans means;
+  TransportMeans means;
   means.host = line();
   means.host_sees_memory = line() == "1";
   means.gpu = line();
@@ -108,8 +108,8 @@ ExchangeMeans means_from_text(std::string_view text) {
 
 }  // namespace
 
-Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const ExchangeMeans> ranks) {
-  ExchangeChoice choice;
+Result<TransportChoice> choose_transport(std::string_view wanted, std::span<const TransportMeans> ranks) {
+  TransportChoice choice;
   if (ranks.size() == 1) {
     choice.description = "none: there is one rank";
     return choice;
@@ -141,7 +141,7 @@ Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const 
     choice.description = fmt::format("pinned host memory, because {}", obstacle);
     return choice;
   }
-  choice.way = ExchangeWay::nccl;
+  choice.way = TransportWay::nccl;
   choice.description = fmt::format("NCCL {}", nccl_version_text(ranks.front().nccl_version));
   if (sharing.ranks > 1) {
     choice.description += fmt::format(", up to {} ranks on one GPU", sharing.ranks);
@@ -149,7 +149,7 @@ Result<ExchangeChoice> choose_exchange(std::string_view wanted, std::span<const 
   return choice;
 }
 
-int exchanges_at_once(const Config& config, int ranks) {
+int transports_at_once(const Config& config, int ranks) {
   const std::int64_t tensor = tensor_of(config), pipeline = pipeline_of(config);
   const std::int64_t data = ranks / (tensor * pipeline);
   const bool two_neighbours = pipeline > 2 || config.parallel.pipeline_chunks > 1;
@@ -161,29 +161,29 @@ Result<void> prepare_cuda_for_nccl(Env& env, const Config& config, int ranks) {
   if (config.device == "cpu" || config.parallel.exchange == "host" || !may_have_gpu(env)) return {};
   if (ranks > 1) HF_TRY_VOID(check_nccl_environment(env));
   set_nccl_variables(env);
-  if (exchanges_at_once(config, without_spares(config, ranks)) < 2) return {};
+  if (transports_at_once(config, without_spares(config, ranks)) < 2) return {};
   set_variable_if_unset("CUDA_MODULE_LOADING", "EAGER");
   set_variable_if_unset("CUDA_DEVICE_MAX_CONNECTIONS", "32");
   return {};
 }
 
-Result<JoinedExchange> join_exchange(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
-                                     const Device& device) {
-  JoinedExchange joined;
-  ExchangeMeans mine{.host = inputs.env.host_name(), .host_sees_memory = device.host_sees_memory()};
+Result<JoinedTransport> join_transport(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
+                                       const Device& device) {
+  JoinedTransport joined;
+  TransportMeans mine{.host = inputs.env.host_name(), .host_sees_memory = device.host_sees_memory()};
   if (!mine.host_sees_memory && inputs.communicator.size() > 1) {
     const Result<void> found = find_gpu_and_nccl(inputs, config, mine, joined);
     if (!found.ok()) mine.nccl_missing = found.error().message;
   }
   HF_TRY(const std::vector<std::string> texts, all_gather_text(inputs.communicator, waiter, to_text(mine)));
-  std::vector<ExchangeMeans> ranks;
+  std::vector<TransportMeans> ranks;
   for (const std::string& text : texts) ranks.push_back(means_from_text(text));
-  HF_TRY(joined.choice, choose_exchange(config.parallel.exchange, ranks));
-  if (joined.choice.way == ExchangeWay::host) {
+  HF_TRY(joined.choice, choose_transport(config.parallel.exchange, ranks));
+  if (joined.choice.way == TransportWay::host) {
     joined.nccl = nullptr;
     return joined;
   }
-  const int exchanges = std::max(1, exchanges_at_once(config, inputs.communicator.size()));
+  const int exchanges = std::max(1, transports_at_once(config, inputs.communicator.size()));
   joined.nccl->share_gpus(joined.choice.ranks_per_gpu, exchanges);
   return joined;
 }

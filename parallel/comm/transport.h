@@ -1,4 +1,4 @@
-// Exchange: moves the device's memory between the ranks of one group, in numbered exchanges. Gradients and
+// Transport: moves the device's memory between the ranks of one group, in numbered exchanges. Gradients and
 // parameters travel through it; the words of control (votes, agreements) travel through Communicator.
 //
 // The unit is the exchange and not the message. All ranks of the group open the same exchanges in the same
@@ -6,9 +6,9 @@
 // direction with each peer, of equal length at both ends and never empty. A rank may have nothing to send or
 // to receive.
 //
-//   HF_TRY(const Exchange::Number number, exchange.open(incoming));   // receives may be posted long before
-//   HF_TRY_VOID(exchange.send(number, outgoing));                     // when the bytes are written
-//   while (exchange.oldest() <= number) HF_TRY_VOID(outcome_of(exchange.advance()));
+//   HF_TRY(const Transport::Number number, transport.open(incoming));   // receives may be posted long before
+//   HF_TRY_VOID(transport.send(number, outgoing));                     // when the bytes are written
+//   while (transport.oldest() <= number) HF_TRY_VOID(outcome_of(transport.advance()));
 //
 // Why not Communicator: its messages are posted one by one and matched by tags. NCCL has no tags, and what is
 // issued on one of its communicators runs in the order issued: two ranks that each send to the other first
@@ -21,10 +21,10 @@
 // nothing but that every rank gives its sends, which must not depend on a later exchange. The messages of one
 // exchange proceed together.
 //
-// Implementations: HostExchange (over any Communicator, of memory that the host can read), PinnedExchange (of
-// a GPU's memory, by way of the host's) and NcclExchange (nccl/), with TiedExchange around it. Threads: one
-// thread calls it; abandoned() any. Errors: ExitCode::communication, and the exchange is abandoned. Nothing
-// is allocated after construction.
+// Implementations: HostTransport (over any Communicator, of memory that the host can read), PinnedTransport
+// (of a GPU's memory, by way of the host's) and NcclTransport (nccl/), with GuardedTransport around it.
+// Threads: one thread calls it; abandoned() any. Errors: ExitCode::communication, and the transport is
+// abandoned. Nothing is allocated after construction.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@
 
 namespace holdfast {
 
-class Exchange {
+class Transport {
  public:
   using Number = std::uint64_t;           // 0, 1, 2, ... over the life of the group
   static constexpr int ranks_max = 1536;  // of a group
@@ -50,7 +50,7 @@ class Exchange {
     int peer = 0;
   };
 
-  virtual ~Exchange() = default;
+  virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // What a rank of the group is called in sentences: its number in the whole run.
@@ -84,20 +84,20 @@ class Exchange {
   virtual bool abandoned() = 0;
 };
 
-// Until every exchange below `end` is finished; when nothing moves for the waiter's timeout the exchange is
+// Until every exchange below `end` is finished; when nothing moves for the waiter's timeout the transport is
 // abandoned, and the error names the operation and the peer.
-Result<void> finish_exchanges(Exchange& exchange, const Waiter& waiter, Exchange::Number end,
+Result<void> finish_exchanges(Transport& transport, const Waiter& waiter, Transport::Number end,
                               const char* operation);
 
 // What a listener of waits is told of an exchange: the operation, and the peer as a rank of the run.
-Awaited awaited_of(const Exchange& exchange, const char* operation);
+Awaited awaited_of(const Transport& transport, const char* operation);
 
 // For whoever waits himself: after nothing moved for the waiter's timeout, what finish_exchanges() does then.
-Error give_up_exchange(Exchange& exchange, const Waiter& waiter, const char* operation);
+Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* operation);
 
 // Between the two ranks of a group: `bytes` of the one that sends become those of the other, whole when it
 // returns. Nothing happens when they are none, which both ends know.
-Result<void> pass_on(Exchange& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
+Result<void> pass_on(Transport& pair, const Waiter& waiter, std::span<std::byte> bytes, bool sends,
                      const char* operation);
 
 }  // namespace holdfast

@@ -1,4 +1,4 @@
-// What every Exchange must do, for the tests of each implementation: all ranks of a group call the same
+// What every Transport must do, for the tests of each implementation: all ranks of a group call the same
 // check.
 #pragma once
 
@@ -6,12 +6,12 @@
 
 #include <vector>
 
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast::test {
 
 // What `source` sends `target` in an exchange; empty for some pairs, and for some exchanges altogether.
-inline std::vector<std::uint32_t> exchanged_words(Exchange::Number number, int source, int target) {
+inline std::vector<std::uint32_t> exchanged_words(Transport::Number number, int source, int target) {
   const auto mixed =
       static_cast<std::uint32_t>(number * 7919 + static_cast<std::uint64_t>(source * 101 + target * 13));
   const std::size_t length = number % 5 == 3 || mixed % 4 == 1 ? 0 : mixed % 1000 + 1;
@@ -22,7 +22,7 @@ inline std::vector<std::uint32_t> exchanged_words(Exchange::Number number, int s
 
 // The words of one rank in one exchange.
 struct ExchangedWords {
-  ExchangedWords(Exchange::Number number, int rank, int size) {
+  ExchangedWords(Transport::Number number, int rank, int size) {
     for (int peer = 0; peer < size; ++peer) {
       sent.push_back(peer == rank ? std::vector<std::uint32_t>() : exchanged_words(number, rank, peer));
       expected.push_back(peer == rank ? std::vector<std::uint32_t>() : exchanged_words(number, peer, rank));
@@ -37,34 +37,34 @@ struct ExchangedWords {
   }
 
   std::vector<std::vector<std::uint32_t>> sent, received, expected;  // by peer
-  std::vector<Exchange::Incoming> incoming;
-  std::vector<Exchange::Outgoing> outgoing;
+  std::vector<Transport::Incoming> incoming;
+  std::vector<Transport::Outgoing> outgoing;
 };
 
 // More exchanges than are open at once, several opened before any is sent, and sent in another order than
 // opened on odd ranks: everything arrives where it belongs, and is there when the exchange says so.
-inline Result<void> check_exchanges(Exchange& exchange, const Waiter& waiter, int rounds = 40,
+inline Result<void> check_exchanges(Transport& transport, const Waiter& waiter, int rounds = 40,
                                     std::size_t together = 4) {
-  const int rank = exchange.rank(), size = exchange.size();
+  const int rank = transport.rank(), size = transport.size();
   for (int round = 0; round < rounds; ++round) {
     std::vector<ExchangedWords> words;
-    const Exchange::Number first = exchange.oldest();
+    const Transport::Number first = transport.oldest();
     for (std::size_t i = 0; i < together; ++i) words.emplace_back(first + i, rank, size);
     for (std::size_t i = 0; i < together; ++i) {
-      if (!exchange.can_open()) return fail(ExitCode::data, "{} exchanges cannot be open at once", together);
-      HF_TRY(const Exchange::Number number, exchange.open(words[i].incoming));
+      if (!transport.can_open()) return fail(ExitCode::data, "{} exchanges cannot be open at once", together);
+      HF_TRY(const Transport::Number number, transport.open(words[i].incoming));
       EXPECT_EQ(number, first + i);
     }
     for (std::size_t i = 0; i < together; ++i) {
       const std::size_t next = rank % 2 == 0 ? i : together - 1 - i;
-      HF_TRY_VOID(exchange.send(first + next, words[next].outgoing));
-      HF_TRY_VOID(outcome_of(exchange.advance()));
+      HF_TRY_VOID(transport.send(first + next, words[next].outgoing));
+      HF_TRY_VOID(outcome_of(transport.advance()));
     }
     for (std::size_t i = 0; i < together; ++i) {
-      HF_TRY_VOID(finish_exchanges(exchange, waiter, first + i + 1, "the test of exchanges"));
+      HF_TRY_VOID(finish_exchanges(transport, waiter, first + i + 1, "the test of exchanges"));
       for (int peer = 0; peer < size; ++peer) {
         if (peer == rank) continue;
-        EXPECT_TRUE(exchange.received(first + i, peer)) << "exchange " << first + i << " from " << peer;
+        EXPECT_TRUE(transport.received(first + i, peer)) << "exchange " << first + i << " from " << peer;
       }
       EXPECT_EQ(words[i].received, words[i].expected) << "exchange " << first + i << " on rank " << rank;
     }

@@ -1,5 +1,5 @@
-// The Exchange of device memory that the host cannot touch, by way of host memory: what is sent is copied to
-// pinned buffers and leaves over another exchange, what arrives is copied to where it belongs. Correct over
+// The Transport of device memory that the host cannot touch, by way of host memory: what is sent is copied to
+// pinned buffers and leaves over another transport, what arrives is copied to where it belongs. Correct over
 // any communicator, several ranks on one GPU among them; where NCCL is at hand, that is faster: copies stand
 // behind the rest of backward in the device's one queue.
 //
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/device.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/data/buckets.h"
 #include "runtime/core/memory_plan.h"
 
@@ -22,11 +22,11 @@ namespace holdfast {
 // gathering of parameters brings.
 std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::size_t parameter_bytes);
 
-class PinnedExchange final : public Exchange {
+class PinnedTransport final : public Transport {
  public:
   // Reserves the slots in `plan`. `host` moves host memory and has no other user; it and `device` outlive
   // this object.
-  PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
+  PinnedTransport(Transport& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan);
   void bind(const MemoryArena& arena);
   // What a message takes of the largest exchange's bytes.
   static std::uint64_t bytes_of_message(std::uint64_t bytes);
@@ -66,7 +66,7 @@ class PinnedExchange final : public Exchange {
   bool copy_arrived();
   bool finish();
 
-  Exchange* host_;
+  Transport* host_;
   Device* device_;
   MemoryPlan::Slot memory_slot_;
   std::uint64_t slot_bytes_;

@@ -1,4 +1,4 @@
-#include "parallel/data/pinned_exchange.h"
+#include "parallel/data/pinned_transport.h"
 
 #include <algorithm>
 
@@ -18,9 +18,9 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::s
     std::uint64_t reduced = 0, gathered = 0;
     for (int owner = 0; owner < buckets.ranks(); ++owner) {
       const std::uint64_t gradients =
-          PinnedExchange::bytes_of_message(buckets.gradient_range(bucket, owner).size() * sizeof(float));
+          PinnedTransport::bytes_of_message(buckets.gradient_range(bucket, owner).size() * sizeof(float));
       const std::uint64_t parameters =
-          PinnedExchange::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
+          PinnedTransport::bytes_of_message(buckets.parameter_range(bucket, owner).size() * parameter_bytes);
       reduced += owner == rank ? others * gradients : gradients;
       gathered += parameters;  // what is sent to all is copied once
     }
@@ -29,12 +29,13 @@ std::uint64_t largest_exchange_bytes(const BucketPlan& buckets, int rank, std::s
   return largest;
 }
 
-std::uint64_t PinnedExchange::bytes_of_message(std::uint64_t bytes) {
+std::uint64_t PinnedTransport::bytes_of_message(std::uint64_t bytes) {
   constexpr std::uint64_t alignment = MemoryPlan::alignment_bytes;
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-PinnedExchange::PinnedExchange(Exchange& host, Device& device, std::uint64_t largest_bytes, MemoryPlan& plan)
+PinnedTransport::PinnedTransport(Transport& host, Device& device, std::uint64_t largest_bytes,
+                                 MemoryPlan& plan)
     : host_(&host),
       device_(&device),
       memory_slot_(plan.reserve("exchange.buffers", MemoryClass::communication, slot_count * largest_bytes,
@@ -52,20 +53,20 @@ PinnedExchange::PinnedExchange(Exchange& host, Device& device, std::uint64_t lar
   posted_.reserve(whole_.size());
 }
 
-void PinnedExchange::bind(const MemoryArena& arena) {
+void PinnedTransport::bind(const MemoryArena& arena) {
   const std::span<std::byte> memory = arena.bytes(memory_slot_);
   for (std::size_t i = 0; i < slots_.size(); ++i)
     slots_[i].memory = memory.subspan(i * slot_bytes_, slot_bytes_);
 }
 
-std::span<std::byte> PinnedExchange::buffer(Slot& slot, std::size_t bytes) {
+std::span<std::byte> PinnedTransport::buffer(Slot& slot, std::size_t bytes) {
   HF_CHECK(slot.used_bytes + bytes <= slot.memory.size(), "an exchange of more than {} bytes", slot_bytes_);
   const std::span<std::byte> result = slot.memory.subspan(slot.used_bytes, bytes);
   slot.used_bytes += bytes_of_message(bytes);
   return result;
 }
 
-Result<Exchange::Number> PinnedExchange::open(std::span<const Incoming> incoming) {
+Result<Transport::Number> PinnedTransport::open(std::span<const Incoming> incoming) {
   HF_CHECK(can_open());
   Slot& slot = slot_of(next_);
   slot.used_bytes = 0;
@@ -83,7 +84,7 @@ Result<Exchange::Number> PinnedExchange::open(std::span<const Incoming> incoming
   return next_++;
 }
 
-Result<void> PinnedExchange::send(Number number, std::span<const Outgoing> outgoing) {
+Result<void> PinnedTransport::send(Number number, std::span<const Outgoing> outgoing) {
   Slot& slot = slot_of(number);
   HF_CHECK(oldest_ <= number && number < next_ && !slot.copied_out, "exchange {}", number);
   slot.copied_out = true;
@@ -105,7 +106,7 @@ Result<void> PinnedExchange::send(Number number, std::span<const Outgoing> outgo
   return {};
 }
 
-Result<bool> PinnedExchange::send_copied() {
+Result<bool> PinnedTransport::send_copied() {
   bool moved = false;
   for (Number number = oldest_; number < next_; ++number) {
     Slot& slot = slot_of(number);
@@ -116,7 +117,7 @@ Result<bool> PinnedExchange::send_copied() {
   return moved;
 }
 
-bool PinnedExchange::copy_arrived() {
+bool PinnedTransport::copy_arrived() {
   bool moved = false;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -135,13 +136,13 @@ bool PinnedExchange::copy_arrived() {
 }
 
 // The buffers of a slot are free when all that came through them has arrived where it belongs.
-bool PinnedExchange::finish() {
+bool PinnedTransport::finish() {
   const Number before = oldest_;
   while (oldest_ < next_ && host_->oldest() > oldest_ && device_->reached(slot_of(oldest_).in)) ++oldest_;
   return oldest_ > before;
 }
 
-Result<bool> PinnedExchange::advance() {
+Result<bool> PinnedTransport::advance() {
   HF_TRY(const bool sent, send_copied());
   HF_TRY(const bool moved, host_->advance());
   const bool arrived = copy_arrived();

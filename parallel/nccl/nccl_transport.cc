@@ -1,4 +1,4 @@
-#include "parallel/nccl/nccl_exchange.h"
+#include "parallel/nccl/nccl_transport.h"
 
 #include <fmt/core.h>
 
@@ -21,7 +21,7 @@ std::string ranks_of(const Messages& messages) {
 
 }  // namespace
 
-NcclExchange::NcclExchange(NcclCommunicators& communicators, const NcclLink& link)
+NcclTransport::NcclTransport(NcclCommunicators& communicators, const NcclLink& link)
     : communicators_(&communicators),
       library_(&communicators.library()),
       link_(&link),
@@ -35,7 +35,7 @@ NcclExchange::NcclExchange(NcclCommunicators& communicators, const NcclLink& lin
   }
 }
 
-Result<Exchange::Number> NcclExchange::open(std::span<const Incoming> incoming) {
+Result<Transport::Number> NcclTransport::open(std::span<const Incoming> incoming) {
   HF_CHECK(can_open());
   Slot& opened = slot(next_);
   opened.sent = false;
@@ -44,14 +44,14 @@ Result<Exchange::Number> NcclExchange::open(std::span<const Incoming> incoming) 
   return next_++;
 }
 
-Result<void> NcclExchange::send(Number number, std::span<const Outgoing> outgoing) {
+Result<void> NcclTransport::send(Number number, std::span<const Outgoing> outgoing) {
   HF_CHECK(issued_ <= number && number < next_ && !slot(number).sent, "exchange {}", number);
   slot(number).outgoing.assign(outgoing.begin(), outgoing.end());
   slot(number).sent = true;
   return outcome_of(advance());
 }
 
-Result<bool> NcclExchange::advance() {
+Result<bool> NcclTransport::advance() {
   Result<bool> moved = [this]() -> Result<bool> {
     HF_TRY(const NcclCommunicators::Calls calls, communicators_->enter());
     return move();
@@ -61,14 +61,14 @@ Result<bool> NcclExchange::advance() {
   return moved;
 }
 
-Result<bool> NcclExchange::move() {
+Result<bool> NcclTransport::move() {
   HF_TRY(const bool launched, finish_launch());
   HF_TRY(const bool finished, finish_exchanges());
   HF_TRY(const bool issued, issue());
   return launched || finished || issued;
 }
 
-Result<bool> NcclExchange::finish_launch() {
+Result<bool> NcclTransport::finish_launch() {
   if (oldest_ == issued_ || link_->comm == nullptr) return false;
   NcclResult state = NcclResult::success;
   const NcclResult result = library_->comm_state(link_->comm, state);
@@ -81,7 +81,7 @@ Result<bool> NcclExchange::finish_launch() {
   return true;
 }
 
-Result<bool> NcclExchange::finish_exchanges() {
+Result<bool> NcclTransport::finish_exchanges() {
   const Number before = oldest_, launched = launching_ ? issued_ - 1 : issued_;
   for (; oldest_ < launched; ++oldest_) {
     if (slot(oldest_).empty()) continue;
@@ -92,12 +92,12 @@ Result<bool> NcclExchange::finish_exchanges() {
   return oldest_ > before;
 }
 
-Result<bool> NcclExchange::issue() {
+Result<bool> NcclTransport::issue() {
   const Number before = issued_;
   while (!launching_ && issued_ < next_ && slot(issued_).sent) {
     if (!slot(issued_).empty()) {
       HF_TRY(const bool may_launch, communicators_->may_launch(*link_));
-      if (!may_launch) break;  // another exchange is launching, which need not be moved on for it
+      if (!may_launch) break;  // another transport is launching, which need not be moved on for it
       HF_TRY_VOID(issue_group(issued_));
     }
     ++issued_;
@@ -107,7 +107,7 @@ Result<bool> NcclExchange::issue() {
 }
 
 // The group is ended even when a call inside it failed: it belongs to this thread.
-Result<void> NcclExchange::issue_group(Number number) {
+Result<void> NcclTransport::issue_group(Number number) {
   const char* failed_call = nullptr;
   NcclResult failed = NcclResult::success;
   const auto note = [&](const char* call, NcclResult result) {
@@ -135,13 +135,13 @@ Result<void> NcclExchange::issue_group(Number number) {
   return {};
 }
 
-Result<void> NcclExchange::record(Number number) {
+Result<void> NcclTransport::record(Number number) {
   const CudaError error = library_->event_record(link_->events[number % slot_count], link_->stream);
   if (error != 0) return cuda_failed(number, "cudaEventRecord", error);
   return {};
 }
 
-Exchange::Awaited NcclExchange::awaited() const {
+Transport::Awaited NcclTransport::awaited() const {
   Awaited awaited{.number = oldest_};
   if (oldest_ == next_) return awaited;
   const Slot& slot_of = slot(oldest_);
@@ -155,12 +155,12 @@ Exchange::Awaited NcclExchange::awaited() const {
   return awaited;
 }
 
-void NcclExchange::abandon() {
+void NcclTransport::abandon() {
   static_cast<void>(communicators_->abort_all(
       fmt::format("rank {} of {} gave up in {}", rank_, link_->name, describe(oldest_))));
 }
 
-std::string NcclExchange::describe(Number number) const {
+std::string NcclTransport::describe(Number number) const {
   if (number >= next_) return fmt::format("exchange {}, which is not open", number);
   const Slot& described = slot(number);
   std::string text = fmt::format("exchange {}", number);
@@ -169,7 +169,7 @@ std::string NcclExchange::describe(Number number) const {
   return text;
 }
 
-Error NcclExchange::nccl_failed(Number number, const char* call, NcclResult result) {
+Error NcclTransport::nccl_failed(Number number, const char* call, NcclResult result) {
   cuda_error_ = result == NcclResult::unhandled_cuda_error ? library_->last_cuda_error() : 0;
   const std::string more = library_->last_error(link_->comm);
   return fail(
@@ -178,7 +178,7 @@ Error NcclExchange::nccl_failed(Number number, const char* call, NcclResult resu
       rank_, link_->name, describe(number), call, library_->text(result), more.empty() ? "" : ": ", more);
 }
 
-Error NcclExchange::cuda_failed(Number number, const char* call, CudaError error) {
+Error NcclTransport::cuda_failed(Number number, const char* call, CudaError error) {
   cuda_error_ = error;
   return fail(
       ExitCode::communication,

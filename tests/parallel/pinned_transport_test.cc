@@ -1,13 +1,13 @@
-#include "parallel/data/pinned_exchange.h"
+#include "parallel/data/pinned_transport.h"
 
 #include <gtest/gtest.h>
 
 #include "communicator_contract.h"
-#include "exchange_contract.h"
 #include "lane_reduction_harness.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
+#include "transport_contract.h"
 
 namespace holdfast {
 namespace {
@@ -15,38 +15,38 @@ namespace {
 // A rank's exchange on a device of its own; the device comes last, so that its queue ends first.
 struct Pinned {
   Pinned(Communicator& communicator, std::uint64_t largest_bytes)
-      : host(communicator), device(make_cpu_device({})), exchange(host, *device, largest_bytes, plan) {
+      : host(communicator), device(make_cpu_device({})), transport(host, *device, largest_bytes, plan) {
     arena = allocate_memory(*device, plan).value();
-    exchange.bind(arena);
+    transport.bind(arena);
   }
   MemoryPlan plan;
   MemoryArena arena;
-  HostExchange host;
+  HostTransport host;
   std::unique_ptr<Device> device;
-  PinnedExchange exchange;
+  PinnedTransport transport;
 };
 
-class PinnedExchangeOf : public testing::TestWithParam<int> {};
+class PinnedTransportOf : public testing::TestWithParam<int> {};
 
-TEST_P(PinnedExchangeOf, MessagesArriveInTheirExchange) {
+TEST_P(PinnedTransportOf, MessagesArriveInTheirExchange) {
   HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
     Pinned pinned(c, 1 << 20);
-    return test::check_exchanges(pinned.exchange, patient(), 40, 2);
+    return test::check_exchanges(pinned.transport, patient(), 40, 2);
   }));
 }
 
-TEST_P(PinnedExchangeOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) {
+TEST_P(PinnedTransportOf, EveryRankGetsEveryParameterThroughTheSmallestBuffers) {
   HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
     const BucketPlan plan(test::uneven_buckets(), c.size());
     Pinned pinned(c, largest_exchange_bytes(plan, c.rank(), sizeof(std::uint16_t)));
-    return test::check_gather_parameters(pinned.exchange, patient());
+    return test::check_gather_parameters(pinned.transport, patient());
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, PinnedExchangeOf, testing::Values(1, 2, 3, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, PinnedTransportOf, testing::Values(1, 2, 3, 5));
 
 // The bytes of the messages themselves, without the alignment of their buffers.
-TEST(PinnedExchange, LargestExchangeHoldsAllMessagesOfABucket) {
+TEST(PinnedTransport, LargestExchangeHoldsAllMessagesOfABucket) {
   const BucketPlan plan(test::uneven_buckets(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     const std::uint64_t largest = largest_exchange_bytes(plan, rank, sizeof(float));

@@ -1,13 +1,13 @@
 // The exchange inside goes over communicators of its own, as NCCL's does.
-#include "parallel/comm/tied_exchange.h"
+#include "parallel/comm/guarded_transport.h"
 
 #include <gmock/gmock.h>
 
 #include "communicator_contract.h"
-#include "exchange_contract.h"
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 #include "parallel/local/local_communicator.h"
 #include "tests/parallel/patient.h"
+#include "transport_contract.h"
 
 namespace holdfast {
 namespace {
@@ -18,20 +18,20 @@ struct Rank {
   explicit Rank(std::unique_ptr<Communicator> control_end, std::unique_ptr<Communicator> elsewhere_end)
       : control(std::move(control_end)),
         elsewhere(std::move(elsewhere_end)),
-        exchange(std::make_unique<HostExchange>(*elsewhere), *control, posix_env(), traffic) {}
+        transport(std::make_unique<HostTransport>(*elsewhere), *control, posix_env(), traffic) {}
 
   // Receives from the other rank, which sends nothing, until something ends that.
   Result<void> wait_for_peer() {
     std::byte target{};
-    const Exchange::Incoming incoming{.target = {&target, 1}, .peer = 1 - control->rank()};
-    HF_TRY(const Exchange::Number number, exchange.open(std::span(&incoming, 1)));
-    HF_TRY_VOID(exchange.send(number, {}));
-    return finish_exchanges(exchange, patient(), number + 1, "a test");
+    const Transport::Incoming incoming{.target = {&target, 1}, .peer = 1 - control->rank()};
+    HF_TRY(const Transport::Number number, transport.open(std::span(&incoming, 1)));
+    HF_TRY_VOID(transport.send(number, {}));
+    return finish_exchanges(transport, patient(), number + 1, "a test");
   }
 
   std::unique_ptr<Communicator> control, elsewhere;
   Traffic traffic;
-  TiedExchange exchange;
+  GuardedTransport transport;
 };
 
 std::vector<std::unique_ptr<Rank>> make_ranks(int size) {
@@ -43,19 +43,19 @@ std::vector<std::unique_ptr<Rank>> make_ranks(int size) {
   return ranks;
 }
 
-TEST(TiedExchange, KeepsTheContract) {
+TEST(GuardedTransport, KeepsTheContract) {
   auto controls = make_local_communicators(3);
   HF_EXPECT_OK(run_local_ranks(3, [&](Communicator& elsewhere) -> Result<void> {
     Communicator& control = *controls[static_cast<std::size_t>(elsewhere.rank())];
     Traffic traffic;
-    TiedExchange exchange(std::make_unique<HostExchange>(elsewhere), control, posix_env(), traffic);
-    HF_TRY_VOID(test::check_exchanges(exchange, patient()));
-    EXPECT_FALSE(exchange.abandoned());
+    GuardedTransport transport(std::make_unique<HostTransport>(elsewhere), control, posix_env(), traffic);
+    HF_TRY_VOID(test::check_exchanges(transport, patient()));
+    EXPECT_FALSE(transport.abandoned());
     return barrier(control, patient());
   }));
 }
 
-TEST(TiedExchange, EndsWhenAPeerIsGone) {
+TEST(GuardedTransport, EndsWhenAPeerIsGone) {
   auto ranks = make_ranks(2);
   ranks[1]->control.reset();  // and nobody tells the exchange
   const Result<void> outcome = ranks[0]->wait_for_peer();
@@ -65,7 +65,7 @@ TEST(TiedExchange, EndsWhenAPeerIsGone) {
   EXPECT_TRUE(ranks[0]->elsewhere->abandoned()) << "its targets may go";
 }
 
-TEST(TiedExchange, ItsErrorEndsTheCommunicator) {
+TEST(GuardedTransport, ItsErrorEndsTheCommunicator) {
   auto ranks = make_ranks(2);
   ranks[1]->elsewhere.reset();
   EXPECT_FALSE(ranks[0]->wait_for_peer().ok());
@@ -75,12 +75,12 @@ TEST(TiedExchange, ItsErrorEndsTheCommunicator) {
   EXPECT_THAT(peer.error().message, HasSubstr("lost rank 0"));
 }
 
-TEST(TiedExchange, GivingUpEndsBoth) {
+TEST(GuardedTransport, GivingUpEndsBoth) {
   auto ranks = make_ranks(2);
-  ranks[0]->exchange.abandon();
+  ranks[0]->transport.abandon();
   EXPECT_TRUE(ranks[0]->control->abandoned());
   EXPECT_TRUE(ranks[0]->elsewhere->abandoned());
-  EXPECT_FALSE(ranks[0]->exchange.advance().ok());
+  EXPECT_FALSE(ranks[0]->transport.advance().ok());
 }
 
 }  // namespace

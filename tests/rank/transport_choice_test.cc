@@ -1,5 +1,5 @@
 // The choice among the ways of the device's memory between ranks, by table.
-#include "runtime/rank/exchange_choice.h"
+#include "runtime/rank/transport_choice.h"
 
 #include <gmock/gmock.h>
 #include <stdlib.h>
@@ -11,19 +11,19 @@ using testing::HasSubstr;
 
 constexpr int nccl_2_30 = 23007, nccl_2_28 = 22809;
 
-ExchangeMeans gpu_rank(const std::string& gpu, int nccl_version) {
+TransportMeans gpu_rank(const std::string& gpu, int nccl_version) {
   return {.host = "node" + gpu, .gpu = gpu, .nccl_version = nccl_version};
 }
-ExchangeMeans without_nccl(const std::string& gpu) {
+TransportMeans without_nccl(const std::string& gpu) {
   return {.host = "node" + gpu, .gpu = gpu, .nccl_missing = "libnccl.so.2 is not there"};
 }
-ExchangeMeans cpu_rank() {
+TransportMeans cpu_rank() {
   return {.host = "node", .host_sees_memory = true};
 }
 
 struct Choice {
   const char* name;
-  std::vector<ExchangeMeans> ranks;
+  std::vector<TransportMeans> ranks;
   bool nccl;          // of "auto"
   int ranks_per_gpu;  // of "auto"
   const char* description;
@@ -87,24 +87,24 @@ std::vector<Choice> choices() {
   };
 }
 
-TEST(ExchangeChoice, FollowsFromWhatTheRanksHave) {
+TEST(TransportChoice, FollowsFromWhatTheRanksHave) {
   for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
-    const Result<ExchangeChoice> choice = choose_exchange("auto", each.ranks);
+    const Result<TransportChoice> choice = choose_transport("auto", each.ranks);
     ASSERT_TRUE(choice.ok());
-    EXPECT_EQ(choice->way == ExchangeWay::nccl, each.nccl);
+    EXPECT_EQ(choice->way == TransportWay::nccl, each.nccl);
     EXPECT_EQ(choice->ranks_per_gpu, each.ranks_per_gpu);
     EXPECT_EQ(choice->description, each.description);
   }
 }
 
-TEST(ExchangeChoice, NcclThatIsWantedIsHadOrRefused) {
+TEST(TransportChoice, NcclThatIsWantedIsHadOrRefused) {
   for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
-    const Result<ExchangeChoice> choice = choose_exchange("nccl", each.ranks);
+    const Result<TransportChoice> choice = choose_transport("nccl", each.ranks);
     ASSERT_EQ(choice.ok(), each.refusal == nullptr);
     if (choice.ok()) {
-      EXPECT_EQ(choice->way == ExchangeWay::nccl, each.nccl);
+      EXPECT_EQ(choice->way == TransportWay::nccl, each.nccl);
       continue;
     }
     EXPECT_EQ(choice.error().code, ExitCode::config);
@@ -113,15 +113,15 @@ TEST(ExchangeChoice, NcclThatIsWantedIsHadOrRefused) {
   }
 }
 
-TEST(ExchangeChoice, TheHostCanAlwaysBeHad) {
+TEST(TransportChoice, TheHostCanAlwaysBeHad) {
   for (const Choice& each : choices()) {
     SCOPED_TRACE(each.name);
-    const Result<ExchangeChoice> choice = choose_exchange("host", each.ranks);
+    const Result<TransportChoice> choice = choose_transport("host", each.ranks);
     ASSERT_TRUE(choice.ok());
-    EXPECT_EQ(choice->way, ExchangeWay::host);
+    EXPECT_EQ(choice->way, TransportWay::host);
   }
-  const std::vector<ExchangeMeans> two = {gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_30)};
-  EXPECT_EQ(choose_exchange("host", two)->description,
+  const std::vector<TransportMeans> two = {gpu_rank("a", nccl_2_30), gpu_rank("b", nccl_2_30)};
+  EXPECT_EQ(choose_transport("host", two)->description,
             "pinned host memory, as parallel.exchange = \"host\" asks");
 }
 
@@ -134,17 +134,17 @@ Config config_of_shape(int data, int pipeline, int tensor) {
   return config;
 }
 
-TEST(ExchangeChoice, ExchangesAtOnceFollowFromTheLayout) {
-  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 0), 1), 0);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 0), 8), 1);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 0, 8), 8), 1);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(0, 1, 4), 8), 2);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(1, 2, 1), 2), 2);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(2, 4, 1), 8), 5);
-  EXPECT_EQ(exchanges_at_once(config_of_shape(4, 1, 2), 2), 1) << "what is left of four copies";
+TEST(TransportChoice, ExchangesAtOnceFollowFromTheLayout) {
+  EXPECT_EQ(transports_at_once(config_of_shape(0, 0, 0), 1), 0);
+  EXPECT_EQ(transports_at_once(config_of_shape(0, 0, 0), 8), 1);
+  EXPECT_EQ(transports_at_once(config_of_shape(0, 0, 8), 8), 1);
+  EXPECT_EQ(transports_at_once(config_of_shape(0, 1, 4), 8), 2);
+  EXPECT_EQ(transports_at_once(config_of_shape(1, 2, 1), 2), 2);
+  EXPECT_EQ(transports_at_once(config_of_shape(2, 4, 1), 8), 5);
+  EXPECT_EQ(transports_at_once(config_of_shape(4, 1, 2), 2), 1) << "what is left of four copies";
   Config ring = config_of_shape(2, 2, 2);
   ring.parallel.pipeline_chunks = 2;
-  EXPECT_EQ(exchanges_at_once(ring, 8), 6);
+  EXPECT_EQ(transports_at_once(ring, 8), 6);
 }
 
 class CudaVariables : public testing::Test {
@@ -208,9 +208,9 @@ TEST_F(CudaVariables, ThatMakeNcclBlockingAreRefused) {
   on_cpu.device = "cpu";
   for (const Config& config : {on_host, on_cpu}) prepare(config, 2);
   prepare(config_of_shape(0, 1, 1), 1);
-  for (const char* exchange : {"auto", "nccl"}) {
+  for (const char* transport : {"auto", "nccl"}) {
     Config config = config_of_shape(2, 1, 1);
-    config.parallel.exchange = exchange;
+    config.parallel.exchange = transport;
     const Result<void> prepared = prepare_cuda_for_nccl(posix_env(), config, 2);
     ASSERT_FALSE(prepared.ok());
     EXPECT_EQ(prepared.error().code, ExitCode::config);

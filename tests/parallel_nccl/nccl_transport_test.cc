@@ -1,10 +1,10 @@
-// NcclExchange where all goes well: the contract of every Exchange, and the bits of the lane reduction over
+// NcclTransport where all goes well: the contract of every Transport, and the bits of the lane reduction over
 // it.
-#include "parallel/nccl/nccl_exchange.h"
+#include "parallel/nccl/nccl_transport.h"
 
-#include "../parallel/exchange_contract.h"
 #include "../parallel/lane_reduction_harness.h"
 #include "../parallel/patient.h"
+#include "../parallel/transport_contract.h"
 #include "nccl_rig.h"
 
 namespace holdfast {
@@ -16,34 +16,34 @@ using test::run_nccl_ranks;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class NcclExchangeOf : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, version
+class NcclTransportOf : public testing::TestWithParam<std::tuple<int, int>> {};  // ranks, version
 
-TEST_P(NcclExchangeOf, MessagesArriveInTheirExchange) {
+TEST_P(NcclTransportOf, MessagesArriveInTheirExchange) {
   run_nccl_ranks(
       std::get<0>(GetParam()),
       [](NcclRank& rank) -> Result<void> {
         HF_TRY_VOID(rank.connect());
-        HF_TRY_VOID(test::check_exchanges(*rank.exchange, patient()));
+        HF_TRY_VOID(test::check_exchanges(*rank.transport, patient()));
         rank.expect_clean_end();
         return {};
       },
       quick_options(), std::get<1>(GetParam()));
 }
 
-TEST_P(NcclExchangeOf, GroupsThatNcclLaunchesLater) {
+TEST_P(NcclTransportOf, GroupsThatNcclLaunchesLater) {
   run_nccl_ranks(
       std::get<0>(GetParam()),
       [](NcclRank& rank) -> Result<void> {
         rank.library.slow_launch(rank.control->rank() + 1);
         HF_TRY_VOID(rank.connect());
-        HF_TRY_VOID(test::check_exchanges(*rank.exchange, patient(), 10));
+        HF_TRY_VOID(test::check_exchanges(*rank.transport, patient(), 10));
         rank.expect_clean_end();
         return {};
       },
       quick_options(), std::get<1>(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, NcclExchangeOf,
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclTransportOf,
                          testing::Combine(testing::Values(1, 2, 3, 4, 5),
                                           testing::Values(NcclLibrary::version_min, 22809)));
 
@@ -54,8 +54,8 @@ TEST_P(LaneReductionOverNccl, BitsAreThoseOfASequentialSum) {
   run_nccl_ranks(std::get<0>(GetParam()), [lanes](NcclRank& rank) -> Result<void> {
     rank.library.slow_launch(rank.control->rank() % 2);
     HF_TRY_VOID(rank.connect());
-    HF_TRY_VOID(test::check_lane_reduction(*rank.exchange, patient(), lanes));
-    HF_TRY_VOID(test::check_gather_parameters(*rank.exchange, patient()));
+    HF_TRY_VOID(test::check_lane_reduction(*rank.transport, patient(), lanes));
+    HF_TRY_VOID(test::check_gather_parameters(*rank.transport, patient()));
     rank.expect_clean_end();
     return {};
   });
@@ -67,13 +67,13 @@ INSTANTIATE_TEST_SUITE_P(All, LaneReductionOverNccl,
                                          Shape(4, 5)));
 
 // More buckets than exchanges are open at once.
-TEST(NcclExchange, GatherTakesMoreExchangesThanSlots) {
+TEST(NcclTransport, GatherTakesMoreExchangesThanSlots) {
   run_nccl_ranks(3, [](NcclRank& rank) -> Result<void> {
     HF_TRY_VOID(rank.connect());
-    std::vector<Bucket> buckets(3 * NcclExchange::slot_count + 7);
+    std::vector<Bucket> buckets(3 * NcclTransport::slot_count + 7);
     for (Bucket& bucket : buckets)
       bucket.tensors = {{.name = "t", .shape = {block_elements + 5}, .global_shape = {}}};
-    HF_TRY_VOID(test::check_gather_parameters(*rank.exchange, patient(), std::move(buckets)));
+    HF_TRY_VOID(test::check_gather_parameters(*rank.transport, patient(), std::move(buckets)));
     rank.expect_clean_end();
     return {};
   });
@@ -81,25 +81,25 @@ TEST(NcclExchange, GatherTakesMoreExchangesThanSlots) {
 
 // Two ranks begin their exchanges in opposite orders and wait for the later one first, while NCCL takes its
 // time to launch: neither order nor launch of one holds up the other, and groups start one after the other.
-TEST(NcclExchange, ExchangesBesideEachOtherGoInAnyOrder) {
+TEST(NcclTransport, ExchangesBesideEachOtherGoInAnyOrder) {
   for (const int version : {NcclLibrary::version_min, 22809}) {
     run_nccl_ranks(
         2,
         [](NcclRank& rank) -> Result<void> {
           rank.library.slow_launch(3);
           HF_TRY_VOID(rank.connect());
-          HF_TRY(const std::unique_ptr<Exchange> tensor, rank.session->connect(*rank.control, "tensor"));
-          std::array<Exchange*, 2> order = {rank.exchange.get(), tensor.get()};
+          HF_TRY(const std::unique_ptr<Transport> tensor, rank.session->connect(*rank.control, "tensor"));
+          std::array<Transport*, 2> order = {rank.transport.get(), tensor.get()};
           if (rank.control->rank() == 1) std::swap(order[0], order[1]);
           const std::int64_t mine = rank.control->rank();
           const int peer = 1 - rank.control->rank();
           for (int round = 0; round < 10; ++round) {
             std::array<std::int64_t, 2> theirs = {-1, -1};
-            std::array<Exchange::Number, 2> numbers = {};
+            std::array<Transport::Number, 2> numbers = {};
             for (std::size_t i = 0; i < order.size(); ++i) {
-              const Exchange::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs[i], 1)),
-                                                .peer = peer};
-              const Exchange::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = peer};
+              const Transport::Incoming incoming{.target = std::as_writable_bytes(std::span(&theirs[i], 1)),
+                                                 .peer = peer};
+              const Transport::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)), .peer = peer};
               HF_TRY(numbers[i], order[i]->open(std::span(&incoming, 1)));
               HF_TRY_VOID(order[i]->send(numbers[i], std::span(&outgoing, 1)));
             }
@@ -116,16 +116,16 @@ TEST(NcclExchange, ExchangesBesideEachOtherGoInAnyOrder) {
 }
 
 // As a step with data and tensor lanes has them; both are aborted in one group at the end.
-TEST(NcclExchange, TwoCommunicatorsOfOneSession) {
+TEST(NcclTransport, TwoCommunicatorsOfOneSession) {
   for (const int version : {NcclLibrary::version_min, 22809}) {
     run_nccl_ranks(
         3,
         [](NcclRank& rank) -> Result<void> {
           HF_TRY_VOID(rank.connect("data"));
-          HF_TRY(const std::unique_ptr<Exchange> tensor, rank.session->connect(*rank.control, "tensor"));
+          HF_TRY(const std::unique_ptr<Transport> tensor, rank.session->connect(*rank.control, "tensor"));
           EXPECT_THAT(rank.library.names(), ElementsAre("holdfast-e3-data", "holdfast-e3-tensor"));
           for (int i = 0; i < 10; ++i) {
-            HF_TRY_VOID(test::exchange_words(*rank.exchange));
+            HF_TRY_VOID(test::exchange_words(*rank.transport));
             HF_TRY_VOID(test::exchange_words(*tensor));
           }
           rank.expect_clean_end();

@@ -1,21 +1,21 @@
-// The Exchange over any Communicator, of memory that the host can read and write: the CPU device's.
+// The Transport over any Communicator, of memory that the host can read and write: the CPU device's.
 #pragma once
 
 #include <vector>
 
 #include "parallel/comm/communicator.h"
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 
 namespace holdfast {
 
-class HostExchange final : public Exchange {
+class HostTransport final : public Transport {
  public:
   // Numbers come round in the tags; far fewer exchanges are open at once, so few tags do: some MPIs have few.
   static constexpr int tag_count = 1 << 12;
 
   // `communicator` outlives it and may be used beside it. `open_max`: exchanges open at once; they share the
   // requests of the communicator with its other users.
-  explicit HostExchange(Communicator& communicator, std::size_t open_max = ranks_max);
+  explicit HostTransport(Communicator& communicator, std::size_t open_max = ranks_max);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

@@ -1,21 +1,21 @@
-#include "parallel/comm/host_exchange.h"
+#include "parallel/comm/host_transport.h"
 
 #include <algorithm>
 
 namespace holdfast {
 namespace {
 
-static_assert(2 * Exchange::ranks_max <= Communicator::request_count_max);
+static_assert(2 * Transport::ranks_max <= Communicator::request_count_max);
 
-static_assert(HostExchange::tag_count > Exchange::ranks_max);
+static_assert(HostTransport::tag_count > Transport::ranks_max);
 
-int tag_of(Exchange::Number number) {
-  return tag_exchange + static_cast<int>(number % HostExchange::tag_count);
+int tag_of(Transport::Number number) {
+  return tag_exchange + static_cast<int>(number % HostTransport::tag_count);
 }
 
 }  // namespace
 
-HostExchange::HostExchange(Communicator& communicator, std::size_t open_max)
+HostTransport::HostTransport(Communicator& communicator, std::size_t open_max)
     : communicator_(&communicator), rank_(communicator.rank()), size_(communicator.size()) {
   HF_CHECK(size_ <= ranks_max, "{} ranks in one group", size_);
   const auto size = static_cast<std::size_t>(size_);
@@ -25,7 +25,7 @@ HostExchange::HostExchange(Communicator& communicator, std::size_t open_max)
   sends_.resize(slots_.size() * size, no_request);
 }
 
-Result<Exchange::Number> HostExchange::open(std::span<const Incoming> incoming) {
+Result<Transport::Number> HostTransport::open(std::span<const Incoming> incoming) {
   HF_CHECK(can_open());
   const Number number = next_++;
   slots_[slot_of(number)] = Slot{.messages_left = static_cast<int>(incoming.size())};
@@ -37,7 +37,7 @@ Result<Exchange::Number> HostExchange::open(std::span<const Incoming> incoming) 
   return number;
 }
 
-Result<void> HostExchange::send(Number number, std::span<const Outgoing> outgoing) {
+Result<void> HostTransport::send(Number number, std::span<const Outgoing> outgoing) {
   HF_CHECK(oldest_ <= number && number < next_ && !slots_[slot_of(number)].sent, "exchange {}", number);
   Slot& slot = slots_[slot_of(number)];
   slot.sent = true;
@@ -50,7 +50,7 @@ Result<void> HostExchange::send(Number number, std::span<const Outgoing> outgoin
   return {};
 }
 
-Result<bool> HostExchange::test(Request& request, Slot& slot) {
+Result<bool> HostTransport::test(Request& request, Slot& slot) {
   if (request == no_request) return true;
   HF_TRY(const bool complete, communicator_->test(request));
   if (complete) {
@@ -60,7 +60,7 @@ Result<bool> HostExchange::test(Request& request, Slot& slot) {
   return complete;
 }
 
-Result<bool> HostExchange::test_receives(int peer) {
+Result<bool> HostTransport::test_receives(int peer) {
   Number& received = peers_[static_cast<std::size_t>(peer)].received;
   const Number before = received;
   for (; received < next_; ++received) {
@@ -70,7 +70,7 @@ Result<bool> HostExchange::test_receives(int peer) {
   return received > before;
 }
 
-Result<bool> HostExchange::test_sends(int peer) {
+Result<bool> HostTransport::test_sends(int peer) {
   Number& taken = peers_[static_cast<std::size_t>(peer)].taken;
   const Number before = taken;
   for (; taken < next_ && slots_[slot_of(taken)].sent; ++taken) {
@@ -80,7 +80,7 @@ Result<bool> HostExchange::test_sends(int peer) {
   return taken > before;
 }
 
-Result<bool> HostExchange::advance() {
+Result<bool> HostTransport::advance() {
   bool moved = false;
   Number finished = next_;
   for (int peer = 0; peer < size_; ++peer) {
@@ -98,11 +98,11 @@ Result<bool> HostExchange::advance() {
   return moved;
 }
 
-bool HostExchange::received(Number number, int peer) const {
+bool HostTransport::received(Number number, int peer) const {
   return peers_[static_cast<std::size_t>(peer)].received > number;
 }
 
-Exchange::Awaited HostExchange::awaited() const {
+Transport::Awaited HostTransport::awaited() const {
   for (int peer = 0; peer < size_; ++peer) {
     const Peer& state = peers_[static_cast<std::size_t>(peer)];
     const bool receiving = state.received == oldest_;

@@ -1,4 +1,4 @@
-// The Exchange over one NCCL communicator and one CUDA stream, of the device's memory.
+// The Transport over one NCCL communicator and one CUDA stream, of the device's memory.
 //
 // An exchange is one group of ncclSend and ncclRecv. Groups are issued in the order of their numbers, each
 // when its sends are given and NCCL has launched the one before; several may be on the stream at once. The
@@ -6,13 +6,13 @@
 // dead peer would wait for ever; nor is a group ever captured into a CUDA graph, which would keep the abort
 // waiting. NCCL moves bytes and adds nothing; sums are the receiver's, in the order of lanes.
 //
-// Several exchanges beside each other, each with a communicator and a stream of its own, progress in any
+// Several transports beside each other, each with a communicator and a stream of its own, progress in any
 // order, as over the host, if nothing on the GPU makes the kernel of one wait for another's, which waits for
 // other ranks. Four things could, and somebody sees to each:
 //
 //   blocks    all kernels of NCCL fit on the GPU at once: NcclLibrary::max_ctas()
 //   loading   CUDA loads a kernel when it is first launched, and that may wait for the kernels that run.
-//             CUDA_MODULE_LOADING=EAGER: runtime/rank/exchange_choice.h. One communicator alone does
+//             CUDA_MODULE_LOADING=EAGER: runtime/rank/transport_choice.h. One communicator alone does
 //             without: its groups have one order on all ranks, so those of the rank that has issued least end
 //   queues    streams share the GPU's hardware queues, 8 if nobody asks for more.
 //             CUDA_DEVICE_MAX_CONNECTIONS=32: at the same place
@@ -39,17 +39,17 @@
 
 #include <vector>
 
-#include "parallel/comm/exchange.h"
+#include "parallel/comm/transport.h"
 #include "parallel/nccl/nccl_communicators.h"
 
 namespace holdfast {
 
-class NcclExchange final : public Exchange {
+class NcclTransport final : public Transport {
  public:
   static constexpr std::size_t slot_count = 64;  // exchanges open at once, as many events of the link
 
   // `communicators` outlives it and owns `link`, whose communicator is ready.
-  NcclExchange(NcclCommunicators& communicators, const NcclLink& link);
+  NcclTransport(NcclCommunicators& communicators, const NcclLink& link);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

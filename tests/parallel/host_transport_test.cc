@@ -1,0 +1,72 @@
+#include "parallel/comm/host_transport.h"
+
+#include <gtest/gtest.h>
+
+#include "communicator_contract.h"
+#include "parallel/local/local_communicator.h"
+#include "tests/parallel/patient.h"
+#include "transport_contract.h"
+
+namespace holdfast {
+namespace {
+
+class HostTransportOf : public testing::TestWithParam<int> {};
+
+TEST_P(HostTransportOf, MessagesArriveInTheirExchange) {
+  HF_EXPECT_OK(run_local_ranks(GetParam(), [](Communicator& c) {
+    HostTransport transport(c);
+    return test::check_exchanges(transport, patient());
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HostTransportOf, testing::Values(1, 2, 3, 4, 5, 8));
+
+TEST(HostTransport, SlotsAreBoundedAndReused) {
+  HF_EXPECT_OK(run_local_ranks(2, [](Communicator& c) -> Result<void> {
+    HostTransport transport(c);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::uint64_t> received;
+      received.reserve(Transport::ranks_max);
+      std::uint64_t mine = 0;
+      Transport::Number end = transport.oldest();
+      while (transport.can_open()) {
+        received.push_back(0);
+        const Transport::Incoming incoming{.target = std::as_writable_bytes(std::span(&received.back(), 1)),
+                                           .peer = 1 - c.rank()};
+        HF_TRY(const Transport::Number number, transport.open(std::span(&incoming, 1)));
+        end = number + 1;
+      }
+      EXPECT_EQ(received.size(), std::size_t{Transport::ranks_max / 2});
+      for (Transport::Number number = end - received.size(); number < end; ++number) {
+        mine = number;  // taken at once or not at all before the next is sent
+        const Transport::Outgoing outgoing{.source = std::as_bytes(std::span(&mine, 1)),
+                                           .peer = 1 - c.rank()};
+        HF_TRY_VOID(transport.send(number, std::span(&outgoing, 1)));
+        HF_TRY_VOID(finish_exchanges(transport, patient(), number + 1, "a test"));
+      }
+      EXPECT_EQ(received.front(), end - received.size());
+      EXPECT_EQ(received.back(), end - 1);
+    }
+    return {};
+  }));
+}
+
+TEST(HostTransport, TimeoutNamesOperationPeerAndExchange) {
+  auto ends = make_local_communicators(3);
+  HostTransport transport(*ends[0]);
+  std::vector<std::byte> target(8);
+  const Transport::Incoming incoming{.target = target, .peer = 2};
+  ASSERT_TRUE(transport.open(std::span(&incoming, 1)).ok());
+  ASSERT_TRUE(transport.send(0, {}).ok());
+  const Result<void> outcome = finish_exchanges(transport, Waiter(posix_env(), 30), 1, "a test");
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(outcome.error().code, ExitCode::communication);
+  EXPECT_NE(outcome.error().message.find("rank 0 waited 30 ms for rank 2 in a test (exchange 0)"),
+            std::string::npos)
+      << outcome.error().message;
+  EXPECT_TRUE(transport.abandoned());
+  EXPECT_FALSE(transport.advance().ok()) << "unusable after an error";
+}
+
+}  // namespace
+}  // namespace holdfast
