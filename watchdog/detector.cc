@@ -8,8 +8,8 @@
 namespace holdfast {
 namespace {
 
-// Over its time, but how it stands among the others is open.
-struct Standing {
+// What a rank that is over its time is at, not yet compared with the others.
+struct Condition {
   bool watched = false;  // it lives, and does not leave
   bool stuck = false;    // stopped, or says that it waits and does not look
   bool waits = false;    // and looks
@@ -58,17 +58,17 @@ std::int64_t over_ns(const WatchedRank& rank, std::int64_t now_ns) {
   return std::max(past_ceiling_ns, now_ns - since_ns - slot.deadline_ns);
 }
 
-Standing standing_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
+Condition condition_of(const WatchedRank& rank, std::int64_t now_ns, std::int64_t silent_ns) {
   const SlotView& slot = rank.slot;
-  Standing standing;
-  standing.watched = slot.process > 0 && !slot.left && !rank.ended;
-  if (!standing.watched) return standing;
+  Condition condition;
+  condition.watched = slot.process > 0 && !slot.left && !rank.ended;
+  if (!condition.watched) return condition;
   const bool says_that_it_waits = slot.wait_begun_ns > 0;
   const bool silent = now_ns - beat_of(rank) > silent_ns;
-  standing.stuck = rank.stopped || (says_that_it_waits && silent);
-  standing.waits = says_that_it_waits && !standing.stuck;
-  standing.over_ns = over_ns(rank, now_ns);
-  return standing;
+  condition.stuck = rank.stopped || (says_that_it_waits && silent);
+  condition.waits = says_that_it_waits && !condition.stuck;
+  condition.over_ns = over_ns(rank, now_ns);
+  return condition;
 }
 
 std::string who(const WatchedRank& rank) {
@@ -142,14 +142,14 @@ std::string no_sink_sentence(std::span<const WatchedRank> ranks, const std::vect
 class Graph {
  public:
   Graph(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns) : ranks_(ranks) {
-    for (const WatchedRank& rank : ranks) standings_.push_back(standing_of(rank, now_ns, silent_ns));
+    for (const WatchedRank& rank : ranks) conditions_.push_back(condition_of(rank, now_ns, silent_ns));
   }
 
   // That over its time for longest first; empty: nobody.
   std::vector<std::size_t> culprits() const {
     std::optional<std::size_t> found;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      if (is_sink(each) && (!found.has_value() || standings_[each].over_ns > standings_[*found].over_ns))
+      if (is_sink(each) && (!found.has_value() || conditions_[each].over_ns > conditions_[*found].over_ns))
         found = each;
     }
     if (!found.has_value()) return {};
@@ -169,7 +169,7 @@ class Graph {
     std::vector<std::size_t> over;
     std::uint32_t members = 0;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const Standing& one = standings_[each];
+      const Condition& one = conditions_[each];
       const SlotView& slot = ranks_[each].slot;
       members = std::max(members, slot.members);
       if (!one.watched || slot.phase == Phase::spare) continue;
@@ -184,13 +184,13 @@ class Graph {
  private:
   // Over its time, and not because it waits for another one; or what keeps others over theirs.
   bool is_sink(std::size_t index) const {
-    const Standing& one = standings_[index];
+    const Condition& one = conditions_[index];
     return one.watched && !one.waits && (one.over_ns > 0 || (one.stuck && is_awaited(index)));
   }
   // Those that stopped at the same moment are not seen to be over their times in the same tick.
   bool is_almost_sink(std::size_t index) const {
     constexpr std::int64_t parts = 10;
-    const Standing& one = standings_[index];
+    const Condition& one = conditions_[index];
     return is_sink(index) ||
            (one.watched && !one.waits && one.over_ns > -ranks_[index].slot.deadline_ns / parts);
   }
@@ -201,7 +201,7 @@ class Graph {
   std::size_t count_waiting() const {
     std::size_t count = 0;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const Standing& one = standings_[each];
+      const Condition& one = conditions_[each];
       if (one.watched && one.waits && ranks_[each].slot.phase != Phase::spare) ++count;
     }
     return count;
@@ -209,7 +209,7 @@ class Graph {
   // By somebody who is over his time: for this rank, or for he does not know whom.
   bool is_awaited(std::size_t index) const {
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
-      const Standing& one = standings_[each];
+      const Condition& one = conditions_[each];
       const int peer = ranks_[each].slot.wait_peer;
       if (each == index || !one.waits || one.over_ns <= 0) continue;
       if (peer < 0 || peer == ranks_[index].slot.launched_rank) return true;
@@ -218,7 +218,7 @@ class Graph {
   }
 
   std::span<const WatchedRank> ranks_;
-  std::vector<Standing> standings_;
+  std::vector<Condition> conditions_;
 };
 
 }  // namespace

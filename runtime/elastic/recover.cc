@@ -3,8 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
-#include <sstream>
 
 #include "checkpoint/candidates.h"
 #include "parallel/comm/agreement.h"
@@ -37,68 +35,7 @@ Config as_resumed(const Config& config) {
   return resumed;
 }
 
-std::string text_left(std::istream& stream) {
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 }  // namespace
-
-Result<Standing> join_standing(const TrainInputs& world, const Waiter& waiter, const Standing& mine) {
-  enum Opened : int { no, yes, not_known };
-  const Opened opened = !mine.log_opened.has_value() ? not_known : *mine.log_opened ? yes : no;
-  const std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {}\n{}\n{}", mine.launched_ranks, mine.joined ? 1 : 0,
-      static_cast<int>(opened), mine.step, mine.gemm_peak, mine.memory_id.empty() ? "-" : mine.memory_id,
-      mine.lost_some ? 1 : 0, mine.lost_starter ? 1 : 0, mine.redone_step, mine.redone, mine.noticed_us,
-      mine.told ? 1 : 0, mine.verdict, mine.noticed);
-  HF_TRY(const std::vector<std::string> texts, all_gather_text(world.communicator, waiter, text));
-  Standing all{.joined = true};
-  bool some_did_not = false, some_did = false;
-  for (const std::string& each : texts) {
-    std::istringstream stream(each);
-    Standing one;
-    int said = not_known;
-    stream >> one.launched_ranks >> one.joined >> said >> one.step >> one.gemm_peak >> one.memory_id >>
-        one.lost_some >> one.lost_starter >> one.redone_step >> one.redone >> one.noticed_us >> one.told;
-    stream.ignore();  // the end of the line
-    std::getline(stream, one.verdict);
-    one.noticed = text_left(stream);
-    all.launched_ranks = std::max(all.launched_ranks, one.launched_ranks);
-    all.joined = all.joined && one.joined;
-    some_did_not = some_did_not || said == no;
-    some_did = some_did || said == yes;
-    all.step = std::max(all.step, one.step);
-    all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
-    if (all.memory_id.empty() && one.memory_id != "-") all.memory_id = one.memory_id;
-    if (all.verdict.empty()) all.verdict = one.verdict;
-    all.lost_some = all.lost_some || one.lost_some;
-    all.lost_starter = all.lost_starter || one.lost_starter;
-    if (std::pair(one.redone_step, one.redone) > std::pair(all.redone_step, all.redone)) {
-      all.redone_step = one.redone_step;
-      all.redone = one.redone;
-    }
-    const bool nearer = std::pair(one.told, one.noticed_us) < std::pair(all.told, all.noticed_us);
-    if (!one.noticed.empty() && (all.noticed.empty() || nearer)) {
-      all.noticed_us = one.noticed_us;
-      all.told = one.told;
-      all.noticed = one.noticed;
-    }
-  }
-  // Spares alone have seen others begin; who came later has seen nothing.
-  if (all.joined || some_did) all.log_opened = !some_did_not;
-  return all;
-}
-
-Result<void> count_redo(Standing& standing) {
-  constexpr int redone_most = 3;
-  if (standing.lost_some) return {};
-  standing.redone = standing.step == standing.redone_step ? standing.redone + 1 : 1;
-  standing.redone_step = standing.step;
-  if (standing.redone <= redone_most) return {};
-  return fail(ExitCode::communication,
-              "step {} was begun again {} times with nobody lost, and failed each time: {}",
-              standing.step + 1, redone_most, standing.noticed);
-}
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
                                        const std::string& memory_id, const std::optional<RunPlaces>& places,

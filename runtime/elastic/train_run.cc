@@ -66,7 +66,7 @@ Waiter TrainRun::waiter() const {
 Result<ExitCode> TrainRun::start() {
   enter(launched_.watch, Phase::start_up, 0);
   HF_TRY_VOID(join());
-  standing_.joined = true;
+  inventory_.joined = true;
   times_.join_ns = phase_ns();
   if (start_.step >= static_cast<std::uint64_t>(config_.training.steps)) return say_finished();
   return run_epoch();
@@ -226,7 +226,7 @@ Result<ExitCode> TrainRun::shrink_to_memory() {
 }
 
 Result<EpochEnd> TrainRun::run_seat() {
-  if (!standing_.log_opened.has_value()) standing_.log_opened = false;
+  if (!inventory_.log_opened.has_value()) inventory_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
   if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
@@ -241,7 +241,7 @@ Result<EpochEnd> TrainRun::run_seat() {
   HF_TRY_VOID(agree(device_->status()));
   HF_TRY_VOID(enter_generation());
   times_.state_ns = phase_ns();
-  worker_->state().memory_id = standing_.memory_id;
+  worker_->state().memory_id = inventory_.memory_id;
   if (recovery_.has_value()) {
     recovery_->load_ns += times_.worker_ns + times_.state_ns;
     recovery_->resumed_step = step();
@@ -260,14 +260,14 @@ Result<EpochEnd> TrainRun::run_seat() {
 // Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part
 // stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
-  if (standing_.memory_id.empty()) return;
-  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(standing_.memory_id), resumed).ok());
+  if (inventory_.memory_id.empty()) return;
+  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(inventory_.memory_id), resumed).ok());
 }
 
 // A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
 // lacked with more ranks, the wait is over.
 MemoryTerms TrainRun::memory_terms() {
-  const std::string& id = standing_.memory_id.empty() ? start_.memory_id : standing_.memory_id;
+  const std::string& id = inventory_.memory_id.empty() ? start_.memory_id : inventory_.memory_id;
   const bool is_launched_layout =
       !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
   return {.timeout_ms = memory_.lacks ? 0 : config_.elastic.memory_timeout_ms,

@@ -31,7 +31,7 @@ bool TrainRun::wants_ranks() const {
 // it connects processes of two hosts: connect_release() in pmix_server_dyn.c makes room for one value, and
 // reads and frees two. So such a run grows by another start, for which its launcher asks.
 std::int64_t TrainRun::grow_at_ns() const {
-  if (!wants_ranks() || standing_.lost_starter || on_several_hosts_) return 0;
+  if (!wants_ranks() || inventory_.lost_starter || on_several_hosts_) return 0;
   const std::int64_t since_ns = disturbed_ns_ == 0 ? launched_.env.monotonic_ns() : disturbed_ns_;
   return since_ns + config_.elastic.grow_after_ms * 1'000'000;
 }
@@ -82,7 +82,7 @@ Result<void> TrainRun::start_new_ranks() {
                                               wish_.data_most));
     planned.timeout_ms = config_.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned);
-    planned.memory_id = standing_.memory_id;
+    planned.memory_id = inventory_.memory_id;
     if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
     if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
   }
@@ -137,16 +137,16 @@ Result<ExitCode> TrainRun::admit() {
   }
   phase_ns();
   enter_recovery(launched_.watch, step_, config_);
-  HF_TRY_VOID(make_standing());
-  if (!standing_.joined) {
+  HF_TRY_VOID(exchange_inventories());
+  if (!inventory_.joined) {
     admits_ = true;
     enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while
           regroup_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
-    standing_.joined = true;
+    inventory_.joined = true;
   }
   HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, inventory_.memory_id));
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();
@@ -162,7 +162,7 @@ Result<void> TrainRun::join_again() {
   HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
   HF_TRY_VOID(join_device_check(world(), waiter(), config));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
-  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, standing_.memory_id));
+  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, inventory_.memory_id));
   HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
   static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
   HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config, device_.get()));
@@ -212,7 +212,7 @@ bool TrainRun::refuses_new_ranks(const Result<ExitCode>& code) {
   tell("new ranks cannot take part: {}", code.error().message);
   std::fflush(nullptr);
   if (device_ == nullptr) launched_.env.kill_self();
-  standing_.joined = true;
+  inventory_.joined = true;
   world().communicator.abandon();
   return true;
 }

@@ -18,6 +18,7 @@
 #include "parallel/comm/agreement.h"
 #include "runtime/config/config.h"
 #include "runtime/data/loader.h"
+#include "runtime/elastic/inventory.h"
 #include "runtime/elastic/new_rank.h"
 #include "runtime/elastic/recover.h"
 #include "runtime/elastic/resume.h"
@@ -116,7 +117,7 @@ class TrainRun {
   Result<void> regroup();
   void wait_for_given_up_saves();
   void keep_live_state(const MembershipView& of_epoch);
-  Result<void> make_standing();
+  Result<void> exchange_inventories();
 
   // Growing back (train_run_growth.cc).
   bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
@@ -203,7 +204,7 @@ class TrainRun {
   std::int64_t failure_counted_us_ = 0;  // when the newest of them was noticed
   std::optional<int> unused_slot_;       // of a trainer that met a fault: the state is that of worker_'s step
 
-  Standing standing_;
+  RecoveryInventory inventory_;
   std::uint64_t step_ = 0;                  // while there is no worker
   int seats_told_ = 0;                      // to the watchdog
   bool ends_here_ = false;                  // those that are left could not come together
@@ -213,7 +214,7 @@ class TrainRun {
   bool on_several_hosts_ = false;           // at its start
   bool told_how_to_grow_ = false;           // that it does not by itself
   bool ends_for_another_start_ = false;
-  bool told_lost_starter_ = false;    // Standing::lost_starter
+  bool told_lost_starter_ = false;    // RecoveryInventory::lost_starter
   std::int64_t starts_ranks_ns_ = 0;  // since when rank 0 may be at it, as the last vote said; 0: it is not
   bool shrinks_ = false;              // fewer copies of the model are to go on
   MemoryDecision memory_ = {.room = {.tiers = SnapshotTiers::none}};  // of the last worker

@@ -69,7 +69,7 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
 // that stands still holds even the removal of a file that is not there. It is one step: a start that reads
 // the record meanwhile has the whole old one.
 void TrainRun::forget_peak(double reached) {
-  standing_.gemm_peak = std::max(standing_.gemm_peak, reached);
+  inventory_.gemm_peak = std::max(inventory_.gemm_peak, reached);
   post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
     static_cast<void>(env.remove(path).ok());
   });
@@ -78,10 +78,10 @@ void TrainRun::forget_peak(double reached) {
 // Known once: a rank does not get faster.
 Result<void> TrainRun::open_log() {
   const double ranks = seats().communicator.size();
-  const bool opened_before = standing_.log_opened == true;
-  if (!(standing_.gemm_peak > 0.0)) {
+  const bool opened_before = inventory_.log_opened == true;
+  if (!(inventory_.gemm_peak > 0.0)) {
     HF_TRY(const double peak, peak_of_all_ranks());
-    standing_.gemm_peak = peak / ranks;
+    inventory_.gemm_peak = peak / ranks;
   }
   times_.gemm_peak_ns = phase_ns();
   if (log_ == nullptr)
@@ -97,7 +97,7 @@ Result<void> TrainRun::open_log() {
       Progress::Setup{.steps = config_.training.steps,
                       .every_steps = config_.log.every_steps,
                       .flops_per_token = flops_per_token(worker_->spec(), config_.training.sequence_length),
-                      .peak_flops = standing_.gemm_peak * ranks,
+                      .peak_flops = inventory_.gemm_peak * ranks,
                       .tokens_per_step = worker_->tokens_per_step(),
                       .peak_beaten = [this, ranks](double flops) { forget_peak(flops / ranks); },
                       .first_step = step(),
@@ -110,7 +110,7 @@ Result<void> TrainRun::open_log() {
   if (writes_ && !opened_before) outcome = begin_log();
   if (writes_ && outcome.ok() && recovery_.has_value()) outcome = continue_log();
   HF_TRY_VOID(agree(outcome));
-  standing_.log_opened = true;
+  inventory_.log_opened = true;
   return {};
 }
 

@@ -11,7 +11,7 @@ namespace holdfast {
 // The others can go on without this rank, so it goes as the dead do: a code other than 0 would end them, too.
 void TrainRun::leave_if_broken(const Error& error) {
   const bool others_can =
-      launched_.membership != nullptr && standing_.log_opened == true && world().communicator.size() > 1;
+      launched_.membership != nullptr && inventory_.log_opened == true && world().communicator.size() > 1;
   if (!others_can) return;
   tell("rank {} leaves the run, which goes on without it: {}", launched_.communicator.rank(), error.message);
   flush_log();
@@ -83,13 +83,13 @@ Result<void> TrainRun::regroup() {
   wait_for_given_up_saves();
   if (regrouped.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
-  standing_.lost_some = !lost.empty();
+  inventory_.lost_some = !lost.empty();
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // Sooner it has died of something else.
   const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
   if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= regroup_deadline_ms(config_) * 1'000'000)
-    standing_.lost_starter = true;
+    inventory_.lost_starter = true;
   drop_copies();
   worker_.reset();
   progress_.reset();
@@ -102,7 +102,7 @@ Result<void> TrainRun::regroup() {
 // The run ends, and who would have said so may be gone. Where the others may be going on they have the run.
 void TrainRun::record_for_the_dead() {
   Communicator& left = world().communicator;
-  if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !standing_.joined) return;
+  if (left.abandoned() || left.rank() != 0 || claim_ != nullptr || !inventory_.joined) return;
   if (launched_.membership->lost_quorum()) return;
   const StorageWait storage(launched_.watch, "the lock of the run directory");
   Result<std::unique_ptr<Claim>> claim = claim_run_directory(launched_.env, {config_.run.directory});
@@ -111,32 +111,33 @@ void TrainRun::record_for_the_dead() {
   gate_->use(claim_->loose_fence());
 }
 
-Result<void> TrainRun::make_standing() {
-  standing_.step = step_;
-  standing_.launched_ranks = launched_ranks_;
-  standing_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
-  standing_.noticed = recovery_->noticed;
-  standing_.noticed_us = recovery_->noticed_us;
-  standing_.told = recovery_->told;
+Result<void> TrainRun::exchange_inventories() {
+  inventory_.step = step_;
+  inventory_.launched_ranks = launched_ranks_;
+  inventory_.verdict = launched_.watch == nullptr ? "" : launched_.watch->take_verdict();
+  inventory_.noticed = recovery_->noticed;
+  inventory_.noticed_us = recovery_->noticed_us;
+  inventory_.told = recovery_->told;
   // Not only for as long as coming together may take: one of them may wait for its given up saves.
-  HF_TRY(standing_, join_standing(world(), waiter().with_timeout(config_.parallel.timeout_ms), standing_));
+  HF_TRY(inventory_, gather_inventories(world().communicator,
+                                        waiter().with_timeout(config_.parallel.timeout_ms), inventory_));
   enter_recovery(launched_.watch, step_, config_);  // how long another rank took is not this one's time
-  launched_ranks_ = standing_.launched_ranks;
-  recovery_->step_before = std::max(recovery_->step_before, standing_.step);
+  launched_ranks_ = inventory_.launched_ranks;
+  recovery_->step_before = std::max(recovery_->step_before, inventory_.step);
   const MembershipView& now = launched_.membership->view();
   recovery_->ranks_after = static_cast<int>(now.members.size());
   recovery_->hosts_after = ranks_by_host(now);
   const std::vector<Member> lost = members_lost(recovery_->before, now);
   recovery_->lost = lost.empty() ? "" : name_members(lost);
-  if (!standing_.verdict.empty()) recovery_->verdict = standing_.verdict;
-  if (standing_.lost_starter && !std::exchange(told_lost_starter_, true)) {
+  if (!inventory_.verdict.empty()) recovery_->verdict = inventory_.verdict;
+  if (inventory_.lost_starter && !std::exchange(told_lost_starter_, true)) {
     recovery_->verdict +=
         (recovery_->verdict.empty() ? "" : "; ") +
         std::string(
             "a rank was lost while it started new ones, so no more are started before the next start");
   }
-  recovery_->noticed = standing_.noticed;
-  recovery_->told = standing_.told;
+  recovery_->noticed = inventory_.noticed;
+  recovery_->told = inventory_.told;
   return {};
 }
 
@@ -156,17 +157,18 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
   enter_recovery(launched_.watch, step_, config_);
-  HF_TRY_VOID(make_standing());
-  if (const Result<void> counted = count_redo(standing_); !counted.ok()) {
+  HF_TRY_VOID(exchange_inventories());
+  if (const Result<void> counted = count_redo(inventory_); !counted.ok()) {
     ends_here_ = true;
     return counted.error();
   }
   // What a start decides about generations is in no file before the log is open.
-  if (standing_.log_opened != true) return start();
-  if (!standing_.joined) return admit();
+  if (inventory_.log_opened != true) return start();
+  if (!inventory_.joined) return admit();
   HF_TRY_VOID(take_seats(wish_));
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, standing_.memory_id, places, claim_check()));
+  HF_TRY(start_,
+         join_recovery_point(world(), waiter(), config_, inventory_.memory_id, places, claim_check()));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

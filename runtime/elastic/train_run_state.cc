@@ -18,19 +18,19 @@ Result<void> TrainRun::load_state() {
   while (start_.snapshot.has_value()) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) {
-      standing_.memory_id = start_.memory_id;
+      inventory_.memory_id = start_.memory_id;
       return {};
     }
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
       StartPoint asked = start_;
-      asked.memory_id = standing_.memory_id;
+      asked.memory_id = inventory_.memory_id;
       HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
       HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places, claim_check()));
     }
   }
   if (!start_.unusable.empty()) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (start_.checkpoint.empty()) return start_afresh();
-  standing_.memory_id = start_.memory_id;
+  inventory_.memory_id = start_.memory_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start_.content.empty()) return restore_checkpoint(worker_->state_view(), start_.checkpoint);
@@ -67,10 +67,10 @@ Result<void> TrainRun::start_afresh() {
   // An earlier run in this directory may have left something in shared memory.
   if (!start_.memory_id.empty())
     HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
-  std::string run_id = standing_.memory_id;  // it had begun, and begins again
+  std::string run_id = inventory_.memory_id;  // it had begun, and begins again
   if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
   HF_TRY(const std::vector<std::string> ids, all_gather_text(seats().communicator, waiter(), run_id));
-  worker_->state().run_id = standing_.memory_id = ids.front();
+  worker_->state().run_id = inventory_.memory_id = ids.front();
   if (config_.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
   Result<std::optional<FoundCheckpoint>> found = find_checkpoint(launched_.env, config_.run.initialize_from);
   Result<void> outcome;

@@ -1,4 +1,5 @@
-// The event log as readers find it: written by any version and any hand, its last line torn by a kill. Pure.
+// Reads JSON that another program may have written: events of any version, the last line of a log torn by a
+// kill, and what ranks tell each other. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace holdfast {
 // skipped.
 void for_each_event(std::string_view event_lines, const std::function<void(const Json&)>& take);
 
-// A field of another type counts as missing.
+// Fields of one object. A field of another type counts as missing.
 double number_of(const Json& event, const char* key, double otherwise);
 std::uint64_t count_of(const Json& event, const char* key, std::uint64_t otherwise = 0);
 std::string text_of(const Json& event, const char* key);  // missing: empty

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "parallel/local/local_communicator.h"
+#include "runtime/elastic/inventory.h"
 #include "runtime/elastic/live_state.h"
-#include "runtime/elastic/recover.h"
 #include "tests/parallel/communicator_contract.h"
 
 namespace holdfast {
@@ -16,38 +16,25 @@ namespace {
 
 using testing::HasSubstr;
 
-class NoStop final : public StopSource {
- public:
-  bool stop_requested() override { return false; }
-};
-
-// Returns what join_standing() returns on every rank, of which each says one of `said`.
-Standing merged(const std::vector<Standing>& said) {
-  const Result<LoadedConfig> config = LoadedConfig();
-  std::vector<Standing> merged(said.size());
+// Returns what gather_inventories() returns on every rank, of which each says one of `said`.
+RecoveryInventory merged(const std::vector<RecoveryInventory>& said) {
+  std::vector<RecoveryInventory> merged(said.size());
   HF_EXPECT_OK(
       run_local_ranks(static_cast<int>(said.size()), [&](Communicator& communicator) -> Result<void> {
-        FaultPoints faults;
-        NoStop stop;
-        const TrainInputs world = {.env = posix_env(),
-                                   .faults = faults,
-                                   .communicator = communicator,
-                                   .stop = stop,
-                                   .config = config,
-                                   .build = "test"};
         const auto rank = static_cast<std::size_t>(communicator.rank());
-        HF_TRY(merged[rank], join_standing(world, {posix_env(), 60'000}, said[rank]));
+        HF_TRY(merged[rank], gather_inventories(communicator, {posix_env(), 60'000}, said[rank]));
         return {};
       }));
-  for (const Standing& each : merged) EXPECT_EQ(each.step, merged.front().step);
+  for (const RecoveryInventory& each : merged) EXPECT_EQ(each.step, merged.front().step);
   return merged.front();
 }
 
-TEST(JoinStanding, IsThatOfTheRankThatCameFurthest) {
-  const std::vector<Standing> said = {{.launched_ranks = 3, .joined = true, .step = 7},
-                                      {.launched_ranks = 4, .joined = true, .step = 9, .gemm_peak = 2.5},
-                                      {.launched_ranks = 3, .joined = true, .step = 8, .memory_id = "run"}};
-  const Standing all = merged(said);
+TEST(GatherInventories, IsThatOfTheRankThatCameFurthest) {
+  const std::vector<RecoveryInventory> said = {
+      {.launched_ranks = 3, .joined = true, .step = 7},
+      {.launched_ranks = 4, .joined = true, .step = 9, .gemm_peak = 2.5},
+      {.launched_ranks = 3, .joined = true, .step = 8, .memory_id = "run"}};
+  const RecoveryInventory all = merged(said);
   EXPECT_EQ(all.step, 9U);
   EXPECT_EQ(all.launched_ranks, 4);
   EXPECT_EQ(all.gemm_peak, 2.5);
@@ -56,10 +43,11 @@ TEST(JoinStanding, IsThatOfTheRankThatCameFurthest) {
   EXPECT_FALSE(merged({{.joined = true}, {.joined = false}}).joined) << "one that has to begin anew";
 }
 
-TEST(JoinStanding, WhatOneRankKnowsHoldsForAll) {
-  const Standing all = merged({{.redone_step = 4, .redone = 1},
-                               {.verdict = "rank 2 hung", .lost_some = true, .redone_step = 5, .redone = 2},
-                               {.redone_step = 5, .redone = 1}});
+TEST(GatherInventories, WhatOneRankKnowsHoldsForAll) {
+  const RecoveryInventory all =
+      merged({{.redone_step = 4, .redone = 1},
+              {.verdict = "rank 2 hung", .lost_some = true, .redone_step = 5, .redone = 2},
+              {.redone_step = 5, .redone = 1}});
   EXPECT_TRUE(all.lost_some);
   EXPECT_EQ(all.verdict, "rank 2 hung");
   EXPECT_EQ(all.redone_step, 5U);
@@ -67,22 +55,22 @@ TEST(JoinStanding, WhatOneRankKnowsHoldsForAll) {
 }
 
 // A rank that was told by another knows less than those that noticed it themselves, however early.
-TEST(JoinStanding, TheFirstThatNoticedItItselfSaysHow) {
-  const Standing all = merged({{.noticed_us = 10, .told = true, .noticed = "rank 1 gave up"},
-                               {.noticed_us = 30, .noticed = "late"},
-                               {.noticed_us = 20, .noticed = "two lines\nof it"}});
+TEST(GatherInventories, TheFirstThatNoticedItItselfSaysHow) {
+  const RecoveryInventory all = merged({{.noticed_us = 10, .told = true, .noticed = "rank 1 gave up"},
+                                        {.noticed_us = 30, .noticed = "late"},
+                                        {.noticed_us = 20, .noticed = "two lines\nof it"}});
   EXPECT_EQ(all.noticed, "two lines\nof it");
   EXPECT_EQ(all.noticed_us, 20);
   EXPECT_FALSE(all.told);
 }
 
 TEST(CountRedo, AStepIsRedoneThreeTimesAndNotAFourth) {
-  Standing standing{.step = 12, .noticed = "rank 1 is late"};
+  RecoveryInventory inventory{.step = 12, .noticed = "rank 1 is late"};
   for (int time = 1; time <= 3; ++time) {
-    HF_EXPECT_OK(count_redo(standing));
-    EXPECT_EQ(standing.redone, time);
+    HF_EXPECT_OK(count_redo(inventory));
+    EXPECT_EQ(inventory.redone, time);
   }
-  const Result<void> fourth = count_redo(standing);
+  const Result<void> fourth = count_redo(inventory);
   ASSERT_FALSE(fourth.ok());
   EXPECT_EQ(fourth.error().code, ExitCode::communication);
   EXPECT_THAT(fourth.error().message, HasSubstr("step 13 was begun again 3 times with nobody lost"));
@@ -90,14 +78,14 @@ TEST(CountRedo, AStepIsRedoneThreeTimesAndNotAFourth) {
 }
 
 TEST(CountRedo, AnotherStepOrALostRankIsAnotherMatter) {
-  Standing standing{.step = 12, .redone_step = 12, .redone = 3};
-  standing.lost_some = true;
-  HF_EXPECT_OK(count_redo(standing));
-  EXPECT_EQ(standing.redone, 3) << "a death is no redoing";
-  standing.lost_some = false;
-  standing.step = 13;
-  HF_EXPECT_OK(count_redo(standing));
-  EXPECT_EQ(standing.redone, 1);
+  RecoveryInventory inventory{.step = 12, .redone_step = 12, .redone = 3};
+  inventory.lost_some = true;
+  HF_EXPECT_OK(count_redo(inventory));
+  EXPECT_EQ(inventory.redone, 3) << "a death is no redoing";
+  inventory.lost_some = false;
+  inventory.step = 13;
+  HF_EXPECT_OK(count_redo(inventory));
+  EXPECT_EQ(inventory.redone, 1);
 }
 
 MembershipView view_of(std::uint64_t epoch, const std::vector<int>& launched_ranks) {

@@ -1,0 +1,46 @@
+// RecoveryInventory: what a rank knows of its run when ranks come together after a death or with new ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "parallel/comm/collectives.h"
+#include "runtime/core/result.h"
+
+namespace holdfast {
+
+struct RecoveryInventory {
+  int launched_ranks = 0;               // at the start; the most that anyone knows
+  bool joined = false;                  // the config is agreed on, the data is open, the device is made
+  std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
+  std::uint64_t step = 0;               // the furthest
+  double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
+  std::string memory_id = {};           // empty: not yet known to anybody
+  std::string verdict = {};             // of the watchdog on any host, a line
+  bool lost_some = false;               // of those that trained in the epoch before this one
+  bool lost_starter = false;            // a rank, while it started new ones: no more are started
+  // Step that was given up last though nobody was lost, and how often in succession.
+  std::uint64_t redone_step = 0;
+  int redone = 0;
+  // When the fault was noticed first, by the wall clocks, and how; of the ranks that noticed more than that
+  // another one gave up, if any did.
+  std::int64_t noticed_us = 0;
+  bool told = false;
+  std::string noticed = {};
+};
+
+// Merges what the ranks know, one inventory of each, into what holds for all. Pure.
+RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventories);
+
+// Gives every rank the inventories of all, merged. All ranks together. Errors: communication.
+Result<RecoveryInventory> gather_inventories(Communicator& communicator, const Waiter& waiter,
+                                             const RecoveryInventory& mine);
+
+// Counts in a merged inventory that its step is redone, unless a rank was lost. What comes again and again
+// though nobody is lost does not go away by redoing the step: ExitCode::communication after the third time.
+// Pure; all ranks count alike.
+Result<void> count_redo(RecoveryInventory& inventory);
+
+}  // namespace holdfast
