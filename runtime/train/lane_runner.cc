@@ -4,23 +4,22 @@
 
 #include "kernels/device_span.h"
 #include "runtime/rank/watch.h"
-#include "runtime/train/worker.h"
 
 namespace holdfast {
 namespace {
 
 class LaneBuckets final : public BucketObserver {
  public:
-  LaneBuckets(Worker& worker, int first) : worker_(worker), first_(first) {}
+  LaneBuckets(const StageParts& parts, int first) : parts_(parts), first_(first) {}
   Result<void> wait_for_place(int bucket) override {
-    return worker_.reduction().wait_for_place(first_ + bucket);
+    return parts_.reduction.wait_for_place(first_ + bucket);
   }
   void bucket_launched(int bucket) override {
-    worker_.reduction().bucket_launched(first_ + bucket, worker_.rank().device.ticket());
+    parts_.reduction.bucket_launched(first_ + bucket, parts_.rank.device.ticket());
   }
 
  private:
-  Worker& worker_;
+  const StageParts& parts_;
   int first_;
 };
 
@@ -56,14 +55,14 @@ std::vector<LaneRunner::BucketRange> buckets_of(const ModelSpec& spec, std::span
 
 }  // namespace
 
-LaneRunner::LaneRunner(Worker& worker, const StageLinks& links, StageSchedule schedule)
-    : worker_(&worker),
+LaneRunner::LaneRunner(const StageParts& parts, const StageLinks& links, StageSchedule schedule)
+    : parts_(parts),
       runs_(schedule.runs),
-      executor_(*this, worker.rank().device, links, worker.rank().waiter, std::move(schedule.actions),
+      executor_(*this, parts.rank.device, links, parts.rank.waiter, std::move(schedule.actions),
                 std::move(schedule.activation_buffers)),
-      buckets_(buckets_of(worker.spec(), worker.parts(), worker.tensor_share())),
+      buckets_(buckets_of(parts.spec, parts.parts, parts.tensor_group.share())),
       // With nobody to send them to, buckets need not leave before the microbatch is whole.
-      buckets_wait_(worker.rank().config.training.cuda_graphs && worker.rank().mesh.shape().data == 1) {}
+      buckets_wait_(parts.rank.config.training.cuda_graphs && parts.rank.mesh.shape().data == 1) {}
 
 Result<void> LaneRunner::run(LaneOutcome& outcome) {
   outcome_ = &outcome;
@@ -72,31 +71,31 @@ Result<void> LaneRunner::run(LaneOutcome& outcome) {
   first_slot_ = 0;
   // Who waits in the middle of a launch, for the other slices of a layer, for parameters or for the memory
   // of gradients, holds up no neighbour.
-  worker_->tensor_group().set_background([this] { return executor_.advance(); });
-  worker_->parameter_gather().set_background([this] { return executor_.advance(); });
-  worker_->reduction().set_background([this] { return executor_.advance(); });
+  parts_.tensor_group.set_background([this] { return executor_.advance(); });
+  parts_.parameter_gather.set_background([this] { return executor_.advance(); });
+  parts_.reduction.set_background([this] { return executor_.advance(); });
   for (int run = 0; run < runs_; ++run) {
     if (run > 0) HF_TRY_VOID(next_wave());
-    executor_.record(worker_->rank().spans, static_cast<int>(first_slot_));
+    executor_.record(parts_.rank.spans, static_cast<int>(first_slot_));
     HF_TRY_VOID(executor_.run());
-    first_slot_ += worker_->loss_sums().size() / static_cast<std::size_t>(runs_);
+    first_slot_ += parts_.loss_sums.size() / static_cast<std::size_t>(runs_);
   }
-  while (wave_ + 1 < worker_->lanes().waves()) HF_TRY_VOID(next_wave());
-  HF_FAULT_POINT(worker_->rank().faults, "step.before_reduce");
-  return worker_->reduction().finish_wave();
+  while (wave_ + 1 < parts_.lanes.waves()) HF_TRY_VOID(next_wave());
+  HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  return parts_.reduction.finish_wave();
 }
 
 Result<void> LaneRunner::begin_reduction() {
   if (reducing_) return {};
   reducing_ = true;
-  HF_TRY_VOID(worker_->parameter_gather().finish());
-  return worker_->reduction().begin_wave(0);
+  HF_TRY_VOID(parts_.parameter_gather.finish());
+  return parts_.reduction.begin_wave(0);
 }
 
 Result<void> LaneRunner::next_wave() {
-  HF_FAULT_POINT(worker_->rank().faults, "step.before_reduce");
-  HF_TRY_VOID(worker_->reduction().finish_wave());
-  return worker_->reduction().begin_wave(++wave_);
+  HF_FAULT_POINT(parts_.rank.faults, "step.before_reduce");
+  HF_TRY_VOID(parts_.reduction.finish_wave());
+  return parts_.reduction.begin_wave(++wave_);
 }
 
 std::size_t LaneRunner::slot(StagePosition position) const {
@@ -109,12 +108,16 @@ Span LaneRunner::span_of(SpanKind kind, StagePosition position) const {
           .microbatch = static_cast<std::int32_t>(slot(position))};
 }
 
+const Model& LaneRunner::model(StagePosition position) const {
+  return *parts_.models[static_cast<std::size_t>(position.chunk)];
+}
+
 TokenBatch LaneRunner::tokens(StagePosition position) const {
-  return worker_->tokens().at(slot(position));
+  return parts_.tokens.at(slot(position));
 }
 
 std::int64_t LaneRunner::index_in_lane(StagePosition position) const {
-  return position.microbatch % worker_->batch_shape().microbatches_per_lane;
+  return position.microbatch % parts_.batch_shape.microbatches_per_lane;
 }
 
 bool LaneRunner::starts_next_lane(StagePosition position) const {
@@ -124,21 +127,21 @@ bool LaneRunner::starts_next_lane(StagePosition position) const {
 // A loader error is kept for the vote: the lane is still run, so that no peer waits for its gradients.
 void LaneRunner::load(StagePosition position) {
   const Result<MicroBatch> batch = [&] {
-    const HostSpan wait(&worker_->rank().spans, span_of(SpanKind::wait_data, position));
-    HF_FAULT_POINT(worker_->rank().faults, "data.before_batch");
-    const StorageWait storage(worker_->rank().watch, "training data");
-    return worker_->loader().next();
+    const HostSpan wait(&parts_.rank.spans, span_of(SpanKind::wait_data, position));
+    HF_FAULT_POINT(parts_.rank.faults, "data.before_batch");
+    const StorageWait storage(parts_.rank.watch, "training data");
+    return parts_.loader->next();
   }();
   if (!batch.ok()) {
     if (outcome_->failure.ok()) outcome_->failure = batch.error();
     return;
   }
-  worker_->tokens().stage(slot(position), batch->inputs, batch->targets, batch->first_key);
+  parts_.tokens.stage(slot(position), batch->inputs, batch->targets, batch->first_key);
   // All stages of a pipeline read the same samples; the first one counts them.
-  if (!worker_->counts_samples()) return;
+  if (!parts_.counts_samples) return;
   outcome_->data += batch->digest;
   outcome_->counted_targets += static_cast<std::int64_t>(batch->counted_targets);
-  if (worker_->ledger() != nullptr) worker_->ledger()->add(batch->samples);
+  if (parts_.ledger != nullptr) parts_.ledger->add(batch->samples);
 }
 
 // All that a microbatch launches follows from its slot and chunk, so a device may remember it; unless other
@@ -147,29 +150,28 @@ void LaneRunner::load(StagePosition position) {
 template <typename Launch>
 Result<void> LaneRunner::launch_repeatedly(StagePosition position, Work work, const Launch& launch) {
   const bool reads_arriving_parameters =
-      work == Work::forward && slot(position) == 0 && worker_->rank().mesh.shape().data > 1;
-  if (worker_->tensor_share().ranks() > 1 || reads_arriving_parameters) return launch();
+      work == Work::forward && slot(position) == 0 && parts_.rank.mesh.shape().data > 1;
+  if (parts_.tensor_group.share().ranks() > 1 || reads_arriving_parameters) return launch();
   Result<void> launched;
-  worker_->rank().device.repeat(repeat_key(slot(position), buckets_.size(), position, work),
-                                [&] { launched = launch(); });
+  parts_.rank.device.repeat(repeat_key(slot(position), buckets_.size(), position, work),
+                            [&] { launched = launch(); });
   return launched;
 }
 
 Result<void> LaneRunner::launch_forward(StagePosition position) {
   if (position.chunk == 0) load(position);
-  const DeviceSpan span(worker_->rank().spans, worker_->rank().device, span_of(SpanKind::forward, position));
+  const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(SpanKind::forward, position));
   return launch_repeatedly(position, Work::forward, [&] {
-    return worker_->model(position.chunk)
-        .forward(worker_->rank().device, tokens(position), position.microbatch);
+    return model(position).forward(parts_.rank.device, tokens(position), position.microbatch);
   });
 }
 
 bool LaneRunner::can_write_weight_gradients(StagePosition position) {
-  return !starts_next_lane(position) || worker_->reduction().wave_is_done();
+  return !starts_next_lane(position) || parts_.reduction.wave_is_done();
 }
 
 Error LaneRunner::give_up() {
-  return worker_->reduction().give_up();
+  return parts_.reduction.give_up();
 }
 
 Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardLaunch& backward) {
@@ -180,52 +182,51 @@ Result<void> LaneRunner::launch_backward(StagePosition position, const BackwardL
   const bool first = index_in_lane(position) == 0;
   const bool begins_lane =
       first && part != BackwardPart::weights && position.chunk + 1 == static_cast<int>(buckets_.size());
-  if (begins_lane) HF_FAULT_POINT(worker_->rank().faults, "step.before_backward");
-  const Model& model = worker_->model(position.chunk);
+  if (begins_lane) HF_FAULT_POINT(parts_.rank.faults, "step.before_backward");
+  const Model& stage = model(position);
   const BucketRange buckets = buckets_[static_cast<std::size_t>(position.chunk)];
-  LaneBuckets observer(*worker_, buckets.first);
+  LaneBuckets observer(parts_, buckets.first);
   const bool announces = backward.completes_lane && !buckets_wait_;
   const auto launch = [&] {
-    return model.backward(worker_->rank().device, tokens(position), position.microbatch,
-                          &worker_->loss_sums()[slot(position)],
+    return stage.backward(parts_.rank.device, tokens(position), position.microbatch,
+                          &parts_.loss_sums[slot(position)],
                           {.part = part,
                            .accumulate = !first,
-                           .gradient_scale = 1.0F / static_cast<float>(worker_->tokens_per_step()),
+                           .gradient_scale = 1.0F / static_cast<float>(parts_.tokens_per_step),
                            .observer = announces ? &observer : nullptr,
                            .completes_lane = backward.completes_lane,
                            .follows_forward = backward.follows_forward});
   };
   {
-    const DeviceSpan span(worker_->rank().spans, worker_->rank().device,
-                          span_of(span_kind_of(part), position));
+    const DeviceSpan span(parts_.rank.spans, parts_.rank.device, span_of(span_kind_of(part), position));
     HF_TRY_VOID(announces ? launch() : launch_repeatedly(position, backward.work, launch));
   }
   for (int i = 0; backward.completes_lane && buckets_wait_ && i < buckets.count; ++i)
     observer.bucket_launched(i);
-  if (model.has_head() && part != BackwardPart::weights) ++outcome_->losses;
-  if (backward.completes_lane && position.chunk == 0) worker_->reduction().backward_launched();
+  if (stage.has_head() && part != BackwardPart::weights) ++outcome_->losses;
+  if (backward.completes_lane && position.chunk == 0) parts_.reduction.backward_launched();
   return {};
 }
 
 std::span<std::byte> LaneRunner::input(StagePosition position) {
-  return worker_->model(position.chunk).input(position.microbatch, tokens(position).shape);
+  return model(position).input(position.microbatch, tokens(position).shape);
 }
 
 std::span<std::byte> LaneRunner::output(StagePosition position) {
-  return worker_->model(position.chunk).output(position.microbatch, tokens(position).shape);
+  return model(position).output(position.microbatch, tokens(position).shape);
 }
 
 std::span<std::byte> LaneRunner::output_gradient(StagePosition position) {
-  return worker_->model(position.chunk).output_gradient(position.microbatch, tokens(position).shape);
+  return model(position).output_gradient(position.microbatch, tokens(position).shape);
 }
 
 std::span<std::byte> LaneRunner::input_gradient(StagePosition position) {
-  return worker_->model(position.chunk).input_gradient(position.microbatch, tokens(position).shape);
+  return model(position).input_gradient(position.microbatch, tokens(position).shape);
 }
 
 Result<bool> LaneRunner::advance() {
-  HF_TRY(const bool gathering, worker_->parameter_gather().advance());
-  HF_TRY(const bool reducing, worker_->reduction().advance());
+  HF_TRY(const bool gathering, parts_.parameter_gather.advance());
+  HF_TRY(const bool reducing, parts_.reduction.advance());
   return gathering || reducing;
 }
 

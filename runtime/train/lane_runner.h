@@ -8,28 +8,56 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
+#include "parallel/data/lane_reduction.h"
+#include "parallel/data/lanes.h"
+#include "parallel/data/parameter_gather.h"
 #include "parallel/pipeline/stage_executor.h"
+#include "parallel/tensor/tensor_group.h"
 #include "runtime/core/digest.h"
+#include "runtime/data/loader.h"
 #include "runtime/model/model.h"
+#include "runtime/rank/rank_context.h"
 #include "runtime/rank/rank_layout.h"
+#include "runtime/train/ledger.h"
+#include "runtime/train/token_staging.h"
 
 namespace holdfast {
 
-class Worker;
+// What of a worker the lanes of a step are run on. References into the worker, which outlives whoever has it.
+struct StageParts {
+  const RankContext& rank;
+  const ModelSpec& spec;
+  const BatchShape& batch_shape;
+  const LaneSchedule& lanes;
+  const std::vector<ModelPart>& parts;                // layers of this stage, by chunk
+  const std::vector<std::unique_ptr<Model>>& models;  // the same, bound when the lanes are run
+  TensorGroup& tensor_group;
+  TokenStaging& tokens;  // a slot for each microbatch of a step
+  LaneReduction& reduction;
+  ParameterGather& parameter_gather;
+  const std::span<double>& loss_sums;  // a slot for each microbatch; written where the head is
+  const std::unique_ptr<DataLoader>& loader;
+  Ledger* ledger = nullptr;  // null: samples are not written down, or another rank does it
+  bool counts_samples = true;
+  std::uint64_t tokens_per_step = 0;
+};
 
 // What the lanes of this rank add to the step, on the stages that count it: every sample once.
 struct LaneOutcome {
   Digest data;
   std::int64_t counted_targets = 0;
-  std::size_t losses = 0;  // so many of Worker::loss_sums() are written
+  std::size_t losses = 0;  // so many of StageParts::loss_sums are written
   Result<void> failure;    // the loader's: its microbatches were run on whatever the memory held
 };
 
 class LaneRunner final : private StageWork {
  public:
-  // The worker outlives it.
-  LaneRunner(Worker& worker, const StageLinks& links, StageSchedule schedule);
+  LaneRunner(const StageParts& parts, const StageLinks& links, StageSchedule schedule);
   struct BucketRange {
     int first = 0, count = 0;
   };
@@ -56,12 +84,13 @@ class LaneRunner final : private StageWork {
   // Of the microbatch in this rank's step.
   std::size_t slot(StagePosition position) const;
   Span span_of(SpanKind kind, StagePosition position) const;
+  const Model& model(StagePosition position) const;
   TokenBatch tokens(StagePosition position) const;
   std::int64_t index_in_lane(StagePosition position) const;
   // Its lane is not the first of this run of the schedule: the one before is still in the gradients.
   bool starts_next_lane(StagePosition position) const;
 
-  Worker* worker_;
+  StageParts parts_;
   int runs_;  // of the schedule in a step
   StageExecutor executor_;
   std::vector<BucketRange> buckets_;  // by chunk

@@ -157,7 +157,22 @@ void Worker::reserve() {
                                                         waiter_, bytes_of(spec_.dtype));
   parameter_gather_->record(spans_);
   if (links_.tied() != nullptr) parameter_gather_->connect_tied(*links_.tied());
-  lane_runner_ = std::make_unique<LaneRunner>(*this, links_.neighbours(), std::move(schedule));
+  lane_runner_ = std::make_unique<LaneRunner>(StageParts{.rank = rank_,
+                                                         .spec = spec_,
+                                                         .batch_shape = batch_shape_,
+                                                         .lanes = lanes_,
+                                                         .parts = parts_,
+                                                         .models = models_,
+                                                         .tensor_group = tensor_group_,
+                                                         .tokens = *tokens_,
+                                                         .reduction = *reduction_,
+                                                         .parameter_gather = *parameter_gather_,
+                                                         .loss_sums = loss_sums_,
+                                                         .loader = loader_,
+                                                         .ledger = ledger(),
+                                                         .counts_samples = counts_samples(),
+                                                         .tokens_per_step = tokens_per_step()},
+                                              links_.neighbours(), std::move(schedule));
   if (saves_while_training(rank_.config)) snapshots_.reserve(plan_);
 }
 
