@@ -20,9 +20,10 @@ bool is_command(std::string_view key);
 std::string record_config(const Config& config, const std::map<std::string, std::string>& origin = {});
 // A text of dump_config, of whatever version, as record_config would have made it.
 std::string without_commands(const std::string& dumped);
-std::string options_help(std::string_view section);  // text of --help; "" = all sections
-std::string options_reference();                     // docs/config.md
-std::string options_schema();                        // JSON Schema for editors
+// Returns what --help says of a section or a key, "" = of all. ExitCode::config where there is no such thing.
+Result<std::string> options_help(std::string_view section);
+std::string options_reference();  // docs/config.md
+std::string options_schema();     // JSON Schema for editors
 
 struct ConfigChange {
   std::string key, before, after;

@@ -210,11 +210,12 @@ std::vector<Option> elastic_options() {
            "File that says, on the host where it appears, that this host is about to be taken away: the run "
            "leaves it (docs/launch.md); empty = none"),
       text("elastic.notice_command", HF_FIELD(elastic.notice_command), kSafe,
-           "Shell command that says the same by ending with 0, of 10 s at most; it may ask the metadata "
-           "service "
-           "of a cloud; empty = none"),
-      duration("elastic.notice_every", HF_FIELD(elastic.notice_every_ms), {100, kDay_ms}, kSafe,
-               "How often one rank of each host looks at the two"),
+           "Shell command that says by ending with 0 that the host it runs on is about to be taken away, "
+           "within "
+           "10 s; it may ask the metadata service of a cloud; empty = none"),
+      duration(
+          "elastic.notice_every", HF_FIELD(elastic.notice_every_ms), {100, kDay_ms}, kSafe,
+          "How often one rank of each host looks at elastic.notice_file and runs elastic.notice_command"),
   };
 }
 
@@ -238,10 +239,10 @@ std::vector<Option> watchdog_options() {
            "A rank hangs when it shows no sign of life for so many times as long as what it is at usually "
            "takes"),
       duration("watchdog.floor", HF_FIELD(watchdog.floor_ms), {100, kDay_ms}, kSafe,
-               "But never before it took this long"),
-      duration(
-          "watchdog.ceiling", HF_FIELD(watchdog.ceiling_ms), {100, kDay_ms}, kSafe,
-          "And always when it took this long; also the limit for what was not done often enough to know"),
+               "Minimum deadline of a phase: a rank that has been at it for less never hangs"),
+      duration("watchdog.ceiling", HF_FIELD(watchdog.ceiling_ms), {100, kDay_ms}, kSafe,
+               "Maximum deadline of a phase: a rank that takes longer at it hangs; also the deadline of a "
+               "phase that was not done often enough to know how long it takes"),
   };
 }
 
@@ -302,9 +303,11 @@ std::vector<Option> interval_options() {
            "again when it fails; while it runs, only the newest one waits; no record holds the command; "
            "empty = none"),
       text("checkpoint.upload_shard_command", HF_FIELD(checkpoint.upload_shard_command), kSafe,
-           "The same for one file of a checkpoint, HOLDFAST_FILE: every rank runs it for its own shard, all "
+           "Shell command that takes one file of a checkpoint, HOLDFAST_FILE, elsewhere, with the variables "
+           "of "
+           "checkpoint.upload_command and in place of it: every rank runs it for its own shard, all "
            "at once, and when all are sent rank 0 runs it for the manifest, without which nobody takes the "
-           "others for a checkpoint; instead of checkpoint.upload_command"),
+           "others for a checkpoint"),
       duration("checkpoint.upload_timeout", HF_FIELD(checkpoint.upload_timeout_ms), {1000, kDay_ms}, kSafe,
                "An upload command that takes longer is killed, and has failed"),
       text("checkpoint.download_command", HF_FIELD(checkpoint.download_command), kSafe,

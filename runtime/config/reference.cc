@@ -7,6 +7,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
+#include "runtime/core/suggest.h"
 
 namespace holdfast {
 namespace {
@@ -77,6 +78,19 @@ std::string preset_table() {
   return text;
 }
 
+// Returns the keys that are called so in any section, else the key or section with the nearest name.
+std::vector<std::string> near_names(std::string_view word) {
+  std::vector<std::string> keys;
+  std::vector<std::string_view> all = section_names();
+  for (const Option& option : option_registry()) {
+    all.push_back(option.key);
+    if (option.key.substr(option.key.rfind('.') + 1) == word) keys.emplace_back(option.key);
+  }
+  if (!keys.empty()) return keys;
+  const std::string near = closest(word, all);
+  return near.empty() ? keys : std::vector<std::string>{near};
+}
+
 constexpr std::string_view kIntroduction =
     R"(# Configuration
 
@@ -100,11 +114,13 @@ one the first and the last MiB and 256 more, evenly between them, so that an edi
 
 }  // namespace
 
-std::string options_help(std::string_view section) {
+Result<std::string> options_help(std::string_view section) {
   const std::vector<std::string_view> names = section_names();
   if (!section.empty() && std::ranges::find(names, section) == names.end()) {
     if (const Option* option = find_option(section)) return help_entry(*option);
-    return fmt::format("there is no section {}; the sections are {}\n", section, fmt::join(names, ", "));
+    const std::string near = fmt::format("{}", fmt::join(near_names(section), " or "));
+    return fail(ExitCode::config, "there is no key or section {}{}; the sections are {}", section,
+                near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
   }
   std::string text;
   std::string_view current;

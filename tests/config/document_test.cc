@@ -194,7 +194,7 @@ TEST(ConfigIdentity, FollowsExactlyTheForbiddenKeys) {
 }
 
 TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
-  const std::string section = options_help("checkpoint");
+  const std::string section = options_help("checkpoint").value();
   EXPECT_THAT(
       section,
       testing::StartsWith(
@@ -214,12 +214,18 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
           "  --checkpoint.keep=  integer (checkpoints), 1 to 1000000, default 3; on resume: safe\n"
           "      Newest checkpoints that are kept; older ones are removed after a newer one is whole\n"));
   EXPECT_THAT(section, testing::Not(testing::HasSubstr("--evaluation.")));
-  EXPECT_THAT(options_help("checkpoint.keep"), testing::StartsWith("  --checkpoint.keep=  integer"));
-  EXPECT_EQ(options_help("nothing"),
-            "there is no section nothing; the sections are general, run, model, data, training, parallel, "
-            "elastic, watchdog, network, optimizer, "
-            "checkpoint, evaluation, kernels, log, trace\n");
-  const std::string all = options_help("");
+  EXPECT_THAT(options_help("checkpoint.keep").value(), testing::StartsWith("  --checkpoint.keep=  integer"));
+  const Result<std::string> nothing = options_help("nothing");
+  EXPECT_EQ(nothing.error().code, ExitCode::config);
+  EXPECT_EQ(nothing.error().message,
+            "there is no key or section nothing; the sections are general, run, model, data, training, "
+            "parallel, elastic, watchdog, network, optimizer, checkpoint, evaluation, kernels, log, trace");
+  const auto nearest = [](std::string_view word) { return options_help(word).error().message; };
+  EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
+  EXPECT_THAT(nearest("every_steps"),
+              testing::HasSubstr("did you mean checkpoint.every_steps or evaluation.every_steps or log."));
+  EXPECT_THAT(nearest("chekpoint"), testing::HasSubstr(", did you mean checkpoint?"));
+  const std::string all = options_help("").value();
   for (const Option& option : option_registry()) {
     EXPECT_THAT(all, testing::HasSubstr("--" + std::string(option.key) + "="));
   }
