@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "runtime/config/option_value.h"
+#include "runtime/config/suggest_key.h"
 #include "runtime/config/toml_tree.h"
 #include "runtime/core/suggest.h"
 #include "runtime/os/foreign_text.h"
@@ -27,32 +28,6 @@ std::string join_key(const std::string& prefix, const std::string& component) {
   });
   const std::string shown = plain ? component : toml_quote(component);
   return prefix.empty() ? shown : prefix + "." + shown;
-}
-
-bool is_section(std::string_view path) {
-  return std::ranges::any_of(option_registry(),
-                             [&](const Option& option) { return section_of(option.key) == path; });
-}
-
-// The key that was probably meant: the nearest in its section, else one of the same name in another section,
-// else the nearest of all. Empty when nothing is near.
-std::string suggest_key(std::string_view key) {
-  const std::string_view section = section_of(key);
-  const std::string_view name = section.empty() ? key : key.substr(section.size() + 1);
-  std::vector<std::string_view> in_section, all;
-  std::string same_name;
-  for (const Option& option : option_registry()) {
-    const std::string_view other_section = section_of(option.key);
-    const std::string_view other_name =
-        other_section.empty() ? option.key : option.key.substr(other_section.size() + 1);
-    all.push_back(option.key);
-    if (other_section == section) in_section.push_back(other_name);
-    if (other_name == name && same_name.empty()) same_name = option.key;
-  }
-  const std::string near = closest(name, in_section);
-  if (!near.empty()) return section.empty() ? near : fmt::format("{}.{}", section, near);
-  if (!same_name.empty()) return same_name;
-  return !section.empty() && is_section(section) ? std::string() : closest(key, all);
 }
 
 std::string place_in(const std::string& name, TomlPosition position) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "runtime/core/units.h"
@@ -37,6 +38,11 @@ const Option* find_option(std::string_view key) {
 std::string_view section_of(std::string_view key) {
   const std::size_t dot = key.find('.');
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+
+bool is_section(std::string_view path) {
+  return std::ranges::any_of(option_registry(),
+                             [&](const Option& option) { return section_of(option.key) == path; });
 }
 
 std::span<const std::string_view> source_formats() {

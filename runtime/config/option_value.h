@@ -15,6 +15,7 @@ const Option* find_option(std::string_view key);  // nullptr when unknown
 
 // "training" of "training.steps"; empty for a top-level key.
 std::string_view section_of(std::string_view key);
+bool is_section(std::string_view path);  // whether some key is in it
 
 // The value in TOML syntax on one line; reads back to the same value.
 std::string value_text(const Option& option, const Config& config);

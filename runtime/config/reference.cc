@@ -7,6 +7,7 @@
 #include "runtime/config/document.h"
 #include "runtime/config/option_value.h"
 #include "runtime/config/presets.h"
+#include "runtime/config/suggest_key.h"
 #include "runtime/core/suggest.h"
 
 namespace holdfast {
@@ -78,16 +79,15 @@ std::string preset_table() {
   return text;
 }
 
-// Returns the keys that are called so in any section, else the key or section with the nearest name.
+// Returns the keys that are called so in any section, else the section or the key with the nearest name.
 std::vector<std::string> near_names(std::string_view word) {
   std::vector<std::string> keys;
-  std::vector<std::string_view> all = section_names();
   for (const Option& option : option_registry()) {
-    all.push_back(option.key);
     if (option.key.substr(option.key.rfind('.') + 1) == word) keys.emplace_back(option.key);
   }
   if (!keys.empty()) return keys;
-  const std::string near = closest(word, all);
+  std::string near = closest(word, section_names());
+  if (near.empty()) near = suggest_key(word);
   return near.empty() ? keys : std::vector<std::string>{near};
 }
 
@@ -119,8 +119,8 @@ Result<std::string> options_help(std::string_view section) {
   if (!section.empty() && std::ranges::find(names, section) == names.end()) {
     if (const Option* option = find_option(section)) return help_entry(*option);
     const std::string near = fmt::format("{}", fmt::join(near_names(section), " or "));
-    return fail(ExitCode::config, "there is no key or section {}{}; the sections are {}", section,
-                near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(names, ", "));
+    return fail(ExitCode::config, "there is no key or section {}{} sections are {}", section,
+                near.empty() ? "; the" : fmt::format(", did you mean {}? The", near), fmt::join(names, ", "));
   }
   std::string text;
   std::string_view current;

@@ -224,6 +224,7 @@ TEST(OptionsHelp, ShowsASectionAKeyOrAll) {
   EXPECT_THAT(nearest("learning_rate"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
   EXPECT_THAT(nearest("every_steps"),
               testing::HasSubstr("did you mean checkpoint.every_steps or evaluation.every_steps or log."));
+  EXPECT_THAT(nearest("lr"), testing::HasSubstr(", did you mean optimizer.learning_rate?"));
   EXPECT_THAT(nearest("chekpoint"), testing::HasSubstr(", did you mean checkpoint?"));
   const std::string all = options_help("").value();
   for (const Option& option : option_registry()) {

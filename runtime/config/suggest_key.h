@@ -1,0 +1,13 @@
+// The key that somebody probably meant who wrote another.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace holdfast {
+
+// Returns the key with the nearest name in its section, else the one that another program has by this name,
+// else one of the same name in another section, else the nearest of all. Empty when nothing is near.
+std::string suggest_key(std::string_view key);
+
+}  // namespace holdfast
