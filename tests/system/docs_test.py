@@ -25,6 +25,22 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(run("config", "docs").stdout, (ROOT / "docs/config.md").read_text(),
                          "run: build/release/bin/holdfast config docs > docs/config.md")
 
+    def test_events_are_generated(self):
+        self.assertEqual(run("config", "events").stdout, (ROOT / "docs/events.md").read_text(),
+                         "run: build/release/bin/holdfast config events > docs/events.md")
+
+    def test_events_have_all_that_is_documented(self):
+        options = ["--checkpoint.every_steps=4", "--checkpoint.ram_every_steps=2", "--checkpoint.replicas=on", "--evaluation.every_steps=5",
+                   "--data.validation_fraction=0.1"]
+        with harness.Scene(steps=10) as scene:
+            mine = scene.run("mine", options)
+            mine.start(2).expect_exit(0)
+            events = mine.events()
+        self.assertLessEqual({"start", "step", "evaluation", "snapshot", "checkpoint", "finish"}, {each["event"] for each in events})
+        for event in events:
+            always, _ = harness.documented_events()[event["event"]]
+            self.assertEqual(always - set(event), set(), event)
+
     def test_presets_in_configs_load(self):
         for path in sorted((ROOT / "configs").rglob("*.toml")):
             with self.subTest(path.name):

@@ -113,6 +113,28 @@ def text_of(size, seed):
     return "".join(parts)[:size]
 
 
+@functools.cache
+def documented_events():
+    """By kind of event: the fields that each has, and all that one may have (docs/events.md)."""
+    kinds = {}
+    for section in (ROOT / "docs/events.md").read_text().split("\n## `")[1:]:
+        kind, _, table = section.partition("`")
+        rows = re.findall(r"^\| `(\w+)`( \(not always\))? \|", table, re.MULTILINE)
+        kinds[kind] = ({name for name, sometimes in rows if not sometimes}, {name for name, _ in rows})
+    return kinds
+
+
+def undocumented_events(directory):
+    """What the logs below it have and docs/events.md has not."""
+    found = set()
+    for line in "".join(path.read_text(errors="replace") for path in directory.rglob("events*.jsonl")).splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            _, known = documented_events().get(event["event"], (set(), set()))
+            found |= {f"{event['event']}.{field}" for field in set(event) - known - {"event", "time_us"}}
+    return sorted(found)
+
+
 def shared_memory(root="/"):
     """Where Holdfast has this user's shared memory, or would have it; `root`: of another mount namespace."""
     names = [f"holdfast-{os.geteuid()}", *(f"holdfast-{os.geteuid()}-{number}" for number in range(1, 8))]
@@ -161,9 +183,12 @@ class Scene:
     def close(self):
         for pid in [*processes_of(self.directory), *guards_of(self.directory)]:
             kill(pid, signal.SIGKILL)
+        strange = undocumented_events(self.directory)
         shutil.rmtree(self.shared_memory, ignore_errors=True)
         if not self.keep:
             shutil.rmtree(self.directory, ignore_errors=True)
+        if strange:
+            raise AssertionError(f"events that runtime/run/event_schema.cc does not know: {', '.join(strange)}")
 
     def run(self, name, overrides=()):
         return Run(self, name, list(overrides))
