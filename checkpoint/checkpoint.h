@@ -38,12 +38,12 @@ class Checkpoint {
     ShardSpec spec;
     std::span<std::byte> target;
   };
-  // Only the chunks that are needed are read, on `threads` threads, each whole and against its checksum.
+  // Reads only the chunks that are needed, on `threads` threads, each whole and against its checksum.
   Result<void> read(std::span<const Wanted> wanted, int threads = 1);
   // Every byte of every chunk against its checksum, but for the chunks that read() of this object has read,
   // and the completeness of every tensor and kind.
   Result<void> verify(int threads = 1);
-  // What read() or verify() found first.
+  // Returns the damage that read() or verify() found first.
   const std::optional<Error>& damage() const { return damage_; }
   const std::vector<ShardReader>& shards() const { return shards_; }  // as the manifest lists those there
 

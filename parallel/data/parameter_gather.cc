@@ -71,7 +71,8 @@ Result<void> ParameterGather::begin_tied() {
   return tied_->send(tied_number_, std::span(&outgoing, sends ? 1 : 0));
 }
 
-// What arrived may still be a copy in the device's queue, and the group's transport need not be behind it.
+// The bytes that arrived may still be a copy in the device's queue, and the group's transport need not be
+// behind it.
 Result<bool> ParameterGather::advance_tied() {
   if (tied_state_ == Tied::none || tied_state_ == Tied::whole) return false;
   HF_TRY(bool moved, tied_->advance());

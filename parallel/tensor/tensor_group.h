@@ -39,8 +39,8 @@ class TensorGroup {
   std::int64_t own_rows(std::int64_t rows) const { return rows / share_.ranks(); }
   std::int64_t first_row(std::int64_t rows) const { return own_rows(rows) * share_.rank(); }
 
-  // From now on: a transport of the share's ranks, which outlives this object. Until then nothing moves, as
-  // when kernels are only planned.
+  // Takes the transport that moves slices from now on: one of the share's ranks, which outlives this object.
+  // Until then nothing moves, as when kernels are only planned.
   void connect(Transport& transport, const Waiter& waiter);
   // Moves on what else is under way while this group waits; whether anything moved.
   using Background = std::function<Result<bool>()>;

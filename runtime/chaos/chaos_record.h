@@ -1,4 +1,4 @@
-// What a campaign does to a run, and what came of it.
+// Records of a chaos campaign: what it does to a run, and what came of it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace holdfast {
 
-// What all runs of a campaign have in common.
+// Setup that all runs of a campaign have in common.
 struct ChaosSetup {
   std::string program;                      // holdfast
   std::string config;                       // RUN.toml

@@ -14,7 +14,7 @@
 namespace holdfast {
 namespace {
 
-// What PyTorch, Hugging Face, Megatron-LM, torchtitan and nanoGPT call it.
+// Names that PyTorch, Hugging Face, Megatron-LM, torchtitan and nanoGPT have for our keys.
 constexpr auto kForeignNames = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"batch_size", "training.microbatch_size"},
      {"micro_batch_size", "training.microbatch_size"},

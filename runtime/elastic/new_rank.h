@@ -1,4 +1,4 @@
-// What a new rank of a run makes ready before it is taken in: its memory, which can take seconds, while the
+// A new rank of a run makes its memory ready before it is taken in, which can take seconds, while the
 // others go on.
 #pragma once
 

@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-// What the manifests alone say is newest.
+// Returns the checkpoint that is newest by the manifests alone.
 Result<StartPoint> newest_by_manifest(Env& env, const std::string& run_directory) {
   StartPoint start;
   HF_TRY(start.lineage, read_lineage(env, run_directory));

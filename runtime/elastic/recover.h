@@ -7,8 +7,8 @@
 //   join_recovery_point    the newest step that exists whole, in RAM or on disk
 //   Worker::create, restore_snapshot or restore_checkpoint, Trainer: as at a start
 //
-// What does not change with the ranks is kept: config, data, device, the rate of a large matrix product. A
-// fault on the way begins it again.
+// The ranks keep what does not change with their number: config, data, device, the rate of a large matrix
+// product. A fault on the way begins it again.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ class RankTransport {
   RankTransport(Communicator& run, std::vector<int> members, TagGroup tags,
                 std::size_t open_max = Transport::ranks_max)
       : group_(run, std::move(members), tags), host_(group_, open_max) {}
-  // From now on by another transport of the same group (NCCL's), which moves the device's memory by itself.
+  // Moves device memory by another transport of the same group from now on (NCCL's), which moves the device's
+  // memory by itself.
   void use(std::unique_ptr<Transport> other) { other_ = std::move(other); }
   // Before it is used, where the host does not see the device's memory: reserves what one exchange of at most
   // `largest_bytes` needs. Nothing happens elsewhere.

@@ -1,4 +1,4 @@
-// What one rank has when a run starts on it, before anything is agreed on, and who asks it to stop or to
+// Inputs of a run on one rank, before anything is agreed on, and the source of requests to stop or to
 // save.
 #pragma once
 
@@ -47,8 +47,8 @@ struct TrainInputs {
   std::function<Result<std::unique_ptr<NcclLibrary>>()> load_nccl = {};
   // Membership whose communicator the one above is; it outlives the run. Null: a death ends the run.
   Membership* membership = nullptr;
-  // What this process prepared before it was taken in (runtime/elastic/new_rank.h); outlives the run. Null:
-  // nothing.
+  // Memory that this process prepared before it was taken in (runtime/elastic/new_rank.h); outlives the run.
+  // Null: nothing.
   PreparedRank* prepared = nullptr;
   RankWatch* watch = nullptr;  // is told what this rank is at; null: nobody looks after it
   // For tests: memory that is used again holds no sensible numbers (KeptMemory::spoil_reused).

@@ -15,7 +15,7 @@ namespace holdfast {
 std::vector<StatePiece> saved_state(StateView& view) {
   std::vector<StatePiece> pieces;
   for (const OwnedState& piece : view.optimizer.state()) {
-    if (view.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
+    if (view.snapshots.saves(piece.spec)) pieces.push_back({piece.spec, bytes_of_state(piece)});
   }
   return pieces;
 }

@@ -26,7 +26,6 @@ struct StateView {
 
   // Returns the bytes of a checkpoint: weights and moments of all ranks, in fp32.
   std::uint64_t state_bytes() const { return 3 * sizeof(float) * parameter_count(spec); }
-  bool saves(const ShardSpec& piece) const { return snapshots.saves(piece); }
   // Copies the owned master weights to the parameters of every rank that computes with them, all ranks
   // together. After initialisation and a load.
   Result<void> publish_parameters() const;

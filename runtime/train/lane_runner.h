@@ -28,7 +28,7 @@
 
 namespace holdfast {
 
-// What of a worker the lanes of a step are run on. References into the worker, which outlives whoever has it.
+// Parts of a worker that the lanes of a step are run on. The worker outlives them.
 struct StageParts {
   const RankContext& rank;
   const ModelSpec& spec;
@@ -76,7 +76,7 @@ class LaneRunner final : private StageWork {
   Result<bool> advance() override;
 
   void load(StagePosition position);
-  // Before the first backward of the step: the transport is the gradients' from then on.
+  // Called before the first backward of the step: the transport is the gradients' from then on.
   Result<void> begin_reduction();
   template <typename Launch>
   Result<void> launch_repeatedly(StagePosition position, Work work, const Launch& launch);
