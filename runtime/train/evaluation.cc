@@ -96,7 +96,7 @@ class HeldOutSet::Forwards final : public StageWork {
     worker_->tensor_group().set_background({});
     HF_TRY_VOID(run);
     wait_for_device(worker_->rank().device, worker_->rank().communicator);
-    if (!worker_->parts().back().has_head || !worker_->counts_replicated()) return {};
+    if (!worker_->parts().back().has_head || !worker_->rank().counts_replicated()) return {};
     for (const double loss : worker_->loss_sums().first(count)) sum.add(loss);
     return {};
   }

@@ -40,7 +40,7 @@ Result<void> run_lanes(Worker& worker, LaneOutcome& lanes) {
 
 void sum_blocks(Worker& worker, const LaneOutcome& lanes, Ballot& ballot) {
   // What all ranks of a tensor group have counts once.
-  const bool counts_replicated = worker.counts_replicated();
+  const bool counts_replicated = worker.rank().counts_replicated();
   if (counts_replicated) {
     for (const double loss : worker.loss_sums().first(lanes.losses)) ballot.loss.add(loss);
   }

@@ -88,10 +88,8 @@ class Worker {
   const SnapshotPlan& snapshots() const { return snapshots_; }
   // What this rank has sent and received since the worker was made.
   const AxisTraffic& traffic() { return communicator_.traffic(); }
-  // Of its copy of the model, so that each sample counts once, and each loss and each tensor that is on all
-  // ranks of a tensor group.
-  bool counts_samples() const { return rank_.seat.pipeline == 0 && counts_replicated(); }
-  bool counts_replicated() const { return rank_.counts_replicated(); }
+  // Returns whether this rank counts the samples of its copy of the model, so that each counts once.
+  bool counts_samples() const { return rank_.seat.pipeline == 0 && rank_.counts_replicated(); }
   PipelineLinks& pipeline() { return links_; }
   // The slices of split tensors that this rank has, and the ranks that have the others.
   TensorGroup& tensor_group() { return tensor_group_; }
