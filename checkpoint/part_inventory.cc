@@ -136,14 +136,14 @@ std::string to_text(const PartInventory& inventory) {
   for (const UnreadablePart& part : inventory.unreadable)
     unreadable.push_back(Json::array({part.step, part.why}));
   return Json::array(
-             {inventory.host, inventory.memory_id, encode_lineage(inventory.lineage), parts, unreadable})
+             {inventory.host, inventory.shm_run_id, encode_lineage(inventory.lineage), parts, unreadable})
       .dump_any();
 }
 
 PartInventory inventory_from_text(const std::string& text) {
   const Json json = Json::parse(text);
   PartInventory inventory{.host = json[0],
-                          .memory_id = json[1],
+                          .shm_run_id = json[1],
                           .lineage = decode_lineage(json[2].get<std::string>(), "of another host").value()};
   for (const Json& part : json[3]) inventory.parts.push_back(part_from_json(part));
   for (const Json& part : json[4]) inventory.unreadable.push_back({.step = part[0], .why = part[1]});

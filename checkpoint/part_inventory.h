@@ -46,14 +46,14 @@ struct UnreadablePart {
 };
 
 struct PartInventory {
-  std::string host = {};       // whose directory it is, as manifests name it and for sentences
-  std::string memory_id = {};  // of the run there (run_identity.h); the caller's
+  std::string host = {};        // whose directory it is, as manifests name it and for sentences
+  std::string shm_run_id = {};  // of the run there (run_identity.h); the caller's
   Lineage lineage = {};
   std::vector<CheckpointPart> parts = {};
   std::vector<UnreadablePart> unreadable = {};
   // False of a directory that is new, as that of a host whose disk was lost.
   bool knows_run() const {
-    return !memory_id.empty() || !lineage.run_id.empty() || !parts.empty() || !unreadable.empty();
+    return !shm_run_id.empty() || !lineage.run_id.empty() || !parts.empty() || !unreadable.empty();
   }
 };
 

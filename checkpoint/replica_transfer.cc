@@ -96,8 +96,8 @@ Result<Hello> hello_of(std::span<const std::byte> slot, const SnapshotStep& conf
                .padding = 0};
 }
 
-// By parts, so that a slow connection has time and one that stands still is noticed. Half way through is a
-// fault point.
+// By parts, so that a slow connection has time and one that pauses for a resize is noticed. Half way through
+// is a fault point.
 template <typename Byte, typename Move>
 Result<void> by_parts(std::span<Byte> bytes, FaultPoints& faults, const char* half_way, Move move) {
   bool passed = false;

@@ -178,8 +178,8 @@ bool is_consistent(const PieceRecord& record, const ShardSpec& spec) {
   if (spec.slice >= spec.slices || spec.tensor_elements() % spec.slices != 0) return false;
   const std::uint64_t blocks = spec.slice_blocks();
   if (spec.first_block > blocks || spec.block_count > blocks - spec.first_block) return false;
-  const std::uint64_t most_bytes = std::uint64_t{record.chunk_count} * chunk_bytes;
-  if (spec.element_count() > most_bytes || spec.byte_count() != record.byte_count) return false;
+  const std::uint64_t max_bytes = std::uint64_t{record.chunk_count} * chunk_bytes;
+  if (spec.element_count() > max_bytes || spec.byte_count() != record.byte_count) return false;
   return record.chunk_count == chunk_count(record.byte_count);
 }
 

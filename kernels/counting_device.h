@@ -13,7 +13,7 @@
 
 namespace holdfast {
 
-// It runs no op. The wishes must be such that KernelRegistry::choose() takes them.
+// It runs no op. The requests must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_counting_cpu_device(const CpuDeviceOptions& options);
 
 }  // namespace holdfast

@@ -46,8 +46,8 @@ struct MemoryWait {
 using TimedOp = std::function<void(OpId, const void* arguments, std::int64_t duration_ns)>;
 
 struct CudaDeviceOptions {
-  int ordinal = 0;                       // of the GPUs that this process sees
-  std::vector<KernelWish> kernels = {};  // by name; the others are chosen by the registry
+  int ordinal = 0;                             // of the GPUs that this process sees
+  std::vector<KernelPreference> kernels = {};  // by name; the others are chosen by the registry
   // For profilers: told how long each op took on the GPU, in order, by calls of Device::wait() that found
   // their ticket reached. Only the launching thread may wait then.
   TimedOp timed = {};

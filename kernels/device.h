@@ -141,7 +141,7 @@ inline Result<MemoryArena> allocate_memory(Device& device, const MemoryPlan& pla
 struct CpuDeviceOptions {
   int threads = 1;
   CpuIsa isa = best_cpu_isa();                          // the most that kernels may use
-  std::vector<KernelWish> kernels = {};                 // by name; the others are chosen by the registry
+  std::vector<KernelPreference> kernels = {};           // by name; the others are chosen by the registry
   const KernelRegistry* registry = &kernel_registry();  // outlives the device
   std::size_t queue_capacity = 16384;                   // launches in flight; launch() waits when it is full
   // Called on the queue thread before and after each op runs; for tests and profilers. `arguments` is the
@@ -149,7 +149,7 @@ struct CpuDeviceOptions {
   std::function<void(OpId)> observer = {};
   std::function<void(OpId, const void* arguments)> after = {};
 };
-// The wishes must be such that KernelRegistry::choose() takes them.
+// The requests must be such that KernelRegistry::choose() takes them.
 std::unique_ptr<Device> make_cpu_device(const CpuDeviceOptions& options);
 
 // Tells oneDNN, which does not listen to a device, the most that it may use. It holds for the whole process

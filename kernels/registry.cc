@@ -17,9 +17,9 @@ bool better_default(const Implementation* a, const Implementation* b) {
 }
 
 // "kernels.rmsnorm_forward = "mine" (run.toml:12:19)"
-std::string shown(const KernelWish& wish) {
-  return fmt::format("kernels.{} = \"{}\"{}", name_of(wish.op), wish.name,
-                     wish.origin.empty() ? "" : fmt::format(" ({})", wish.origin));
+std::string shown(const KernelPreference& request) {
+  return fmt::format("kernels.{} = \"{}\"{}", name_of(request.op), request.name,
+                     request.origin.empty() ? "" : fmt::format(" ({})", request.origin));
 }
 
 // Names without repetition, in order, of those that the target runs.
@@ -139,18 +139,18 @@ std::string why_it_does_not_run(const Implementation& implementation, const Kern
 
 }  // namespace
 
-Result<const Implementation*> KernelRegistry::find_wish(const KernelWish& wish,
-                                                        const KernelTarget& target) const {
-  if (const Implementation* found = find(wish.op, wish.name, target)) return found;
-  const std::vector<const Implementation*> known = of(wish.op);
+Result<const Implementation*> KernelRegistry::find_request(const KernelPreference& request,
+                                                           const KernelTarget& target) const {
+  if (const Implementation* found = find(request.op, request.name, target)) return found;
+  const std::vector<const Implementation*> known = of(request.op);
   const std::vector<std::string_view> runnable = names_of(known, target);
   for (const Implementation* each : known) {
-    if (each->name != wish.name) continue;
-    return fail(ExitCode::config, "{}: {}; choose one of {}", shown(wish), why_it_does_not_run(*each, target),
-                fmt::join(runnable, ", "));
+    if (each->name != request.name) continue;
+    return fail(ExitCode::config, "{}: {}; choose one of {}", shown(request),
+                why_it_does_not_run(*each, target), fmt::join(runnable, ", "));
   }
-  const std::string near = closest(wish.name, runnable);
-  return fail(ExitCode::config, "{}: there is no such implementation{} Choose one of {}", shown(wish),
+  const std::string near = closest(request.name, runnable);
+  return fail(ExitCode::config, "{}: there is no such implementation{} Choose one of {}", shown(request),
               near.empty() ? "." : fmt::format(", did you mean {}?", near), fmt::join(runnable, ", "));
 }
 
@@ -164,7 +164,7 @@ std::vector<const Implementation*> KernelRegistry::default_order(OpId op, const 
 }
 
 Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
-                                           std::span<const KernelWish> wishes) const {
+                                           std::span<const KernelPreference> requests) const {
   const CpuIsa isa = target.isa;
   HF_TRY_VOID(check_names());
   HF_TRY_VOID(check_isa(isa));
@@ -178,10 +178,10 @@ Result<KernelTable> KernelRegistry::choose(const KernelTarget& target,
     choice.why =
         why_default(choice, isa, names_of(defaults, {.isa = CpuIsa::amx, .gpu = target.gpu}).size() == 1);
   }
-  for (const KernelWish& wish : wishes) {
-    HF_CHECK(wish.op < OpId::count);
-    HF_TRY(const Implementation* wanted, find_wish(wish, target));
-    KernelChoice& choice = table[static_cast<std::size_t>(wish.op)];
+  for (const KernelPreference& request : requests) {
+    HF_CHECK(request.op < OpId::count);
+    HF_TRY(const Implementation* wanted, find_request(request, target));
+    KernelChoice& choice = table[static_cast<std::size_t>(request.op)];
     std::erase(choice.order, wanted);
     choice.order.insert(choice.order.begin(), wanted);
     choice.why = "chosen by [kernels]";

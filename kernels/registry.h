@@ -45,7 +45,7 @@ struct KernelChoice {
 using KernelTable = std::array<KernelChoice, op_count>;  // by OpId
 
 // A user's choice of an implementation.
-struct KernelWish {
+struct KernelPreference {
   OpId op = OpId::count;
   std::string name;
   std::string origin = {};  // where it was said, such as "run.toml:12:19"; or empty
@@ -66,11 +66,11 @@ class KernelRegistry {
   }
 
   // Returns what a device with this processor runs. ExitCode::config with a sentence when two files give one
-  // name to different things, when a wish names nothing, or something that the processor cannot run, and when
-  // the kernels for this processor were not built: others might give other bits.
-  Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelWish> wishes) const;
-  Result<KernelTable> choose(CpuIsa isa, std::span<const KernelWish> wishes) const {
-    return choose(KernelTarget{.isa = isa}, wishes);
+  // name to different things, when a request names nothing, or something that the processor cannot run, and
+  // when the kernels for this processor were not built: others might give other bits.
+  Result<KernelTable> choose(const KernelTarget& target, std::span<const KernelPreference> requests) const;
+  Result<KernelTable> choose(CpuIsa isa, std::span<const KernelPreference> requests) const {
+    return choose(KernelTarget{.isa = isa}, requests);
   }
 
  private:
@@ -80,7 +80,8 @@ class KernelRegistry {
   };
   Result<void> check_names() const;
   Result<void> check_isa(CpuIsa isa) const;
-  Result<const Implementation*> find_wish(const KernelWish& wish, const KernelTarget& target) const;
+  Result<const Implementation*> find_request(const KernelPreference& request,
+                                             const KernelTarget& target) const;
   std::vector<const Implementation*> default_order(OpId op, const KernelTarget& target) const;
 
   std::vector<Entry> entries_;

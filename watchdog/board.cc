@@ -9,7 +9,7 @@
 
 #include "runtime/core/digest.h"
 #include "runtime/os/processes.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 namespace {
@@ -17,9 +17,9 @@ namespace {
 constexpr std::uint64_t magic_open = 0x6472616f62666831;    // "1hfboard"
 constexpr std::uint64_t magic_closed = 0x6472616f62666830;  // "0hfboard"
 constexpr const char* name_begin = "holdfast-board-";
-constexpr const char* table_end = "-hosts";  // of the name of a HostTable
+constexpr const char* table_end = "-hosts";  // of the name of a PeerHostTable
 constexpr std::uint32_t layout_version = 7;  // since then guards are told what they share
-constexpr std::uint32_t most_slots = 1'024, most_ring_spans = 1 << 16;
+constexpr std::uint32_t max_slots = 1'024, max_ring_spans = 1 << 16;
 constexpr std::int64_t patience_ns = 5'000'000'000;  // with one that is being made
 constexpr std::int64_t look_us = 1'000;
 
@@ -58,7 +58,7 @@ void clear(BoardSlot& slot) {
   slot.step = slot.epoch = 0;
   slot.members = 0;
   slot.kind = 0;
-  slot.begun_ns = slot.deadline_ns = slot.ceiling_ns = slot.usual_ns = slot.beat_ns = 0;
+  slot.begun_ns = slot.deadline_ns = slot.ceiling_ns = slot.median_ns = slot.heartbeat_ns = 0;
   slot.wait_begun_ns = slot.storage_begun_ns = 0;
   slot.wait_peer = -1;
   slot.wait_number = 0;
@@ -91,8 +91,8 @@ SlotView read_once(const BoardSlot& slot) {
   view.begun_ns = plausible_time(slot.begun_ns.load(order));
   view.deadline_ns = plausible_time(slot.deadline_ns.load(order));
   view.ceiling_ns = plausible_time(slot.ceiling_ns.load(order));
-  view.usual_ns = plausible_time(slot.usual_ns.load(order));
-  view.beat_ns = plausible_time(slot.beat_ns.load(order));
+  view.median_ns = plausible_time(slot.median_ns.load(order));
+  view.heartbeat_ns = plausible_time(slot.heartbeat_ns.load(order));
   view.wait_begun_ns = plausible_time(slot.wait_begun_ns.load(order));
   view.wait_peer = slot.wait_peer.load(order);
   view.wait_number = slot.wait_number.load(order);
@@ -116,8 +116,8 @@ std::string board_name(const std::string& start) {
 }
 
 Result<std::unique_ptr<Board>> Board::create(Env& env, const std::string& name, const BoardSize& size) {
-  const std::uint32_t slots = std::clamp<std::uint32_t>(size.slots, 1, most_slots);
-  const std::uint32_t ring_spans = std::min(size.ring_spans, most_ring_spans);
+  const std::uint32_t slots = std::clamp<std::uint32_t>(size.slots, 1, max_slots);
+  const std::uint32_t ring_spans = std::min(size.ring_spans, max_ring_spans);
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.create_shared_memory(name, bytes_of(slots, ring_spans)));
   memory->hold(SharedMemory::Hold::shared);
   auto* header = new (memory->bytes().data()) BoardHeader();
@@ -156,7 +156,7 @@ Result<std::unique_ptr<Board>> Board::open_and_hold(Env& env, const std::string&
                     fmt::format("has layout {}, and this program knows {}: it is another version's", layout,
                                 layout_version));
   }
-  if (size.slots == 0 || size.slots > most_slots || size.ring_spans > most_ring_spans ||
+  if (size.slots == 0 || size.slots > max_slots || size.ring_spans > max_ring_spans ||
       bytes.size() < bytes_of(size.slots, size.ring_spans)) {
     return no_board(env, name, "says that it is larger than it is: it is damaged");
   }
@@ -260,13 +260,13 @@ std::size_t remove_dead_boards(Env& env) {
     if (const std::size_t end = name.find(table_end); end != std::string::npos) {
       // Made behind its board and removed behind it: without one it is left over.
       if (!std::ranges::binary_search(*names, name.substr(0, end)))
-        HostTable::remove(env, name.substr(0, end));
+        PeerHostTable::remove(env, name.substr(0, end));
       continue;
     }
     // It may be in use by processes that this one cannot see: those of a container with the same /dev/shm.
     const Result<std::unique_ptr<Board>> board = Board::open_alone(env, name);
     if (!board.ok() || !(*board)->close(env, name)) continue;
-    HostTable::remove(env, name);
+    PeerHostTable::remove(env, name);
     ++removed;
   }
   return removed;

@@ -56,16 +56,17 @@ struct alignas(64) BoardSlot {
   std::atomic<std::uint32_t> phase{0};
   std::atomic<std::uint32_t> left{0};  // 1: it is about to end by itself, whatever its exit code
   std::atomic<std::uint64_t> step{0};
-  std::atomic<std::uint64_t> epoch{0};       // of the membership
-  std::atomic<std::uint32_t> members{0};     // of it, spares too; 0: not known
-  std::atomic<std::int64_t> begun_ns{0};     // of the phase, or of its last mark(); monotonic clock
-  std::atomic<std::uint32_t> kind{0};        // WorkKind
-  std::atomic<std::int64_t> deadline_ns{0};  // how long it may show no sign of life; 0: no limit
-  std::atomic<std::int64_t> ceiling_ns{0};   // and how long it may take with them; 0: as the deadline
-  std::atomic<std::int64_t> usual_ns{0};     // how long it takes as a rule; 0: not known
-  std::atomic<std::int64_t> beat_ns{0};      // last sign of life of the training thread
-  // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits beat_ns is
-  // written at every look, so a rank that says that it waits and does not beat is the one that hangs.
+  std::atomic<std::uint64_t> epoch{0};        // of the membership
+  std::atomic<std::uint32_t> members{0};      // of it, spares too; 0: not known
+  std::atomic<std::int64_t> begun_ns{0};      // of the phase, or of its last mark(); monotonic clock
+  std::atomic<std::uint32_t> kind{0};         // WorkKind
+  std::atomic<std::int64_t> deadline_ns{0};   // how long it may show no sign of life; 0: no limit
+  std::atomic<std::int64_t> ceiling_ns{0};    // and how long it may take with them; 0: as the deadline
+  std::atomic<std::int64_t> median_ns{0};     // how long it takes as a rule; 0: not known
+  std::atomic<std::int64_t> heartbeat_ns{0};  // last sign of life of the training thread
+  // What it waits for, that another rank does. `wait_begun_ns` 0: it does not wait. While it waits
+  // heartbeat_ns is written at every look, so a rank that says that it waits and does not beat is the one
+  // that hangs.
   std::atomic<std::int64_t> wait_begun_ns{0};
   std::atomic<std::int32_t> wait_peer{-1};    // launched rank; -1: not known, or any
   std::atomic<std::uint32_t> wait_number{0};  // of the collective or exchange among those of the communicator
@@ -176,7 +177,7 @@ struct SlotView {
   std::uint64_t step = 0, epoch = 0;
   std::uint32_t members = 0;
   WorkKind kind = WorkKind::usual;
-  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, usual_ns = 0, beat_ns = 0;
+  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, median_ns = 0, heartbeat_ns = 0;
   std::int64_t wait_begun_ns = 0;
   int wait_peer = -1;
   std::uint32_t wait_number = 0;

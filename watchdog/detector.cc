@@ -26,11 +26,11 @@ std::string duration(std::int64_t nanoseconds) {
 }
 
 std::int64_t begun_of(const WatchedRank& rank) {
-  return std::max(rank.slot.begun_ns, rank.anew_ns);
+  return std::max(rank.slot.begun_ns, rank.evidence_since_ns);
 }
 
 std::int64_t beat_of(const WatchedRank& rank) {
-  return std::max(rank.slot.beat_ns, begun_of(rank));
+  return std::max(rank.slot.heartbeat_ns, begun_of(rank));
 }
 
 std::int64_t ceiling_of(const SlotView& slot) {
@@ -89,12 +89,12 @@ std::string awaited(const SlotView& slot) {
 
 // Says what its time is compared with.
 std::string measure_of(const SlotView& slot) {
-  if (slot.usual_ns == 0)
+  if (slot.median_ns == 0)
     return slot.deadline_ns > 0 ? duration(slot.deadline_ns) + " are the limit" : "others wait for it";
   const char* of_kind = slot.kind == WorkKind::first         ? " for a first one"
                         : slot.kind == WorkKind::beside_save ? " beside a save"
                                                              : "";
-  return duration(slot.usual_ns) + " are usual" + of_kind;
+  return duration(slot.median_ns) + " are usual" + of_kind;
 }
 
 // How it stands with its signs of life, where there were some; a spare has beats instead.
@@ -165,7 +165,7 @@ class Graph {
   // Returns those that wait for as long again as they may; none while somebody may be what they wait for: who
   // does not wait, or waits within a limit of its own, as the leader does for new ranks in a recovery while
   // the others are in their next step.
-  std::vector<std::size_t> hopeless() const {
+  std::vector<std::size_t> deadlocked_ranks() const {
     std::vector<std::size_t> over;
     std::uint32_t members = 0;
     for (std::size_t each = 0; each < ranks_.size(); ++each) {
@@ -196,7 +196,7 @@ class Graph {
   }
   bool is_learned(std::size_t index) const {
     const SlotView& slot = ranks_[index].slot;
-    return slot.usual_ns > 0 || (slot.phase != Phase::step && slot.phase != Phase::evaluation);
+    return slot.median_ns > 0 || (slot.phase != Phase::step && slot.phase != Phase::evaluation);
   }
   std::size_t count_waiting() const {
     std::size_t count = 0;
@@ -239,9 +239,9 @@ HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns
     }
   }
   if (verdict.kind != HangVerdict::Kind::none) return verdict;
-  const std::vector<std::size_t> over = graph.hopeless();
+  const std::vector<std::size_t> over = graph.deadlocked_ranks();
   if (over.empty()) return {};
-  return {.kind = HangVerdict::Kind::no_sink, .index = 0, .sentence = no_sink_sentence(ranks, over, now_ns)};
+  return {.kind = HangVerdict::Kind::deadlock, .index = 0, .sentence = no_sink_sentence(ranks, over, now_ns)};
 }
 
 std::string storage_sentence(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t quiet_ns) {

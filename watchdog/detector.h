@@ -22,17 +22,17 @@ namespace holdfast {
 struct WatchedRank {
   SlotView slot;
   std::string host;
-  bool own_host = true;      // only such a one can this guard end
-  bool stopped = false;      // state T of /proc
-  bool ended = false;        // its process has; it counts as seen, and is never the culprit
-  std::int64_t anew_ns = 0;  // what it did before then is no evidence against it
+  bool own_host = true;                // only such a one can this guard end
+  bool stopped = false;                // state T of /proc
+  bool ended = false;                  // its process has; it counts as seen, and is never the culprit
+  std::int64_t evidence_since_ns = 0;  // what it did before then is no evidence against it
 };
 
 struct HangVerdict {
   enum class Kind : std::uint8_t {
     none,
-    culprit,  // `rank` hangs: end it, the others go on
-    no_sink,  // everybody waits for the others and looks, some for as long again as they may: level 2
+    culprit,   // `rank` hangs: end it, the others go on
+    deadlock,  // everybody waits for the others and looks, some for as long again as they may: level 2
   };
   Kind kind = Kind::none;
   std::size_t index = 0;  // of the culprit in `ranks`
@@ -55,7 +55,7 @@ inline constexpr std::int64_t waiting_silent_ns = 2'000'000'000;
 // for longest is named, because the others may hang for its sake, and they have their time anew after its
 // end. Where no time was learned yet, that would take longer than the others have patience: so all that have
 // had nine tenths of it are, if they are fewer than those that wait. While some rank of the run is not among
-// `ranks` (SlotView::members), it may be the one that all wait for, so there is no verdict no_sink.
+// `ranks` (SlotView::members), it may be the one that all wait for, so there is no verdict deadlock.
 HangVerdict find_culprit(std::span<const WatchedRank> ranks, std::int64_t now_ns, std::int64_t silent_ns);
 
 // One sentence about all ranks that have waited for storage without a sign of life for `quiet_ns`; empty:

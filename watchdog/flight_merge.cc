@@ -80,7 +80,7 @@ HangVerdict hang_among(std::span<const FlightRecord> records) {
       time_ns = std::clamp<std::int64_t>(now_ns - (record.now_ns - time_ns), 1, now_ns);
     };
     move(slot.begun_ns);
-    move(slot.beat_ns);
+    move(slot.heartbeat_ns);
     if (slot.wait_begun_ns > 0) move(slot.wait_begun_ns);
     ranks.push_back({.slot = slot,
                      .host = record.host,
@@ -153,7 +153,7 @@ std::string rank_text(const FlightRecord& record) {
     text += fmt::format("  waits for {} {}{}, since {}, looked {} before\n",
                         slot.wait_operation.empty() ? "the others" : slot.wait_operation, slot.wait_number,
                         slot.wait_peer >= 0 ? fmt::format(" with rank {}", slot.wait_peer) : "",
-                        ago(record.now_ns - slot.wait_begun_ns), ago(record.now_ns - slot.beat_ns));
+                        ago(record.now_ns - slot.wait_begun_ns), ago(record.now_ns - slot.heartbeat_ns));
   }
   if (slot.drain_begun_ns > 0) {
     text += fmt::format("  saves step {} in the background, {} bytes, for {}\n", slot.drain_step,

@@ -130,8 +130,8 @@ SlotView slot_of(Fields& fields) {
   slot.members = fields.integer<std::uint32_t>("members");
   slot.begun_ns = fields.time("begun_ns");
   slot.deadline_ns = fields.time("deadline_ns");
-  slot.usual_ns = fields.time("usual_ns");
-  slot.beat_ns = fields.time("beat_ns");
+  slot.median_ns = fields.time("usual_ns");
+  slot.heartbeat_ns = fields.time("beat_ns");
   if (const Json* wait = fields.find("wait"); wait != nullptr) {
     Fields of_wait(*wait);
     slot.wait_begun_ns = of_wait.time("begun_ns");
@@ -208,8 +208,8 @@ std::string flight_json(const FlightRecord& record) {
                {"left", slot.left},
                {"begun_ns", slot.begun_ns},
                {"deadline_ns", slot.deadline_ns},
-               {"usual_ns", slot.usual_ns},
-               {"beat_ns", slot.beat_ns}};
+               {"usual_ns", slot.median_ns},
+               {"beat_ns", slot.heartbeat_ns}};
   if (slot.wait_begun_ns > 0) {
     json["wait"] = {{"operation", slot.wait_operation},
                     {"peer", slot.wait_peer},

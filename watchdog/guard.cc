@@ -23,7 +23,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::size_t most_pending = 256;
+constexpr std::size_t max_pending = 256;
 
 // The process of a slot.
 struct Watched {
@@ -54,7 +54,7 @@ class Guard {
       if (mind_.may_leave(env_->monotonic_ns()) && pending_.empty() && all_watched) {
         if (board_->closed()) return;  // by another one
         if (board_->close(*env_, settings_.board)) {
-          HostTable::remove(*env_, settings_.board);
+          PeerHostTable::remove(*env_, settings_.board);
           end_daemons_that_are_cut_off();
           return;
         }
@@ -285,7 +285,7 @@ class Guard {
   void take_flight(const std::string& reason) {
     const std::int64_t wall_us = env_->wall_time_us();
     for (std::uint32_t index = 0; index < board_->slots(); ++index) {
-      if (watched_[index].id == 0 || pending_.size() >= most_pending) continue;
+      if (watched_[index].id == 0 || pending_.size() >= max_pending) continue;
       pending_.push_back(
           take_flight_record(*env_, *board_, index, process_of(watched_[index]).state, reason));
       pending_.back().wall_time_us = wall_us;

@@ -31,7 +31,7 @@ static_assert(sizeof(Ended) == 24);
 struct Rank {
   std::int64_t process = 0, started_ticks = 0;
   std::uint64_t step = 0, epoch = 0;
-  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, usual_ns = 0, beat_ns = 0, life_ns = 0,
+  std::int64_t begun_ns = 0, deadline_ns = 0, ceiling_ns = 0, median_ns = 0, heartbeat_ns = 0, life_ns = 0,
                wait_begun_ns = 0, storage_begun_ns = 0;
   std::int32_t launched_rank = -1, wait_peer = -1;
   std::uint32_t wait_number = 0;
@@ -67,8 +67,8 @@ Rank packed(const SlotView& slot) {
           .begun_ns = slot.begun_ns,
           .deadline_ns = slot.deadline_ns,
           .ceiling_ns = slot.ceiling_ns,
-          .usual_ns = slot.usual_ns,
-          .beat_ns = slot.beat_ns,
+          .median_ns = slot.median_ns,
+          .heartbeat_ns = slot.heartbeat_ns,
           .life_ns = slot.life_ns,
           .wait_begun_ns = slot.wait_begun_ns,
           .storage_begun_ns = slot.storage_begun_ns,
@@ -95,8 +95,8 @@ SlotView unpacked(const Rank& rank) {
   slot.begun_ns = plausible_time(rank.begun_ns);
   slot.deadline_ns = plausible_time(rank.deadline_ns);
   slot.ceiling_ns = plausible_time(rank.ceiling_ns);
-  slot.usual_ns = plausible_time(rank.usual_ns);
-  slot.beat_ns = plausible_time(rank.beat_ns);
+  slot.median_ns = plausible_time(rank.median_ns);
+  slot.heartbeat_ns = plausible_time(rank.heartbeat_ns);
   slot.life_ns = plausible_time(rank.life_ns);
   slot.wait_begun_ns = plausible_time(rank.wait_begun_ns);
   slot.storage_begun_ns = plausible_time(rank.storage_begun_ns);

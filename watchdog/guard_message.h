@@ -11,12 +11,12 @@
 
 #include "runtime/core/result.h"
 #include "watchdog/board.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 
 struct GuardMessage {
-  std::uint64_t start = 0;                // HostTableSetup
+  std::uint64_t start = 0;                // PeerHostTableSetup
   std::int32_t host = 0;                  // whose guard speaks
   std::uint64_t generation = 0;           // of that guard among those of its host
   std::uint64_t number = 0;               // of the message among those of that guard

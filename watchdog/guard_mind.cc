@@ -38,7 +38,7 @@ bool GuardMind::begin_tick(std::int64_t now_ns, std::int64_t wall_us) {
 void GuardMind::begin_anew(std::span<const SlotProcess> processes) {
   anew_ns_ = now_ns_;
   for (std::size_t index = 0; index < watched_.size(); ++index) {
-    if (processes.empty() || processes[index].state != stopped) watched_[index].anew_ns = now_ns_;
+    if (processes.empty() || processes[index].state != stopped) watched_[index].evidence_since_ns = now_ns_;
   }
   suspected_ = {};
 }
@@ -108,7 +108,7 @@ WatchedRank GuardMind::evidence_of(std::size_t index, const SlotView& slot) cons
           .host = host_,
           .own_host = true,
           .ended = watched_[index].ended,
-          .anew_ns = watched_[index].anew_ns};
+          .evidence_since_ns = watched_[index].evidence_since_ns};
 }
 
 // Cheap, for the ticks in which there is nothing to see.
@@ -121,7 +121,7 @@ bool GuardMind::own_may_hang(const HostEvidence& evidence) const {
 
 bool GuardMind::distant_may_hang(const HostEvidence& evidence) const {
   return std::ranges::any_of(evidence.distant, [&](WatchedRank rank) {
-    rank.anew_ns = anew_ns_;
+    rank.evidence_since_ns = anew_ns_;
     return may_hang(rank, now_ns_);
   });
 }
@@ -210,7 +210,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   }
   for (const WatchedRank& rank : evidence.distant) {
     ranks.push_back(rank);
-    ranks.back().anew_ns = anew_ns_;
+    ranks.back().evidence_since_ns = anew_ns_;
   }
   const HangVerdict verdict = find_culprit(ranks, now_ns_, waiting_silent_ns);
   std::vector<HangVerdict::Another> culprits = verdict.others;
@@ -220,7 +220,7 @@ void GuardMind::find_hang(const HostEvidence& evidence, GuardActions& actions) {
   const bool again = suspicion == suspected_;
   suspected_ = std::move(suspicion);
   if (verdict.kind == HangVerdict::Kind::none || !again) return;
-  if (verdict.kind == HangVerdict::Kind::no_sink) return end_all(verdict.sentence, evidence, actions);
+  if (verdict.kind == HangVerdict::Kind::deadlock) return end_all(verdict.sentence, evidence, actions);
   std::erase_if(culprits, [&](const HangVerdict::Another& each) { return !ranks[each.index].own_host; });
   for (HangVerdict::Another& each : culprits) each.index = slots[each.index];
   end(culprits, evidence, actions);

@@ -113,7 +113,7 @@ class GuardMind {
   struct Watched {
     std::int64_t id = 0, started_ticks = 0;  // of its process; 0: nobody
     bool ended = false;
-    std::int64_t anew_ns = 0;  // evidence from before counts no more
+    std::int64_t evidence_since_ns = 0;  // evidence from before counts no more
     SignsOfLife life = {};
     std::int64_t killed_ns = 0;      // 0: it was not
     std::uint64_t killed_bytes = 0;  // what it had in memory then
@@ -157,7 +157,7 @@ class GuardMind {
   std::int64_t now_ns_ = 0, wall_us_ = 0;  // of this tick
   std::int64_t distant_look_ns_ = 0;
   bool distant_may_hang_ = false;
-  std::int64_t anew_ns_ = 0;  // newest Watched::anew_ns of all
+  std::int64_t anew_ns_ = 0;  // newest Watched::evidence_since_ns of all
   std::int64_t told_since_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // the newest death
   bool told_of_storage_ = false, said_that_one_stays_ = false;
 };

@@ -11,7 +11,7 @@ constexpr std::int64_t ns_per_ms = 1'000'000;
 constexpr std::int64_t table_look_ns = 50 * ns_per_ms;
 constexpr std::int64_t call_again_ns = 300 * ns_per_ms;
 constexpr std::int64_t stuck_limit_ns = 1'000 * ns_per_ms;
-constexpr std::size_t few_hosts = 20, most_ended = 4'096, spare_callers = 16;
+constexpr std::size_t few_hosts = 20, max_ended = 4'096, spare_callers = 16;
 
 std::int64_t beat_every_ns(std::size_t hosts) {
   return (GuardNetwork::beat_ms + 5 * static_cast<std::int64_t>(hosts - std::min(hosts, few_hosts))) *
@@ -32,11 +32,11 @@ bool GuardNetwork::find_table(std::int64_t now_ns) {
   if (table_ != nullptr) return true;
   if (looked_for_table_ns_ != 0 && now_ns - looked_for_table_ns_ < table_look_ns) return false;
   looked_for_table_ns_ = now_ns;
-  Result<std::unique_ptr<HostTable>> table = HostTable::open(*env_, name_);
+  Result<std::unique_ptr<PeerHostTable>> table = PeerHostTable::open(*env_, name_);
   if (!table.ok()) return false;
   table_ = std::move(table).value();
-  const HostTableSetup setup = table_->setup();
-  sight_ = std::make_unique<HostSight>(setup);
+  const PeerHostTableSetup setup = table_->setup();
+  sight_ = std::make_unique<PeerHostMonitor>(setup);
   peers_.resize(setup.hosts.size());
   for (std::size_t host = 0; host < peers_.size(); ++host) {
     if (static_cast<int>(host) != setup.own_host) peers_[host].addresses = setup.hosts[host].addresses;
@@ -199,7 +199,7 @@ GuardMessage GuardNetwork::own_message(std::int64_t now_ns) {
 }
 
 void GuardNetwork::ended(const SlotView& slot) {
-  if (slot.process <= 0 || ended_.size() >= most_ended) return;
+  if (slot.process <= 0 || ended_.size() >= max_ended) return;
   ended_.push_back({.host = -1,  // this one; whoever hears it knows which that is
                     .launched_rank = slot.launched_rank,
                     .process = slot.process,

@@ -1,10 +1,10 @@
 // GuardNetwork: what the guard of a host hears of the guards of the others, over TCP (no MPI, which may be
 // what hangs) between those that share the secret of the run (runtime/os/sealed_network.h). Each guard
 // listens, calls every other one, and tells it ten times a second how its ranks are; what follows from that
-// is decided by HostSight and written into the HostTable, where the ranks see it.
+// is decided by PeerHostMonitor and written into the PeerHostTable, where the ranks see it.
 //
-// It stands still until the ranks have made the table. All calls return at once, but for a call to a host
-// that does not answer, which may take `call_patience_ms`, at most one a tick. Thread: the guard's.
+// It pauses for a resize until the ranks have made the table. All calls return at once, but for a call to a
+// host that does not answer, which may take `call_patience_ms`, at most one a tick. Thread: the guard's.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 #include "runtime/os/sealed_network.h"
 #include "watchdog/board.h"
 #include "watchdog/detector.h"
-#include "watchdog/host_sight.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_monitor.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 
@@ -77,8 +77,8 @@ class GuardNetwork {
   std::string name_;
   SealedNetwork network_;
   std::unique_ptr<Listener> listener_;
-  std::unique_ptr<HostTable> table_;
-  std::unique_ptr<HostSight> sight_;
+  std::unique_ptr<PeerHostTable> table_;
+  std::unique_ptr<PeerHostMonitor> sight_;
   std::vector<Peer> peers_;  // by host; nothing in the place of this one
   std::vector<Caller> callers_;
   std::vector<EndedProcess> ended_;

@@ -13,7 +13,7 @@ enum class Phase : std::uint8_t {
   evaluation,  // a batch of it
   save,        // one that training waits for
   recovery,    // after a death: coming together and planning
-  spare,       // waits for a seat or the end; only its beats count
+  spare,       // waits for a coordinate or the end; only its beats count
   end,         // report and farewell
   count
 };

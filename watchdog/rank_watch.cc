@@ -74,7 +74,7 @@ void RankWatch::run_directory(const std::string& directory) {
   write_run_directory(board_->header(), directory);
 }
 
-void RankWatch::begin_epoch(const Epoch& epoch) {
+void RankWatch::begin_epoch(const MembershipEpoch& epoch) {
   deadlines_.rescale(epoch.work_times);
   begun_in_epoch_ = {};
   BoardSlot& slot = this->slot();
@@ -136,7 +136,7 @@ void RankWatch::begin_phase(Phase phase, std::uint64_t step, const FixedLimits& 
   put_deadline();
   put(slot.wait_begun_ns, 0);
   put(slot.storage_begun_ns, 0);
-  put(slot.beat_ns, now_ns);
+  put(slot.heartbeat_ns, now_ns);
 }
 
 void RankWatch::put_deadline() {
@@ -144,7 +144,7 @@ void RankWatch::put_deadline() {
   put(slot.kind, kind_);
   put(slot.deadline_ns, deadline());
   put(slot.ceiling_ns, fixed_.ceiling_ns > 0 ? fixed_.ceiling_ns : deadlines_.limits().ceiling_ns);
-  put(slot.usual_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
+  put(slot.median_ns, phase_ == Phase::spare ? 0 : deadlines_.usual(phase_, kind_));
 }
 
 // The first of an epoch stays one: it is slower for that.
@@ -168,17 +168,17 @@ void RankWatch::storage_answers() {
   BoardSlot& slot = this->slot();
   const Together together(slot);
   put(slot.storage_begun_ns, 0);
-  put(slot.beat_ns, env_->monotonic_ns());
+  put(slot.heartbeat_ns, env_->monotonic_ns());
   put_deadline();
 }
 
-void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) {
+void RankWatch::on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) {
   BoardSlot& slot = this->slot();
   since_ns = std::max<std::int64_t>(since_ns, 1);
   const bool same = since_ns == wait_since_ns_ && awaited.operation == awaited_.operation &&
                     awaited.peer == awaited_.peer && awaited.number == awaited_.number;
   if (same) {
-    put(slot.beat_ns, now_ns);
+    put(slot.heartbeat_ns, now_ns);
   } else {
     wait_since_ns_ = since_ns;
     awaited_ = awaited;
@@ -187,18 +187,18 @@ void RankWatch::waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited&
     put(slot.wait_peer, awaited.peer);
     put(slot.wait_number, awaited.number);
     store_text(slot.wait_operation, awaited.operation);
-    put(slot.beat_ns, now_ns);
+    put(slot.heartbeat_ns, now_ns);
   }
   keep_guard(now_ns);
 }
 
-void RankWatch::goes_on() {
+void RankWatch::on_resume() {
   if (wait_since_ns_ == 0) return;
   wait_since_ns_ = 0;
   BoardSlot& slot = this->slot();
   const Together together(slot);
   put(slot.wait_begun_ns, 0);
-  put(slot.beat_ns, env_->monotonic_ns());
+  put(slot.heartbeat_ns, env_->monotonic_ns());
 }
 
 void RankWatch::drains(std::uint64_t step, std::uint64_t bytes) {

@@ -38,13 +38,13 @@ class RankWatch final : public WaitListener {
   ~RankWatch() override;  // leaves the slot, as a rank that ends by itself
 
   void run_directory(const std::string& directory);
-  struct Epoch {
+  struct MembershipEpoch {
     std::uint64_t number = 0;   // of the membership
     double work_times = 1.0;    // Deadlines::rescale()
     std::uint32_t members = 0;  // spares too; 0: not known
   };
   // The first step and the first batch of an evaluation behind it are of their own kind (WorkKind::first).
-  void begin_epoch(const Epoch& epoch);
+  void begin_epoch(const MembershipEpoch& epoch);
 
   // Ends the phase before, whose duration is learned; the deadline of this one counts from now.
   void enter(Phase phase, std::uint64_t step);
@@ -57,8 +57,8 @@ class RankWatch final : public WaitListener {
   // counts anew.
   void mark();
 
-  void waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
-  void goes_on() override;
+  void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override;
+  void on_resume() override;
 
   // It reads or locks something on a file system, in a call that may block, until storage_answers().
   void waits_for_storage(const char* what);

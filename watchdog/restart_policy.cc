@@ -113,7 +113,7 @@ std::optional<int> ranks_on_hosts_left(std::span<const LaunchHost> hosts, const 
   if (room == wanted.ranks) return room;
   const int copies_wanted = (wanted.ranks - wanted.spares) / wanted.per_copy;
   const int copies = std::min(room / wanted.per_copy, copies_wanted);
-  if (copies < std::max(wanted.least_copies, 1)) return std::nullopt;
+  if (copies < std::max(wanted.min_copies, 1)) return std::nullopt;
   return copies == copies_wanted ? room : copies * wanted.per_copy;
 }
 

@@ -65,9 +65,9 @@ struct LaunchHost {
 struct RanksWanted {
   int ranks = 1;         // spares among them
   int per_copy = 1;      // ranks of a copy of the model
-  int least_copies = 1;  // a start with fewer is none
+  int min_copies = 1;    // a start with fewer is none
   bool at_most = false;  // as many as the hosts have slots for: fewer are no loss that is made up for
-  int spares = 0;        // ranks that wait for a seat: the first to be gone without
+  int spares = 0;        // ranks that wait for a coordinate: the first to be gone without
   // The hosts had slots for all ranks when the run was launched, so those that are left get no more ranks
   // than slots, whatever hosts are named by now.
   bool within_slots = false;

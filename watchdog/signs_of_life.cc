@@ -9,17 +9,17 @@ namespace {
 constexpr std::int64_t sample_ns = 250'000'000, late_sample_ns = 1'000'000'000;
 constexpr std::int64_t looks_per_deadline = 8;
 // Between two looks.
-constexpr std::uint64_t faults_least = 16, resident_least = 1'048'576, bytes_least = 16'384;
+constexpr std::uint64_t faults_min = 16, resident_min = 1'048'576, bytes_min = 16'384;
 
 }  // namespace
 
-std::int64_t death_patience_ns(std::int64_t least_ns, std::uint64_t resident_bytes_when_killed,
+std::int64_t death_patience_ns(std::int64_t min_ns, std::uint64_t resident_bytes_when_killed,
                                std::uint64_t resident_bytes_now) {
-  constexpr std::int64_t dying_least_ns = 60'000'000'000;
+  constexpr std::int64_t dying_min_ns = 60'000'000'000;
   constexpr double ns_per_byte = 1e9 / (1 << 30);
   const std::int64_t patience_ns =
-      least_ns + static_cast<std::int64_t>(static_cast<double>(resident_bytes_when_killed) * ns_per_byte);
-  return resident_bytes_when_killed > 0 && resident_bytes_now == 0 ? std::max(patience_ns, dying_least_ns)
+      min_ns + static_cast<std::int64_t>(static_cast<double>(resident_bytes_when_killed) * ns_per_byte);
+  return resident_bytes_when_killed > 0 && resident_bytes_now == 0 ? std::max(patience_ns, dying_min_ns)
                                                                    : patience_ns;
 }
 
@@ -43,10 +43,10 @@ void SignsOfLife::look_at_process(const ProcessWork& work, std::int64_t now_ns) 
   const ProcessWork before = std::exchange(process_, work);
   const std::int64_t since_ns = std::exchange(process_look_ns_, now_ns);
   if (since_ns == 0 || now_ns - since_ns > late_sample_ns) return;
-  const bool moved = work.minor_faults >= before.minor_faults + faults_least ||
+  const bool moved = work.minor_faults >= before.minor_faults + faults_min ||
                      work.major_faults > before.major_faults ||
-                     work.resident_bytes >= before.resident_bytes + resident_least ||
-                     work.io_bytes >= before.io_bytes + bytes_least;
+                     work.resident_bytes >= before.resident_bytes + resident_min ||
+                     work.io_bytes >= before.io_bytes + bytes_min;
   if (moved) last_ns_ = now_ns;
 }
 

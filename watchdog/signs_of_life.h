@@ -21,10 +21,10 @@ struct ProcessWork {
   std::uint64_t io_bytes = 0;        // read and written by system calls, and what came from disks
 };
 
-// How long a process that was killed may take to die, before the system is said to hold it: `least_ns` and a
+// How long a process that was killed may take to die, before the system is said to hold it: `min_ns` and a
 // second for each GiB that it had. The kernel takes its memory away first, as a whole, and gives it back
 // after that, so one that has none any more obeys: it has at least a minute (pinned and GPU memory is slow).
-std::int64_t death_patience_ns(std::int64_t least_ns, std::uint64_t resident_bytes_when_killed,
+std::int64_t death_patience_ns(std::int64_t min_ns, std::uint64_t resident_bytes_when_killed,
                                std::uint64_t resident_bytes_now);
 
 class SignsOfLife {

@@ -53,9 +53,8 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
     const Matmul& op = *static_cast<const Matmul*>(arguments);
     reason = why_not_cublaslt(op, matmuls);
     shape = fmt::format("{} x {} x {} {}", op.m, op.n, op.k, holdfast::name_of(op.dtype));
-    path = {.least_times = 15.0,
-            .most_times = 40.0,
-            .remedy = "choose sizes of the model that are multiples of 8"};
+    path = {
+        .min_times = 15.0, .max_times = 40.0, .remedy = "choose sizes of the model that are multiples of 8"};
   } else if (id == OpId::attention_forward && is(chosen, "cuda")) {
     head_size = head_size_without_mma<AttentionForward>(arguments, supports_attention_forward_mma);
   } else if (id == OpId::attention_backward && is(chosen, "cuda")) {
@@ -64,8 +63,8 @@ void SlowPaths::see(OpId id, const Implementation& chosen, const void* arguments
   if (head_size > 0) {
     reason = "the tensor-core kernels are for heads of 64 and 128";
     shape = fmt::format("head size {}, bf16", head_size);
-    path = {.least_times = 15.0,
-            .most_times = 20.0,
+    path = {.min_times = 15.0,
+            .max_times = 20.0,
             .remedy = "choose model.heads so that model.width / model.heads is 64 or 128"};
   }
   if (reason.empty()) return;
@@ -85,8 +84,8 @@ std::vector<std::string> SlowPaths::sentences() const {
     sentences.push_back(fmt::format(
         "slow path of {} ({}{}): expect {:.0f} to {:.0f} times its time; it has {:.1f} % of the FLOP of this "
         "rank, so expect steps of {:.2f} to {:.2f} times the time; {}",
-        what, *path.shapes.begin(), more, path.least_times, path.most_times, 100.0 * share,
-        times(path.least_times), times(path.most_times), path.remedy));
+        what, *path.shapes.begin(), more, path.min_times, path.max_times, 100.0 * share,
+        times(path.min_times), times(path.max_times), path.remedy));
   }
   return sentences;
 }

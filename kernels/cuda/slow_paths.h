@@ -26,7 +26,7 @@ class SlowPaths {
   struct Path {
     double flops = 0.0;
     std::set<std::string> shapes = {};
-    double least_times = 1.0, most_times = 1.0;  // as long as on the fast path
+    double min_times = 1.0, max_times = 1.0;  // as long as on the fast path
     std::string remedy = {};
   };
   double flops_ = 0.0;                 // of all ops

@@ -96,20 +96,21 @@ Result<void> all_reduce_in(Part& part, std::span<std::int64_t> words) {
 
 }  // namespace
 
-Rest::Rest(Env& env, std::int64_t timeout_ms, WaitListener* listener)
+PollBackoff::PollBackoff(Env& env, std::int64_t timeout_ms, WaitListener* listener)
     : env_(&env),
       listener_(listener),
       timeout_ns_(timeout_ms * 1'000'000),
       last_move_ns_(env.monotonic_ns()) {}
 
-Rest::Rest(const Waiter& waiter) : Rest(waiter.env(), waiter.timeout_ms(), waiter.listener()) {}
+PollBackoff::PollBackoff(const Waiter& waiter)
+    : PollBackoff(waiter.env(), waiter.timeout_ms(), waiter.listener()) {}
 
-void Rest::moved() {
+void PollBackoff::reset() {
   last_move_ns_ = env_->monotonic_ns();
-  tell_going_on();
+  notify_resume();
 }
 
-bool Rest::rest_at(std::int64_t now_ns) {
+bool PollBackoff::pause_at(std::int64_t now_ns) {
   const std::int64_t idle_ns = now_ns - last_move_ns_;
   if (idle_ns > timeout_ns_) return false;
   if (idle_ns < spin_ns) return true;
@@ -125,7 +126,7 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
                           const char* operation, std::span<const int> peers, std::uint32_t number) const {
   HF_CHECK(requests.size() <= Communicator::request_count_max && peers.size() == requests.size());
   std::bitset<Communicator::request_count_max> done;
-  Rest pause(*this);
+  PollBackoff backoff(*this);
   std::size_t first = 0;  // everything before it is done
   std::size_t other = 0;  // looks at the rest in turn, so that a failed peer is noticed behind a slow one
   const auto test = [&](std::size_t i) -> Result<bool> {
@@ -147,8 +148,8 @@ Result<void> Waiter::wait(Communicator& communicator, std::span<const Request> r
     if (++other >= requests.size()) other = first;
     HF_TRY(const bool complete, test(other));
     if (moved || complete) {
-      pause.moved();
-    } else if (!pause.rest(awaited)) {
+      backoff.reset();
+    } else if (!backoff.pause(awaited)) {
       communicator.abandon();
       return fail(ExitCode::communication,
                   "rank {} waited {} ms for rank {} in {}: that rank or its host hangs or is out of reach; "

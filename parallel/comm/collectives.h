@@ -22,34 +22,34 @@ class Waiter;
 // How to rest between two looks at something that peers do: not at all for some microseconds, then giving the
 // processor away, then asleep for a sixteenth of the time that nothing moved, at most 1 ms. Ranks share
 // processors with other ranks' kernels. Whoever listens is told from where it sleeps on.
-class Rest {
+class PollBackoff {
  public:
-  Rest(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr);
-  explicit Rest(const Waiter& waiter);
-  ~Rest() { tell_going_on(); }
-  Rest(const Rest&) = delete;
-  Rest& operator=(const Rest&) = delete;
-  void moved();  // something happened, or this rank's own device is at work: starts over
+  PollBackoff(Env& env, std::int64_t timeout_ms, WaitListener* listener = nullptr);
+  explicit PollBackoff(const Waiter& waiter);
+  ~PollBackoff() { notify_resume(); }
+  PollBackoff(const PollBackoff&) = delete;
+  PollBackoff& operator=(const PollBackoff&) = delete;
+  void reset();  // something happened, or this rank's own device is at work: starts over
   // False: nothing moved for timeout_ms. `awaited`: gives what is waited for (Awaited), asked only where
   // somebody listens.
   template <typename WhatFor>
-  bool rest(const WhatFor& awaited) {
+  bool pause(const WhatFor& awaited) {
     const std::int64_t now_ns = env_->monotonic_ns();
     if (listener_ != nullptr && now_ns - last_move_ns_ >= quiet_ns) {
       told_ = true;
-      listener_->waits(last_move_ns_, now_ns, awaited());
+      listener_->on_wait(last_move_ns_, now_ns, awaited());
     }
-    return rest_at(now_ns);
+    return pause_at(now_ns);
   }
-  bool rest() {
-    return rest([] { return Awaited{}; });
+  bool pause() {
+    return pause([] { return Awaited{}; });
   }
 
  private:
   static constexpr std::int64_t quiet_ns = 200'000;  // without sleep
-  bool rest_at(std::int64_t now_ns);
-  void tell_going_on() {
-    if (std::exchange(told_, false)) listener_->goes_on();
+  bool pause_at(std::int64_t now_ns);
+  void notify_resume() {
+    if (std::exchange(told_, false)) listener_->on_resume();
   }
 
   Env* env_;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr int tags_of_a_group = 1 << 13;
 static_assert(tag_exchange + HostTransport::tag_count <= tags_of_a_group);
-static_assert(static_cast<int>(TagGroup::tensor) < static_cast<int>(TagGroup::seats) &&
-              std::has_single_bit(static_cast<unsigned>(TagGroup::seats)));
+static_assert(static_cast<int>(TagGroup::tensor) < static_cast<int>(TagGroup::active) &&
+              std::has_single_bit(static_cast<unsigned>(TagGroup::active)));
 
 Axis axis_of(TagGroup group) {
   switch (group) {
@@ -26,7 +26,7 @@ Axis axis_of(TagGroup group) {
     case TagGroup::tied_weights:
       return Axis::pipeline;
     case TagGroup::tensor:
-    case TagGroup::seats:
+    case TagGroup::active:
       break;
   }
   return Axis::tensor;

@@ -21,7 +21,7 @@ enum class TagGroup : int {
   wrapped_gradients,
   tied_weights,
   tensor,
-  seats,  // the ranks that compute, of which the others are groups: a bit of its own beside theirs
+  active,  // the ranks that compute, of which the others are groups: a bit of its own beside theirs
 };
 // What a message serves, by its tag in the communicator of all ranks. Words of control are that in any group.
 Axis axis_of_tag(int tag);

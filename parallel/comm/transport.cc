@@ -24,12 +24,12 @@ Error give_up_exchange(Transport& transport, const Waiter& waiter, const char* o
 
 Result<void> finish_exchanges(Transport& transport, const Waiter& waiter, Transport::Number end,
                               const char* operation) {
-  Rest pause(waiter);
+  PollBackoff backoff(waiter);
   while (transport.oldest() < end) {
     HF_TRY(const bool moved, transport.advance());
     if (moved) {
-      pause.moved();
-    } else if (!pause.rest([&] { return awaited_of(transport, operation); })) {
+      backoff.reset();
+    } else if (!backoff.pause([&] { return awaited_of(transport, operation); })) {
       return give_up_exchange(transport, waiter, operation);
     }
   }

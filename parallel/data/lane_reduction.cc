@@ -170,7 +170,7 @@ bool LaneReduction::State::place_is_free(std::size_t bucket) const {
 }
 
 Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
-  Rest pause(waiter);
+  PollBackoff backoff(waiter);
   while (!place_is_free(bucket)) {
     HF_TRY(bool moved, advance());
     if (background) {
@@ -179,11 +179,11 @@ Result<void> LaneReduction::State::wait_for_place(std::size_t bucket) {
     }
     const Device::Ticket next = ready < tickets.size() ? tickets[ready] : last_add;
     const bool computing = !device->reached(next) || holds_up_messages(*device);
-    if (moved || computing) pause.moved();
+    if (moved || computing) backoff.reset();
     if (moved) continue;
     if (computing) {
       device->wait(device->reached(next) ? device->ticket() : next, device_poll_us);
-    } else if (!pause.rest([this] { return awaited(); })) {
+    } else if (!backoff.pause([this] { return awaited(); })) {
       return timed_out();
     }
   }
@@ -271,20 +271,20 @@ Result<void> LaneReduction::State::poll_until_done() {
     if (recording()) spans->end(wave_span);
     return {};
   }
-  Rest pause(waiter);
+  PollBackoff backoff(waiter);
   while (true) {
     HF_TRY(const bool moved, advance());
     if (done()) break;
-    if (moved || !backward_ended()) pause.moved();
+    if (moved || !backward_ended()) backoff.reset();
     if (ready < tickets.size()) {
       device->wait(tickets[ready], device_poll_us);
     } else if (exchanged()) {
       device->wait(last_add, 1000);
-      pause.moved();
+      backoff.reset();
     } else if (holds_up_messages(*device)) {
       device->wait(device->ticket(), device_poll_us);
-      pause.moved();
-    } else if (!pause.rest([this] { return awaited(); })) {
+      backoff.reset();
+    } else if (!backoff.pause([this] { return awaited(); })) {
       return timed_out();
     }
   }

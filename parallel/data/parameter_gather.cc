@@ -170,7 +170,7 @@ Result<void> ParameterGather::wait_until(const Done& done) {
   if (whole_ < order_.size()) ++counts_.buckets_awaited;
   const Device::Ticket launched = device_->ticket();
   std::int64_t idle_since_ns = -1;
-  Rest pause(waiter_);
+  PollBackoff backoff(waiter_);
   while (!done()) {
     const bool computing = !device_->reached(launched) || holds_up_messages(*device_);
     if (!computing && idle_since_ns < 0) idle_since_ns = waiter_.env().monotonic_ns();
@@ -179,11 +179,11 @@ Result<void> ParameterGather::wait_until(const Done& done) {
       HF_TRY(const bool others, background_());
       moved |= others;
     }
-    if (moved || computing) pause.moved();
+    if (moved || computing) backoff.reset();
     if (moved) continue;
     if (computing) {
       device_->wait(device_->reached(launched) ? device_->ticket() : launched, device_poll_us);
-    } else if (!pause.rest([this] { return awaited(); })) {
+    } else if (!backoff.pause([this] { return awaited(); })) {
       return give_up();
     }
   }

@@ -28,7 +28,7 @@ struct Least {
   Candidate without(int of_class) const { return first.of_class == of_class ? second : first; }
 };
 
-Least least_of(const Least& left, const Least& right) {
+Least min_of(const Least& left, const Least& right) {
   const bool from_left = !(right.first < left.first);
   const Least& better = from_left ? left : right;
   const Least& other = from_left ? right : left;
@@ -43,8 +43,7 @@ class GroupPlanner {
     for (std::size_t member = 0; member < class_of_member.size(); ++member)
       tree_[leaves_ + member].first = {.member = static_cast<int>(member),
                                        .of_class = class_of_member[member]};
-    for (std::size_t node = leaves_; node-- > 1;)
-      tree_[node] = least_of(tree_[2 * node], tree_[2 * node + 1]);
+    for (std::size_t node = leaves_; node-- > 1;) tree_[node] = min_of(tree_[2 * node], tree_[2 * node + 1]);
   }
 
   // Returns the member of another class that keeps the fewest replicas and, among equals, comes next in the
@@ -63,8 +62,8 @@ class GroupPlanner {
   Least least(std::size_t begin, std::size_t end) const {
     Least found;
     for (begin += leaves_, end += leaves_; begin < end; begin /= 2, end /= 2) {
-      if (begin % 2 == 1) found = least_of(found, tree_[begin++]);
-      if (end % 2 == 1) found = least_of(found, tree_[--end]);
+      if (begin % 2 == 1) found = min_of(found, tree_[begin++]);
+      if (end % 2 == 1) found = min_of(found, tree_[--end]);
     }
     return found;
   }
@@ -72,7 +71,7 @@ class GroupPlanner {
   void keep_one_more(std::size_t member) {
     std::size_t node = leaves_ + member;
     ++tree_[node].first.kept;
-    while ((node /= 2) > 0) tree_[node] = least_of(tree_[2 * node], tree_[2 * node + 1]);
+    while ((node /= 2) > 0) tree_[node] = min_of(tree_[2 * node], tree_[2 * node + 1]);
   }
 
   std::size_t leaves_;

@@ -75,9 +75,9 @@ class ShrinkingWorld {
   virtual Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) = 0;
   // Returns whether current() is abandoned because another rank had abandoned it: what that one says is
   // nearer to the cause.
-  virtual bool told_by_another() const { return false; }
+  virtual bool reported_by_peer() const { return false; }
   // Returns whether other ranks started this process; then current() is the group that took it in.
-  virtual bool came_later() const = 0;
+  virtual bool is_joiner() const = 0;
 };
 
 struct Member {
@@ -104,8 +104,8 @@ class Membership {
   static Result<std::unique_ptr<Membership>> begin(Env& env, ShrinkingWorld& world, std::int64_t timeout_ms,
                                                    DeathProof proof = {}, WaitListener* listener = nullptr);
 
-  // Knowledge of other hosts beside what MPI tells, from their guards (watchdog/host_table.h). A member out
-  // of reach is not dead, so MPI would wait for it, and no one can be left behind: the ranks that miss it
+  // Knowledge of other hosts beside what MPI tells, from their guards (watchdog/peer_host_table.h). A member
+  // out of reach is not dead, so MPI would wait for it, and no one can be left behind: the ranks that miss it
   // end, and the run is started again with those that there are.
   struct HostKnowledge {
     DeathProof has_ended;
@@ -137,8 +137,8 @@ class Membership {
   // Calls ShrinkingWorld::grow(), and makes the first exchange of the epoch that it begins. An error that
   // leaves communicator() as it was means that no new rank has come. After any other: recover().
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why);
-  bool came_later() const { return world_->came_later(); }
-  bool told_by_another() const { return world_->told_by_another(); }
+  bool is_joiner() const { return world_->is_joiner(); }
+  bool reported_by_peer() const { return world_->reported_by_peer(); }
 
  private:
   Membership(Env& env, ShrinkingWorld& world, DeathProof proof, WaitListener* listener)
@@ -146,7 +146,7 @@ class Membership {
         world_(&world),
         proof_(std::move(proof)),
         listener_(listener),
-        epoch_(world.came_later() ? epoch_not_known : 0) {}
+        epoch_(world.is_joiner() ? epoch_not_known : 0) {}
   Result<MembershipView> introduce(const Waiter& waiter, MembershipView& newest);
   Result<void> check_quorum(const Waiter& waiter, const MembershipView& before, const MembershipView& now);
   std::vector<int> proven_dead(const std::vector<Member>& missing, const MembershipView& before,

@@ -40,7 +40,7 @@ Error no_room(const MeshShape& shape, const std::vector<Host>& hosts) {
   const Host& host = *std::ranges::max_element(hosts, {}, left_over);
   const int groups = shape.data * shape.pipeline;
   int tensor = shape.tensor / 2;
-  while (tensor > 1 && groups_with_room(hosts, tensor) * tensor < shape.seats()) tensor /= 2;
+  while (tensor > 1 && groups_with_room(hosts, tensor) * tensor < shape.active()) tensor /= 2;
   return fail(
       ExitCode::config,
       "parallel.tensor = {} needs {} group{} of {} ranks, each inside one host, but the hosts have room for "
@@ -58,18 +58,18 @@ std::vector<int> first_ranks(int count) {
 
 }  // namespace
 
-Mesh::Mesh(const MeshShape& shape) : Mesh(shape, first_ranks(shape.seats())) {}
+Mesh::Mesh(const MeshShape& shape) : Mesh(shape, first_ranks(shape.active())) {}
 
-Mesh::Mesh(const MeshShape& shape, std::vector<int> rank_of_seat)
+Mesh::Mesh(const MeshShape& shape, std::vector<int> active_ranks)
     : shape_(shape),
-      rank_of_seat_(std::move(rank_of_seat)),
-      seat_of_rank_(static_cast<std::size_t>(shape.ranks()), -1) {
+      active_ranks_(std::move(active_ranks)),
+      index_of_rank_(static_cast<std::size_t>(shape.ranks()), -1) {
   HF_CHECK(shape.data >= 1 && shape.pipeline >= 1 && shape.tensor >= 1 && shape.spares >= 0);
-  HF_CHECK(std::ssize(rank_of_seat_) == shape.seats());
-  for (std::size_t seat = 0; seat < rank_of_seat_.size(); ++seat) {
-    int& place = seat_of_rank_[static_cast<std::size_t>(rank_of_seat_[seat])];
-    HF_CHECK(place < 0, "rank {} has two seats", rank_of_seat_[seat]);
-    place = static_cast<int>(seat);
+  HF_CHECK(std::ssize(active_ranks_) == shape.active());
+  for (std::size_t coordinate = 0; coordinate < active_ranks_.size(); ++coordinate) {
+    int& place = index_of_rank_[static_cast<std::size_t>(active_ranks_[coordinate])];
+    HF_CHECK(place < 0, "rank {} has two coordinates", active_ranks_[coordinate]);
+    place = static_cast<int>(coordinate);
   }
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     if (is_spare(rank)) spares_.push_back(rank);
@@ -80,34 +80,35 @@ Result<Mesh> Mesh::placed(const MeshShape& shape, std::span<const std::string> h
   HF_CHECK(std::ssize(host_of_rank) == shape.ranks());
   const std::vector<Host> hosts = hosts_of(host_of_rank);
   if (groups_with_room(hosts, shape.tensor) < shape.data * shape.pipeline) return no_room(shape, hosts);
-  std::vector<int> rank_of_seat;
+  std::vector<int> active_ranks;
   for (const Host& host : hosts) {
     const auto whole = host.groups_of(shape.tensor) * shape.tensor;
-    rank_of_seat.insert(rank_of_seat.end(), host.ranks.begin(), host.ranks.begin() + whole);
+    active_ranks.insert(active_ranks.end(), host.ranks.begin(), host.ranks.begin() + whole);
   }
-  rank_of_seat.resize(static_cast<std::size_t>(shape.seats()));
-  return Mesh(shape, std::move(rank_of_seat));
+  active_ranks.resize(static_cast<std::size_t>(shape.active()));
+  return Mesh(shape, std::move(active_ranks));
 }
 
 bool Mesh::is_spare(int rank) const {
   HF_CHECK(0 <= rank && rank < shape_.ranks());
-  return seat_of_rank_[static_cast<std::size_t>(rank)] < 0;
+  return index_of_rank_[static_cast<std::size_t>(rank)] < 0;
 }
 
-MeshSeat Mesh::seat_of(int rank) const {
+MeshCoordinate Mesh::coordinate_of(int rank) const {
   HF_CHECK(!is_spare(rank), "rank {} is a spare", rank);
-  const int seat = seat_of_rank_[static_cast<std::size_t>(rank)];
-  return {.data = seat / (shape_.pipeline * shape_.tensor),
-          .pipeline = seat / shape_.tensor % shape_.pipeline,
-          .tensor = seat % shape_.tensor};
+  const int coordinate = index_of_rank_[static_cast<std::size_t>(rank)];
+  return {.data = coordinate / (shape_.pipeline * shape_.tensor),
+          .pipeline = coordinate / shape_.tensor % shape_.pipeline,
+          .tensor = coordinate % shape_.tensor};
 }
 
-int Mesh::rank_at(const MeshSeat& seat) const {
-  HF_CHECK(0 <= seat.data && seat.data < shape_.data);
-  HF_CHECK(0 <= seat.pipeline && seat.pipeline < shape_.pipeline);
-  HF_CHECK(0 <= seat.tensor && seat.tensor < shape_.tensor);
-  const int index = (seat.data * shape_.pipeline + seat.pipeline) * shape_.tensor + seat.tensor;
-  return rank_of_seat_[static_cast<std::size_t>(index)];
+int Mesh::rank_at(const MeshCoordinate& coordinate) const {
+  HF_CHECK(0 <= coordinate.data && coordinate.data < shape_.data);
+  HF_CHECK(0 <= coordinate.pipeline && coordinate.pipeline < shape_.pipeline);
+  HF_CHECK(0 <= coordinate.tensor && coordinate.tensor < shape_.tensor);
+  const int index =
+      (coordinate.data * shape_.pipeline + coordinate.pipeline) * shape_.tensor + coordinate.tensor;
+  return active_ranks_[static_cast<std::size_t>(index)];
 }
 
 std::vector<int> Mesh::group(int rank, MeshAxes axes) const {
@@ -117,7 +118,7 @@ std::vector<int> Mesh::group(int rank, MeshAxes axes) const {
   const auto along = [](bool free, int mine, int degree) {
     return free ? Range{0, degree} : Range{mine, mine + 1};
   };
-  const MeshSeat mine = seat_of(rank);
+  const MeshCoordinate mine = coordinate_of(rank);
   const Range data = along(axes.data, mine.data, shape_.data),
               pipeline = along(axes.pipeline, mine.pipeline, shape_.pipeline),
               tensor = along(axes.tensor, mine.tensor, shape_.tensor);

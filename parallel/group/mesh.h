@@ -1,6 +1,7 @@
 // Mesh: which rank holds which part of a run that is parallel in three dimensions. The ranks that compute
-// have seats (data, pipeline, tensor); tensor is the innermost axis, then pipeline, data is the outermost;
-// spares wait for a seat. Pure; equal on all ranks, because it follows from what all of them know.
+// have coordinates (data, pipeline, tensor); tensor is the innermost axis, then pipeline, data is the
+// outermost; spares wait for a coordinate. Pure; equal on all ranks, because it follows from what all of them
+// know.
 //
 // Tensor groups talk most, in every layer, and stay inside a host; neighbouring stages of a pipeline lie side
 // by side and so on one host where there is room; data-parallel replicas talk least and cross hosts.
@@ -21,15 +22,15 @@ struct MeshShape {
   int pipeline = 1;  // stages of a copy
   int tensor = 1;    // ranks of a stage
   int spares = 0;
-  int seats() const { return data * pipeline * tensor; }
-  int ranks() const { return seats() + spares; }
+  int active() const { return data * pipeline * tensor; }
+  int ranks() const { return active() + spares; }
 };
 
-struct MeshSeat {
+struct MeshCoordinate {
   int data = 0;
   int pipeline = 0;
   int tensor = 0;
-  bool operator==(const MeshSeat&) const = default;
+  bool operator==(const MeshCoordinate&) const = default;
 };
 
 struct MeshAxes {
@@ -40,23 +41,23 @@ struct MeshAxes {
 
 class Mesh {
  public:
-  // Seats in the order of ranks, as on one host; the last ranks are the spares.
+  // Coordinates in the order of ranks, as on one host; the last ranks are the spares.
   explicit Mesh(const MeshShape& shape);
 
-  // Every tensor group inside one host. `host_of_rank`: the name of each rank's host, by rank. Seats are
-  // taken host by host, hosts in the order of their first ranks: that is the order of ranks where each host
-  // has neighbouring ranks and whole tensor groups. Ranks that are left over on a host become spares, the
-  // rest of the spares are the last ranks. Error (config): the hosts have no room for the tensor groups.
+  // Every tensor group inside one host. `host_of_rank`: the name of each rank's host, by rank. Coordinates
+  // are taken host by host, hosts in the order of their first ranks: that is the order of ranks where each
+  // host has neighbouring ranks and whole tensor groups. Ranks that are left over on a host become spares,
+  // the rest of the spares are the last ranks. Error (config): the hosts have no room for the tensor groups.
   static Result<Mesh> placed(const MeshShape& shape, std::span<const std::string> host_of_rank);
 
   const MeshShape& shape() const { return shape_; }
   bool is_spare(int rank) const;
   const std::vector<int>& spares() const { return spares_; }  // ascending
-  MeshSeat seat_of(int rank) const;                           // of no spare
-  int rank_at(const MeshSeat& seat) const;
+  MeshCoordinate coordinate_of(int rank) const;               // of no spare
+  int rank_at(const MeshCoordinate& coordinate) const;
 
-  // The ranks, `rank` among them, whose seats differ from that of `rank` in no other axes than these; in the
-  // order of their seats. `rank` is no spare.
+  // The ranks, `rank` among them, whose coordinates differ from that of `rank` in no other axes than these;
+  // in the order of their coordinates. `rank` is no spare.
   std::vector<int> group(int rank, MeshAxes axes) const;
   // Hold the slices of the same weights of the same microbatches.
   std::vector<int> tensor_group(int rank) const { return group(rank, {.tensor = true}); }
@@ -70,11 +71,11 @@ class Mesh {
   std::vector<int> replica(int rank) const { return group(rank, {.pipeline = true, .tensor = true}); }
 
  private:
-  Mesh(const MeshShape& shape, std::vector<int> rank_of_seat);
+  Mesh(const MeshShape& shape, std::vector<int> active_ranks);
 
   MeshShape shape_;
-  std::vector<int> rank_of_seat_;  // [(data * pipeline degree + pipeline) * tensor degree + tensor]
-  std::vector<int> seat_of_rank_;  // -1: a spare
+  std::vector<int> active_ranks_;   // [(data * pipeline degree + pipeline) * tensor degree + tensor]
+  std::vector<int> index_of_rank_;  // -1: a spare
   std::vector<int> spares_;
 };
 

@@ -16,7 +16,7 @@ struct LocalWorld::Shared {
     bool alive = true;
     bool shrinking = false;  // in shrink(), for the next epoch
     int growing = 0;         // in grow(), by so many
-    bool came_later = false;
+    bool is_joiner = false;
     std::unique_ptr<Communicator> end;  // of the newest epoch, until its rank takes it
   };
 
@@ -68,7 +68,7 @@ struct LocalWorld::Shared {
         changed.notify_all();
         return;
       }
-      places.emplace_back().came_later = true;
+      places.emplace_back().is_joiner = true;
       members.push_back(number);
     }
     begin_epoch(members);
@@ -83,7 +83,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
       : shared_(std::move(shared)), place_(static_cast<std::size_t>(launched_rank)) {
     const std::lock_guard guard(shared_->mutex);
     epochs_.push_back(std::move(shared_->places[place_].end));
-    came_later_ = shared_->places[place_].came_later;
+    came_later_ = shared_->places[place_].is_joiner;
   }
   ~Rank() override {
     epochs_.clear();
@@ -137,7 +137,7 @@ class LocalWorld::Rank final : public ShrinkingWorld {
     return fail(ExitCode::communication, "rank {} lost a rank while new ones were started", place_);
   }
 
-  bool came_later() const override { return came_later_; }
+  bool is_joiner() const override { return came_later_; }
 
  private:
   std::shared_ptr<Shared> shared_;

@@ -32,7 +32,7 @@ Deadline::~Deadline() {
   }
   changed_.notify_one();
   thread_.join();
-  if (has_told_) told_.listener->goes_on();
+  if (has_told_) told_.listener->on_resume();
 }
 
 // False: the time is over.
@@ -51,7 +51,7 @@ bool Deadline::wait_for_end(std::int64_t timeout_ms) {
     if (sooner_) said_sooner_ = sooner_();
     if (!said_sooner_.empty()) return false;
     if (told_.listener == nullptr) continue;
-    told_.listener->waits(begin_ns, now_ns, {.operation = told_.operation});
+    told_.listener->on_wait(begin_ns, now_ns, {.operation = told_.operation});
     has_told_ = true;
   }
 }

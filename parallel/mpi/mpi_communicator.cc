@@ -217,7 +217,7 @@ void MpiCommunicator::revoke_only() {
 // connection, where all of it is when a process of this host has ended, and that see sends to it fail.
 bool MpiCommunicator::drain() {
   constexpr int further_rounds = 8, rounds_for_the_dead = 400;
-  Rest pause(*env_, drain_timeout_ms, listener_);
+  PollBackoff backoff(*env_, drain_timeout_ms, listener_);
   const auto awaited = [] { return Awaited{.operation = "the end of messages that are under way"}; };
   std::vector<bool> failed = failed_ranks(communicator_, size_);
   const auto is_with_the_dead = [&](const Slot& slot) {
@@ -242,7 +242,7 @@ bool MpiCommunicator::drain() {
     static_cast<void>(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE));
     if (!pending) {
       ++round;
-    } else if (!pause.rest(awaited) || !why_cut_off().empty()) {
+    } else if (!backoff.pause(awaited) || !why_cut_off().empty()) {
       return false;
     }
   }
@@ -257,7 +257,7 @@ bool MpiCommunicator::abandoned() {
   return abandoned_;
 }
 
-bool MpiCommunicator::told_by_another() {
+bool MpiCommunicator::reported_by_peer() {
   const std::lock_guard guard(mutex_);
   return told_by_another_;
 }

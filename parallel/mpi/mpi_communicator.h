@@ -56,7 +56,7 @@ class MpiCommunicator final : public Communicator {
   // own handle stays for the life of the process (mpi_world.h), and this object with it.
   void release_requests();
   bool abandoned() override;
-  bool told_by_another();  // ShrinkingWorld
+  bool reported_by_peer();  // ShrinkingWorld
 
  private:
   struct Slot {  // one part of a message

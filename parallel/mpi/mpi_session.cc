@@ -120,7 +120,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
                                                       WaitListener* listener,
                                                       const Preparation& preparation) {
   prepare_environment(env);
-  const bool came_later = launched_by_ranks(env);
+  const bool is_joiner = launched_by_ranks(env);
   int provided = MPI_THREAD_SINGLE;
   int code = MPI_SUCCESS;
   {
@@ -130,7 +130,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
                     "failed before it "
                     "joined (its own output says why) or its host is out of reach; this process ends itself",
                     launched_rank(env), env.host_name(), join_timeout_ms, launched_ranks(env)),
-        {}, came_later ? Deadline::End::die : Deadline::End::exit);
+        {}, is_joiner ? Deadline::End::die : Deadline::End::exit);
     code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   }
   if (code != MPI_SUCCESS) {
@@ -154,7 +154,7 @@ Result<std::unique_ptr<MpiSession>> start_mpi_session(Env& env, std::int64_t joi
   const std::string switched_on = env.variable("OMPI_MCA_mpi_ft_enable");  // set by mpirun --with-ft ulfm
   facts.fault_tolerant = facts.fault_tolerant && (switched_on == "1" || switched_on == "true");
   auto session = std::make_unique<Session>(env, std::move(facts), listener);
-  if (came_later) session->join_those_that_started_it(join_timeout_ms, preparation);
+  if (is_joiner) session->join_those_that_started_it(join_timeout_ms, preparation);
   return std::unique_ptr<MpiSession>(std::move(session));
 }
 

@@ -43,8 +43,8 @@ class MpiWorld final : public ShrinkingWorld {
   void dismiss_new_ranks() override;
   Result<void> grow(int count, std::int64_t timeout_ms, const std::string& why) override;
   void watch(std::function<std::string()> cut_off) override { cut_off_ = std::move(cut_off); }
-  bool told_by_another() const override { return epochs_.back()->told_by_another(); }
-  bool came_later() const override { return came_later_; }
+  bool reported_by_peer() const override { return epochs_.back()->reported_by_peer(); }
+  bool is_joiner() const override { return came_later_; }
   // Dismisses new ranks that wait, and frees the groups with processes that came later. MPI is about to be
   // finalised, by all together, and would wait for the dead of such groups.
   void close();

@@ -99,7 +99,7 @@ Result<void> NcclSession::prepare(NcclLink& link) {
 // here, and the abort ends what still waits.
 Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, const NcclUniqueId& id) {
   if (link.size == 1) return {};
-  Rest pause(*env_, options_.connect_timeout_ms);
+  PollBackoff backoff(*env_, options_.connect_timeout_ms);
   NcclResult state = NcclResult::in_progress;
   {
     HF_TRY(const NcclCommunicators::Calls calls, communicators_.enter());
@@ -122,7 +122,7 @@ Result<void> NcclSession::initialise(Communicator& control, NcclLink& link, cons
         return nccl_failed(link, "the start of NCCL", state);
       }
     }
-    if (state == NcclResult::in_progress && !pause.rest()) {
+    if (state == NcclResult::in_progress && !backoff.pause()) {
       return fail(
           ExitCode::communication,
           "NCCL did not connect the {} ranks of {} within {} ms: one of them died or hangs, or they do not "

@@ -70,15 +70,15 @@ class StageCheck {
         check_complete(pass(chunk, microbatch), chunk, microbatch);
       }
     }
-    if (kept_most_ > activations_in_flight_max(shape_, stage_)) {
+    if (kept_max_ > activations_in_flight_max(shape_, stage_)) {
       problems_.add(
           "stage {} keeps the activations of {} microbatches at once, of which {} promises at most {}",
-          stage_, kept_most_, name_of(shape_.kind), activations_in_flight_max(shape_, stage_));
+          stage_, kept_max_, name_of(shape_.kind), activations_in_flight_max(shape_, stage_));
     }
-    if (pending_most_ > weight_gradients_pending_max(shape_, stage_)) {
+    if (pending_max_ > weight_gradients_pending_max(shape_, stage_)) {
       problems_.add(
           "stage {} keeps the gradients of {} microbatches at once, of which {} promises at most {}", stage_,
-          pending_most_, name_of(shape_.kind), weight_gradients_pending_max(shape_, stage_));
+          pending_max_, name_of(shape_.kind), weight_gradients_pending_max(shape_, stage_));
     }
   }
 
@@ -120,9 +120,9 @@ class StageCheck {
     check_order(action, index);
     ++pass(action.chunk, action.microbatch).of(action.work);
     kept_ += action.work == Work::forward ? 1 : adds_weight_gradients(action.work) ? -1 : 0;
-    kept_most_ = std::max(kept_most_, kept_);
+    kept_max_ = std::max(kept_max_, kept_);
     pending_ += action.work == Work::backward_input ? 1 : action.work == Work::backward_weight ? -1 : 0;
-    pending_most_ = std::max(pending_most_, pending_);
+    pending_max_ = std::max(pending_max_, pending_);
   }
 
   void check_links(const Action& action, std::size_t index) {
@@ -180,8 +180,8 @@ class StageCheck {
   Problems& problems_;
   std::vector<Pass> passes_;  // [chunk * microbatches + microbatch]
   std::vector<Chunk> chunks_;
-  int kept_ = 0, kept_most_ = 0;        // activations
-  int pending_ = 0, pending_most_ = 0;  // between the two parts of their backward
+  int kept_ = 0, kept_max_ = 0;        // activations
+  int pending_ = 0, pending_max_ = 0;  // between the two parts of their backward
 };
 
 // All stages together. Everything moves as soon as it can, which takes nothing from anybody: what is stuck

@@ -284,7 +284,7 @@ Device::Ticket StageExecutor::next_ticket() {
 
 template <typename Done>
 Result<void> StageExecutor::wait_until(const Done& done, int action) {
-  Rest pause(waiter_);
+  PollBackoff backoff(waiter_);
   WaitSpan wait(spans_);
   while (!done()) {
     if (wait.on()) {
@@ -296,11 +296,11 @@ Result<void> StageExecutor::wait_until(const Done& done, int action) {
     HF_TRY(const bool moved, advance());
     const Device::Ticket next = next_ticket();
     const bool computing = !device_->reached(next) || holds_up_messages(*device_);
-    if (moved || computing) pause.moved();
+    if (moved || computing) backoff.reset();
     if (moved) continue;
     if (computing) {
       device_->wait(device_->reached(next) ? device_->ticket() : next, device_poll_us);
-    } else if (!pause.rest([&] { return awaited_message(action); })) {
+    } else if (!backoff.pause([&] { return awaited_message(action); })) {
       return timed_out(action);
     }
   }

@@ -47,12 +47,12 @@ Result<void> TensorGroup::exchange_parts(Device& device, Device::Ticket ready,
   HF_TRY(const Transport::Number number, transport_->open(incoming));
   HF_TRY_VOID(transport_->send(number, outgoing));
   const Device::Ticket given = device.ticket();
-  Rest pause(*waiter_);
+  PollBackoff backoff(*waiter_);
   while (transport_->oldest() <= number) {
     HF_TRY(const bool moved, advance());
     if (moved || !device.reached(given) || holds_up_messages(device)) {
-      pause.moved();
-    } else if (!pause.rest([this] { return awaited_of(*transport_, exchange_operation); })) {
+      backoff.reset();
+    } else if (!backoff.pause([this] { return awaited_of(*transport_, exchange_operation); })) {
       return give_up_exchange(*transport_, *waiter_, exchange_operation);
     }
   }

@@ -17,7 +17,7 @@ TimedSteps::TimedSteps(Env& env, BenchRun run, const MeasuredDevice& bench)
 
 Result<void> TimedSteps::prepare() {
   KernelRequest kernels = kernel_request(run_.config.kernels);
-  HF_TRY(device_, bench_.make(std::move(kernels.wishes), &timer_, kernels.isa));
+  HF_TRY(device_, bench_.make(std::move(kernels.requests), &timer_, kernels.isa));
   HF_TRY(worker_, Worker::create({.env = env_,
                                   .faults = faults_,
                                   .communicator = *communicators_.front(),

@@ -66,7 +66,7 @@ class Campaign {
       say(fmt::format("left out: {}: {}", facts_of(fault).text, reason));
     header_.skipped = choice_.skipped;
     std::uint64_t seed = options_->first_seed;
-    while (goes_on()) {
+    while (on_resume()) {
       HF_TRY_VOID(run_seed(seed++));
       HF_TRY_VOID(write_reports(seed - 1));
     }
@@ -86,7 +86,7 @@ class Campaign {
   }
   std::string undisturbed() const { return options_->directory + "/undisturbed"; }
 
-  bool goes_on() const {
+  bool on_resume() const {
     const double minutes = static_cast<double>(env_->monotonic_ns() - begun_ns_) / 60e9;
     const ChaosSummary summary = summarize(runs_);
     // What only kills takes the layouts in turn, and each has its turn.
@@ -139,7 +139,7 @@ class Campaign {
       HF_TRY_VOID(env_->replace_text(digest_path, digest));
     }
     HF_TRY(setup_.digest, env_->read_text(digest_path));
-    HF_TRY(const FaultLedger ledger, read_fault_ledger(*env_, {undisturbed()}));
+    HF_TRY(const IncidentLog ledger, read_incident_log(*env_, {undisturbed()}));
     const std::int64_t wall_ms = (ledger.end_us() - ledger.begin_us()) / 1000;
     setup_.limit_ms = options_->limit_ms > 0 ? options_->limit_ms : 60'000 + 10 * wall_ms;
     // In its first steps a rank has twelve times watchdog.floor, and then there may be another start.
@@ -174,10 +174,10 @@ class Campaign {
   // It has room for a run with all that a fault may leave there for a while; the one that can be full lies in
   // memory.
   Result<void> measure_disk() {
-    constexpr std::uint64_t factor = 4, least_bytes = std::uint64_t{16} << 20, part_of_memory = 4;
+    constexpr std::uint64_t factor = 4, min_bytes = std::uint64_t{16} << 20, part_of_memory = 4;
     std::vector<ChaosFault>& faults = choice_.limits.faults;
     HF_TRY(const std::uint64_t bytes, bytes_of_tree(*env_, undisturbed()));
-    setup_.disk_bytes = least_bytes + factor * bytes;
+    setup_.disk_bytes = min_bytes + factor * bytes;
     if (std::ranges::find(faults, ChaosFault::full_disk) == faults.end()) return {};
     const std::optional<std::uint64_t> memory_bytes = available_memory_bytes(*env_);
     if (!memory_bytes.has_value() || setup_.disk_bytes <= *memory_bytes / part_of_memory) return {};

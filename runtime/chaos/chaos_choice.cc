@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t slow_rank_most_ms = 400;  // chaos_plan.cc
+constexpr std::int64_t slow_rank_max_ms = 400;  // chaos_plan.cc
 
 bool is_possible(const Config& config, const ChaosLayout& layout) {
   Config with = config;
@@ -46,7 +46,7 @@ std::vector<ChaosLayout> all_layouts(const Config& config, const CampaignOptions
 }
 
 // As many ranks as wanted, or as the hosts have slots for, where all of them say so.
-int most_ranks(const CampaignOptions& options, const ChaosMachine& machine) {
+int max_ranks(const CampaignOptions& options, const ChaosMachine& machine) {
   int slots = 0;
   for (const LaunchHost& host : machine.hosts) {
     if (host.slots <= 0) return options.ranks;
@@ -58,7 +58,7 @@ int most_ranks(const CampaignOptions& options, const ChaosMachine& machine) {
 Result<std::vector<ChaosLayout>> layouts_of(const Config& config, const CampaignOptions& options,
                                             const ChaosMachine& machine) {
   if (options.layouts.empty()) {
-    const int ranks = most_ranks(options, machine);
+    const int ranks = max_ranks(options, machine);
     std::vector<ChaosLayout> layouts = all_layouts(config, options, ranks);
     if (!layouts.empty()) return layouts;
     return fail(
@@ -113,7 +113,7 @@ std::string why_not(ChaosFault fault, const Config& config, const CampaignOption
     case ChaosFault::livelock:
       return config.watchdog.guard ? "" : "watchdog.guard is off, so nobody ends a rank that hangs";
     case ChaosFault::slow_rank:
-      return config.watchdog.floor_ms > 2 * slow_rank_most_ms
+      return config.watchdog.floor_ms > 2 * slow_rank_max_ms
                  ? ""
                  : "watchdog.floor is so short that slow is a hang";
     case ChaosFault::ram_lost:

@@ -13,10 +13,10 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t delay_most_us = 60'000;     // within a step of a small run, or some of them
-constexpr std::int64_t stall_most_ms = 8'000;      // longer than the default watchdog.floor
-constexpr std::int64_t recovery_most_us = 15'000;  // the others have begun to recover, and are hardly done
-constexpr std::int64_t lasts_least = 3, lasts_most = 12;  // steps; what was under way when it began is one
+constexpr std::int64_t delay_max_us = 60'000;     // within a step of a small run, or some of them
+constexpr std::int64_t stall_max_ms = 8'000;      // longer than the default watchdog.floor
+constexpr std::int64_t recovery_max_us = 15'000;  // the others have begun to recover, and are hardly done
+constexpr std::int64_t lasts_min = 3, lasts_max = 12;  // steps; what was under way when it began is one
 constexpr std::array<std::string_view, 4> recovery_points = {"recover.begin", "recover.after_shrink",
                                                              "recover.before_load", "recover.before_resume"};
 
@@ -129,19 +129,18 @@ std::string points_of_slow_rank(const ChaosLimits& limits, const ChaosLayout& la
 
 ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                               ChaosFault fault, std::uint64_t step) {
-  ChaosInjection injection{.fault = fault, .step = step, .delay_us = draw.between(0, delay_most_us)};
+  ChaosInjection injection{.fault = fault, .step = step, .delay_us = draw.between(0, delay_max_us)};
   injection.victim = static_cast<int>(draw.between(0, layout.ranks - 1));
   injection.other = static_cast<int>(draw.between(1, std::max(layout.ranks - 1, 1)));
   injection.place = draw.bits();
-  if (facts_of(fault).lasts)
-    injection.lasts = static_cast<std::uint64_t>(draw.between(lasts_least, lasts_most));
+  if (facts_of(fault).lasts) injection.lasts = static_cast<std::uint64_t>(draw.between(lasts_min, lasts_max));
   switch (fault) {
     case ChaosFault::two_kills:
       injection.deaths = 2;
       break;
     case ChaosFault::kill_in_recovery:
       injection.deaths = 2;
-      injection.pause_us = draw.between(0, recovery_most_us);
+      injection.pause_us = draw.between(0, recovery_max_us);
       break;
     case ChaosFault::kill_at_point:
       injection.point = point_of_kill(draw, limits, layout, injection);
@@ -155,7 +154,7 @@ ChaosInjection draw_injection(Draw& draw, const ChaosLimits& limits, const Chaos
     case ChaosFault::stalled_disk:
     case ChaosFault::stalled_output:
       injection.lasts = 0;
-      injection.pause_us = 1000 * draw.between(500, stall_most_ms);
+      injection.pause_us = 1000 * draw.between(500, stall_max_ms);
       break;
     case ChaosFault::host_killed:
       injection.lasts = 0;
@@ -181,10 +180,10 @@ void plan_mixture(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
 // What a start dies of, one behind the other: until `left` ranks are dead, then all that is left of it.
 std::vector<ChaosInjection> deaths_of_start(Draw& draw, const ChaosLimits& limits, const ChaosLayout& layout,
                                             int left) {
-  constexpr int most_at_once = 6;
+  constexpr int max_at_once = 6;
   std::vector<ChaosInjection> injections;
   while (left > 0) {
-    const int deaths = draw.chance(10) ? 1 : static_cast<int>(draw.between(3, most_at_once));
+    const int deaths = draw.chance(10) ? 1 : static_cast<int>(draw.between(3, max_at_once));
     ChaosFault fault = ChaosFault::kill_in_recovery;
     if (std::min(deaths, left) == 2 && draw.chance(15)) fault = ChaosFault::two_kills;
     if (std::min(deaths, left) == 1) fault = ChaosFault::kill;
@@ -205,7 +204,7 @@ bool is_of_one_start(ChaosFault fault) {
 void plan_kills(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   // Steps of a small run are over in milliseconds: more pass than are waited for.
   constexpr std::uint64_t steps_each = 10, steps_between = 4;
-  constexpr std::int64_t most_us = 5'000;
+  constexpr std::int64_t max_us = 5'000;
   const std::size_t room = std::max<std::size_t>(limits.steps / steps_each, 2) - 1;
   const bool by_itself = draw.chance(50);
   std::vector<ChaosInjection>& injections = plan.injections;
@@ -218,7 +217,7 @@ void plan_kills(Draw& draw, const ChaosLimits& limits, ChaosPlan& plan) {
   if (injections.size() > 1 && !is_of_one_start(injections.back().fault)) injections.pop_back();
   for (std::size_t i = 0; i < injections.size(); ++i) {
     injections[i].step = steps_between * i + static_cast<std::uint64_t>(draw.between(1, steps_between));
-    injections[i].delay_us = draw.between(0, most_us);
+    injections[i].delay_us = draw.between(0, max_us);
   }
   if (!by_itself) return;
   // At a named place of a recovery: in the first one of every start.

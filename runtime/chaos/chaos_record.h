@@ -11,7 +11,7 @@
 #include "runtime/chaos/work_loss.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/os/mounts.h"
-#include "runtime/run/fault_ledger.h"
+#include "runtime/run/incident_log.h"
 #include "runtime/run/launch_record.h"
 #include "runtime/run/run_directory.h"
 
@@ -74,7 +74,7 @@ struct ChaosRun {
   std::vector<ChaosLaunch> launches = {};
   std::int64_t ended_truthfully = 0;       // of the launches, and another one followed
   std::vector<ToldVerdict> verdicts = {};  // of the guards, in the order of time
-  FaultLedger ledger = {};
+  IncidentLog ledger = {};
   std::vector<WorkLoss> losses = {};   // in the order of time
   std::vector<HostRanks> starts = {};  // that said where their ranks are, in the order of time
   bool ran_out_of_time = false;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::int64_t look_us = 3'000;
 constexpr std::int64_t recovery_look_us = 500;
-constexpr std::uint64_t steps_under_way_most = 3;  // begun after the death of a rank that has a seat
+constexpr std::uint64_t steps_under_way_max = 3;  // begun after the death of an active rank
 constexpr std::int64_t job_death_limit_ms = 10'000;
 constexpr std::int64_t launches_after_end = 3;  // by the campaign, of a run that ended with exit code 76
 constexpr std::size_t last_words_bytes = 800;
@@ -51,7 +51,7 @@ class Executor {
       watch_launch();
       end_launch();
       HF_TRY_VOID(trouble_);
-      on = goes_on();
+      on = on_resume();
     }
     read_log();
     if (run_.wrong.empty()) check_end();
@@ -60,7 +60,7 @@ class Executor {
     std::ranges::stable_sort(run_.injected, {}, &ChaosInjected::time_us);
     run_.verdicts = watcher_.verdicts();
     std::ranges::stable_sort(run_.verdicts, {}, &ToldVerdict::time_us);
-    if (Result<FaultLedger> ledger = read_fault_ledger(*env_, paths_); ledger.ok())
+    if (Result<IncidentLog> ledger = read_incident_log(*env_, paths_); ledger.ok())
       run_.ledger = std::move(ledger).value();
     const bool keeps = keep || !run_.wrong.empty();
     if (keeps && small_disk_ != nullptr) HF_TRY_VOID(small_disk_->keep());
@@ -161,7 +161,7 @@ class Executor {
   }
 
   // Whether there is another launch.
-  bool goes_on() {
+  bool on_resume() {
     const ChaosLaunch& launch = run_.launches.back();
     if (!run_.wrong.empty()) return false;
     if (job_ended_) return true;
@@ -178,7 +178,7 @@ class Executor {
 
   // What has happened by itself where the plan wanted it, when it began.
   void note_points() {
-    for (const StruckPoint& point : watcher_.take_points()) {
+    for (const TriggeredFault& point : watcher_.take_points()) {
       const std::vector<ChaosInjection>& injections = run_.plan.injections;
       const auto armed = std::ranges::find_if(injections, [&](const ChaosInjection& injection) {
         return is_armed_by(injection, point.name, point.hit, point.rank, point.action);
@@ -286,10 +286,10 @@ class Executor {
   // longer: the next death is then the first of another one. Returns false where there is none: the run ends,
   // or goes on as if nobody had died, because it was a spare.
   bool wait_for_recovery(const RunWatcher::RecoveryMark& mark) {
-    const std::uint64_t step_most = step_reached() + steps_under_way_most;
+    const std::uint64_t step_max = step_reached() + steps_under_way_max;
     while (!time_is_over() && watcher_.trains() && !watcher_.finished() && !watcher_.living().empty()) {
       if (watcher_.recovery_since(mark) != RunWatcher::Recovery::not_seen) return true;
-      if (step_reached() > step_most) return false;
+      if (step_reached() > step_max) return false;
       env_->sleep_us(recovery_look_us);
       watcher_.look(launcher_->id());
     }

@@ -123,7 +123,7 @@ std::string_view name_of(NamedRank named) {
   return names[static_cast<std::size_t>(named)];
 }
 
-const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us) {
+const FaultEntry* entry_of(const IncidentLog& ledger, std::int64_t time_us) {
   for (const FaultEntry& entry : ledger.faults) {
     if (entry.level == FaultLevel::none) continue;
     if (entry.resumed_us == 0 || entry.resumed_us > time_us) return &entry;

@@ -36,6 +36,6 @@ Culprits find_culprits(const ChaosRun& run);
 // Two clocks' reads beside each other.
 inline constexpr std::int64_t same_moment_us = 10'000;
 // The first entry of the ledger that was not over when the fault came; null: there is none.
-const FaultEntry* entry_of(const FaultLedger& ledger, std::int64_t time_us);
+const FaultEntry* entry_of(const IncidentLog& ledger, std::int64_t time_us);
 
 }  // namespace holdfast

@@ -166,8 +166,8 @@ std::vector<RankProcess*> RunWatcher::living() {
   return found;
 }
 
-std::vector<StruckPoint> RunWatcher::take_points() {
-  std::vector<StruckPoint> points;
+std::vector<TriggeredFault> RunWatcher::take_points() {
+  std::vector<TriggeredFault> points;
   for (const std::string& line : points_log_.take_lines()) {
     const Json told = Json::parse_any(line);
     if (!told.is_object() || told.value("event", "") != "fault_point") continue;

@@ -25,7 +25,7 @@ struct RankProcess {
 };
 
 // A fault point of the program that did what it was armed for.
-struct StruckPoint {
+struct TriggeredFault {
   std::string name, action;
   std::uint64_t hit = 0;
   int rank = -1;  // launched; -1: not known
@@ -73,7 +73,7 @@ class RunWatcher {
   // Ranks on this host of the start that goes on, by number; good until the next look.
   std::vector<RankProcess*> living();
   // Since the last call.
-  std::vector<StruckPoint> take_points();
+  std::vector<TriggeredFault> take_points();
   // Whom the guards have named, in all starts.
   const std::vector<ToldVerdict>& verdicts() const { return verdicts_; }
   // Null when there is none.

@@ -1,4 +1,4 @@
-// A disk for the directory of one run that can stand still: a file system on an image file. While it is
+// A disk for the directory of one run that can stall: a file system on an image file. While it is
 // stalled no write to it returns and none fails, as with a file server that is being replaced or a journal
 // that is full; reads go on.
 #pragma once

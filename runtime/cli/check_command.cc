@@ -86,16 +86,16 @@ void print_gpus(Env& env) {
 }
 
 // What the config asks for, where it is good: else what a config that says nothing gets.
-struct DeviceWish {
+struct DeviceRequest {
   Config config = {};
   Origins origin = {};
 };
 
-Result<void> print_device(Env& env, const DeviceWish& wish) {
-  Config config = wish.config;
+Result<void> print_device(Env& env, const DeviceRequest& request) {
+  Config config = request.config;
   config.elastic.memory_timeout_ms = 0;  // it says how things are now
   resolve_device(env, config);
-  HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, wish.origin, {}));
+  HF_TRY(const std::unique_ptr<Device> device, make_device(env, config, request.origin, {}));
   HF_TRY(const KernelRegistry* registry, registry_of_device(env, config));
   print_row("device", true, device->description());
   fmt::print("kernels\n");
@@ -104,13 +104,13 @@ Result<void> print_device(Env& env, const DeviceWish& wish) {
   return {};
 }
 
-void print_machine(Env& env, const DeviceWish& wish) {
+void print_machine(Env& env, const DeviceRequest& request) {
   fmt::print("this machine\n");
   for (const MachineFact& fact : machine_facts(env)) print_row(fact.name, fact.there, fact.detail);
   print_gpus(env);
   print_mpi();
   print_slurm(env);
-  const Result<void> printed = print_device(env, wish);
+  const Result<void> printed = print_device(env, request);
   if (!printed.ok()) print_row("device", false, printed.error().message);
 }
 
@@ -222,14 +222,14 @@ Result<void> check_run_directory(Env& env, const std::string& directory) {
 
 // What train would do up to the first step, with one copy of the model unless parallel.data says more.
 Result<void> check_run(Env& env, const std::string& path, const std::vector<std::string>& arguments,
-                       DeviceWish& wish) {
+                       DeviceRequest& request) {
   HF_TRY(const std::vector<Override> overrides, parse_overrides(arguments));
   HF_TRY(const LoadedConfig loaded, load_config(env, path, overrides));
   Config config = loaded.config;
   Config now = config;
   now.elastic.memory_timeout_ms = 0;  // it says how things are, and does not wait
   HF_TRY_VOID(check_device(env, now, loaded.origin));
-  wish = {config, loaded.origin};
+  request = {config, loaded.origin};
   HF_TRY_VOID(check_run_directory(env, config.run.directory));
   HF_TRY_VOID(outcome_of(check_checkpoint_io(env, config.checkpoint)));
   HF_TRY(const std::shared_ptr<DataSet> data, check_data(env, config));
@@ -240,7 +240,7 @@ Result<void> check_run(Env& env, const std::string& path, const std::vector<std:
   const int ranks =
       degree(config.parallel.data) * degree(config.parallel.pipeline) * degree(config.parallel.tensor);
   HF_TRY_VOID(resolve_with_data(config, ranks + static_cast<int>(config.elastic.spares), *data));
-  wish.config.device = config.device;
+  request.config.device = config.device;
   print_run(env, config);
   HF_TRY(const ResumeChanges changes, compare_with_stored(env, start, config));
   for (const std::string& note : start.notes) tell("checkpoint passed over: {}", note);
@@ -260,13 +260,13 @@ int run_check_command(const std::vector<std::string>& arguments) {
     return 0;
   }
   Result<void> run;
-  DeviceWish wish;
+  DeviceRequest request;
   const bool has_config = !arguments.empty() && !arguments.front().starts_with("--");
   if (has_config)
-    run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, wish);
+    run = check_run(posix_env(), arguments.front(), {arguments.begin() + 1, arguments.end()}, request);
   if (!has_config && !arguments.empty())
     run = fail(ExitCode::config, "check needs the config file before its overrides\n{}", check_usage);
-  print_machine(posix_env(), wish);
+  print_machine(posix_env(), request);
   std::fflush(stdout);
   return run.ok() ? 0 : complain(run.error());
 }

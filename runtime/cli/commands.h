@@ -1,5 +1,5 @@
 // The subcommands of the `holdfast` program, one file each. A command gets what stands after its name, prints
-// its result on stdout and complaints on stderr, and returns the exit code (docs/errors.md). Every command
+// its result on stdout and warnings on stderr, and returns the exit code (docs/errors.md). Every command
 // knows --help.
 #pragma once
 

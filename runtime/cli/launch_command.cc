@@ -5,7 +5,7 @@
 
 #include "runtime/cli/commands.h"
 #include "runtime/cli/common/arguments.h"
-#include "runtime/launch/host_duty.h"
+#include "runtime/launch/host_command.h"
 #include "runtime/launch/launcher.h"
 #include "runtime/os/posix_output.h"
 #include "runtime/os/signals.h"
@@ -74,7 +74,7 @@ int run_launch_command(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments.front() == "--on-host") {
     fmt::print("here\n");  // it was reached, however long the rest takes (host_probe.h)
     static_cast<void>(std::fflush(stdout));
-    const Result<int> done = run_host_duty(posix_env(), {arguments.begin() + 1, arguments.end()});
+    const Result<int> done = run_host_command(posix_env(), {arguments.begin() + 1, arguments.end()});
     return done.ok() ? *done : complain(done.error());
   }
   ignore_closed_pipes();

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-// `path`: a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones that were passed over
+// `path`: a run directory (its newest whole checkpoint) or one checkpoint. Damaged ones that were skipped
 // are named on stderr. ExitCode::checkpoint when there is none.
 Result<Checkpoint> open_newest_checkpoint(Env& env, const std::string& path);
 // The same for who reads it anyhow, so that its bytes are read once: `use` works on one whose bytes nobody

@@ -61,7 +61,7 @@ class SignalStop final : public StopSource {
       if (signal == SIGPWR) {
         if (notice_ != nullptr) notice_->signalled();
       } else if (signal == SIGUSR1) {
-        save_requested_ = save_requested_ || env_.monotonic_ns() - answered_ns_ > one_wish_ns;
+        save_requested_ = save_requested_ || env_.monotonic_ns() - answered_ns_ > one_request_ns;
       } else {
         signal_ = signal;
         tell_launcher_signal(env_, number_, signal);
@@ -83,13 +83,13 @@ class SignalStop final : public StopSource {
 
  private:
   // One signal to mpirun reaches the ranks one after another, some of them after another has been answered.
-  static constexpr std::int64_t one_wish_ns = 1'000'000'000;
+  static constexpr std::int64_t one_request_ns = 1'000'000'000;
   Env& env_;
   SignalWatcher& watcher_;
   PreemptionNotice* notice_ = nullptr;
   int signal_ = 0, number_ = 0;
   bool save_requested_ = false;
-  std::int64_t answered_ns_ = -one_wish_ns;
+  std::int64_t answered_ns_ = -one_request_ns;
 };
 
 // The group this process is one rank of: MPI's when a launcher started it, else a group of one.
@@ -173,12 +173,12 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   HF_TRY(const std::unique_ptr<SignalWatcher> watcher,
          SignalWatcher::watch({SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGPWR}));
   SignalStop stop(env, *watcher);
-  const bool came_later = launched_by_ranks(env);
-  if (!came_later)
+  const bool is_joiner = launched_by_ranks(env);
+  if (!is_joiner)
     tell_launcher_ready(env, launched_rank(env));  // from here on the signals are not lost and end nothing
   Result<LoadedConfig> config = read_config(env, words);
   std::unique_ptr<RankWatch> watch =
-      came_later ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
+      is_joiner ? nullptr : begin_watch(env, config, launched_rank(env), join_timeout_ms);
   PreparedRank prepared;
   const auto prepare = [&](const std::string& task, const std::function<void()>& look_up) {
     // The process has no number yet, so rules for a rank are not its own.
@@ -189,11 +189,11 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
                      prepared);
   };
   Result<Group> joined = join_group(env, watch.get(), prepare);
-  if (!joined.ok() && came_later) env.kill_self();  // an exit code would end those that go on without it
+  if (!joined.ok() && is_joiner) env.kill_self();  // an exit code would end those that go on without it
   HF_TRY(Group group, std::move(joined));
   const int number = launched_by_mpi(env) ? number_of(group) : 0;
   stop.is_rank(number);
-  if (came_later) {
+  if (is_joiner) {
     tell_launcher_ready(env, number);
     watch = begin_watch(env, config, number, join_timeout_ms);
   }
@@ -201,7 +201,7 @@ Result<int> train(const std::vector<std::string>& words, OutputThread& output) {
   if (config.ok()) {
     const Result<void> cuda = prepare_cuda_for_nccl(env, config->config, group.communicator().size());
     // A rank that comes later ends no run: where it cannot use NCCL, the exchange goes by the host.
-    if (!cuda.ok() && !came_later) config = cuda.error();
+    if (!cuda.ok() && !is_joiner) config = cuda.error();
   }
   Result<std::unique_ptr<FaultPoints>> faults =
       FaultPoints::parse(env.variable("HOLDFAST_FAULTS"), number, env);

@@ -77,7 +77,7 @@ struct ParallelConfig {
 
 struct ElasticConfig {
   std::int64_t min_data_parallel = 1;  // replicas that a run may shrink to
-  std::int64_t spares = 0;             // ranks that wait for a seat
+  std::int64_t spares = 0;             // ranks that wait for a coordinate
   std::int64_t recovery_timeout_ms = 30'000;
   std::int64_t memory_timeout_ms = 60'000;  // longest wait for memory that an ended process still holds
   std::string grow = "auto";                // back to the copies wanted, with new processes: "auto", "off"

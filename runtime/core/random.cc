@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t bits_domain = 0;
 constexpr std::uint32_t normal_domain = 1;
 
-Philox4 words_of(std::uint64_t key, std::uint64_t element, std::uint32_t domain) {
+Philox4 arguments_of(std::uint64_t key, std::uint64_t element, std::uint32_t domain) {
   return philox4x32(
       {static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32), domain, 0u}, key);
 }
@@ -97,7 +97,7 @@ std::uint64_t mix64(std::uint64_t a, std::uint64_t b) {
 }
 
 std::uint64_t RandomStream::bits(std::uint64_t element) const {
-  const Philox4 words = words_of(key_, element, bits_domain);
+  const Philox4 words = arguments_of(key_, element, bits_domain);
   return join(words[0], words[1]);
 }
 
@@ -106,7 +106,7 @@ double RandomStream::uniform(std::uint64_t element) const {
 }
 
 float RandomStream::normal(std::uint64_t element) const {
-  const Philox4 words = words_of(key_, element, normal_domain);
+  const Philox4 words = arguments_of(key_, element, normal_domain);
   const double radius_uniform =
       static_cast<double>((join(words[0], words[1]) >> 11) + 1) * 0x1p-53;             // (0, 1]
   const double turns = static_cast<double>(join(words[2], words[3]) >> 11) * 0x1p-53;  // [0, 1)

@@ -1,5 +1,6 @@
 // WaitListener: who wants to know that a rank waits for others, such as the watchdog. Told by whatever polls
-// for what peers do (parallel/comm/collectives.h: Rest), never for what this rank's own device or disk does.
+// for what peers do (parallel/comm/collectives.h: PollBackoff), never for what this rank's own device or disk
+// does.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ class WaitListener {
  public:
   virtual ~WaitListener() = default;
   // Looked in vain again, `since_ns` of the monotonic clock nothing moved. Often; from the thread that waits.
-  virtual void waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) = 0;
-  virtual void goes_on() = 0;
+  virtual void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) = 0;
+  virtual void on_resume() = 0;
 };
 
 }  // namespace holdfast

@@ -15,7 +15,7 @@ Json json_of(const RecoveryInventory& inventory) {
                {"joined", inventory.joined},
                {"step", inventory.step},
                {"gemm_peak", inventory.gemm_peak},
-               {"memory_id", inventory.memory_id},
+               {"memory_id", inventory.shm_run_id},
                {"verdict", inventory.verdict},
                {"lost_some", inventory.lost_some},
                {"lost_starter", inventory.lost_starter},
@@ -42,7 +42,7 @@ RecoveryInventory inventory_of(const std::string& text) {
                               .joined = truth_of(json, "joined"),
                               .step = count_of(json, "step"),
                               .gemm_peak = number_of(json, "gemm_peak", 0.0),
-                              .memory_id = text_of(json, "memory_id"),
+                              .shm_run_id = text_of(json, "memory_id"),
                               .verdict = text_of(json, "verdict"),
                               .lost_some = truth_of(json, "lost_some"),
                               .lost_starter = truth_of(json, "lost_starter"),
@@ -67,7 +67,7 @@ RecoveryInventory merge_inventories(std::span<const RecoveryInventory> inventori
     some_did = some_did || one.log_opened == true;
     all.step = std::max(all.step, one.step);
     all.gemm_peak = std::max(all.gemm_peak, one.gemm_peak);
-    if (all.memory_id.empty()) all.memory_id = one.memory_id;
+    if (all.shm_run_id.empty()) all.shm_run_id = one.shm_run_id;
     if (all.verdict.empty()) all.verdict = one.verdict;
     all.lost_some = all.lost_some || one.lost_some;
     all.lost_starter = all.lost_starter || one.lost_starter;
@@ -96,15 +96,15 @@ Result<RecoveryInventory> gather_inventories(Communicator& communicator, const W
   return merge_inventories(inventories);
 }
 
-Result<void> count_redo(RecoveryInventory& inventory) {
-  constexpr int redone_most = 3;
+Result<void> limit_retries(RecoveryInventory& inventory) {
+  constexpr int redone_max = 3;
   if (inventory.lost_some) return {};
   inventory.redone = inventory.step == inventory.redone_step ? inventory.redone + 1 : 1;
   inventory.redone_step = inventory.step;
-  if (inventory.redone <= redone_most) return {};
+  if (inventory.redone <= redone_max) return {};
   return fail(ExitCode::communication,
               "step {} was begun again {} times with nobody lost, and failed each time: {}",
-              inventory.step + 1, redone_most, inventory.noticed);
+              inventory.step + 1, redone_max, inventory.noticed);
 }
 
 }  // namespace holdfast

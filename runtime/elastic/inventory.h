@@ -16,8 +16,8 @@ struct RecoveryInventory {
   bool joined = false;                  // the config is agreed on, the data is open, the device is made
   std::optional<bool> log_opened = {};  // and the start is in the event log; a spare does not know
   std::uint64_t step = 0;               // the furthest
-  double gemm_peak = 0.0;               // of a rank with a seat, as measured at the start
-  std::string memory_id = {};           // empty: not yet known to anybody
+  double gemm_peak = 0.0;               // of an active rank, as measured at the start
+  std::string shm_run_id = {};          // empty: not yet known to anybody
   std::string verdict = {};             // of the watchdog on any host, a line
   bool lost_some = false;               // of those that trained in the epoch before this one
   bool lost_starter = false;            // a rank, while it started new ones: no more are started
@@ -41,6 +41,6 @@ Result<RecoveryInventory> gather_inventories(Communicator& communicator, const W
 // Counts in a merged inventory that its step is redone, unless a rank was lost. What comes again and again
 // though nobody is lost does not go away by redoing the step: ExitCode::communication after the third time.
 // Pure; all ranks count alike.
-Result<void> count_redo(RecoveryInventory& inventory);
+Result<void> limit_retries(RecoveryInventory& inventory);
 
 }  // namespace holdfast

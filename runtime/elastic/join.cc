@@ -157,9 +157,9 @@ Result<JoinedStart> join_start(const TrainInputs& inputs, const Waiter& waiter, 
     chosen =
         places.has_value() ? choose_start(env, config, own, /*in_place=*/false) : choose_start(env, config);
     const bool follows_own = config.run.resume == "auto" || config.run.resume == "must";
-    if (!own.newest.ok() && follows_own && !own.memory_id.empty()) {
+    if (!own.newest.ok() && follows_own && !own.shm_run_id.empty()) {
       chosen = StartPoint{
-          .memory_id = own.memory_id, .lineage = own.lineage, .unusable = own.newest.error().message};
+          .shm_run_id = own.shm_run_id, .lineage = own.lineage, .unusable = own.newest.error().message};
     }
     if (chosen.ok()) {
       StartPoint start = *chosen;
@@ -183,8 +183,8 @@ Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
 
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start) {
-  if (start.memory_id.empty() || config.run.resume == "never") return {};
-  const Digest run = digest_of(start.memory_id);
+  if (start.shm_run_id.empty() || config.run.resume == "never") return {};
+  const Digest run = digest_of(start.shm_run_id);
   std::vector<FoundSnapshot> mine = list_snapshots(inputs.env, run);
   // A run that would be over is saved on the disk; one that was shortened goes on from there, too.
   std::erase_if(mine, [&](const FoundSnapshot& found) {

@@ -37,7 +37,7 @@ Result<StartPoint> share_start(const TrainInputs& inputs, const Waiter& waiter,
                                const Result<StartPoint>& chosen);
 
 // Looks for a snapshot in the shared memory of all hosts that is newer than what `start` has, and adds it. It
-// was seen, not yet read; where it turns out to be damaged, it is added to what is passed over, and this is
+// was seen, not yet read; where it turns out to be damaged, it is added to what is skipped, and this is
 // called again.
 Result<void> join_snapshot(const TrainInputs& inputs, const Waiter& waiter, const Config& config,
                            StartPoint& start);

@@ -7,10 +7,11 @@
 
 namespace holdfast {
 
-bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const MembershipView& now) {
+bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
+                           const MembershipView& now) {
   std::vector<int> lost;
   for (const Member& member : members_lost(before, now)) lost.push_back(member.launched_rank);
-  return std::ranges::none_of(seating.rank_of_seat, [&](int rank) {
+  return std::ranges::none_of(assignment.active_ranks, [&](int rank) {
     return std::ranges::find(lost, before.members[static_cast<std::size_t>(rank)].launched_rank) !=
            lost.end();
   });
@@ -18,7 +19,7 @@ bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const
 
 Result<void> seal_live_state(Worker& worker, std::uint64_t writer, int slot) {
   const std::string name =
-      snapshot_name(digest_of(worker.state().memory_id), writer, worker.rank().communicator.rank(), slot);
+      snapshot_name(digest_of(worker.state().shm_run_id), writer, worker.rank().communicator.rank(), slot);
   HF_TRY(const std::unique_ptr<SharedMemory> memory, worker.rank().env.open_shared_memory(name));
   if (memory->bytes().size() < worker.snapshots().bytes())
     return fail(ExitCode::checkpoint, "{} has become smaller than a snapshot", name);

@@ -1,21 +1,22 @@
-// The live state as a place to recover from. A step that is given up though no rank with a seat was lost (an
-// exchange that failed, a rank that was late for longer than the others wait) leaves every part of the state
-// of the step before in the memory of the ranks. Each seals its part as one more RAM snapshot, and a recovery
-// finds it by the same rule as any other: the newest step that exists whole. So the step is redone, and
-// nothing else. Where ranks differ in the step they have come to (a vote that only some have heard the end
-// of), or one cannot seal, no such step is whole, and the newest snapshot counts.
+// The live state as a place to recover from. A step that is given up though no rank with a coordinate was
+// lost (an exchange that failed, a rank that was late for longer than the others wait) leaves every part of
+// the state of the step before in the memory of the ranks. Each seals its part as one more RAM snapshot, and
+// a recovery finds it by the same rule as any other: the newest step that exists whole. So the step is
+// redone, and nothing else. Where ranks differ in the step they have come to (a vote that only some have
+// heard the end of), or one cannot seal, no such step is whole, and the newest snapshot counts.
 #pragma once
 
 #include <cstdint>
 
 #include "parallel/group/membership.h"
-#include "parallel/group/seating.h"
+#include "parallel/group/rank_assignment.h"
 #include "runtime/train/worker.h"
 
 namespace holdfast {
 
-// Whether everyone who had a seat is still there. `seating`: by rank of `before`. Pure.
-bool no_seat_is_lost(const Seating& seating, const MembershipView& before, const MembershipView& now);
+// Whether everyone who had a coordinate is still there. `rank assignment`: by rank of `before`. Pure.
+bool no_coordinate_is_lost(const RankAssignment& assignment, const MembershipView& before,
+                           const MembershipView& now);
 
 // `worker`: between two updates, and for the last time; its communicator is not used. `slot`:
 // AsyncSaver::unused_slot() of this `writer`, whose object is gone. Errors: the device's, or that the slot is

@@ -13,7 +13,7 @@
 namespace holdfast {
 
 std::string to_text(const NewRankTask& task) {
-  return Json::array({task.device_bytes, task.host_bytes, task.memory_id, task.slot_bytes,
+  return Json::array({task.device_bytes, task.host_bytes, task.shm_run_id, task.slot_bytes,
                       task.given_back_bytes, task.timeout_ms})
       .dump_any();
 }
@@ -48,7 +48,7 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
   const Json json = Json::parse(task);  // of a rank that runs the same binary
   const NewRankTask told{.device_bytes = json[0],
                          .host_bytes = json[1],
-                         .memory_id = json[2],
+                         .shm_run_id = json[2],
                          .slot_bytes = json[3],
                          .given_back_bytes = json[4],
                          .timeout_ms = json[5]};
@@ -70,7 +70,7 @@ void prepare_new_rank(Env& env, const std::string& task, const KeptMemoryOptions
   for (int slot = 0; slot < slots && told.slot_bytes > 0; ++slot) {
     const std::optional<MemoryRoom> room = memory_room(env);
     if (room.has_value() && room->available_bytes < told.slot_bytes + reserve_bytes) return;
-    const std::string name = snapshot_name(digest_of(told.memory_id), env.random_u64(), 0, slot);
+    const std::string name = snapshot_name(digest_of(told.shm_run_id), env.random_u64(), 0, slot);
     Result<std::unique_ptr<SharedMemory>> memory = env.create_shared_memory(name, told.slot_bytes);
     if (!memory.ok()) return;
     (*memory)->hold(SharedMemory::Hold::shared);

@@ -15,7 +15,7 @@ namespace holdfast {
 // Tells a new rank what to do before it is taken in.
 struct NewRankTask {
   std::uint64_t device_bytes = 0, host_bytes = 0;  // by MemoryPlace, of a device that is the host
-  std::string memory_id = {};                      // RunState::memory_id, for the names of slots
+  std::string shm_run_id = {};                     // RunState::shm_run_id, for the names of slots
   std::uint64_t slot_bytes = 0;                    // of each slot for its snapshots; 0: it has none
   std::uint64_t given_back_bytes = 0;              // by the others of its host, when they take it in
   std::int64_t timeout_ms = 0;                     // for memory that a process which died still holds

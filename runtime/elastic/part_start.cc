@@ -41,7 +41,7 @@ class PartsOfHosts {
     const std::vector<FoundParts> never_whole = take_never_whole(found, inventories_);
     own.lineage = forget(merged, never_whole, found, inventories_);
     for (const PartInventory& inventory : inventories_) {
-      if (own.memory_id.empty()) own.memory_id = inventory.memory_id;
+      if (own.shm_run_id.empty()) own.shm_run_id = inventory.shm_run_id;
     }
     own.has_newest_recorded = has(own.lineage.newest_checkpoint, found);
     own.newest = choose(found);
@@ -71,7 +71,7 @@ class PartsOfHosts {
   Result<PartInventory> own_inventory() {
     HF_TRY(PartInventory own, take_inventory(env_, run_directory_, places_.of(communicator_.rank()).host));
     HF_TRY(const RunIdentity identity, identify_run(env_, RunPaths{run_directory_}));
-    own.memory_id = identity.id;
+    own.shm_run_id = identity.id;
     return own;
   }
 

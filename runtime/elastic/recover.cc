@@ -38,16 +38,16 @@ Config as_resumed(const Config& config) {
 }  // namespace
 
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& memory_id, const std::optional<RunPlaces>& places,
+                                       const std::string& shm_run_id, const std::optional<RunPlaces>& places,
                                        const ClaimCheck& check) {
   Result<StartPoint> newest = StartPoint{};
   if (world.communicator.rank() == 0) newest = newest_by_manifest(world.env, config.run.directory);
   if (newest.ok() && world.communicator.rank() == 0) {
     // A snapshot of the same step is as good, and at hand.
     newest->step -= newest->step > 0 ? 1 : 0;
-    newest->memory_id = memory_id;
+    newest->shm_run_id = shm_run_id;
     const Result<RunIdentity> known = identify_run(world.env, {config.run.directory});
-    if (memory_id.empty() && known.ok()) newest->memory_id = known->id;
+    if (shm_run_id.empty() && known.ok()) newest->shm_run_id = known->id;
     newest->writer = world.env.random_u64();
   }
   HF_TRY(StartPoint start, share_start(world, waiter, newest));
@@ -61,7 +61,7 @@ Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& w
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,
                                           const std::optional<RunPlaces>& places, const ClaimCheck& check) {
-  const std::string& memory_id = asked.memory_id;
+  const std::string& shm_run_id = asked.shm_run_id;
   OwnStates own;
   if (places.has_value()) {
     HF_TRY(own, join_parts(inputs, waiter, config.run.directory, *places, check));
@@ -72,7 +72,7 @@ Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waite
                                 : choose_start(inputs.env, as_resumed(config), /*in_place=*/true);
     if (chosen.ok()) {
       StartPoint start = *chosen;
-      if (!memory_id.empty()) start.memory_id = memory_id;
+      if (!shm_run_id.empty()) start.shm_run_id = shm_run_id;
       start.writer = inputs.env.random_u64();
       start.passed_over = asked.passed_over;
       chosen = start;

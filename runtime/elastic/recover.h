@@ -3,7 +3,7 @@
 //
 //   Membership::recover    the ranks that are left, in a communicator of their own
 //   gather_inventories     what each of them knows of the run (inventory.h)
-//   plan_seating           who computes what now (parallel/group/seating.h)
+//   assign_ranks           who computes what now (parallel/group/rank assignment.h)
 //   join_recovery_point    the newest step that exists whole, in RAM or on disk
 //   Worker::create, restore_snapshot or restore_checkpoint, Trainer: as at a start
 //
@@ -26,11 +26,11 @@ namespace holdfast {
 // every byte verified. `places`: where run.directory is local to each host; `check`: of this rank's claim.
 // `world`: all ranks that are left, because any host may hold parts of a snapshot.
 Result<StartPoint> join_recovery_point(const TrainInputs& world, const Waiter& waiter, const Config& config,
-                                       const std::string& memory_id,
+                                       const std::string& shm_run_id,
                                        const std::optional<RunPlaces>& places = {},
                                        const ClaimCheck& check = {});
 // What is left where no snapshot newer than the newest manifest turned out to be sound: the newest checkpoint
-// that verifies, or a snapshot newer than that. `asked`: its memory_id, and the snapshots that it passed
+// that verifies, or a snapshot newer than that. `asked`: its shm_run_id, and the snapshots that it passed
 // over.
 Result<StartPoint> join_checkpoint_of_run(const TrainInputs& inputs, const Waiter& waiter,
                                           const Config& config, const StartPoint& asked,

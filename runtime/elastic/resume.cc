@@ -138,7 +138,7 @@ Result<StartPoint> start_at_path(Env& env, const Config& config, const std::opti
   if (outside && own.has_value() && age(*own) > age(found)) return with_lineage(*own);
   begin_generation_at(start, fmt::format("run.resume names step {}", start.step));
   if (outside && !own.has_value() && start.lineage.run_id.empty())
-    start.memory_id = new_run_id(env);  // what else there is of that run belongs to its own directory
+    start.shm_run_id = new_run_id(env);  // what else there is of that run belongs to its own directory
   return start;
 }
 
@@ -201,7 +201,7 @@ Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory
     own.has_newest_recorded = status->exists;
   }
   HF_TRY(const RunIdentity identity, identify_run(env, {run_directory}));
-  own.memory_id = identity.id;
+  own.shm_run_id = identity.id;
   own.copy_of = identity.copy_of;
   return own;
 }
@@ -218,8 +218,8 @@ Result<StartPoint> choose_start(Env& env, const Config& config, const OwnStates&
       begin_generation_at(start, std::move(removed));
   }
   start.copy_of = own.copy_of;
-  if (start.memory_id.empty()) start.memory_id = own.memory_id;
-  if (start.memory_id.empty() && !start.checkpoint.empty()) start.memory_id = new_run_id(env);
+  if (start.shm_run_id.empty()) start.shm_run_id = own.shm_run_id;
+  if (start.shm_run_id.empty() && !start.checkpoint.empty()) start.shm_run_id = new_run_id(env);
   return start;
 }
 
@@ -232,7 +232,7 @@ std::string to_text(const StartPoint& start) {
   Json passed_over = Json::array();
   for (const SnapshotStep& step : start.passed_over)
     passed_over.push_back({step.writer, step.generation, step.step});
-  return Json::array({start.checkpoint, start.generation, start.step, start.memory_id,
+  return Json::array({start.checkpoint, start.generation, start.step, start.shm_run_id,
                       start.snapshot.has_value(), snapshot.writer, snapshot.generation, snapshot.step,
                       start.config, start.device, start.notes, start.writer, passed_over, start.copy_of,
                       encode_lineage(start.lineage), start.begins, start.content, start.unusable})
@@ -245,7 +245,7 @@ StartPoint start_from_text(const std::string& text) {
                       .generation = json[1],
                       .step = json[2],
                       .content = json[16],
-                      .memory_id = json[3],
+                      .shm_run_id = json[3],
                       .config = json[8],
                       .device = json[9],
                       .notes = json[10],

@@ -26,13 +26,13 @@ struct StartPoint {
   std::string content = {};
   // Names what the run has in shared memory (run_identity.h); empty = nothing that is known of, for a fresh
   // run.
-  std::string memory_id = {};
+  std::string shm_run_id = {};
   // Newer than the checkpoint, if it turns out to be sound.
   std::optional<SnapshotStep> snapshot = {};
   std::vector<SnapshotStep> passed_over = {};  // newer ones that did not
   std::string config = {};                     // stored with the newest of them, as TOML
   std::string device = {};                     // what it was made on
-  std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were passed over
+  std::vector<std::string> notes = {};         // for the user: damaged checkpoints that were skipped
   std::string copy_of = {};                    // the run directory that this one is a copy of
   // As RUN/lineage.json has it. Where the start begins a generation (`begins`), that one is in it, too, so
   // that it says what counts from now on; in the file it is before the first step (generation.h).
@@ -57,7 +57,7 @@ struct OwnStates {
       std::optional<OwnCheckpoint>();  // error: none of several is whole
   Lineage lineage = {};
   bool has_newest_recorded = false;  // Lineage::newest_checkpoint is there, whole or not
-  std::string memory_id = {};        // StartPoint::memory_id
+  std::string shm_run_id = {};       // StartPoint::shm_run_id
   std::string copy_of = {};
 };
 Result<OwnStates> states_of_directory(Env& env, const std::string& run_directory);

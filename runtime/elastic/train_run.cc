@@ -43,7 +43,7 @@ Result<ExitCode> TrainRun::run_guarded(const Phase& phase) {
 }
 
 Result<ExitCode> TrainRun::run() {
-  Result<ExitCode> code = run_guarded([this] { return comes_later() ? admit() : start(); });
+  Result<ExitCode> code = run_guarded([this] { return is_joiner() ? admit() : start(); });
   while (true) {
     if (refuses_new_ranks(code) || can_recover(code)) {
       code = run_guarded([&] { return recover(code.error()); });
@@ -104,11 +104,11 @@ Result<void> TrainRun::join() {
   HF_TRY(device_, join_device(world(), waiter(), config_));
   // What was asked for is one thing, who is left by now another.
   HF_TRY_VOID(resolve_with_data(config_, launched_ranks_, *data_));
-  wish_ = seating_wish(config_, launched_ranks_);
-  HF_TRY_VOID(take_seats({.data_most = wish_.data_most,
-                          .data_least = recovery_.has_value() ? wish_.data_least : wish_.data_most,
-                          .pipeline = wish_.pipeline,
-                          .tensor = wish_.tensor}));
+  request_ = assignment_request(config_, launched_ranks_);
+  HF_TRY_VOID(assign_coordinates({.data_max = request_.data_max,
+                                  .data_min = recovery_.has_value() ? request_.data_min : request_.data_max,
+                                  .pipeline = request_.pipeline,
+                                  .tensor = request_.tensor}));
   HF_TRY(const ResumeChanges changes, compare_with_stored(launched_.env, start_, config_));
   HF_TRY(held_out_, join_held_out(world(), waiter(), config_, *data_));
   if (!says) return {};
@@ -138,41 +138,41 @@ Result<void> TrainRun::download() {
 }
 
 // Where nobody may be missing the error is that of the layout: what to start instead.
-Result<void> TrainRun::take_seats(const SeatingWish& wish) {
+Result<void> TrainRun::assign_coordinates(const AssignmentRequest& request) {
   HF_TRY(const std::vector<std::string> hosts,
          all_gather_text(world().communicator, waiter(), launched_.env.host_id()));
-  Result<Seating> seating = plan_seating(wish, hosts);
-  if (!seating.ok() && !recovery_.has_value()) {
+  Result<RankAssignment> assignment = assign_ranks(request, hosts);
+  if (!assignment.ok() && !recovery_.has_value()) {
     HF_TRY(const Mesh mesh, mesh_of(config_, hosts));
-    seating = seating_of(mesh);
+    assignment = assignment_of(mesh);
   }
   // Somebody has to record why the run ends.
-  first_ =
-      seating.ok() ? seating->seat_of(world().communicator.rank()) == 0 : world().communicator.rank() == 0;
+  first_ = assignment.ok() ? assignment->coordinate_of(world().communicator.rank()) == 0
+                           : world().communicator.rank() == 0;
   writes_ = first_;
-  if (seating.ok()) {
-    HF_TRY(writes_, writes_with(*seating));
+  if (assignment.ok()) {
+    HF_TRY(writes_, writes_with(*assignment));
   }
   HF_TRY_VOID(take_lock());
-  if (!seating.ok()) return seating.error();
-  epoch_ = std::make_unique<Epoch>(world(), std::move(seating).value());
+  if (!assignment.ok()) return assignment.error();
+  epoch_ = std::make_unique<MembershipEpoch>(world(), std::move(assignment).value());
   tell_watch_epoch();
   if (recovery_.has_value()) {
-    recovery_->seats_after = epoch_->seating().shape.seats();
-    recovery_->spares_after = static_cast<int>(epoch_->seating().spares.size());
+    recovery_->active_after = epoch_->assignment().shape.active();
+    recovery_->spares_after = static_cast<int>(epoch_->assignment().spares.size());
   }
   return {};
 }
 
 // Fewer ranks have more work each.
 void TrainRun::tell_watch_epoch() {
-  const MeshShape& shape = epoch_->seating().shape;
-  const int seats = shape.seats();
-  const int before = std::exchange(seats_told_, seats);
+  const MeshShape& shape = epoch_->assignment().shape;
+  const int active = shape.active();
+  const int before = std::exchange(active_told_, active);
   if (launched_.watch == nullptr || launched_.membership == nullptr) return;
   const MembershipView& view = launched_.membership->view();
   launched_.watch->begin_epoch({.number = view.epoch,
-                                .work_times = before == 0 ? 1.0 : static_cast<double>(before) / seats,
+                                .work_times = before == 0 ? 1.0 : static_cast<double>(before) / active,
                                 .members = static_cast<std::uint32_t>(view.members.size())});
 }
 
@@ -200,38 +200,39 @@ Result<void> TrainRun::take_lock() {
 
 Result<ExitCode> TrainRun::run_epoch() {
   admits_ = false;
-  const bool seated = epoch_->seated();
-  if (!seated) {
+  const bool is_active = epoch_->is_active();
+  if (!is_active) {
     enter(launched_.watch, Phase::spare, step());
     kept_memory_.release();  // those that compute may need it
     kept_slots_.forget();
   }
-  const Result<EpochEnd> end = seated ? run_seat() : epoch_->wait_for_end(waiter());
+  const Result<EpochEnd> end = is_active ? run_active() : epoch_->wait_for_end(waiter());
   // A spare that dies now changes nothing.
-  if (seated && !world().communicator.abandoned()) static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
+  if (is_active && !world().communicator.abandoned())
+    static_cast<void>(epoch_->tell_spares(waiter(), end).ok());
   if (!end.ok()) return end.error();
   grows_ = end->grows;
   shrinks_ = end->shrinks;
-  if (!seated && !grows_ && !shrinks_) remove_old_snapshots({});  // of those that died on this host
+  if (!is_active && !grows_ && !shrinks_) remove_old_snapshots({});  // of those that died on this host
   return end->code;
 }
 
 // Fewer copies of the model take less memory of the hosts; the ranks that step aside are spares.
 Result<ExitCode> TrainRun::shrink_to_memory() {
-  wish_.data_most = epoch_->seating().shape.data - 1;
+  request_.data_max = epoch_->assignment().shape.data - 1;
   worker_.reset();
   epoch_.reset();
-  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY_VOID(assign_coordinates(request_));
   return run_epoch();
 }
 
-Result<EpochEnd> TrainRun::run_seat() {
+Result<EpochEnd> TrainRun::run_active() {
   if (!inventory_.log_opened.has_value()) inventory_.log_opened = false;
   enter(launched_.watch, Phase::load, step());
   if (launched_.watch != nullptr) device_->count_ops_in(launched_.watch->device_ops());
   if (const Result<void> built = build_worker(); !built.ok()) {
-    const int copies = epoch_->seating().shape.data;
-    const bool shrinks = memory_.lacks && !seats().communicator.abandoned() && copies > wish_.data_least;
+    const int copies = epoch_->assignment().shape.data;
+    const bool shrinks = memory_.lacks && !active().communicator.abandoned() && copies > request_.data_min;
     if (!shrinks) return built.error();
     if (first_) tell("{} of {} copies of the model go on: {}", copies - 1, copies, built.error().message);
     return EpochEnd{.shrinks = true};
@@ -241,7 +242,7 @@ Result<EpochEnd> TrainRun::run_seat() {
   HF_TRY_VOID(agree(device_->status()));
   HF_TRY_VOID(enter_generation());
   times_.state_ns = phase_ns();
-  worker_->state().memory_id = inventory_.memory_id;
+  worker_->state().shm_run_id = inventory_.shm_run_id;
   if (recovery_.has_value()) {
     recovery_->load_ns += times_.worker_ns + times_.state_ns;
     recovery_->resumed_step = step();
@@ -260,14 +261,14 @@ Result<EpochEnd> TrainRun::run_seat() {
 // Called after all have read. What cannot be removed now goes later; of `resumed` one copy of each part
 // stays.
 void TrainRun::remove_old_snapshots(const std::optional<SnapshotStep>& resumed) {
-  if (inventory_.memory_id.empty()) return;
-  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(inventory_.memory_id), resumed).ok());
+  if (inventory_.shm_run_id.empty()) return;
+  static_cast<void>(remove_unneeded_snapshots(launched_.env, digest_of(inventory_.shm_run_id), resumed).ok());
 }
 
 // A start that finds snapshots of the run had the tiers that made them; a recovery knows. When memory has
 // lacked with more ranks, the wait is over.
 MemoryTerms TrainRun::memory_terms() {
-  const std::string& id = inventory_.memory_id.empty() ? start_.memory_id : inventory_.memory_id;
+  const std::string& id = inventory_.shm_run_id.empty() ? start_.shm_run_id : inventory_.shm_run_id;
   const bool is_launched_layout =
       !recovery_.has_value() && !memory_.lacks && world().communicator.size() == launched_ranks_;
   return {.timeout_ms = memory_.lacks ? 0 : config_.elastic.memory_timeout_ms,
@@ -279,21 +280,21 @@ MemoryTerms TrainRun::memory_terms() {
 }
 
 Result<void> TrainRun::build_worker() {
-  HF_TRY(transport_, join_transport(seats(), waiter(), config_, *device_));
-  const Mesh mesh(epoch_->seating().shape);
+  HF_TRY(transport_, join_transport(active(), waiter(), config_, *device_));
+  const Mesh mesh(epoch_->assignment().shape);
   HF_TRY(const std::vector<std::string> hosts,
-         all_gather_text(seats().communicator, waiter(), launched_.env.host_id()));
+         all_gather_text(active().communicator, waiter(), launched_.env.host_id()));
   const auto ranks_on_host = static_cast<int>(std::ranges::count(hosts, launched_.env.host_id()));
-  HF_TRY(JoinedBuddies buddies, join_buddies(seats(), waiter(), config_, mesh));
+  HF_TRY(JoinedBuddies buddies, join_buddies(active(), waiter(), config_, mesh));
   survives_host_ = buddies.all_cross_hosts;
   const std::uint64_t epoch = launched_.membership == nullptr ? 0 : launched_.membership->view().epoch;
   if (config_.data.ledger && ledger_ == nullptr) {
     const int rank = world().communicator.global_rank(world().communicator.rank());
-    ledger_ = std::make_unique<Ledger>(launched_.env, RunPaths{config_.run.directory}.ledger(rank));
+    ledger_ = std::make_unique<SampleLog>(launched_.env, RunPaths{config_.run.directory}.ledger(rank));
   }
   Result<std::unique_ptr<Worker>> worker = Worker::create({.env = launched_.env,
                                                            .faults = launched_.faults,
-                                                           .communicator = seats().communicator,
+                                                           .communicator = active().communicator,
                                                            .device = *device_,
                                                            .config = config_,
                                                            .mesh = mesh,
@@ -322,7 +323,7 @@ Result<void> TrainRun::build_worker() {
 Result<void> TrainRun::show_slow_paths() {
   if (config_.device == "cpu" || recovery_.has_value()) return {};
   const std::string mine = fmt::format("{}", fmt::join(device_->slow_paths(), "\n"));
-  HF_TRY(const std::vector<std::string> all, all_gather_text(seats().communicator, waiter(), mine));
+  HF_TRY(const std::vector<std::string> all, all_gather_text(active().communicator, waiter(), mine));
   std::set<std::string> told;
   for (const std::string& text : all) {
     for (std::size_t begin = 0; begin < text.size();) {
@@ -375,7 +376,7 @@ Result<EpochEnd> TrainRun::train() {
     return end.error();
   }
   ends_for_another_start_ = trainer.ends_for_another_start();
-  return EpochEnd{.code = *end, .grows = trainer.stands_still()};
+  return EpochEnd{.code = *end, .grows = trainer.pauses_for_resize()};
 }
 
 // Sends the last checkpoint of a run that was killed when only that was left to do.
@@ -398,9 +399,9 @@ Result<void> TrainRun::send_last() {
 
 // Also of one whose last start died right behind its last save.
 Result<ExitCode> TrainRun::say_finished() {
-  if (!start_.memory_id.empty())
+  if (!start_.shm_run_id.empty())
     HF_TRY_VOID(
-        agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
+        agree_among(world(), outcome_of(remove_snapshots(launched_.env, digest_of(start_.shm_run_id)))));
   step_ = start_.step;
   HF_TRY_VOID(send_last());
   if (first_) {
@@ -425,7 +426,7 @@ RunEnd train_run(const TrainInputs& inputs) {
   end.code = outcome.ok() ? *outcome : outcome.error().code;
   end.message = outcome.ok() ? sentence_of(end.code) : outcome.error().message;
   if (outcome.ok() && run.ends_for_another_start()) end.message = another_start_reason;
-  run.conclude(end);
+  run.write_final_status(end);
   return end;
 }
 

@@ -47,15 +47,15 @@ std::optional<Growth> TrainRun::plan_growth() {
         world().communicator.size(), launched_ranks_);
   }
   const std::int64_t at_ns = grow_at_ns();
-  const bool starts_ahead = epoch_->seating().seat_of(0) >= 0;
+  const bool starts_ahead = epoch_->assignment().coordinate_of(0) >= 0;
   const bool decides = starts_ahead ? world().communicator.rank() == 0 : first_;
   if (at_ns == 0 || !decides) return std::nullopt;
   Growth::Terms terms{.at_ns = at_ns};
   if (starts_ahead) {
-    constexpr std::int64_t least_retry_ms = 1'000;
+    constexpr std::int64_t min_retry_ms = 1'000;
     Membership& membership = *launched_.membership;
     const ElasticConfig& elastic = config_.elastic;
-    terms.retry_ns = std::max(elastic.grow_after_ms, least_retry_ms) * 1'000'000;
+    terms.retry_ns = std::max(elastic.grow_after_ms, min_retry_ms) * 1'000'000;
     terms.patience_ns = (elastic.memory_timeout_ms + elastic.recovery_timeout_ms) * 1'000'000;
     terms.settle_ns = elastic.memory_timeout_ms * 1'000'000;
     terms.start = [this] { return start_new_ranks(); };
@@ -69,20 +69,20 @@ std::optional<Growth> TrainRun::plan_growth() {
 // Starts new ranks ahead. The others begin their next step meanwhile, and wait for this rank there.
 Result<void> TrainRun::start_new_ranks() {
   enter_recovery(launched_.watch, step(), config_);
-  const bool have_seats = epoch_->seating().shape.data < wish_.data_most;
+  const bool have_coordinates = epoch_->assignment().shape.data < request_.data_max;
   std::string task;
-  if (have_seats) {
+  if (have_coordinates) {
     HF_TRY(NewRankTask planned, plan_new_rank({.env = launched_.env,
                                                .faults = launched_.faults,
-                                               .communicator = seats().communicator,
+                                               .communicator = active().communicator,
                                                .device = *device_,
                                                .config = config_,
-                                               .mesh = Mesh(epoch_->seating().shape),
+                                               .mesh = Mesh(epoch_->assignment().shape),
                                                .data = nullptr},
-                                              wish_.data_most));
+                                              request_.data_max));
     planned.timeout_ms = config_.elastic.memory_timeout_ms;
     planned.given_back_bytes = bytes_given_back(planned);
-    planned.memory_id = inventory_.memory_id;
+    planned.shm_run_id = inventory_.shm_run_id;
     if (memory_.room.tiers == SnapshotTiers::none) planned.slot_bytes = 0;
     if (planned.device_bytes + planned.host_bytes > 0) task = to_text(planned);
   }
@@ -107,7 +107,7 @@ Result<ExitCode> TrainRun::grow() {
   recovery_->noticed_ns = disturbed_ns_;
   recovery_->noticed_us = env.wall_time_us();
   recovery_->before = launched_.membership->view();
-  recovery_->seats_before = epoch_->seating().shape.seats();
+  recovery_->active_before = epoch_->assignment().shape.active();
   recovery_->wanted = ranks_wanted();
   recovery_->noticed = fmt::format("{} ranks want {} more", world().communicator.size(), recovery_->wanted);
   enter_recovery(launched_.watch, step_, config_);
@@ -141,12 +141,12 @@ Result<ExitCode> TrainRun::admit() {
   if (!inventory_.joined) {
     admits_ = true;
     enter(launched_.watch, Phase::recovery, step_,  // its GPU may be full for a while
-          regroup_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
+          rebuild_deadline_ms(config_) + config_.elastic.memory_timeout_ms);
     HF_TRY_VOID(join_again());
     inventory_.joined = true;
   }
-  HF_TRY_VOID(take_seats(wish_));
-  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, inventory_.memory_id));
+  HF_TRY_VOID(assign_coordinates(request_));
+  HF_TRY(start_, join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id));
   HF_FAULT_POINT(launched_.faults, "grow.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();
@@ -162,7 +162,7 @@ Result<void> TrainRun::join_again() {
   HF_TRY(std::shared_ptr<DataSet> data, join_data(world(), waiter(), config));
   HF_TRY_VOID(join_device_check(world(), waiter(), config));
   HF_TRY_VOID(join_checkpoint_io(world(), waiter(), config));
-  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, inventory_.memory_id));
+  HF_TRY(const StartPoint stored, join_recovery_point(world(), waiter(), config, inventory_.shm_run_id));
   HF_TRY_VOID(agree_among(world(), adopt_stored_shape(launched_.env, stored, config)));
   static_cast<void>(resolve_device(launched_.env, config, launched_.rank_on_host));
   HF_TRY(std::unique_ptr<Device> device, join_device(world(), waiter(), config, device_.get()));
@@ -172,7 +172,7 @@ Result<void> TrainRun::join_again() {
   data_ = std::move(data);
   if (device_ == nullptr) device_ = std::move(device);
   held_out_ = std::move(held_out);
-  wish_ = seating_wish(config_, launched_ranks_);
+  request_ = assignment_request(config_, launched_ranks_);
   return {};
 }
 

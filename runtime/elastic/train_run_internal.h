@@ -25,7 +25,7 @@
 #include "runtime/elastic/train_run.h"
 #include "runtime/os/secret.h"
 #include "runtime/rank/device_loss.h"
-#include "runtime/rank/epoch.h"
+#include "runtime/rank/membership_epoch.h"
 #include "runtime/rank/transport_choice.h"
 #include "runtime/run/failure_record.h"
 #include "runtime/run/recovery_record.h"
@@ -45,7 +45,7 @@ class TrainRun {
  public:
   explicit TrainRun(const TrainInputs& inputs)
       : launched_(inputs),
-        launched_ranks_(comes_later() ? 0 : inputs.communicator.size()),
+        launched_ranks_(is_joiner() ? 0 : inputs.communicator.size()),
         phase_begin_ns_(inputs.started_ns),
         kept_memory_(inputs.prepared == nullptr ? own_.memory : inputs.prepared->memory),
         kept_slots_(inputs.prepared == nullptr ? own_.slots : inputs.prepared->slots) {
@@ -57,7 +57,7 @@ class TrainRun {
 
   // Writes what status.json, the event log and the report say about the end. Only the writer of the run
   // directory speaks.
-  void conclude(const RunEnd& end);
+  void write_final_status(const RunEnd& end);
   bool ends_for_another_start() const { return ends_for_another_start_; }
 
  private:
@@ -70,17 +70,17 @@ class TrainRun {
   Result<ExitCode> start();
   Result<void> join();
   Result<void> download();
-  Result<void> take_seats(const SeatingWish& wish);
+  Result<void> assign_coordinates(const AssignmentRequest& request);
   Result<void> take_lock();
   // Says whether this rank, where it is the writer, still is: before it writes for all.
   ClaimCheck claim_check() const { return claim_ == nullptr ? ClaimCheck() : claim_->fence(); }
   Result<void> check_claim() { return claim_ == nullptr ? Result<void>() : claim_->check(); }
-  Result<bool> writes_with(const Seating& seating);
+  Result<bool> writes_with(const RankAssignment& assignment);
   Result<void> make_tier();
   void drop_copies();
   Result<std::optional<RunPlaces>> places_of(const TrainInputs& group);
   Result<ExitCode> run_epoch();
-  Result<EpochEnd> run_seat();
+  Result<EpochEnd> run_active();
   void remove_old_snapshots(const std::optional<SnapshotStep>& resumed);
   MemoryTerms memory_terms();
   Result<ExitCode> shrink_to_memory();
@@ -114,13 +114,13 @@ class TrainRun {
 
   Result<ExitCode> recover(const Error& fault);
   void note_fault(const Error& fault);
-  Result<void> regroup();
+  Result<void> rebuild_group();
   void wait_for_given_up_saves();
   void keep_live_state(const MembershipView& of_epoch);
   Result<void> exchange_inventories();
 
   // Growing back (train_run_growth.cc).
-  bool comes_later() const { return launched_.membership != nullptr && launched_.membership->came_later(); }
+  bool is_joiner() const { return launched_.membership != nullptr && launched_.membership->is_joiner(); }
   bool wants_ranks() const;
   std::int64_t grow_at_ns() const;
   std::optional<Growth> plan_growth();
@@ -137,14 +137,14 @@ class TrainRun {
     return start_.snapshot.has_value() ? "ram" : start_.checkpoint.empty() ? "start" : "disk";
   }
 
-  // Return all ranks that are there, and those of them that have seats.
+  // Return all ranks that are there, and those of them that have coordinates.
   const TrainInputs& world() const { return *world_; }
-  const TrainInputs& seats() const { return epoch_->seats(); }
+  const TrainInputs& active() const { return epoch_->active(); }
   void tell_watch_epoch();
   std::uint64_t step() const { return worker_ ? worker_->state().step : step_; }
-  Result<void> agree(const Result<void>& mine) { return agree_among(seats(), mine); }
+  Result<void> agree(const Result<void>& mine) { return agree_among(active(), mine); }
   Result<void> agree(const Result<void>& mine, const Waiter& patience) {
-    return agree_among(seats(), mine, patience);
+    return agree_among(active(), mine, patience);
   }
   Result<void> agree_among(const TrainInputs& group, const Result<void>& mine) {
     return agree_among(group, mine, waiter());
@@ -171,13 +171,13 @@ class TrainRun {
   Config config_;
   std::optional<Secret> secret_;  // of the start; since join()
   std::optional<TrainInputs> world_;
-  std::unique_ptr<Epoch> epoch_;
+  std::unique_ptr<MembershipEpoch> epoch_;
   bool first_ = false;  // the leader, which speaks for all
   // This rank writes to the run directory: the leader, or one rank of each host where it is local to each.
   bool writes_ = false;
   std::optional<Place> place_;    // of this rank, where run.directory is local to each host
   std::optional<DiskTier> tier_;  // of the newest trainer; none: checkpoints are in one directory
-  SeatingWish wish_;
+  AssignmentRequest request_;
   std::unique_ptr<Claim> claim_;
   std::shared_ptr<ClaimGate> gate_ = std::make_shared<ClaimGate>();  // of what the log's thread writes
   StartPoint start_;
@@ -190,7 +190,7 @@ class TrainRun {
   std::optional<HeldOutSet> held_out_;
   // Queues in which what could not be written yet waits, from one epoch to the next.
   std::unique_ptr<EventQueue> log_;
-  std::unique_ptr<Ledger> ledger_;  // null unless data.ledger
+  std::unique_ptr<SampleLog> ledger_;  // null unless data.ledger
   std::unique_ptr<Worker> worker_;
   std::optional<CheckpointStore> store_;        // of the newest trainer
   std::unique_ptr<ShardCopies> copies_;         // of the newest trainer; null: there are none
@@ -206,11 +206,11 @@ class TrainRun {
 
   RecoveryInventory inventory_;
   std::uint64_t step_ = 0;                  // while there is no worker
-  int seats_told_ = 0;                      // to the watchdog
+  int active_told_ = 0;                     // to the watchdog
   bool ends_here_ = false;                  // those that are left could not come together
   std::int64_t fault_ns_ = 0;               // when the last one was noticed
   std::optional<RecoveryRecord> recovery_;  // one is under way, until a step was made
-  bool grows_ = false;                      // all stand still for it
+  bool grows_ = false;                      // all pause for it
   bool on_several_hosts_ = false;           // at its start
   bool told_how_to_grow_ = false;           // that it does not by itself
   bool ends_for_another_start_ = false;

@@ -30,9 +30,9 @@ Result<double> TrainRun::peak_of_all_ranks() {
   const Result<std::string> record =
       first_ ? read_text_within(env, path, text_limits::gemm_peak) : std::string();
   HF_TRY(const std::vector<std::string> places,
-         all_gather_text(seats().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
+         all_gather_text(active().communicator, waiter(), peak_place(env, *device_, worker_->spec().dtype)));
   HF_TRY(const std::vector<std::string> records,
-         all_gather_text(seats().communicator, waiter(), record.ok() ? *record : ""));
+         all_gather_text(active().communicator, waiter(), record.ok() ? *record : ""));
   if (const std::optional<double> known = recorded_peak(records.front(), places); known.has_value()) {
     times_.gemm_peak_recorded = true;
     return *known;
@@ -50,15 +50,15 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
   constexpr std::int64_t round_ns = 3'000'000;
   Result<GemmPeak> product = GemmPeak::make(launched_.env, *device_, worker_->spec().dtype);
   HF_TRY_VOID(agree(outcome_of(product)));
-  std::vector<double> all(static_cast<std::size_t>(seats().communicator.size())), best = all;
+  std::vector<double> all(static_cast<std::size_t>(active().communicator.size())), best = all;
   const auto sum_of = [](const std::vector<double>& rates) {
     return std::accumulate(rates.begin(), rates.end(), 0.0);
   };
   for (int round = 0; round < rounds; ++round) {
-    HF_TRY_VOID(barrier(seats().communicator, waiter()));
+    HF_TRY_VOID(barrier(active().communicator, waiter()));
     const double mine = product->rate(round_ns);
     HF_TRY_VOID(agree(device_->status()));
-    HF_TRY_VOID(all_gather(seats().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
+    HF_TRY_VOID(all_gather(active().communicator, waiter(), std::as_bytes(std::span(&mine, 1)),
                            std::as_writable_bytes(std::span(all))));
     if (sum_of(all) > sum_of(best)) best = all;
   }
@@ -66,8 +66,8 @@ Result<std::vector<double>> TrainRun::measure_peaks() {
 }
 
 // The run goes on with the larger rate, also after a recovery. The log's thread removes the record: a disk
-// that stands still holds even the removal of a file that is not there. It is one step: a start that reads
-// the record meanwhile has the whole old one.
+// that pauses for a resize holds even the removal of a file that is not there. It is one step: a start that
+// reads the record meanwhile has the whole old one.
 void TrainRun::forget_peak(double reached) {
   inventory_.gemm_peak = std::max(inventory_.gemm_peak, reached);
   post([&env = launched_.env, path = RunPaths{config_.run.directory}.gemm_peak()] {
@@ -77,7 +77,7 @@ void TrainRun::forget_peak(double reached) {
 
 // Known once: a rank does not get faster.
 Result<void> TrainRun::open_log() {
-  const double ranks = seats().communicator.size();
+  const double ranks = active().communicator.size();
   const bool opened_before = inventory_.log_opened == true;
   if (!(inventory_.gemm_peak > 0.0)) {
     HF_TRY(const double peak, peak_of_all_ranks());
@@ -115,7 +115,7 @@ Result<void> TrainRun::open_log() {
 }
 
 // The leader before may have died with lines that it had not written yet. The log's thread looks: the disk
-// may stand still.
+// may pause for a resize.
 void TrainRun::complete_log() {
   const RunState& state = worker_->state();
   if (state.step == 0) return;
@@ -152,7 +152,7 @@ Result<void> TrainRun::begin_log() {
   HF_TRY_VOID(check_claim());
   HF_TRY_VOID(launched_.env.replace_text(paths.config(), record_config(config_, launched_.config->origin)));
   forget_answered_requests(launched_.env, paths);
-  HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().memory_id));
+  HF_TRY_VOID(record_identity(launched_.env, paths, worker_->state().shm_run_id));
   if (const std::string note = failures_.begin_start(launched_.env, paths); !note.empty() && first_)
     tell("{}", note);
   post(failures_.writing(launched_.env, paths));
@@ -168,9 +168,9 @@ Result<void> TrainRun::begin_log() {
   HF_TRY_VOID(progress_->started(parameter_count(worker_->spec()), world().communicator.size(), hosts,
                                  worker_->state(), from == "start" ? "" : from, times_, *device_,
                                  transport_.choice.description));
-  const int ranks = seats().communicator.size();
+  const int ranks = active().communicator.size();
   const std::int64_t stages = config_.parallel.pipeline;
-  const std::size_t spares = epoch_->seating().spares.size();
+  const std::size_t spares = epoch_->assignment().spares.size();
   progress_->say(
       fmt::format("{} parameters, {} lanes on {} ranks x {} threads{}{} ({}), {} tokens per step, {} {}",
                   parameter_count(worker_->spec()), config_.parallel.lanes, ranks, device_->threads(),
@@ -188,7 +188,7 @@ Result<void> TrainRun::begin_log() {
   return {};
 }
 
-void TrainRun::conclude(const RunEnd& end) {
+void TrainRun::write_final_status(const RunEnd& end) {
   constexpr std::int64_t report_timeout_ms = 600'000;
   enter(launched_.watch, Phase::end, step(), waiter().timeout_ms() + report_timeout_ms);
   const RunPaths paths{config_.run.directory};

@@ -13,11 +13,11 @@ Result<std::optional<RunPlaces>> TrainRun::places_of(const TrainInputs& group) {
   return std::optional(std::move(places));
 }
 
-// The rank with the lowest seat of its place writes there.
-Result<bool> TrainRun::writes_with(const Seating& seating) {
+// The rank with the lowest coordinate of its place writes there.
+Result<bool> TrainRun::writes_with(const RankAssignment& assignment) {
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
   if (!places.has_value()) return first_;
-  for (const int rank : seating.rank_of_seat) {
+  for (const int rank : assignment.active_ranks) {
     if (places->of(rank).number == place_->number) return rank == world().communicator.rank();
   }
   return places->leads(world().communicator.rank());
@@ -34,9 +34,9 @@ void TrainRun::drop_copies() {
 // Which checkpoints the store has, and who keeps copies of them, in the epoch that begins.
 Result<void> TrainRun::make_tier() {
   tier_.reset();
-  HF_TRY(std::optional<RunPlaces> places, places_of(seats()));
+  HF_TRY(std::optional<RunPlaces> places, places_of(active()));
   if (!places.has_value()) return {};
-  const int rank = seats().communicator.rank();
+  const int rank = active().communicator.rank();
   if (places->count() > 1) {
     store_->holds_part_of(place_->host);
     if (!start_.content.empty())

@@ -30,13 +30,13 @@ bool TrainRun::can_recover(const Result<ExitCode>& code) {
 void TrainRun::note_fault(const Error& fault) {
   step_ = step();
   // The last recovery is over when a step was made since; a spare takes that for granted.
-  const bool was_spare = epoch_ != nullptr && !epoch_->seated();
+  const bool was_spare = epoch_ != nullptr && !epoch_->is_active();
   if (was_spare || (worker_ != nullptr && recovery_.has_value() && step_ > recovery_->resumed_step))
     recovery_.reset();
-  int seats_before = epoch_ == nullptr ? launched_ranks_ : epoch_->seating().shape.seats();
+  int active_before = epoch_ == nullptr ? launched_ranks_ : epoch_->assignment().shape.active();
   // Of a growth that came to nothing the new ranks are among those that were there.
   if (recovery_.has_value() && recovery_->wanted > 0) {
-    if (epoch_ == nullptr) seats_before = recovery_->seats_before;
+    if (epoch_ == nullptr) active_before = recovery_->active_before;
     recovery_.reset();
   }
   if (!recovery_.has_value()) {
@@ -45,9 +45,9 @@ void TrainRun::note_fault(const Error& fault) {
     recovery_->noticed_ns = fault_ns_ == 0 ? now_ns : fault_ns_;
     recovery_->noticed_us = launched_.env.wall_time_us() - (now_ns - recovery_->noticed_ns) / 1000;
     recovery_->noticed = fault.message;
-    recovery_->told = launched_.membership->told_by_another();
+    recovery_->told = launched_.membership->reported_by_peer();
     recovery_->before = launched_.membership->view();
-    recovery_->seats_before = seats_before;
+    recovery_->active_before = active_before;
   }
   ++recovery_->faults;
   disturbed_ns_ = launched_.env.monotonic_ns();
@@ -58,7 +58,7 @@ void TrainRun::note_fault(const Error& fault) {
 void TrainRun::keep_live_state(const MembershipView& of_epoch) {
   const std::optional<int> slot = std::exchange(unused_slot_, std::nullopt);
   if (!slot.has_value() || worker_ == nullptr) return;
-  if (!no_seat_is_lost(epoch_->seating(), of_epoch, launched_.membership->view())) return;
+  if (!no_coordinate_is_lost(epoch_->assignment(), of_epoch, launched_.membership->view())) return;
   enter_recovery(launched_.watch, step_, config_);
   const Result<void> sealed = seal_live_state(*worker_, start_.writer, *slot);
   if (!sealed.ok()) tell("the step is not redone from the state in use: {}", sealed.error().message);
@@ -75,20 +75,20 @@ void TrainRun::wait_for_given_up_saves() {
 }
 
 // Comes together with the others, and gives up what is left of the epoch.
-Result<void> TrainRun::regroup() {
+Result<void> TrainRun::rebuild_group() {
   const std::int64_t begin_ns = launched_.env.monotonic_ns();
   const MembershipView of_epoch = launched_.membership->view();  // recovery_->before may be an older one
-  const Result<void> regrouped =
+  const Result<void> group_rebuilt =
       launched_.membership->recover(config_.elastic.recovery_timeout_ms, recovery_->noticed);
   wait_for_given_up_saves();
-  if (regrouped.ok()) keep_live_state(of_epoch);
+  if (group_rebuilt.ok()) keep_live_state(of_epoch);
   const std::vector<Member> lost = members_lost(of_epoch, launched_.membership->view());
   inventory_.lost_some = !lost.empty();
   const bool lost_rank_0 =
       !lost.empty() && lost.front().launched_rank == of_epoch.members.front().launched_rank;
   // Sooner it has died of something else.
   const std::int64_t starts_ns = std::exchange(starts_ranks_ns_, 0);
-  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= regroup_deadline_ms(config_) * 1'000'000)
+  if (starts_ns != 0 && lost_rank_0 && begin_ns - starts_ns >= rebuild_deadline_ms(config_) * 1'000'000)
     inventory_.lost_starter = true;
   drop_copies();
   worker_.reset();
@@ -96,7 +96,7 @@ Result<void> TrainRun::regroup() {
   epoch_.reset();
   world_.emplace(with_communicator(launched_, launched_.membership->communicator()));
   recovery_->shrink_ns += launched_.env.monotonic_ns() - begin_ns;
-  return regrouped;
+  return group_rebuilt;
 }
 
 // The run ends, and who would have said so may be gone. Where the others may be going on they have the run.
@@ -145,30 +145,30 @@ Result<ExitCode> TrainRun::recover(const Error& fault) {
   note_fault(fault);
   enter_recovery(launched_.watch, step_, config_);
   HF_FAULT_POINT(launched_.faults, "recover.begin");
-  if (Result<void> regrouped = regroup(); !regrouped.ok()) {
+  if (Result<void> group_rebuilt = rebuild_group(); !group_rebuilt.ok()) {
     record_for_the_dead();
     ends_here_ = true;
     // Another start may have the run directory by now.
     if (launched_.membership->lost_quorum()) claim_.reset();
-    if (launched_.membership->cut_off()) return regrouped.error();
+    if (launched_.membership->cut_off()) return group_rebuilt.error();
     // Cut off from all others: what was noticed first is what there is to say.
-    return world().communicator.abandoned() ? fault : regrouped.error();
+    return world().communicator.abandoned() ? fault : group_rebuilt.error();
   }
   HF_FAULT_POINT(launched_.faults, "recover.after_shrink");
   phase_ns();
   enter_recovery(launched_.watch, step_, config_);
   HF_TRY_VOID(exchange_inventories());
-  if (const Result<void> counted = count_redo(inventory_); !counted.ok()) {
+  if (const Result<void> counted = limit_retries(inventory_); !counted.ok()) {
     ends_here_ = true;
     return counted.error();
   }
   // What a start decides about generations is in no file before the log is open.
   if (inventory_.log_opened != true) return start();
   if (!inventory_.joined) return admit();
-  HF_TRY_VOID(take_seats(wish_));
+  HF_TRY_VOID(assign_coordinates(request_));
   HF_TRY(const std::optional<RunPlaces> places, places_of(world()));
   HF_TRY(start_,
-         join_recovery_point(world(), waiter(), config_, inventory_.memory_id, places, claim_check()));
+         join_recovery_point(world(), waiter(), config_, inventory_.shm_run_id, places, claim_check()));
   HF_FAULT_POINT(launched_.faults, "recover.before_load");
   recovery_->plan_ns += phase_ns();
   return run_epoch();

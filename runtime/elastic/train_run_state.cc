@@ -18,23 +18,23 @@ Result<void> TrainRun::load_state() {
   while (start_.snapshot.has_value()) {
     HF_TRY(const bool loaded, load_snapshot());
     if (loaded) {
-      inventory_.memory_id = start_.memory_id;
+      inventory_.shm_run_id = start_.shm_run_id;
       return {};
     }
     if (recovery_.has_value() && !start_.snapshot.has_value()) {
       StartPoint asked = start_;
-      asked.memory_id = inventory_.memory_id;
-      HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
-      HF_TRY(start_, join_checkpoint_of_run(seats(), waiter(), config_, asked, places, claim_check()));
+      asked.shm_run_id = inventory_.shm_run_id;
+      HF_TRY(const std::optional<RunPlaces> places, places_of(active()));
+      HF_TRY(start_, join_checkpoint_of_run(active(), waiter(), config_, asked, places, claim_check()));
     }
   }
   if (!start_.unusable.empty()) return fail(ExitCode::checkpoint, "{}", start_.unusable);
   if (start_.checkpoint.empty()) return start_afresh();
-  inventory_.memory_id = start_.memory_id;
+  inventory_.shm_run_id = start_.shm_run_id;
   if (first_) show("resuming from {} (step {})", start_.checkpoint, start_.step);
   const StorageWait storage(launched_.watch, "the checkpoint");
   if (start_.content.empty()) return restore_checkpoint(worker_->state_view(), start_.checkpoint);
-  HF_TRY(const std::optional<RunPlaces> places, places_of(seats()));
+  HF_TRY(const std::optional<RunPlaces> places, places_of(active()));
   return restore_parts(worker_->state_view(), start_.checkpoint, start_.content, *places, claim_check());
 }
 
@@ -65,12 +65,12 @@ Result<void> TrainRun::enter_generation() {
 
 Result<void> TrainRun::start_afresh() {
   // An earlier run in this directory may have left something in shared memory.
-  if (!start_.memory_id.empty())
-    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.memory_id)))));
-  std::string run_id = inventory_.memory_id;  // it had begun, and begins again
+  if (!start_.shm_run_id.empty())
+    HF_TRY_VOID(agree(outcome_of(remove_snapshots(launched_.env, digest_of(start_.shm_run_id)))));
+  std::string run_id = inventory_.shm_run_id;  // it had begun, and begins again
   if (first_ && run_id.empty()) run_id = new_run_id(launched_.env);
-  HF_TRY(const std::vector<std::string> ids, all_gather_text(seats().communicator, waiter(), run_id));
-  worker_->state().run_id = inventory_.memory_id = ids.front();
+  HF_TRY(const std::vector<std::string> ids, all_gather_text(active().communicator, waiter(), run_id));
+  worker_->state().run_id = inventory_.shm_run_id = ids.front();
   if (config_.run.initialize_from.empty()) return initialize_weights(worker_->state_view());
   Result<std::optional<FoundCheckpoint>> found = find_checkpoint(launched_.env, config_.run.initialize_from);
   Result<void> outcome;
@@ -88,13 +88,13 @@ Result<void> TrainRun::start_afresh() {
 // False: it is not sound, and the one before it counts, if there is one.
 Result<bool> TrainRun::load_snapshot() {
   if (first_) show("resuming from {}", name_of(start_));
-  const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.memory_id);
+  const Result<void> restored = restore_snapshot(worker_->state_view(), *start_.snapshot, start_.shm_run_id);
   if (restored.ok()) return true;
   if (restored.error().code != ExitCode::checkpoint) return restored.error();
   if (first_) tell("RAM snapshot passed over: {}", restored.error().message);
   start_.passed_over.push_back(*start_.snapshot);
   start_.snapshot.reset();
-  HF_TRY_VOID(join_snapshot(seats(), waiter(), config_, start_));
+  HF_TRY_VOID(join_snapshot(active(), waiter(), config_, start_));
   return false;
 }
 

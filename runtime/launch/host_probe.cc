@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::int64_t probe_death_limit_ms = 10'000, probe_look_us = 20'000;
 constexpr int not_reached = 255;  // by which ssh says so
-constexpr std::int64_t least_silence_ms = 3'000, silence_factor = 4;
+constexpr std::int64_t min_silence_ms = 3'000, silence_factor = 4;
 // Guards have waited for a suspected one already, longer than a login takes.
-constexpr std::int64_t least_silence_of_suspected_ms = 500;
+constexpr std::int64_t min_silence_of_suspected_ms = 500;
 
 }  // namespace
 
@@ -85,14 +85,14 @@ bool has_spoken(Env& env, const AskedHost& host) {
   return output.ok() && output->bytes > 0;
 }
 
-std::optional<int> answer_of(Env& env, AskedHost& host, int least_not_reached) {
+std::optional<int> answer_of(Env& env, AskedHost& host, int min_not_reached) {
   if (!host.process->wait_ended(0)) {
     static_cast<void>(host.process->signal_group(SIGKILL).ok());
     host.process->wait_ended(probe_death_limit_ms);
   }
   if (host.output != "/dev/null") static_cast<void>(env.remove(host.output).ok());
   const std::optional<ProcessEnd> end = host.process->end();
-  const bool answers = end.has_value() && !end->killed && end->code < least_not_reached;
+  const bool answers = end.has_value() && !end->killed && end->code < min_not_reached;
   return answers ? std::optional(end->code) : std::nullopt;
 }
 
@@ -108,16 +108,15 @@ std::int64_t silence_limit_ms(std::span<const HeardHost> asked, bool is_suspecte
     ++heard;
     slowest_ms = std::max(slowest_ms, host.after_ms);
   }
-  if (others == 0) return least_silence_ms;
+  if (others == 0) return min_silence_ms;
   if (heard == 0 || 2 * heard < others) return std::numeric_limits<std::int64_t>::max();
-  return std::max(is_suspected ? least_silence_of_suspected_ms : least_silence_ms,
-                  silence_factor * slowest_ms);
+  return std::max(is_suspected ? min_silence_of_suspected_ms : min_silence_ms, silence_factor * slowest_ms);
 }
 
 std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& words,
                                           const std::function<std::int64_t()>& left_ms) {
-  const int least_not_reached = mpirun_uses_srun(env) ? least_srun_error : not_reached;
+  const int min_not_reached = mpirun_uses_srun(env) ? min_srun_error : not_reached;
   std::vector<std::optional<int>> answers(hosts.size());
   std::vector<AskedHost> asked;
   const std::int64_t begin_ns = env.monotonic_ns();
@@ -147,7 +146,7 @@ std::vector<std::optional<int>> ask_hosts(Env& env, const std::vector<LaunchHost
     if (std::ranges::none_of(asked, is_waited_for)) break;
     env.sleep_us(probe_look_us);
   }
-  for (AskedHost& host : asked) answers[host.index] = answer_of(env, host, least_not_reached);
+  for (AskedHost& host : asked) answers[host.index] = answer_of(env, host, min_not_reached);
   return answers;
 }
 

@@ -31,17 +31,17 @@ Result<std::int64_t> whole_number(std::string_view name, const std::string& text
 
 // N, or MIN:MAX.
 Result<void> set_ranks(LaunchOptions& options, const std::string& value) {
-  constexpr std::int64_t most_ranks = 1'000'000;
+  constexpr std::int64_t max_ranks = 1'000'000;
   const std::size_t colon = value.find(':');
   if (colon != std::string::npos) {
-    HF_TRY(const std::int64_t least, whole_number("MIN of -np MIN:MAX", value.substr(0, colon), most_ranks));
-    options.least_ranks = static_cast<int>(least);
+    HF_TRY(const std::int64_t least, whole_number("MIN of -np MIN:MAX", value.substr(0, colon), max_ranks));
+    options.min_ranks = static_cast<int>(least);
   }
   const std::string most = colon == std::string::npos ? value : value.substr(colon + 1);
   HF_TRY(const std::int64_t ranks,
-         whole_number(colon == std::string::npos ? "-np" : "MAX of -np MIN:MAX", most, most_ranks));
+         whole_number(colon == std::string::npos ? "-np" : "MAX of -np MIN:MAX", most, max_ranks));
   options.ranks = static_cast<int>(ranks);
-  if (options.least_ranks > options.ranks) {
+  if (options.min_ranks > options.ranks) {
     return fail(ExitCode::config, "launch: -np {} asks for more ranks at least than at most; give MIN:MAX",
                 value);
   }

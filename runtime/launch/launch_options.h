@@ -12,8 +12,8 @@
 namespace holdfast {
 
 struct LaunchOptions {
-  int ranks = 0;        // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
-  int least_ranks = 0;  // MIN; 0: N was given
+  int ranks = 0;      // -np N, or MAX of -np MIN:MAX: as many as the hosts have slots for, up to that
+  int min_ranks = 0;  // MIN; 0: N was given
   // At most one of the three; none: this host, or what Slurm allocated.
   std::string hostfile = {};
   std::string host_command = {};    // prints what a hostfile holds

@@ -27,7 +27,7 @@ constexpr std::int64_t host_retry_ms = 5'000;
 constexpr std::int64_t look_ms = 50;
 constexpr std::int64_t host_answer_ms = 10'000;
 constexpr std::int64_t hurried_answer_ms = 2'000;  // while the notice runs, and less when it is over soon
-constexpr std::int64_t least_answer_ms = 200, end_reserve_ms = 100;
+constexpr std::int64_t min_answer_ms = 200, end_reserve_ms = 100;
 constexpr std::int64_t look_answer_ms = 5'000;
 
 // Returns the place of what a start on this host alone has of Open MPI, so that what a killed one leaves can
@@ -77,12 +77,12 @@ Result<Launcher> Launcher::create(Env& env, StopRequest& stop, const LaunchOptio
         "leave one of them out",
         launcher.config_.elastic.spares);
   }
-  if (wanted.at_most && wanted.ranks < wanted.least_copies * wanted.per_copy) {
+  if (wanted.at_most && wanted.ranks < wanted.min_copies * wanted.per_copy) {
     return fail(
         ExitCode::config,
         "launch: -np {}:{} asks for at least {} cop{} of the model of {} ranks each (parallel.tensor x "
         "parallel.pipeline), and MAX, parallel.data and parallel.lanes allow {}",
-        options.least_ranks, options.ranks, wanted.least_copies, wanted.least_copies == 1 ? "y" : "ies",
+        options.min_ranks, options.ranks, wanted.min_copies, wanted.min_copies == 1 ? "y" : "ies",
         wanted.per_copy, wanted.ranks / wanted.per_copy);
   }
   return launcher;
@@ -101,10 +101,10 @@ int Launcher::ranks_per_copy() const {
 RanksWanted Launcher::ranks_wanted() const {
   const int per_copy = ranks_per_copy();
   const auto least = static_cast<int>(config_.elastic.min_data_parallel);
-  if (options_.least_ranks == 0)
+  if (options_.min_ranks == 0)
     return {.ranks = options_.ranks,
             .per_copy = per_copy,
-            .least_copies = least,
+            .min_copies = least,
             .spares = static_cast<int>(config_.elastic.spares),
             .within_slots = has_slots_for_all_};
   const std::int64_t lanes = lanes_of_run() > 0 ? lanes_of_run() : default_lanes;
@@ -112,7 +112,7 @@ RanksWanted Launcher::ranks_wanted() const {
   const std::int64_t copies = std::min<std::int64_t>(most, options_.ranks / per_copy);
   return {.ranks = static_cast<int>(copies) * per_copy,
           .per_copy = per_copy,
-          .least_copies = std::max(least, (options_.least_ranks + per_copy - 1) / per_copy),
+          .min_copies = std::max(least, (options_.min_ranks + per_copy - 1) / per_copy),
           .at_most = true};
 }
 
@@ -124,8 +124,8 @@ LaunchShape Launcher::whole_shape() const {
   if (!hosts_.empty() && options_.hosts.empty() && options_.hostfile.empty())
     shape.hosts = list_of_hosts_left(hosts_, wanted.ranks);
   // A run that loses ranks goes on with as few as a start would have.
-  if (wanted.least_copies > config_.elastic.min_data_parallel)
-    replace_setting(shape.overrides, "elastic.min_data_parallel", wanted.least_copies);
+  if (wanted.min_copies > config_.elastic.min_data_parallel)
+    replace_setting(shape.overrides, "elastic.min_data_parallel", wanted.min_copies);
   return shape;
 }
 
@@ -166,7 +166,7 @@ Result<ExitCode> Launcher::run() {
       HF_TRY(end, save_what_is_in_memory(shape));
     }
     if (end.record == StartEnd::Record::failed && end.code == ExitCode::does_not_fit && shape.is_narrower) {
-      least_ranks_that_fit_ = shape.ranks + 1;
+      min_ranks_that_fit_ = shape.ranks + 1;
       end.code = ExitCode::communication;  // with more ranks it fits
       end.fault = fmt::format("a copy of the model on {} ranks does not fit into memory", shape.ranks);
       end.kind.clear();
@@ -277,7 +277,7 @@ Result<void> Launcher::clean_up_before() {
   if (!token.ok() && token.error().code == ExitCode::data) return token.error();  // the run's id is damaged
   if (!token.ok()) return run_directory_error(token.error());
   token_ = std::move(token).value();
-  if (!do_host_duty(*env_, HostDuty::clean, token_, "")) {
+  if (!do_host_command(*env_, HostCommand::clean, token_, "")) {
     return fail(ExitCode::communication,
                 "launch: processes of an earlier start of this run do not die on this host; the system holds "
                 "them");
@@ -299,9 +299,9 @@ Result<StartEnd> Launcher::save_what_is_in_memory(const LaunchShape& shape) {
 }
 
 // Each cleans up after the starts before, so that nobody who was out of reach goes on beside the next one.
-void Launcher::ask_all_hosts(HostDuty duty, bool last) {
+void Launcher::ask_all_hosts(HostCommand duty, bool last) {
   note_run_id();
-  std::vector<std::string> words = words_of(duty, token_, run_ids_);
+  std::vector<std::string> words = arguments_of(duty, token_, run_ids_);
   words.insert(words.begin(), places_.program);
   if (last) {  // who did not answer before rarely does now
     const bool all_answer = std::ranges::all_of(hosts_, &LaunchHost::answers);
@@ -344,7 +344,7 @@ std::vector<std::optional<int>> Launcher::ask(const std::vector<std::string>& wo
     if (!stop_->requested()) return (until_ns - now_ns) / 1'000'000;
     if (hurried_until_ns < 0) {
       const std::int64_t left_ms = std::clamp<std::int64_t>(stop_->left_to_end_ms() - end_reserve_ms,
-                                                            least_answer_ms, hurried_answer_ms);
+                                                            min_answer_ms, hurried_answer_ms);
       hurried_until_ns = std::min(until_ns, now_ns + left_ms * 1'000'000);
     }
     return (hurried_until_ns - now_ns) / 1'000'000;
@@ -352,7 +352,7 @@ std::vector<std::optional<int>> Launcher::ask(const std::vector<std::string>& wo
 }
 
 bool Launcher::lives_elsewhere() {
-  std::vector<std::string> words = words_of(HostDuty::look, token_, "");
+  std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
   words.insert(words.begin(), places_.program);
   const std::vector<std::optional<int>> codes = ask(words, look_answer_ms);
   // Who was asked in a hurry may not have come to answer.
@@ -378,7 +378,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
     HF_TRY_VOID(check_claim());
     read_hosts_again();
     look_at_drains_between_starts();
-    ask_all_hosts(HostDuty::clean, /*last=*/false);
+    ask_all_hosts(HostCommand::clean, /*last=*/false);
     if (const std::optional<StartLayout> layout = layout_on(hosts_); layout.has_value()) {
       if (is_narrower(*layout)) say_narrower(*layout, wanted.per_copy);
       return shape_on_hosts_left(*layout);
@@ -386,7 +386,7 @@ Result<LaunchShape> Launcher::shape_of_restart() {
     if (!said) {
       say(fmt::format(
           "too few hosts are left for {} = {} copies of the model on {} ranks each: waiting for more",
-          wanted.at_most ? "the least ranks of -np" : "elastic.min_data_parallel", wanted.least_copies,
+          wanted.at_most ? "the least ranks of -np" : "elastic.min_data_parallel", wanted.min_copies,
           wanted.per_copy));
     }
     if (env_->monotonic_ns() - begin_ns > options_.wait_for_hosts_ms * 1'000'000) {
@@ -412,7 +412,7 @@ std::optional<StartLayout> Launcher::layout_on(const std::vector<LaunchHost>& ho
   run->parallel.pipeline = layout.pipeline;
   run->parallel.pipeline_chunks = config_.parallel.pipeline_chunks;
   run->parallel.tensor = layout.tensor;
-  return narrower_layout(*run, hosts, wanted, std::max(options_.least_ranks, least_ranks_that_fit_));
+  return narrower_layout(*run, hosts, wanted, std::max(options_.min_ranks, min_ranks_that_fit_));
 }
 
 bool Launcher::is_narrower(const StartLayout& layout) const {
@@ -465,7 +465,8 @@ std::int64_t Launcher::lanes_of_run() const {
 // hosts are asked anyhow.
 void Launcher::clean_up_after(const StartEnd& end, bool last) {
   const bool finished = end.record == StartEnd::Record::finished;
-  if (last && hosts_.size() > 1) ask_all_hosts(finished ? HostDuty::finish : HostDuty::clean, /*last=*/true);
+  if (last && hosts_.size() > 1)
+    ask_all_hosts(finished ? HostCommand::finish : HostCommand::clean, /*last=*/true);
   if (!finished) return;
   const Result<std::string> run_id = read_run_id(*env_, paths_);
   if (run_id.ok()) static_cast<void>(remove_snapshots(*env_, digest_of(*run_id)).ok());

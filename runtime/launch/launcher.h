@@ -13,7 +13,7 @@
 #include "runtime/config/loader.h"
 #include "runtime/core/result.h"
 #include "runtime/launch/drains.h"
-#include "runtime/launch/host_duty.h"
+#include "runtime/launch/host_command.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/launch_options.h"
 #include "runtime/launch/mpirun_line.h"
@@ -57,7 +57,7 @@ class Launcher {
   std::int64_t lanes_of_run() const;
   Result<void> clean_up_before();
   void note_run_id();
-  void ask_all_hosts(HostDuty duty, bool last);
+  void ask_all_hosts(HostCommand duty, bool last);
   bool lives_elsewhere();
   std::vector<std::optional<int>> ask(const std::vector<std::string>& words, std::int64_t limit_ms);
   bool wait_ms(std::int64_t duration_ms);
@@ -94,10 +94,10 @@ class Launcher {
   std::string hosts_trouble_;       // why they could not be read again last
   bool has_slots_for_all_ = false;  // the hosts that were named first
   // Layouts with fewer ranks have been tried, and need more memory of each than there is.
-  int least_ranks_that_fit_ = 1;
+  int min_ranks_that_fit_ = 1;
   bool cut_short_ = false;        // the newest start
   std::string run_ids_;           // with commas; a start that found nothing to go on from has made another
-  std::string token_;             // host_duty.h
+  std::string token_;             // host_command.h
   bool launched_before_ = false;  // by another launcher
   std::vector<StartEnd> starts_;
   std::string save_request_;     // the newest; empty: none so far

@@ -19,7 +19,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::int64_t answer_limit_ms = 5'000;
-constexpr int nothing_lives = 0, something_lives = 1;  // exit codes of HostDuty::look
+constexpr int nothing_lives = 0, something_lives = 1;  // exit codes of HostCommand::look
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void Launcher::look_at_ranks() {
   }
   for (const std::string& host : scale_up_.saw(now_ns, *ranks)) {
     say(fmt::format("host {} has lost its ranks {} times soon after it got them back: it is left out", host,
-                    ScaleUp::most_failures));
+                    ScaleUp::max_failures));
   }
 }
 
@@ -75,7 +75,7 @@ void Launcher::ask_for_room() {
     scale_up_.postpone(now_ns);
     return;
   }
-  std::vector<std::string> words = words_of(HostDuty::look, token_, "");
+  std::vector<std::string> words = arguments_of(HostCommand::look, token_, "");
   words.insert(words.begin(), places_.program);
   const std::int64_t until_ns = now_ns + answer_limit_ms * 1'000'000;
   given_up_ = std::make_shared<std::atomic<bool>>(false);

@@ -8,14 +8,14 @@
 namespace holdfast {
 namespace {
 
-constexpr std::size_t most_output_bytes = 1 << 20;  // some 40,000 hosts
+constexpr std::size_t max_output_bytes = 1 << 20;  // some 40,000 hosts
 
 // Leaves out what it says on stderr, of which no line is a host; whoever runs it by hand sees that.
 Result<std::string> output_of_host_command(Env& env, const std::string& command) {
   HF_TRY(const CommandEnd end, env.run_command({.line = "{ " + command + "\n} 2>/dev/null",
                                                 .timeout_ms = host_command_limit_ms,
-                                                .output_bytes = most_output_bytes}));
-  if (end.succeeded() && end.output.size() < most_output_bytes) return end.output;
+                                                .output_bytes = max_output_bytes}));
+  if (end.succeeded() && end.output.size() < max_output_bytes) return end.output;
   std::string how = "printed more than 1 MiB";
   if (end.how == CommandEnd::How::timed_out)
     how = fmt::format("took longer than {} s", host_command_limit_ms / 1000);
@@ -31,13 +31,13 @@ Result<std::vector<LaunchHost>> hosts_of_allocation(Env& env, const LaunchOption
   HF_TRY(std::vector<LaunchHost> hosts, allocated_hosts(env));
   std::int64_t room = 0;
   for (const LaunchHost& host : hosts) room += host.slots;
-  const int least = options.least_ranks > 0 ? options.least_ranks : options.ranks;
+  const int least = options.min_ranks > 0 ? options.min_ranks : options.ranks;
   if (hosts.empty() || least <= room) return hosts;
   return fail(
       ExitCode::config,
       "launch: -np asks for {}{} ranks, and Slurm job {} has room for {}: {} task{} on {} node{}, {}; give "
       "sbatch or salloc more by --nodes and --ntasks-per-node, or lower -np",
-      options.least_ranks > 0 ? "at least " : "", least, env.variable("SLURM_JOB_ID"), room, room,
+      options.min_ranks > 0 ? "at least " : "", least, env.variable("SLURM_JOB_ID"), room, room,
       room == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s", env.variable("SLURM_JOB_NODELIST"));
 }
 

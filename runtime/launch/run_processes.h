@@ -14,7 +14,7 @@ namespace holdfast {
 
 // Those of the start in `directory`, this process apart; those of other users cannot be seen.
 std::vector<std::unique_ptr<Process>> processes_of_start(Env& env, const std::string& directory);
-// Those of all starts whose names begin with the token (host_duty.h).
+// Those of all starts whose names begin with the token (host_command.h).
 std::vector<std::unique_ptr<Process>> processes_of_starts(Env& env, const std::string& token);
 
 // Waits `grace_ms` for them to go by themselves, then kills until none is left. False: some did not die

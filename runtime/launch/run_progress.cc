@@ -15,14 +15,14 @@ namespace {
 constexpr std::uint64_t tail_bytes = 65'536;  // more than what is logged between two steps
 
 // The newest event that is wanted, looking backwards from the end of the log down to `from_bytes` and over
-// no more than `most_bytes`. Lines without `mark` are not parsed; one that is torn is no object.
+// no more than `max_bytes`. Lines without `mark` are not parsed; one that is torn is no object.
 std::optional<Json> newest_event(Env& env, const RunPaths& paths, std::uint64_t from_bytes,
-                                 std::uint64_t most_bytes, std::string_view mark,
+                                 std::uint64_t max_bytes, std::string_view mark,
                                  const std::function<bool(const Json&)>& wanted) {
   const Result<LogReader> log = LogReader::open(env, paths);
   if (!log.ok() || log->bytes() <= from_bytes) return std::nullopt;
   const std::uint64_t bytes = log->bytes();
-  const std::uint64_t lowest = std::max(from_bytes, bytes - std::min(bytes, most_bytes));
+  const std::uint64_t lowest = std::max(from_bytes, bytes - std::min(bytes, max_bytes));
   std::optional<Json> found;
   const auto look_at = [&](std::string_view line) {
     if (line.find(mark) == std::string_view::npos) return false;

@@ -35,7 +35,7 @@ std::vector<std::string> ScaleUp::saw(std::int64_t now_ns, const std::map<std::s
     const std::optional<std::int64_t> returned_ns = std::exchange(host.returned_ns, std::nullopt);
     if (!returned_ns.has_value()) continue;
     host.failures = now_ns - *returned_ns > settled_ms * ms ? 1 : host.failures + 1;
-    if (host.failures == most_failures) left_out.push_back(name);
+    if (host.failures == max_failures) left_out.push_back(name);
   }
   ranks_ = ranks;
   disturbed_ns_ = now_ns;
@@ -62,8 +62,8 @@ bool ScaleUp::is_due(std::int64_t now_ns) const {
 }
 
 void ScaleUp::postpone(std::int64_t now_ns) {
-  constexpr std::int64_t least_ms = 1'000;
-  look_pause_ms_ = std::max(look_pause_ms_, least_ms);
+  constexpr std::int64_t min_ms = 1'000;
+  look_pause_ms_ = std::max(look_pause_ms_, min_ms);
   look_ns_ = now_ns + look_pause_ms_ * ms;
   look_pause_ms_ = std::max(look_pause_ms_, std::min(2 * look_pause_ms_, longest_look_pause_ms));
 }
@@ -79,7 +79,7 @@ bool ScaleUp::is_worth_a_start(const std::string& host, std::int64_t now_ns) con
 
 bool ScaleUp::may_use(const std::string& host) const {
   const auto found = hosts_.find(host);
-  return found == hosts_.end() || found->second.failures < most_failures;
+  return found == hosts_.end() || found->second.failures < max_failures;
 }
 
 }  // namespace holdfast

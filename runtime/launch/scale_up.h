@@ -19,7 +19,7 @@ namespace holdfast {
 
 class ScaleUp {
  public:
-  static constexpr int most_failures = 6;
+  static constexpr int max_failures = 6;
   static constexpr std::int64_t longest_look_pause_ms = 60'000, longest_host_pause_ms = 3'600'000;
   // A host whose ranks have lived for so long since it got them back is one like the others again.
   static constexpr std::int64_t settled_ms = 1'800'000;

@@ -13,8 +13,8 @@
 namespace holdfast {
 namespace {
 
-constexpr std::size_t most_nodes = 1 << 17;
-constexpr int most_tasks = 1 << 20;  // of a node
+constexpr std::size_t max_nodes = 1 << 17;
+constexpr int max_tasks = 1 << 20;  // of a node
 
 // Returns -1 for what is no whole number of at most `most`.
 std::int64_t number_of(std::string_view text, std::int64_t most) {
@@ -50,7 +50,7 @@ Result<void> append_range(std::string_view range, std::vector<std::string>& numb
   const std::string_view first = range.substr(0, dash);
   const std::int64_t from = number_of(first, largest);
   const std::int64_t to = dash == std::string_view::npos ? from : number_of(range.substr(dash + 1), largest);
-  if (from < 0 || to < from || to - from >= static_cast<std::int64_t>(most_nodes)) return unreadable(range);
+  if (from < 0 || to < from || to - from >= static_cast<std::int64_t>(max_nodes)) return unreadable(range);
   for (std::int64_t number = from; number <= to; ++number)
     numbers.push_back(fmt::format("{:0{}}", number, first.size()));
   return {};
@@ -70,7 +70,7 @@ Result<std::vector<std::string>> expand(std::string_view entry) {
   if (close + 1 < entry.size()) {
     HF_TRY(ends, expand(entry.substr(close + 1)));
   }
-  if (numbers.size() * ends.size() > most_nodes) return unreadable(entry);
+  if (numbers.size() * ends.size() > max_nodes) return unreadable(entry);
   std::vector<std::string> names;
   for (const std::string& number : numbers) {
     for (const std::string& end : ends) names.push_back(std::string(entry.substr(0, open)) + number + end);
@@ -90,10 +90,10 @@ Error not_understood(const char* variable, const std::string& value, const std::
 // Returns how many tasks each node of the job has where the variable for that is of a step: what was asked
 // for, else what there are processors for. None: that is not said either.
 std::optional<std::vector<int>> counts_of_step(Env& env, std::size_t nodes) {
-  const std::int64_t asked = number_of(env.variable("SLURM_NTASKS_PER_NODE"), most_tasks);
+  const std::int64_t asked = number_of(env.variable("SLURM_NTASKS_PER_NODE"), max_tasks);
   if (asked > 0) return std::vector<int>(nodes, static_cast<int>(asked));
   const std::int64_t per_task =
-      std::max<std::int64_t>(1, number_of(env.variable("SLURM_CPUS_PER_TASK"), most_tasks));
+      std::max<std::int64_t>(1, number_of(env.variable("SLURM_CPUS_PER_TASK"), max_tasks));
   const Result<std::vector<int>> processors = counts_of_slurm_list(env.variable("SLURM_JOB_CPUS_PER_NODE"));
   if (!processors.ok() || processors->size() != nodes) return std::nullopt;
   std::vector<int> counts;
@@ -108,7 +108,7 @@ Result<std::vector<std::string>> nodes_of_slurm_list(const std::string& list) {
   std::vector<std::string> nodes;
   for (const std::string_view entry : entries_of(list)) {
     HF_TRY(const std::vector<std::string> names, expand(entry));
-    if (nodes.size() + names.size() > most_nodes) return unreadable(entry);
+    if (nodes.size() + names.size() > max_nodes) return unreadable(entry);
     nodes.insert(nodes.end(), names.begin(), names.end());
   }
   return nodes;
@@ -118,13 +118,13 @@ Result<std::vector<int>> counts_of_slurm_list(const std::string& list) {
   std::vector<int> counts;
   for (const std::string_view entry : entries_of(list)) {
     const std::size_t open = entry.find("(x");
-    const std::int64_t count = number_of(entry.substr(0, open), most_tasks);
+    const std::int64_t count = number_of(entry.substr(0, open), max_tasks);
     std::int64_t times = 1;
     if (open != std::string_view::npos) {
       times =
-          entry.ends_with(')') ? number_of(entry.substr(open + 2, entry.size() - open - 3), most_nodes) : -1;
+          entry.ends_with(')') ? number_of(entry.substr(open + 2, entry.size() - open - 3), max_nodes) : -1;
     }
-    if (count < 1 || times < 1 || counts.size() + static_cast<std::size_t>(times) > most_nodes)
+    if (count < 1 || times < 1 || counts.size() + static_cast<std::size_t>(times) > max_nodes)
       return unreadable(entry);
     counts.insert(counts.end(), static_cast<std::size_t>(times), static_cast<int>(count));
   }

@@ -36,6 +36,6 @@ std::vector<std::string> srun_line(Env& env, const std::string& node, const std:
 // of the launcher does.
 inline constexpr const char* srun_error_variable = "SLURM_EXIT_ERROR";
 inline constexpr const char* srun_error_code = "255";
-inline constexpr int least_srun_error = 128;
+inline constexpr int min_srun_error = 128;
 
 }  // namespace holdfast

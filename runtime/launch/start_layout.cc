@@ -32,9 +32,9 @@ bool can_run(Config run, const StartLayout& layout) {
 }  // namespace
 
 std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
-                                           const RanksWanted& wanted, int least_ranks) {
+                                           const RanksWanted& wanted, int min_ranks) {
   const int room = room_on_hosts_left(hosts, wanted);
-  const int most_copies = (wanted.ranks - wanted.spares) / wanted.per_copy;
+  const int max_copies = (wanted.ranks - wanted.spares) / wanted.per_copy;
   std::optional<StartLayout> best;
   const auto rank = [](const StartLayout& layout) {
     return std::tuple(layout.ranks, layout.pipeline * layout.tensor, layout.tensor);
@@ -42,10 +42,10 @@ std::optional<StartLayout> narrower_layout(const Config& run, std::span<const La
   for (int tensor = 1; tensor <= run.parallel.tensor; tensor *= 2) {
     const int groups = std::min(room / tensor, groups_inside_hosts(hosts, tensor));
     for (int pipeline = 1; pipeline <= run.parallel.pipeline; ++pipeline) {
-      for (int copies = std::min(groups / pipeline, most_copies); copies >= std::max(wanted.least_copies, 1);
+      for (int copies = std::min(groups / pipeline, max_copies); copies >= std::max(wanted.min_copies, 1);
            --copies) {
         const StartLayout layout{.ranks = copies * pipeline * tensor, .pipeline = pipeline, .tensor = tensor};
-        if (layout.ranks < least_ranks) break;
+        if (layout.ranks < min_ranks) break;
         if (!can_run(run, layout)) continue;
         if (!best.has_value() || rank(layout) > rank(*best)) best = layout;
         break;

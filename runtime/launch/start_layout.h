@@ -21,11 +21,11 @@ struct StartLayout {
 };
 
 // Returns the layout with the most ranks that the hosts left have room for, of those that `run` can have: at
-// most its own degrees, at least `wanted.least_copies` copies of the model, every tensor group inside a host,
-// and at least `least_ranks` ranks. Of several it is the one with the most ranks per copy, which needs the
+// most its own degrees, at least `wanted.min_copies` copies of the model, every tensor group inside a host,
+// and at least `min_ranks` ranks. Of several it is the one with the most ranks per copy, which needs the
 // least memory of each; then the one with the larger tensor degree. `run`: the config with all that its first
 // start resolved, at the degrees that are wanted. None: there is no such layout.
 std::optional<StartLayout> narrower_layout(const Config& run, std::span<const LaunchHost> hosts,
-                                           const RanksWanted& wanted, int least_ranks);
+                                           const RanksWanted& wanted, int min_ranks);
 
 }  // namespace holdfast

@@ -6,7 +6,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::int64_t one_wish_ns = 1'000'000'000;
+constexpr std::int64_t one_request_ns = 1'000'000'000;
 
 // What ending everything by force takes, kept back from the notice.
 std::int64_t time_to_kill_ms(std::int64_t notice_ms) {
@@ -25,7 +25,7 @@ void StopRequest::poll() {
       if (save_) save_();
       continue;
     }
-    const bool is_second = requested() && env_->monotonic_ns() - requested_ns_ > one_wish_ns;
+    const bool is_second = requested() && env_->monotonic_ns() - requested_ns_ > one_request_ns;
     if (is_second && (signal == SIGTERM || signal == SIGINT)) said_twice_ = true;
     request();
   }

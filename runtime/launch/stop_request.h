@@ -27,7 +27,7 @@ class StopRequest {
   void request();
   bool requested() const { return requested_ns_ >= 0; }
   // Nothing is waited for any longer: the notice is over, or somebody said it twice (SIGTERM or SIGINT, a
-  // second after the first: what sends several signals at once means one wish).
+  // second after the first: what sends several signals at once means one request).
   bool is_over() const;
   std::int64_t notice_ms() const { return notice_ms_; }
   // Until it is over; 0 when it is. Only once it is requested.

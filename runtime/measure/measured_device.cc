@@ -27,14 +27,14 @@ KernelTarget MeasuredDevice::target() const {
   return is_gpu() ? target_of(gpu_->facts) : KernelTarget{.isa = best_cpu_isa()};
 }
 
-Result<std::unique_ptr<Device>> MeasuredDevice::make(std::vector<KernelWish> wishes, OpTimer* timer,
+Result<std::unique_ptr<Device>> MeasuredDevice::make(std::vector<KernelPreference> requests, OpTimer* timer,
                                                      CpuIsa isa) const {
   if (is_gpu()) {
-    CudaDeviceOptions options{.ordinal = gpu_->facts.ordinal, .kernels = std::move(wishes)};
+    CudaDeviceOptions options{.ordinal = gpu_->facts.ordinal, .kernels = std::move(requests)};
     if (timer != nullptr) timer->attach(options);
     return gpu_->module->make_device(options);
   }
-  CpuDeviceOptions options{.threads = threads_, .isa = isa, .kernels = std::move(wishes)};
+  CpuDeviceOptions options{.threads = threads_, .isa = isa, .kernels = std::move(requests)};
   if (timer != nullptr) timer->attach(options);
   return make_cpu_device(options);
 }

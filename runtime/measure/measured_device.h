@@ -35,8 +35,8 @@ class MeasuredDevice {
   bool is_gpu() const { return gpu_.has_value(); }
   const KernelRegistry& registry() const;
   KernelTarget target() const;  // what its kernels are chosen for
-  // `timer` (null = none) sees every op; it outlives the device. The wishes are names of registry().
-  Result<std::unique_ptr<Device>> make(std::vector<KernelWish> wishes, OpTimer* timer,
+  // `timer` (null = none) sees every op; it outlives the device. The requests are names of registry().
+  Result<std::unique_ptr<Device>> make(std::vector<KernelPreference> requests, OpTimer* timer,
                                        CpuIsa isa = best_cpu_isa()) const;
   // Measurements of the CPU take about duration_ms each.
   std::unique_ptr<Limits> limits(std::int64_t duration_ms) const;

@@ -117,11 +117,11 @@ class Env {
   virtual Result<void> remove_tree(const std::string& path) = 0;
   virtual Result<void> sync_directory(const std::string& path) = 0;
   virtual Result<std::string> read_text(const std::string& path) = 0;
-  // Returns what read_text does, or ExitCode::data where the file has more than `most_bytes`; posix_env()
+  // Returns what read_text does, or ExitCode::data where the file has more than `max_bytes`; posix_env()
   // reads no more than that, also of one that grows meanwhile.
-  virtual Result<std::string> read_text_within(const std::string& path, std::uint64_t most_bytes) {
+  virtual Result<std::string> read_text_within(const std::string& path, std::uint64_t max_bytes) {
     HF_TRY(std::string text, read_text(path));
-    if (text.size() > most_bytes) return fail(ExitCode::data, "{} has more than {} bytes", path, most_bytes);
+    if (text.size() > max_bytes) return fail(ExitCode::data, "{} has more than {} bytes", path, max_bytes);
     return text;
   }
   // Returns what read_text does, or nothing where that fails.

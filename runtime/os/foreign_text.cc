@@ -73,19 +73,19 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
-Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t most_bytes) {
+Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t max_bytes) {
   HF_TRY(const FileStatus status, env.status(path));
-  if (status.exists && !status.directory && status.bytes > most_bytes) {
+  if (status.exists && !status.directory && status.bytes > max_bytes) {
     return fail(ExitCode::data,
                 "{} has {} bytes, and such a file has {} at most: it is damaged, or not what its name says; "
                 "restore it from a copy, or remove it",
-                path, status.bytes, most_bytes);
+                path, status.bytes, max_bytes);
   }
-  return env.read_text_within(path, most_bytes);
+  return env.read_text_within(path, max_bytes);
 }
 
-std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t most_bytes) {
-  Result<std::string> text = env.read_text_within(path, most_bytes);
+std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t max_bytes) {
+  Result<std::string> text = env.read_text_within(path, max_bytes);
   return text.ok() ? std::move(text).value() : std::string();
 }
 

@@ -40,9 +40,9 @@ inline constexpr std::uint64_t trace = std::uint64_t{4} << 30;
 inline constexpr std::uint64_t shard_index = std::uint64_t{1} << 30;
 }  // namespace text_limits
 
-// Returns the file whole, or ExitCode::data where it has more than `most_bytes`.
-Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t most_bytes);
-// Returns the file whole, or nothing where it cannot be read or has more than `most_bytes`.
-std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t most_bytes);
+// Returns the file whole, or ExitCode::data where it has more than `max_bytes`.
+Result<std::string> read_text_within(Env& env, const std::string& path, std::uint64_t max_bytes);
+// Returns the file whole, or nothing where it cannot be read or has more than `max_bytes`.
+std::string text_within_or_empty(Env& env, const std::string& path, std::uint64_t max_bytes);
 
 }  // namespace holdfast

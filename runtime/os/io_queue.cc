@@ -14,7 +14,7 @@ namespace {
 // Not more than this at a time: the kernel moves less than 2 GiB.
 constexpr std::uint64_t largest_operation_bytes = std::uint64_t{1} << 30;
 // Attempts in a row that move nothing, with a pause after each: about a second, and then it is an error.
-constexpr int most_fruitless_attempts = 1000;
+constexpr int max_fruitless_attempts = 1000;
 constexpr std::int64_t pause_us = 1000;
 
 constexpr std::array<std::pair<std::string_view, IoBackend>, 3> backend_names = {
@@ -128,8 +128,8 @@ bool IoQueue::is_over(Operation& operation, std::int64_t result, Result<std::uin
   } else if (is_put_off) {
     ++operation.fruitless;
   }
-  const bool goes_on = result >= 0 || is_put_off;
-  if (goes_on && operation.fruitless <= most_fruitless_attempts) return false;
+  const bool on_resume = result >= 0 || is_put_off;
+  if (on_resume && operation.fruitless <= max_fruitless_attempts) return false;
   // A write that moves nothing and gives no reason met a disk that is full.
   outcome = error_of(whole, result < 0 ? static_cast<int>(-result) : ENOSPC);
   return true;

@@ -37,7 +37,7 @@ class LineThread::State {
   }
 
   Result<void> append(std::string_view line) {
-    bool stands_still = false;
+    bool pauses_for_resize = false;
     {
       const std::lock_guard guard(mutex_);
       HF_TRY_VOID(trouble_);
@@ -46,10 +46,10 @@ class LineThread::State {
       coming_.lines += '\n';
       ++coming_.count;
       const bool late = busy_ && env_->monotonic_ns() - moved_ns_ > told_after_ns;
-      stands_still = late && !std::exchange(told_, true);
+      pauses_for_resize = late && !std::exchange(told_, true);
     }
     changed_.notify_all();
-    if (stands_still) {
+    if (pauses_for_resize) {
       tell("{} stands still, without an error. The run goes on: lines wait in memory, up to {} of them",
            path_, format_bytes(memory_.bytes));
     }

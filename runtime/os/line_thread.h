@@ -1,5 +1,5 @@
 // LineThread: lines for a file, written by a thread of its own, so that whoever has one to say never waits
-// for a disk that is slow, full or stands still.
+// for a disk that is slow, full or pauses for a resize.
 //
 // Lines stay in order. They wait in memory, up to LineThread::Memory of those that the thread has not taken
 // yet; beyond that the oldest go and are counted (LineSink::lost), or, where none may go, one more is an
@@ -43,7 +43,7 @@ class LineThread {
   // Of insist() and flush(), with nothing that moves; and of one who has no time.
   static constexpr std::int64_t patience_ms = 30'000, short_patience_ms = 2'000;
 
-  // `path` is for what is told on stderr: that the disk stands still, and that it does no more.
+  // `path` is for what is told on stderr: that the disk pauses for a resize, and that it does no more.
   LineThread(Env& env, std::unique_ptr<LineSink> sink, std::string path, Memory memory);
   ~LineThread();  // waits for what is left with short patience; then the thread goes with the process
   LineThread(const LineThread&) = delete;
@@ -51,7 +51,8 @@ class LineThread {
 
   // `line` has no newline. The error is one that the sink had with a line before, or that memory is full.
   Result<void> append(std::string_view line);
-  // Waits for the outcome of the sink's insist(); a disk that stands still is no error, the line waits.
+  // Waits for the outcome of the sink's insist(); a disk that pauses for a resize is no error, the line
+  // waits.
   Result<void> insist(std::string_view line);
   // Waits until all is written; the error (ExitCode::checkpoint) says why it is not.
   Result<void> flush(std::int64_t patience_ms = LineThread::patience_ms);

@@ -21,7 +21,7 @@ constexpr int poll_ms = 50;
 
 // Reads what is there now, or within `timeout_ms`; not all of what never ends, because there are other
 // things to look at.
-void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::string& output) {
+void read_output(int descriptor, int timeout_ms, std::size_t max_bytes, std::string& output) {
   pollfd ready{.fd = descriptor, .events = POLLIN, .revents = 0};
   std::array<char, 4096> buffer{};
   constexpr int reads_at_once = 16;
@@ -30,7 +30,7 @@ void read_output(int descriptor, int timeout_ms, std::size_t most_bytes, std::st
     if (count == 0) ::poll(nullptr, 0, timeout_ms);  // closed by the command, which goes on
     if (count <= 0) return;
     output.append(buffer.data(), static_cast<std::size_t>(count));
-    if (output.size() > most_bytes) output.erase(0, output.size() - most_bytes);
+    if (output.size() > max_bytes) output.erase(0, output.size() - max_bytes);
     timeout_ms = 0;
   }
 }

@@ -116,9 +116,9 @@ class PosixEnv final : public Env {
     return read_text_within(path, std::numeric_limits<std::uint64_t>::max());
   }
 
-  Result<std::string> read_text_within(const std::string& path, std::uint64_t most_bytes) override {
+  Result<std::string> read_text_within(const std::string& path, std::uint64_t max_bytes) override {
     HF_TRY(const Descriptor descriptor, open_to_read(path));
-    return read_all_of(descriptor, path, most_bytes);
+    return read_all_of(descriptor, path, max_bytes);
   }
 
   Result<void> replace_text(const std::string& path, const std::string& text) override {

@@ -47,14 +47,14 @@ class PosixFifo final : public Fifo {
 
 Result<std::unique_ptr<Fifo>> make_posix_fifo(const std::string& path) {
   constexpr mode_t mode = 0600;
-  constexpr int least_bytes = 4096;
+  constexpr int min_bytes = 4096;
   if (::mkfifo(path.c_str(), mode) != 0)
     return fail(ExitCode::config, "cannot make the named pipe {}: {}", path, std::strerror(errno));
   // A reader that also writes: it never sees the end of a file between two writers.
   Descriptor descriptor = open_descriptor(path.c_str(), O_RDWR | O_NONBLOCK);
   if (descriptor.value() < 0)
     return fail(ExitCode::config, "cannot open the named pipe {}: {}", path, std::strerror(errno));
-  static_cast<void>(::fcntl(descriptor.value(), F_SETPIPE_SZ, least_bytes));
+  static_cast<void>(::fcntl(descriptor.value(), F_SETPIPE_SZ, min_bytes));
   return std::unique_ptr<Fifo>(std::make_unique<PosixFifo>(path, std::move(descriptor)));
 }
 

@@ -258,7 +258,7 @@ Result<Descriptor> open_to_read(const std::string& path, int flags) {
 }
 
 Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path,
-                                std::uint64_t most_bytes) {
+                                std::uint64_t max_bytes) {
   std::string text;
   std::array<char, 16384> buffer{};
   while (true) {
@@ -266,8 +266,8 @@ Result<std::string> read_all_of(const Descriptor& descriptor, const std::string&
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return read_error("read", path, errno);
     if (got == 0) return text;
-    if (static_cast<std::uint64_t>(got) > most_bytes - text.size())
-      return fail(ExitCode::data, "{} has more than {} bytes", path, most_bytes);
+    if (static_cast<std::uint64_t>(got) > max_bytes - text.size())
+      return fail(ExitCode::data, "{} has more than {} bytes", path, max_bytes);
     text.append(buffer.data(), static_cast<std::size_t>(got));
   }
 }

@@ -47,9 +47,9 @@ Result<std::vector<std::string>> names_in(Descriptor directory, const std::strin
 // there.
 Result<Descriptor> open_to_read(const std::string& path, int flags = 0);
 // Reads from where the descriptor is to the end; `path` is for the sentence. Error: data; also where there
-// are more than `most_bytes`.
+// are more than `max_bytes`.
 Result<std::string> read_all_of(const Descriptor& descriptor, const std::string& path,
-                                std::uint64_t most_bytes);
+                                std::uint64_t max_bytes);
 
 Result<std::unique_ptr<File>> open_posix_file(const std::string& path, OpenMode mode);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t lock_retry_us = 50'000;
 constexpr std::int64_t longest_wait_ms = std::int64_t{1} << 40;  // keeps the deadline inside int64
-constexpr int most_files = 100;                                  // that are replaced while one is locked
+constexpr int max_files = 100;                                   // that are replaced while one is locked
 constexpr std::uint64_t holder_bytes_max = std::uint64_t{64} << 10;
 
 // The content is changed in place: a rename would leave the lock on a file without a name, and what is
@@ -119,7 +119,7 @@ void let_only_writers_read(const Descriptor& descriptor) {
 Result<std::unique_ptr<FileLock>> lock_posix_file(Env& env, const std::string& path,
                                                   const std::string& content, std::int64_t timeout_ms) {
   const std::int64_t deadline_ns = env.monotonic_ns() + std::min(timeout_ms, longest_wait_ms) * 1'000'000;
-  for (int file = 0; file < most_files; ++file) {
+  for (int file = 0; file < max_files; ++file) {
     Descriptor descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, lock_mode);
     if (descriptor.value() < 0 && (errno == ELOOP || errno == EISDIR)) return no_lock_file(path);
     if (descriptor.value() < 0) return lock_error("open the lock file", path, errno);

@@ -52,7 +52,7 @@ std::thread quiet_thread(std::function<void()> body) {
 }  // namespace
 
 // What waits for one file, and the thread that writes it. The thread holds it too, and may outlive whoever
-// made it: nothing ends a write that stands still but the end of the process.
+// made it: nothing ends a write that pauses for a resize but the end of the process.
 class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
  public:
   explicit Channel(int descriptor) : descriptor_(descriptor) {}
@@ -100,7 +100,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
     if (idle) {
       thread_.join();
     } else {
-      thread_.detach();  // it stands still, and goes with the process
+      thread_.detach();  // it pauses for a resize, and goes with the process
     }
   }
 
@@ -186,7 +186,7 @@ class OutputThread::Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t dropped_ = 0, moved_bytes_ = 0;
   bool writing_ = false, stopping_ = false;
   bool stalled_ = false;  // somebody has waited in vain
-  bool is_left_ = false;  // its thread stands still and is not waited for any more
+  bool is_left_ = false;  // its thread pauses for a resize and is not waited for any more
 };
 
 namespace {

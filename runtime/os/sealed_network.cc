@@ -167,8 +167,8 @@ class SealedListener final : public Listener {
   // Bounded, so that a flood does not keep it from those that it knows. What a newcomer says is looked at
   // before the next one comes, who may take its place.
   Result<void> meet() {
-    constexpr int most_at_once = 1'000;
-    for (int met = 0; met < most_at_once; ++met) {
+    constexpr int max_at_once = 1'000;
+    for (int met = 0; met < max_at_once; ++met) {
       HF_TRY(std::unique_ptr<Connection> came, inner_->accept(0));
       if (came == nullptr) return {};
       const std::string address = address_of(*came);
@@ -194,8 +194,8 @@ class SealedListener final : public Listener {
       strangers_.erase(silent != strangers_.end() ? silent
                                                   : std::ranges::find(strangers_, of, &Stranger::address));
     };
-    if (counts[address] >= SealedNetwork::most_of_one_address) return drop_oldest_of(address);
-    if (strangers_.size() < SealedNetwork::most_strangers) return;
+    if (counts[address] >= SealedNetwork::max_of_one_address) return drop_oldest_of(address);
+    if (strangers_.size() < SealedNetwork::max_strangers) return;
     drop_oldest_of(std::ranges::max_element(strangers_, {}, [&](const Stranger& each) {
                      return counts[each.address];
                    })->address);

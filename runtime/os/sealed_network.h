@@ -7,7 +7,7 @@
 // accept() returns connections whose caller has proved that it has the secret, with the same purpose. Whoever
 // has not proved it after `patience_ms` is dropped (time between two calls of accept() counts as
 // `longest_pause_ms` at most), and while they are awaited callers have room of their own: at most
-// `most_strangers`, of which `most_of_one_address`. Of an address that has too many the oldest makes room for
+// `max_strangers`, of which `max_of_one_address`. Of an address that has too many the oldest makes room for
 // the next, first of those whose hello has not come. A wrong hello is dropped at once, and those that proved
 // themselves take no room.
 //
@@ -36,7 +36,7 @@ class SealedNetwork final : public Network {
  public:
   static constexpr std::int64_t patience_ms = 2'000;
   static constexpr std::int64_t longest_pause_ms = 200;
-  static constexpr std::size_t most_strangers = 128, most_of_one_address = 32;
+  static constexpr std::size_t max_strangers = 128, max_of_one_address = 32;
 
   // `env` outlives it, and what it makes.
   SealedNetwork(Env& env, const Secret& secret, std::string purpose);

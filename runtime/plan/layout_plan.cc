@@ -160,11 +160,12 @@ struct LayoutPlanner::State {
   Result<std::unique_ptr<Worker>> worker_of(const Config& config, const Mesh& mesh,
                                             const std::vector<int>& buddies, PlannedDevice& device,
                                             AbsentPeers& peers);
-  Result<SeatPlan> seat(const Config& config, const Mesh& mesh, int rank, const std::vector<int>& buddies);
+  Result<RankPlan> coordinate(const Config& config, const Mesh& mesh, int rank,
+                              const std::vector<int>& buddies);
   Result<StageCosts> costs_of(const Config& config, const Mesh& mesh, int stage);
   Result<StepEstimate> estimate(const Config& config, const Mesh& mesh);
   Result<std::optional<LayoutPlan>> plan(const Config& config, int ranks, bool ends_when_too_large);
-  bool fits(const SeatPlan& seat, int ranks) const;
+  bool fits(const RankPlan& coordinate, int ranks) const;
   const OpPrices& prices() const { return machine.prices != nullptr ? *machine.prices : one_flop_per_second; }
   // Of one microbatch through both ends of the model, and through one of its layers.
   Result<std::pair<double, double>> model_seconds(const Config& config);
@@ -218,24 +219,24 @@ Result<StageOps> LayoutPlanner::State::ops_of(const Config& config, const Mesh& 
   return result;
 }
 
-Result<SeatPlan> LayoutPlanner::State::seat(const Config& config, const Mesh& mesh, int rank,
-                                            const std::vector<int>& buddies) {
-  HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.seat_of(rank).pipeline));
+Result<RankPlan> LayoutPlanner::State::coordinate(const Config& config, const Mesh& mesh, int rank,
+                                                  const std::vector<int>& buddies) {
+  HF_TRY(const StageOps stage, ops_of(config, mesh, mesh.coordinate_of(rank).pipeline));
   AbsentPeers peers(rank, mesh.shape().ranks());
   PlannedDevice device({.host_sees_memory = machine.host_sees_memory});
   HF_TRY(const std::unique_ptr<Worker> worker, worker_of(config, mesh, buddies, device, peers));
   const MemoryPlan& memory = worker->memory_plan();
-  SeatPlan seat{
-      .seat = worker->rank().seat,
+  RankPlan coordinate{
+      .coordinate = worker->rank().coordinate,
       .parts = {worker->parts().begin(), worker->parts().end()},
       .place_bytes = {memory.total_bytes(MemoryPlace::device), memory.total_bytes(MemoryPlace::host_visible)},
       .kernel_bytes = stage.kernel_bytes,
       .shared_bytes = worker->snapshots().shared_bytes(),
       .traffic = {}};
   for (std::size_t i = 0; i < memory_class_count; ++i) {
-    seat.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
+    coordinate.class_bytes[i] = memory.total_bytes(static_cast<MemoryClass>(i));
   }
-  return seat;
+  return coordinate;
 }
 
 Result<StageCosts> LayoutPlanner::State::costs_of(const Config& config, const Mesh& mesh, int stage) {
@@ -265,9 +266,9 @@ Result<StepEstimate> LayoutPlanner::State::estimate(const Config& config, const 
   return estimate_step({.config = config, .mesh = mesh, .lanes = lanes, .stages = stages}, machine);
 }
 
-bool LayoutPlanner::State::fits(const SeatPlan& seat, int ranks) const {
+bool LayoutPlanner::State::fits(const RankPlan& coordinate, int ranks) const {
   const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(ranks);
-  return !bytes.has_value() || seat.needed_bytes(machine) <= *bytes;
+  return !bytes.has_value() || coordinate.needed_bytes(machine) <= *bytes;
 }
 
 Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& config, int ranks,
@@ -276,15 +277,15 @@ Result<std::optional<LayoutPlan>> LayoutPlanner::State::plan(const Config& confi
   HF_TRY_VOID(check_hosts(config, ranks, machine));
   const Mesh mesh = mesh_of(config, ranks);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
-  LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .seats = {}, .time = {}};
+  LayoutPlan plan{.config = config, .shape = mesh.shape(), .waves = lanes.waves(), .ranks = {}, .time = {}};
   const std::vector<int> buddies = buddies_on(config, mesh, machine);
   for (int stage = 0; stage < mesh.shape().pipeline; ++stage) {
     for (const int replica : replicas_to_plan(config, mesh, stage)) {
       const int rank = mesh.rank_at({.data = replica, .pipeline = stage, .tensor = 0});
-      HF_TRY(SeatPlan planned, seat(config, mesh, rank, buddies));
-      if (ends_when_too_large && !fits(planned, mesh.shape().seats())) return std::optional<LayoutPlan>();
+      HF_TRY(RankPlan planned, coordinate(config, mesh, rank, buddies));
+      if (ends_when_too_large && !fits(planned, mesh.shape().ranks())) return std::optional<LayoutPlan>();
       planned.traffic = step_traffic(config, mesh, rank);
-      plan.seats.push_back(std::move(planned));
+      plan.ranks.push_back(std::move(planned));
     }
   }
   HF_TRY(const StepEstimate estimated, estimate(config, mesh));
@@ -331,8 +332,8 @@ Result<bool> LayoutPlanner::first_rank_fits(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
   const Mesh mesh = mesh_of(config, ranks);
-  HF_TRY(const SeatPlan first, state_->seat(config, mesh, mesh.rank_at({}), {}));
-  return state_->fits(first, mesh.shape().seats());
+  HF_TRY(const RankPlan first, state_->coordinate(config, mesh, mesh.rank_at({}), {}));
+  return state_->fits(first, mesh.shape().ranks());
 }
 
 Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {
@@ -342,7 +343,7 @@ Result<StepEstimate> LayoutPlanner::estimate(const Config& config, int ranks) {
 }
 
 // The busiest stage has at least an equal share of the model.
-Result<double> LayoutPlanner::least_seconds(const Config& config, int ranks) {
+Result<double> LayoutPlanner::min_seconds(const Config& config, int ranks) {
   HF_TRY_VOID(check_layout(config, ranks));
   HF_TRY_VOID(check_hosts(config, ranks, state_->machine));
   using EndsAndLayer = std::pair<double, double>;
@@ -355,17 +356,17 @@ Result<double> LayoutPlanner::least_seconds(const Config& config, int ranks) {
   return rounding * microbatch * microbatches / static_cast<double>(config.parallel.pipeline);
 }
 
-std::uint64_t SeatPlan::needed_bytes(const PlannedMachine& machine) const {
+std::uint64_t RankPlan::needed_bytes(const PlannedMachine& machine) const {
   return place_bytes[0] + (machine.host_sees_memory ? place_bytes[1] + shared_bytes : 0) + kernel_bytes;
 }
 
-const SeatPlan& LayoutPlan::largest(const PlannedMachine& machine) const {
-  return *std::ranges::max_element(seats, {},
-                                   [&](const SeatPlan& seat) { return seat.needed_bytes(machine); });
+const RankPlan& LayoutPlan::largest(const PlannedMachine& machine) const {
+  return *std::ranges::max_element(
+      ranks, {}, [&](const RankPlan& coordinate) { return coordinate.needed_bytes(machine); });
 }
 
 bool LayoutPlan::fits(const PlannedMachine& machine) const {
-  const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(shape.seats());
+  const std::optional<std::uint64_t> bytes = machine.bytes_for_rank(shape.ranks());
   return !bytes.has_value() || largest(machine).needed_bytes(machine) <= *bytes;
 }
 
@@ -376,10 +377,10 @@ std::uint64_t LayoutPlan::shared_bytes() const {
   for (int stage = 0; stage < shape.pipeline; ++stage) {
     std::uint64_t planned = 0, largest = 0;
     int replicas = 0;
-    for (const SeatPlan& seat : seats) {
-      if (seat.seat.pipeline != stage) continue;
-      planned += seat.shared_bytes;
-      largest = std::max(largest, seat.shared_bytes);
+    for (const RankPlan& coordinate : ranks) {
+      if (coordinate.coordinate.pipeline != stage) continue;
+      planned += coordinate.shared_bytes;
+      largest = std::max(largest, coordinate.shared_bytes);
       ++replicas;
     }
     bytes += planned + largest * static_cast<std::uint64_t>(shape.data - replicas);
@@ -388,10 +389,10 @@ std::uint64_t LayoutPlan::shared_bytes() const {
 }
 
 std::uint64_t LayoutPlan::shared_bytes_of_host(const PlannedMachine& machine) const {
-  const int on_host = machine.ranks_on_host(shape.seats());
-  if (on_host == shape.seats()) return shared_bytes();
+  const int on_host = machine.ranks_on_host(shape.ranks());
+  if (on_host == shape.ranks()) return shared_bytes();
   std::uint64_t largest = 0;
-  for (const SeatPlan& seat : seats) largest = std::max(largest, seat.shared_bytes);
+  for (const RankPlan& coordinate : ranks) largest = std::max(largest, coordinate.shared_bytes);
   return largest * static_cast<std::uint64_t>(on_host);
 }
 
@@ -403,7 +404,7 @@ std::uint64_t tokens_per_step(const Config& config) {
 
 std::optional<double> LayoutPlan::model_flops_utilization(const PlannedMachine& machine) const {
   if (!time.has_value() || machine.prices == nullptr) return std::nullopt;
-  const int ranks = shape.seats(), on_host = machine.ranks_on_host(ranks);
+  const int ranks = shape.ranks(), on_host = machine.ranks_on_host(ranks);
   const double at_once = machine.ranks_at_once > 0 ? std::min(on_host, machine.ranks_at_once) : on_host;
   const double peak = machine.prices->flops_per_second() * ranks * at_once / on_host;
   const double flops = flops_per_token(make_model_spec(config), config.training.sequence_length) *

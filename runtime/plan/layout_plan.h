@@ -23,8 +23,8 @@ namespace holdfast {
 inline constexpr std::size_t memory_class_count = 8;
 
 // One rank. The ranks of its tensor group hold and send the same.
-struct SeatPlan {
-  MeshSeat seat;
+struct RankPlan {
+  MeshCoordinate coordinate;
   std::vector<ModelPart> parts;                                    // by chunk
   std::array<std::uint64_t, memory_class_count> class_bytes = {};  // as the run's MemoryPlan has them
   std::array<std::uint64_t, 2> place_bytes = {};                   // by MemoryPlace
@@ -43,11 +43,11 @@ struct LayoutPlan {
   int waves = 1;
   // By stage, then by replica: all of them, or of more than 4 the first, the one that owns most of the
   // optimizer's state, and the last.
-  std::vector<SeatPlan> seats;
+  std::vector<RankPlan> ranks;
   double bubble_share = 0.0;  // of all stages, in forward and backward
   std::optional<StepTime> time;
 
-  const SeatPlan& largest(const PlannedMachine& machine) const;
+  const RankPlan& largest(const PlannedMachine& machine) const;
   bool fits(const PlannedMachine& machine) const;  // true if nobody knows
   std::uint64_t shared_bytes() const;              // of all ranks; of more than 4 replicas an upper bound
   // Of the ranks of one host.
@@ -74,7 +74,7 @@ class LayoutPlanner {
   // The time that plan() comes to, without its memory. Without prices: of the FLOP, at one a second.
   Result<StepEstimate> estimate(const Config& config, int ranks);
   // A time that estimate() is not below, at the cost of a division.
-  Result<double> least_seconds(const Config& config, int ranks);
+  Result<double> min_seconds(const Config& config, int ranks);
 
   // Tells what it has done so far.
   struct Counts {

@@ -97,7 +97,7 @@ class Search {
   void add(Config config) {
     for (const char* recompute : recompute_modes) {
       config.training.recompute = recompute;
-      const Result<double> bound = planner_.least_seconds(config, ranks_);
+      const Result<double> bound = planner_.min_seconds(config, ranks_);
       if (!bound.ok()) return;
       ++found_.tried;
       candidates_.push({.config = config, .seconds = *bound, .number = number_++});

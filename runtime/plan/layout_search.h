@@ -2,7 +2,7 @@
 //
 // A search counts and prices as little as it can and still finds what planning every layout would find. Of
 // each candidate (a layout with a schedule and a recomputation) it knows a time that it cannot beat
-// (LayoutPlanner::least_seconds). The candidate whose time is the least known is looked at next: first the
+// (LayoutPlanner::min_seconds). The candidate whose time is the least known is looked at next: first the
 // memory of the rank that keeps most activations, which leaves out most of what does not fit; then its time;
 // and when no other can be faster, the memory of all its ranks. What the search ends before is never priced.
 #pragma once

@@ -46,9 +46,9 @@ std::string schedule_text(const LayoutPlan& plan) {
 }
 
 // "embedding, layers 0-3", of all chunks.
-std::string parts_text(const SeatPlan& seat) {
+std::string parts_text(const RankPlan& coordinate) {
   std::vector<std::string> words;
-  for (const ModelPart& part : seat.parts) {
+  for (const ModelPart& part : coordinate.parts) {
     if (part.has_embedding) words.emplace_back("embedding");
     if (part.layers() == 1) words.push_back(fmt::format("layer {}", part.first_layer));
     if (part.layers() > 1) words.push_back(fmt::format("layers {}-{}", part.first_layer, part.end_layer - 1));
@@ -73,11 +73,12 @@ std::string layout_text(const LayoutPlan& plan) {
 }
 
 // Of each stage the rank that needs most.
-std::vector<const SeatPlan*> largest_of_stages(const LayoutPlan& plan, const PlannedMachine& machine) {
-  std::vector<const SeatPlan*> stages(static_cast<std::size_t>(plan.shape.pipeline), nullptr);
-  for (const SeatPlan& seat : plan.seats) {
-    const SeatPlan*& largest = stages[static_cast<std::size_t>(seat.seat.pipeline)];
-    if (largest == nullptr || seat.needed_bytes(machine) > largest->needed_bytes(machine)) largest = &seat;
+std::vector<const RankPlan*> largest_of_stages(const LayoutPlan& plan, const PlannedMachine& machine) {
+  std::vector<const RankPlan*> stages(static_cast<std::size_t>(plan.shape.pipeline), nullptr);
+  for (const RankPlan& coordinate : plan.ranks) {
+    const RankPlan*& largest = stages[static_cast<std::size_t>(coordinate.coordinate.pipeline)];
+    if (largest == nullptr || coordinate.needed_bytes(machine) > largest->needed_bytes(machine))
+      largest = &coordinate;
   }
   return stages;
 }
@@ -90,20 +91,20 @@ std::string memory_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   if (has_snapshots) header.emplace_back("RAM snapshots");
   header.insert(header.end(), {"kernels", "total"});
   TextTable table(std::move(header), 1);
-  for (const SeatPlan* seat : largest_of_stages(plan, machine)) {
-    const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*seat);
+  for (const RankPlan* coordinate : largest_of_stages(plan, machine)) {
+    const std::string name = plan.shape.pipeline == 1 ? std::string("every layer") : parts_text(*coordinate);
     std::vector<std::string> row = {name};
-    for (const std::uint64_t bytes : seat->class_bytes) row.push_back(format_bytes(bytes));
-    if (has_snapshots) row.push_back(format_bytes(seat->shared_bytes));
-    row.push_back(machine.kernels != nullptr ? format_bytes(seat->kernel_bytes) : "?");
-    row.push_back(format_bytes(seat->needed_bytes(machine)));
+    for (const std::uint64_t bytes : coordinate->class_bytes) row.push_back(format_bytes(bytes));
+    if (has_snapshots) row.push_back(format_bytes(coordinate->shared_bytes));
+    row.push_back(machine.kernels != nullptr ? format_bytes(coordinate->kernel_bytes) : "?");
+    row.push_back(format_bytes(coordinate->needed_bytes(machine)));
     table.add(std::move(row));
   }
   return table.text();
 }
 
 std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
-  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.seats());
+  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.ranks());
   if (!room.has_value()) return "how much memory a rank has is not known here: give --memory-gib\n";
   const std::uint64_t needed = plan.largest(machine).needed_bytes(machine);
   return fmt::format("{}: {} of {} for a rank{}\n", plan.fits(machine) ? "fits" : "DOES NOT FIT",
@@ -111,7 +112,7 @@ std::string room_text(const LayoutPlan& plan, const PlannedMachine& machine) {
                      machine.rank_bytes.has_value()
                          ? ""
                          : fmt::format(" ({} on this machine / {} ranks)", format_bytes(*machine.host_bytes),
-                                       machine.ranks_on_host(plan.shape.seats())));
+                                       machine.ranks_on_host(plan.shape.ranks())));
 }
 
 std::string process_text(const PlannedMachine& machine) {
@@ -124,10 +125,10 @@ std::string process_text(const PlannedMachine& machine) {
 std::string shared_text(const LayoutPlan& plan, const PlannedMachine& machine) {
   const std::uint64_t needed = plan.shared_bytes_of_host(machine);
   if (needed == 0) return {};
-  const int on_host = machine.ranks_on_host(plan.shape.seats());
+  const int on_host = machine.ranks_on_host(plan.shape.ranks());
   std::string text =
       fmt::format("RAM snapshots: {} of /dev/shm {}", format_bytes(needed),
-                  on_host == plan.shape.seats() ? "where all ranks are on one host"
+                  on_host == plan.shape.ranks() ? "where all ranks are on one host"
                                                 : fmt::format("on a host of {} ranks", on_host));
   if (!machine.shared_bytes.has_value()) return text + "\n";
   text += fmt::format(", {} free here\n", format_bytes(*machine.shared_bytes));
@@ -150,8 +151,8 @@ std::string traffic_text(const LayoutPlan& plan) {
   TextTable table({"traffic of a rank and step", "sent", "messages", "received", "messages"}, 1);
   for (const TrafficRow& row : traffic_rows()) {
     Traffic most;
-    for (const SeatPlan& seat : plan.seats) {
-      const Traffic& traffic = seat.traffic.*row.of;
+    for (const RankPlan& coordinate : plan.ranks) {
+      const Traffic& traffic = coordinate.traffic.*row.of;
       most.bytes_sent = std::max(most.bytes_sent, traffic.bytes_sent);
       most.messages_sent = std::max(most.messages_sent, traffic.messages_sent);
       most.bytes_received = std::max(most.bytes_received, traffic.bytes_received);
@@ -210,7 +211,7 @@ std::string time_text(const LayoutPlan& plan, const PlannedMachine& machine) {
 std::string smaller_text(const RunPlan& plan, const PlannedMachine& machine) {
   TextTable table({"ranks", "replicas", "lanes on a rank", "memory", "step", "tokens/s"}, 0);
   const auto add = [&](const LayoutPlan& layout) {
-    table.add({std::to_string(layout.shape.seats()), std::to_string(layout.shape.data),
+    table.add({std::to_string(layout.shape.ranks()), std::to_string(layout.shape.data),
                std::to_string(layout.waves), format_bytes(layout.largest(machine).needed_bytes(machine)),
                layout.time.has_value() ? seconds_text(layout.time->seconds()) : "?",
                layout.time.has_value() ? count_text(tokens_per_second(layout)) : "?"});
@@ -255,23 +256,23 @@ Json traffic_json(const Traffic& traffic) {
           {"messages_received", traffic.messages_received}};
 }
 
-Json seat_json(const SeatPlan& seat, const PlannedMachine& machine) {
+Json rank_json(const RankPlan& coordinate, const PlannedMachine& machine) {
   Json classes = Json::object();
   for (std::size_t i = 0; i < memory_class_count; ++i) {
-    classes[std::string(name_of(static_cast<MemoryClass>(i)))] = seat.class_bytes[i];
+    classes[std::string(name_of(static_cast<MemoryClass>(i)))] = coordinate.class_bytes[i];
   }
-  return {{"data", seat.seat.data},
-          {"pipeline", seat.seat.pipeline},
-          {"parts", parts_text(seat)},
-          {"memory_bytes", seat.needed_bytes(machine)},
+  return {{"data", coordinate.coordinate.data},
+          {"pipeline", coordinate.coordinate.pipeline},
+          {"parts", parts_text(coordinate)},
+          {"memory_bytes", coordinate.needed_bytes(machine)},
           {"class_bytes", classes},
-          {"shared_memory_bytes", seat.shared_bytes},
-          {"kernel_bytes", machine.kernels != nullptr ? Json(seat.kernel_bytes) : Json()},
+          {"shared_memory_bytes", coordinate.shared_bytes},
+          {"kernel_bytes", machine.kernels != nullptr ? Json(coordinate.kernel_bytes) : Json()},
           {"traffic",
-           {{"data", traffic_json(seat.traffic.data())},
-            {"pipeline", traffic_json(seat.traffic.pipeline())},
-            {"tensor", traffic_json(seat.traffic.slices)},
-            {"votes", traffic_json(seat.traffic.votes)}}}};
+           {{"data", traffic_json(coordinate.traffic.data())},
+            {"pipeline", traffic_json(coordinate.traffic.pipeline())},
+            {"tensor", traffic_json(coordinate.traffic.slices)},
+            {"votes", traffic_json(coordinate.traffic.votes)}}}};
 }
 
 Json settings_json(const std::vector<Setting>& settings) {
@@ -281,8 +282,8 @@ Json settings_json(const std::vector<Setting>& settings) {
 }
 
 Json layout_json(const LayoutPlan& plan, const PlannedMachine& machine) {
-  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.seats());
-  return {{"ranks", plan.shape.seats()},
+  const std::optional<std::uint64_t> room = machine.bytes_for_rank(plan.shape.ranks());
+  return {{"ranks", plan.shape.ranks()},
           {"data", plan.shape.data},
           {"pipeline", plan.shape.pipeline},
           {"tensor", plan.shape.tensor},
@@ -322,11 +323,11 @@ std::string run_text(const Config& config) {
 
 std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
   const LayoutPlan& layout = plan.layout;
-  std::string text = fmt::format("{} rank{}: {}\n", layout.shape.seats(),
-                                 layout.shape.seats() == 1 ? "" : "s", shape_text(layout));
+  std::string text = fmt::format("{} rank{}: {}\n", layout.shape.ranks(),
+                                 layout.shape.ranks() == 1 ? "" : "s", shape_text(layout));
   text += layout_text(layout) + "\n" + memory_text(layout, machine) + room_text(layout, machine);
   text += process_text(machine) + shared_text(layout, machine);
-  if (layout.shape.seats() > 1) text += "\n" + traffic_text(layout);
+  if (layout.shape.ranks() > 1) text += "\n" + traffic_text(layout);
   text += "\n" + time_text(layout, machine);
   if (!plan.smaller.empty()) text += "\n" + smaller_text(plan, machine);
   return text;
@@ -335,8 +336,8 @@ std::string plan_text(const RunPlan& plan, const PlannedMachine& machine) {
 Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
   const LayoutPlan& layout = plan.layout;
   const ModelSpec spec = make_model_spec(layout.config);
-  Json seats = Json::array(), smaller = Json::array();
-  for (const SeatPlan& seat : layout.seats) seats.push_back(seat_json(seat, machine));
+  Json ranks = Json::array(), smaller = Json::array();
+  for (const RankPlan& coordinate : layout.ranks) ranks.push_back(rank_json(coordinate, machine));
   for (const LayoutPlan& each : plan.smaller) smaller.push_back(layout_json(each, machine));
   return {{"parameters", parameter_count(spec)},
           {"flops_per_token", flops_per_token(spec, layout.config.training.sequence_length)},
@@ -345,7 +346,7 @@ Json plan_json(const RunPlan& plan, const PlannedMachine& machine) {
           {"checkpoint_bytes", state_bytes(layout.config)},
           {"prices", machine.prices != nullptr ? Json(machine.prices->description()) : Json()},
           {"layout", layout_json(layout, machine)},
-          {"ranks", seats},
+          {"ranks", ranks},
           {"smaller", smaller}};
 }
 

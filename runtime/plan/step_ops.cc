@@ -166,7 +166,7 @@ Result<void> launch_step(Worker& worker) {
   std::size_t slot = 0;
   for (int wave = 0; wave < worker.lanes().waves(); ++wave) {
     HF_TRY_VOID(reduction.begin_wave(wave));
-    if (worker.lanes().lane_of(wave, worker.rank().seat.data) >= 0) {
+    if (worker.lanes().lane_of(wave, worker.rank().coordinate.data) >= 0) {
       for (std::size_t i = 0; i < each_lane; ++i) HF_TRY_VOID(launch_microbatch(worker, slot++));
       reduction.backward_launched();
     }
@@ -206,11 +206,11 @@ Result<StepOps> step_ops(Env& env, const Config& config, int ranks, int rank, co
   StepOps step{.config = config,
                .ranks = ranks,
                .rank = rank,
-               .seat = worker->rank().seat,
+               .coordinate = worker->rank().coordinate,
                .device_bytes = worker->memory_plan().total_bytes(MemoryPlace::device)};
   for (const Segment& segment : worker->optimizer().segments()) step.gradient_blocks += segment.block_count;
   for (int wave = 0; wave < worker->lanes().waves(); ++wave) {
-    step.lanes += worker->lanes().lane_of(wave, step.seat.data) >= 0 ? 1 : 0;
+    step.lanes += worker->lanes().lane_of(wave, step.coordinate.data) >= 0 ? 1 : 0;
   }
   OpCounter counter(*worker);
   device.observe([&](OpId id, const void* arguments) { counter.count(id, arguments); });
@@ -235,8 +235,8 @@ std::string step_ops_text(const StepOps& step) {
   return fmt::format(
       "ops of a step of rank {} of {} (data {}, pipeline {}, tensor {}), in the order of their first launch; "
       "GFLOP and bytes are of one call\n\n{}\n{} launches of ops, {} GFLOP\n",
-      step.rank, step.ranks, step.seat.data, step.seat.pipeline, step.seat.tensor, table.text(), launches,
-      digits(flops / 1e9));
+      step.rank, step.ranks, step.coordinate.data, step.coordinate.pipeline, step.coordinate.tensor,
+      table.text(), launches, digits(flops / 1e9));
 }
 
 Json step_ops_json(const StepOps& step) {

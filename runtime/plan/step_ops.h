@@ -32,7 +32,7 @@ struct StepOp {
 struct StepOps {
   Config config;  // resolved
   int ranks = 1, rank = 0;
-  MeshSeat seat;
+  MeshCoordinate coordinate;
   std::int64_t lanes = 0;             // that this rank runs in a step, one after the other
   std::uint64_t gradient_blocks = 0;  // whose sums of squares the host adds up
   std::uint64_t device_bytes = 0;  // of the rank's memory plan in device memory, without kernels' workspace

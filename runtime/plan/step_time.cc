@@ -87,10 +87,10 @@ class Estimate {
     time.compute = duration - time.bubble;
     double turns = 1.0;
     if (machine_.ranks_at_once > 0) {
-      const double sharing = machine_.ranks_on_host(mesh_.shape().seats());
+      const double sharing = machine_.ranks_on_host(mesh_.shape().ranks());
       turns = std::max(1.0, sharing / machine_.ranks_at_once);
       time.waiting =
-          std::max(0.0, busy_seconds() * sharing / mesh_.shape().seats() / machine_.ranks_at_once - duration);
+          std::max(0.0, busy_seconds() * sharing / mesh_.shape().ranks() / machine_.ranks_at_once - duration);
     }
     for (const StageCosts& stage : stages_) {
       time.sums = std::max(time.sums, stage.sums * turns);
@@ -147,10 +147,10 @@ class Estimate {
   double group_seconds(double bytes, const StageCosts& stage) const {
     const int replicas = mesh_.shape().data;
     if (replicas == 1) return 0.0;
-    MeshSeat seat = mesh_.seat_of(stage.rank);
+    MeshCoordinate coordinate = mesh_.coordinate_of(stage.rank);
     int inside = 0;
-    for (seat.data = 1; seat.data < replicas; ++seat.data) {
-      inside += machine_.same_host(stage.rank, mesh_.rank_at(seat)) ? 1 : 0;
+    for (coordinate.data = 1; coordinate.data < replicas; ++coordinate.data) {
+      inside += machine_.same_host(stage.rank, mesh_.rank_at(coordinate)) ? 1 : 0;
     }
     const double share = static_cast<double>(inside) / (replicas - 1);
     return machine_.transfer_seconds(bytes * share, bytes * (1.0 - share));
@@ -168,7 +168,8 @@ class Estimate {
     for (const StageCosts& stage : stages_) {
       const StepTraffic& traffic = stage.traffic;
       const int next =
-          stages_[(static_cast<std::size_t>(mesh_.seat_of(stage.rank).pipeline) + 1) % stages_.size()].rank;
+          stages_[(static_cast<std::size_t>(mesh_.coordinate_of(stage.rank).pipeline) + 1) % stages_.size()]
+              .rank;
       most = std::max(
           most, group_seconds(received(traffic.data()), stage) + slices_seconds(stage) +
                     pair_seconds(received(traffic.pipeline()) + received(traffic.votes), stage.rank, next));

@@ -54,7 +54,7 @@ class TimedRank {
 
   Result<void> prepare() {
     KernelRequest kernels = kernel_request(bench_.config.kernels);
-    HF_TRY(device_, bench_.device.make(std::move(kernels.wishes), &timer_, kernels.isa));
+    HF_TRY(device_, bench_.device.make(std::move(kernels.requests), &timer_, kernels.isa));
     HF_TRY(worker_, Worker::plan({.env = bench_.env,
                                   .faults = faults_,
                                   .communicator = peers_,

@@ -107,7 +107,7 @@ Result<void> check_device(Env& env, const Config& config, const Origins& origin,
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (resolved.device == "cpu") return settle_kernels(kernels);
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, resolved, rank_on_host)));
-  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.wishes));
+  return outcome_of(gpu.module->registry().choose(target_of(gpu.facts), kernels.requests));
 }
 
 int threads_of_rank(Env& env, const Config& config, int ranks_on_host) {
@@ -119,12 +119,12 @@ Result<std::unique_ptr<Device>> make_device(Env& env, const Config& config, cons
                                             const DevicePlace& place) {
   const KernelRequest kernels = kernel_request(config.kernels, origin);
   if (config.device == "cpu") {
-    return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.wishes});
+    return make_cpu_device({.threads = place.threads, .isa = kernels.isa, .kernels = kernels.requests});
   }
   HF_TRY(const UsableGpu gpu, needed(usable_gpu(env, config, place.rank_on_host)));
   return gpu.module->make_device(
       {.ordinal = gpu.facts.ordinal,
-       .kernels = kernels.wishes,
+       .kernels = kernels.requests,
        .graphs = config.training.cuda_graphs,
        .memory_wait = {.timeout_ms = config.elastic.memory_timeout_ms,
                        .ranks_on_gpu = (place.ranks_on_host + gpu.gpus - 1) / gpu.gpus}});

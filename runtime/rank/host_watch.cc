@@ -11,7 +11,7 @@
 #include "runtime/rank/run_secret.h"
 #include "runtime/rank/watch.h"
 #include "watchdog/board.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 namespace {
@@ -109,21 +109,21 @@ Result<void> join_hosts(const TrainInputs& inputs, const Waiter& waiter, const C
   HF_TRY(told, tell_hosts(inputs, waiter, own));
   ToldHosts hosts = different_hosts(told);
   if (inputs.watch == nullptr) return {};
-  constexpr std::int64_t least_ms = 1'000;
+  constexpr std::int64_t min_ms = 1'000;
   // The table is asked by name: one that was there before may have its hosts in another order.
   std::map<std::string, std::string> name_of;
   for (const auto& [id, index] : hosts.index_of)
     name_of[id] = hosts.facts[static_cast<std::size_t>(index)].name;
-  const HostTableSetup setup{.start = told.front().number,
-                             .own_host = hosts.index_of.at(env.host_id()),
-                             .silence_ms = std::max(least_ms, config.watchdog.floor_ms),
-                             .hosts = std::move(hosts.facts)};
-  Result<std::unique_ptr<HostTable>> made = HostTable::open_or_create(env, watched_board(env), setup);
+  const PeerHostTableSetup setup{.start = told.front().number,
+                                 .own_host = hosts.index_of.at(env.host_id()),
+                                 .silence_ms = std::max(min_ms, config.watchdog.floor_ms),
+                                 .hosts = std::move(hosts.facts)};
+  Result<std::unique_ptr<PeerHostTable>> made = PeerHostTable::open_or_create(env, watched_board(env), setup);
   if (!made.ok()) {
     tell("host {} does not notice when others are out of reach: {}", env.host_name(), made.error().message);
     return {};
   }
-  const std::shared_ptr<HostTable> table = std::move(made).value();
+  const std::shared_ptr<PeerHostTable> table = std::move(made).value();
   const auto about = [table, name_of = std::move(name_of)](const Member& member, const auto& question) {
     const auto name = name_of.find(member.host_id);
     const int host = name == name_of.end() ? -1 : table->find(name->second);

@@ -1,5 +1,5 @@
 // What the ranks of a run on several hosts tell their guards, so that these can hear each other, and what the
-// membership learns from them (watchdog/host_table.h).
+// membership learns from them (watchdog/peer_host_table.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "runtime/os/secret.h"
 #include "runtime/rank/train_inputs.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 

@@ -43,14 +43,14 @@ KernelRequest kernel_request(const KernelsConfig& kernels, const std::map<std::s
   for (std::size_t index = 0; index < op_count; ++index) {
     if (kernels.implementations[index] == "auto") continue;
     const auto found = origin.find(fmt::format("kernels.{}", op_names[index]));
-    request.wishes.push_back(
+    request.requests.push_back(
         {op_at(index), kernels.implementations[index], found == origin.end() ? "" : found->second});
   }
   return request;
 }
 
 Result<void> settle_kernels(const KernelRequest& request) {
-  HF_TRY_VOID(outcome_of(kernel_registry().choose(request.isa, request.wishes)));
+  HF_TRY_VOID(outcome_of(kernel_registry().choose(request.isa, request.requests)));
   return limit_library_isa(request.isa);
 }
 
@@ -99,7 +99,7 @@ void put_kernels(const KernelTable& table, EventLine& line) {
 bool same_kernel_bits(const KernelsConfig& before, const KernelsConfig& after, OpId op, DType precision) {
   const auto bits_on = [=](const KernelsConfig& kernels) -> Result<std::string> {
     const KernelRequest request = kernel_request(kernels);
-    HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.wishes));
+    HF_TRY(const KernelTable table, kernel_registry().choose(request.isa, request.requests));
     return bits_of(table[static_cast<std::size_t>(op)], precision);
   };
   const Result<std::string> bits_before = bits_on(before), bits_after = bits_on(after);

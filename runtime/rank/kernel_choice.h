@@ -14,7 +14,7 @@ namespace holdfast {
 
 struct KernelRequest {
   CpuIsa isa = best_cpu_isa();
-  std::vector<KernelWish> wishes = {};
+  std::vector<KernelPreference> requests = {};
 };
 // `origin`: where each key was set, for messages.
 KernelRequest kernel_request(const KernelsConfig& kernels,

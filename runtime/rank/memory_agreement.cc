@@ -96,7 +96,7 @@ std::string lack_of(const FitAnswer& answer) {
 }
 
 // Follows "no RAM snapshots: " or "no replicas of RAM snapshots: ".
-std::string complaint_of(const FitAnswer& answer) {
+std::string warning_of(const FitAnswer& answer) {
   return lack_of(answer) + " with them" +
          (answer.is_of_shared_memory
               ? "; make it larger (mount -o remount,size=..., or --shm-size of a container)"
@@ -146,7 +146,7 @@ Result<void> agree_on_memory(const MemoryParties& parties, RankMemory mine, Snap
       continue;  // and is counted once more
     }
     if (answer.kind == Kind::fits) {
-      decision = {.room = answer.room, .complaint = answer.host.empty() ? "" : complaint_of(answer)};
+      decision = {.room = answer.room, .warning = answer.host.empty() ? "" : warning_of(answer)};
       if (waits && says) tell("there was memory after {:.1f} s", static_cast<double>(waited_ns) * 1e-9);
       if (waits) enter(parties.watch, Phase::load, parties.step);
       return {};

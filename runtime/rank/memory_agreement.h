@@ -34,7 +34,7 @@ struct MemoryTerms {
 struct MemoryDecision {
   SnapshotRoom room = {};
   // Reason for fewer tiers than wanted, as a clause for a sentence; empty where nothing is missing.
-  std::string complaint = {};
+  std::string warning = {};
   // Whether nothing was found, but might be with fewer ranks or later; the error says what.
   bool lacks = false;
 };

@@ -30,7 +30,7 @@ struct NcclGroup {
   NcclPhase phase = NcclPhase::data;
 };
 
-// All ranks of `run` call it; a group of one rank moves nothing and is passed over. From then on the
+// All ranks of `run` call it; a group of one rank moves nothing and is skipped. From then on the
 // transports are NCCL's, and `session` and `env` outlive them. Errors are the same on all ranks: the sentence
 // of NCCL or of the deadline (NcclSession::connect), and what does without NCCL; the session has ended.
 Result<void> connect_nccl_groups(NcclSession& session, CountedCommunicator& run, Env& env,

@@ -5,7 +5,7 @@
 namespace holdfast {
 
 PipelineLinks::PipelineLinks(Communicator& run, const Mesh& mesh, const Options& options)
-    : stage_(mesh.seat_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
+    : stage_(mesh.coordinate_of(run.rank()).pipeline), stages_(mesh.shape().pipeline) {
   const std::vector<int> line = mesh.pipeline_line(run.rank());
   const int stage = stage_, stages = stages_;
   if (stages == 1) return;

@@ -30,7 +30,7 @@ struct RankContext {
   Device& device;
   const Config& config;               // resolved
   const Mesh& mesh;                   // of all ranks
-  MeshSeat seat;                      // place of this rank in it
+  MeshCoordinate coordinate;          // place of this rank in it
   RankWatch* watch = nullptr;         // hears what this rank is at; null: nobody looks after it
   SpanRecorder& spans;                // off unless there is a watch or a trace is recorded
   int ranks_on_host = 1;              // that share the memory and the processors of this host
@@ -38,7 +38,7 @@ struct RankContext {
 
   // Returns whether this rank counts for its tensor group: what all ranks of one have is saved, and summed,
   // by the first of them.
-  bool counts_replicated() const { return seat.tensor == 0; }
+  bool counts_replicated() const { return coordinate.tensor == 0; }
   // Returns what ranks connect to each other through, beside the communicator; one for each purpose.
   SealedNetwork network(std::string purpose) const { return {env, secret.value(), std::move(purpose)}; }
   Result<ListenPlace> listen_place() const {

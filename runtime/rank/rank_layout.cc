@@ -64,10 +64,10 @@ Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_
   return Mesh::placed(mesh_shape(layout_of(config, ranks, config.elastic.spares)), host_of_rank);
 }
 
-SeatingWish seating_wish(const Config& config, int launched_ranks) {
+AssignmentRequest assignment_request(const Config& config, int launched_ranks) {
   const MeshShape shape = mesh_shape(layout_of(config, launched_ranks, config.elastic.spares));
   const auto least = static_cast<int>(std::min<std::int64_t>(config.elastic.min_data_parallel, shape.data));
-  return {.data_most = shape.data, .data_least = least, .pipeline = shape.pipeline, .tensor = shape.tensor};
+  return {.data_max = shape.data, .data_min = least, .pipeline = shape.pipeline, .tensor = shape.tensor};
 }
 
 std::vector<int> replica_buddies(const Config& config, const Mesh& mesh,

@@ -9,7 +9,7 @@
 #include "parallel/data/lanes.h"
 #include "parallel/group/layout.h"
 #include "parallel/group/mesh.h"
-#include "parallel/group/seating.h"
+#include "parallel/group/rank_assignment.h"
 #include "parallel/pipeline/schedule.h"
 #include "runtime/config/config.h"
 #include "runtime/model/spec.h"
@@ -28,7 +28,7 @@ Mesh mesh_of(const Config& config, int ranks);
 Result<Mesh> mesh_of(const Config& config, std::span<const std::string> host_of_rank);
 
 // What a run that was started with so many ranks wants of those that are there, however many are left.
-SeatingWish seating_wish(const Config& config, int launched_ranks);
+AssignmentRequest assignment_request(const Config& config, int launched_ranks);
 
 // By rank, who keeps the replicas of its RAM snapshots (parallel/group/buddies.h); empty where nobody does.
 // checkpoint.replicas: "auto" = where some rank's buddy is on another host.

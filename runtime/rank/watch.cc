@@ -12,9 +12,9 @@ namespace {
 
 // Ranks of this host that come when the run grows back need a slot, too.
 std::uint32_t slots_on_host(Env& env) {
-  constexpr std::uint32_t later_least = 8;
+  constexpr std::uint32_t later_min = 8;
   const auto ranks = static_cast<std::uint32_t>(launched_ranks_on_host(env));
-  return ranks + std::max(ranks, later_least);
+  return ranks + std::max(ranks, later_min);
 }
 
 }  // namespace

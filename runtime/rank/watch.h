@@ -28,13 +28,13 @@ std::unique_ptr<RankWatch> begin_watch(Env& env, const Result<LoadedConfig>& con
 
 // Returns how long a rank that shows no sign of life may take to come together with the others after a death:
 // half of what these wait, so that the others can go on without one that does not.
-inline std::int64_t regroup_deadline_ms(const Config& config) {
+inline std::int64_t rebuild_deadline_ms(const Config& config) {
   return std::max<std::int64_t>(1,
                                 std::min(config.elastic.recovery_timeout_ms / 2, config.watchdog.ceiling_ms));
 }
 // Returns how long one that does show some may take, because on a machine where steps take ten times as long
 // so does this. The rest of what the others wait is left to them to go on without it.
-inline std::int64_t regroup_ceiling_ms(const Config& config) {
+inline std::int64_t rebuild_ceiling_ms(const Config& config) {
   return std::min(config.elastic.recovery_timeout_ms / 5 * 4, config.watchdog.ceiling_ms);
 }
 
@@ -47,7 +47,7 @@ inline void enter(RankWatch* watch, Phase phase, std::uint64_t step, std::int64_
 // Begins a part of coming together after a death, or with new ranks.
 inline void enter_recovery(RankWatch* watch, std::uint64_t step, const Config& config) {
   if (watch != nullptr)
-    watch->enter(Phase::recovery, step, regroup_deadline_ms(config), regroup_ceiling_ms(config));
+    watch->enter(Phase::recovery, step, rebuild_deadline_ms(config), rebuild_ceiling_ms(config));
 }
 inline void mark(RankWatch* watch) {
   if (watch != nullptr) watch->mark();

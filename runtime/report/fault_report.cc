@@ -62,7 +62,7 @@ std::int64_t tick_ms(std::int64_t wall_ms) {
 
 class Picture {
  public:
-  explicit Picture(const FaultLedger& ledger) : ledger_(&ledger) {}
+  explicit Picture(const IncidentLog& ledger) : ledger_(&ledger) {}
 
   std::string draw() {
     text_ = fmt::format(
@@ -88,7 +88,7 @@ class Picture {
   void draw_spans() {
     rectangle({.use = SpanUse::training, .begin_us = ledger_->begin_us(), .end_us = ledger_->end_us()}, "");
     std::size_t drawn = 0;
-    for (const LedgerSpan& span : ledger_->spans) {
+    for (const GoodputSpan& span : ledger_->spans) {
       if (span.use == SpanUse::training) continue;
       const bool visible = x_of(span.end_us) - x_of(span.begin_us) >= narrowest / 4;
       const bool told = span.use == SpanUse::recovery || span.use == SpanUse::restart;
@@ -99,7 +99,7 @@ class Picture {
     }
   }
 
-  void rectangle(const LedgerSpan& span, const std::string& title) {
+  void rectangle(const GoodputSpan& span, const std::string& title) {
     const double begin = x_of(span.begin_us);
     const double wide = std::max(x_of(span.end_us) - begin, narrowest);
     if (span.use != SpanUse::training) {  // not through what is below
@@ -116,7 +116,7 @@ class Picture {
   void draw_saves() {
     const std::size_t skip = ledger_->saves.size() / drawn_max + 1;
     for (std::size_t i = 0; i < ledger_->saves.size(); i += skip) {
-      const LedgerSave& save = ledger_->saves[i];
+      const IncidentSave& save = ledger_->saves[i];
       const double x = x_of(save.time_us);
       text_ += fmt::format(
           "<line class=\"save-tick\" x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\"><title>checkpoint "
@@ -154,11 +154,11 @@ class Picture {
     }
   }
 
-  const FaultLedger* ledger_;
+  const IncidentLog* ledger_;
   std::string text_;
 };
 
-std::string time_section(const FaultLedger& ledger) {
+std::string time_section(const IncidentLog& ledger) {
   std::string legend;
   for (std::size_t i = 0; i < span_uses; ++i) {
     const auto use = static_cast<SpanUse>(i);
@@ -194,7 +194,7 @@ std::string parts_of(const FaultEntry& fault) {
   return text;
 }
 
-std::string fault_rows(const FaultLedger& ledger, std::size_t count) {
+std::string fault_rows(const IncidentLog& ledger, std::size_t count) {
   std::string rows;
   for (auto fault = ledger.faults.rbegin();
        fault != ledger.faults.rbegin() + static_cast<std::ptrdiff_t>(count); ++fault) {
@@ -215,7 +215,7 @@ std::string fault_rows(const FaultLedger& ledger, std::size_t count) {
 
 }  // namespace
 
-std::string faults_section(const FaultLedger& ledger) {
+std::string faults_section(const IncidentLog& ledger) {
   if (ledger.faults.empty()) return "";
   const std::size_t count = std::min(ledger.faults.size(), faults_shown);
   const std::string remark =

@@ -5,12 +5,12 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/run/fault_ledger.h"
+#include "runtime/run/incident_log.h"
 
 namespace holdfast {
 
 // Cards of HTML; empty for a run that nothing disturbed.
-std::string faults_section(const FaultLedger& ledger);
+std::string faults_section(const IncidentLog& ledger);
 // For html_page().
 extern const std::string_view fault_style;
 

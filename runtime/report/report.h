@@ -11,7 +11,7 @@
 namespace holdfast {
 
 // Replaces the report. May be called while the run goes on. What the run's faults came to, in a sentence
-// (fault_ledger.h); empty when there were none. ExitCode::config when there is no event log.
+// (incident_log.h); empty when there were none. ExitCode::config when there is no event log.
 Result<std::string> write_report(Env& env, const RunPaths& paths);
 
 }  // namespace holdfast

@@ -20,7 +20,7 @@ inline constexpr const char* launch_variable = "HOLDFAST_LAUNCH";
 // The name of the start that this process belongs to; empty without a launcher.
 std::string launched_start(Env& env);
 // Where Open MPI has its files in the shared memory of each host of a start, so that they can be found and
-// removed when it was killed. Of all starts of a run: with its token (runtime/launch/host_duty.h).
+// removed when it was killed. Of all starts of a run: with its token (runtime/launch/host_command.h).
 std::string launch_scratch(Env& env, const std::string& start);  // its path
 std::string launch_scratch_name(const std::string& start);       // in shared memory (Env::list_shared_memory)
 // Before MPI starts: makes that of this process's start, and says so to Open MPI where nobody has said

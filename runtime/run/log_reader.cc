@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-std::string complaint_of(const RunPaths& paths, const std::vector<std::uint64_t>& numbers) {
+std::string warning_of(const RunPaths& paths, const std::vector<std::uint64_t>& numbers) {
   std::vector<std::string> missing;
   constexpr std::size_t named = 3;
   std::uint64_t count = 0, expected = 1;
@@ -61,7 +61,7 @@ Result<LogReader> LogReader::open(Env& env, const RunPaths& paths) {
     if (numbers_now != numbers && i < tries) continue;  // one was rotated meanwhile
     HF_TRY_VOID(opened);
     if (reader.parts_.empty()) return no_run();
-    reader.complaint_ = complaint_of(paths, numbers);
+    reader.warning_ = warning_of(paths, numbers);
     return reader;
   }
 }
@@ -84,10 +84,10 @@ Result<std::string> LogReader::read(std::uint64_t begin, std::uint64_t bytes) co
 }
 
 // A piece at a time: a log may be larger than memory. What has no end of a line for longer than any event is
-// passed over.
+// skipped.
 Result<void> LogReader::for_each(const std::function<void(const Json&)>& take) const {
   constexpr std::uint64_t piece_bytes = 4 << 20;
-  std::string text;  // begins with a line, or inside one that is passed over
+  std::string text;  // begins with a line, or inside one that is skipped
   bool inside = false;
   for (std::uint64_t begin = 0; begin < bytes_;) {
     const std::uint64_t count = std::min(piece_bytes, bytes_ - begin);

@@ -28,7 +28,7 @@ class LogReader {
   // Every event in the order of the log, part by part; lines that are not whole are skipped.
   Result<void> for_each(const std::function<void(const Json&)>& take) const;
   // A sentence on parts that somebody has removed; empty when none is missing.
-  const std::string& complaint() const { return complaint_; }
+  const std::string& warning() const { return warning_; }
 
  private:
   struct Part {
@@ -38,7 +38,7 @@ class LogReader {
   LogReader() = default;
   std::vector<Part> parts_;
   std::uint64_t bytes_ = 0;
-  std::string complaint_;
+  std::string warning_;
 };
 
 // All of the log, and how many bytes that is: 0 without a log.

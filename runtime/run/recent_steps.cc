@@ -9,7 +9,7 @@ constexpr std::size_t pairs = 5;  // of 64-bit words that hold one step
 constexpr std::size_t digits_of_pair = 32;
 constexpr std::size_t digits_of_step = pairs * digits_of_pair;
 
-std::array<Digest, pairs> words_of(const CompletedStep& step) {
+std::array<Digest, pairs> arguments_of(const CompletedStep& step) {
   const auto bits = [](auto value) { return std::bit_cast<std::uint64_t>(value); };
   return {Digest{step.step, bits(step.time_us)}, Digest{step.tokens, bits(step.loss)},
           Digest{bits(step.grad_norm), bits(step.learning_rate)},
@@ -44,7 +44,7 @@ std::string RecentSteps::text() const {
   text.reserve(capacity * digits_of_step);
   for (const CompletedStep& step : steps_) {
     if (step.step == 0) continue;
-    for (const Digest& pair : words_of(step)) text += hex_text(pair).view();
+    for (const Digest& pair : arguments_of(step)) text += hex_text(pair).view();
   }
   return text;
 }

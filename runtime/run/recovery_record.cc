@@ -22,13 +22,13 @@ std::string sentence_of(const RecoveryRecord& record) {
     fault = record.not_grown.empty() ? fmt::format("{} new rank{}", came, came == 1 ? "" : "s")
                                      : fmt::format("no new ranks ({})", record.not_grown);
   }
-  if (record.wanted > 0 || record.seats_after > record.seats_before) {
+  if (record.wanted > 0 || record.active_after > record.active_before) {
     return fmt::format("{} at step {}: {} ranks go on, {} before{}, from step {} {}", fault,
-                       record.step_before + 1, record.seats_after, record.seats_before, spares,
+                       record.step_before + 1, record.active_after, record.active_before, spares,
                        record.resumed_step, place);
   }
   return fmt::format("{} at step {}: {} of {} ranks go on{}, from step {} {}{}", fault,
-                     record.step_before + 1, record.seats_after, record.seats_before, spares,
+                     record.step_before + 1, record.active_after, record.active_before, spares,
                      record.resumed_step, place,
                      again == 0 ? "" : fmt::format("; {} step{} again", again, again == 1 ? "" : "s"));
 }

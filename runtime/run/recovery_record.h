@@ -24,10 +24,10 @@ struct RecoveryRecord {
   int faults = 0;                 // recoveries that were begun
   // By part; of those that ended before a further fault, too.
   std::int64_t shrink_ns = 0;  // to come together
-  std::int64_t plan_ns = 0;    // seats, the run directory, and where to go on from
+  std::int64_t plan_ns = 0;    // coordinates, the run directory, and where to go on from
   std::int64_t load_ns = 0;    // memory, kernels and state
   // What came of it.
-  int seats_before = 0, seats_after = 0, spares_after = 0, ranks_after = 0;
+  int active_before = 0, active_after = 0, spares_after = 0, ranks_after = 0;
   std::map<std::string, int> hosts_after = {};  // ranks of each
   std::string lost = {};                        // which ranks
   std::uint64_t resumed_step = 0;

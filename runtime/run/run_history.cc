@@ -115,7 +115,7 @@ class HistoryReader {
   }
 
   RunHistory history_;
-  LedgerReader ledger_;
+  IncidentReader ledger_;
   std::map<std::uint64_t, StepRecord> steps_;
   std::map<std::uint64_t, double> held_out_;
   std::uint64_t last_step_ = 0;
@@ -136,13 +136,13 @@ Result<RunHistory> read_history(Env& env, const RunPaths& paths) {
   HistoryReader reader;
   HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
   RunHistory history = std::move(reader).finish();
-  history.missing_parts = log.complaint();
+  history.missing_parts = log.warning();
   return history;
 }
 
-Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths) {
+Result<IncidentLog> read_incident_log(Env& env, const RunPaths& paths) {
   HF_TRY(const LogReader log, LogReader::open(env, paths));
-  LedgerReader reader;
+  IncidentReader reader;
   HF_TRY_VOID(log.for_each([&](const Json& event) { reader.read(event); }));
   return std::move(reader).finish();
 }
@@ -150,7 +150,7 @@ Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths) {
 Result<LogTail> read_log_tail(Env& env, const RunPaths& paths, std::uint64_t bytes_max) {
   HF_TRY(const LogReader log, LogReader::open(env, paths));
   const std::uint64_t bytes = std::min(log.bytes(), bytes_max);
-  LogTail tail{.lines = {}, .whole = bytes == log.bytes() && log.complaint().empty()};
+  LogTail tail{.lines = {}, .whole = bytes == log.bytes() && log.warning().empty()};
   HF_TRY(tail.lines, log.read(log.bytes() - bytes, bytes));
   if (bytes < log.bytes()) tail.lines.erase(0, std::min(tail.lines.find('\n'), tail.lines.size() - 1) + 1);
   return tail;

@@ -8,7 +8,7 @@
 
 #include "runtime/core/result.h"
 #include "runtime/os/env.h"
-#include "runtime/run/fault_ledger.h"
+#include "runtime/run/incident_log.h"
 #include "runtime/run/run_directory.h"
 
 namespace holdfast {
@@ -46,7 +46,7 @@ struct RunHistory {
       steps;  // ascending; of a step that was computed again, the last; a start forgets what lies behind it
   std::vector<HeldOutRecord> held_out;  // likewise
   std::vector<RunEvent> events;
-  FaultLedger ledger;
+  IncidentLog ledger;
   std::string missing_parts;  // of the log, in a sentence; empty: none
 };
 
@@ -55,7 +55,7 @@ RunHistory parse_history(std::string_view event_lines);
 // ExitCode::config when the directory has no event log.
 Result<RunHistory> read_history(Env& env, const RunPaths& paths);
 // Reads only what failed in the run.
-Result<FaultLedger> read_fault_ledger(Env& env, const RunPaths& paths);
+Result<IncidentLog> read_incident_log(Env& env, const RunPaths& paths);
 
 // The end of the event log.
 struct LogTail {

@@ -34,8 +34,8 @@ bool is_same_directory(Env& env, const RunPaths& here, const RunPaths& there) {
 
 Result<void> check_id(const RunPaths& paths, const std::string& id) {
   if (is_run_id(id)) return {};
-  constexpr std::size_t most_shown = 40;
-  std::string shown = printable(id.substr(0, most_shown));
+  constexpr std::size_t max_shown = 40;
+  std::string shown = printable(id.substr(0, max_shown));
   std::ranges::replace(shown, '\n', ' ');
   return fail(
       ExitCode::data,
@@ -43,7 +43,7 @@ Result<void> check_id(const RunPaths& paths, const std::string& id) {
       "has in memory. Restore it from a copy, or remove it: the run then goes on from its newest "
       "checkpoint",
       paths.run_id(), shown,
-      id.size() > most_shown ? fmt::format(" and {} bytes more", id.size() - most_shown) : "");
+      id.size() > max_shown ? fmt::format(" and {} bytes more", id.size() - max_shown) : "");
 }
 
 }  // namespace

@@ -7,13 +7,13 @@ namespace holdfast {
 namespace {
 
 // A run has fewer steps; and what has no cost at all is still not due all the time that a clock cannot see.
-constexpr double most_steps = 1e12;
+constexpr double max_steps = 1e12;
 
 std::int64_t steps_of(double seconds, double step_seconds) {
   if (!(step_seconds > 0.0)) return 1;
   // What is a whole number but for rounding is not taken for the next one.
   constexpr double slack = 1e-9;
-  return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, most_steps));
+  return static_cast<std::int64_t>(std::clamp(std::ceil(seconds / step_seconds - slack), 1.0, max_steps));
 }
 
 }  // namespace

@@ -40,14 +40,14 @@ bool is_final(const SaveAnswer& answer) {
   return answer.state == SaveAnswer::State::saved || answer.state == SaveAnswer::State::failed;
 }
 
-RestartWish read_restart_wish(Env& env, const std::string& path) {
-  RestartWish wish;
+RestartRequest read_restart_request(Env& env, const std::string& path) {
+  RestartRequest request;
   const Result<std::string> text = read_text_within(env, path, text_limits::request);
-  if (!text.ok()) return wish;
+  if (!text.ok()) return request;
   std::string word;
-  std::istringstream(*text) >> word >> wish.hosts_leaving;
-  wish.wanted = word == "asked";
-  return wish;
+  std::istringstream(*text) >> word >> request.hosts_leaving;
+  request.wanted = word == "asked";
+  return request;
 }
 
 }  // namespace
@@ -110,9 +110,9 @@ bool SaveRequests::waiting() const {
       requests_, [](const auto& request) { return request.second.answer.state == SaveAnswer::State::asked; });
 }
 
-RestartWish SaveRequests::restart_wish() const {
+RestartRequest SaveRequests::restart_request() const {
   const std::lock_guard lock(mutex_);
-  return restart_wish_;
+  return restart_request_;
 }
 
 void SaveRequests::begun(std::uint64_t step) {
@@ -169,15 +169,14 @@ void SaveRequests::find_requests() {
     if (!is_final(answer)) answer = {.state = SaveAnswer::State::asked};
     found[name].answer = answer;
   }
-  RestartWish wish;
+  RestartRequest request;
   if (std::ranges::find(*names, restart_name) != names->end())
-    wish = read_restart_wish(*env_, directory_ + "/" + restart_name);
+    request = read_restart_request(*env_, directory_ + "/" + restart_name);
   const std::lock_guard lock(mutex_);
-  restart_wish_ = wish;
+  restart_request_ = request;
   requests_.merge(found);
-  std::erase_if(requests_, [&](const auto& request) {
-    return std::ranges::find(*names, request.first) == names->end();
-  });
+  std::erase_if(requests_,
+                [&](const auto& one) { return std::ranges::find(*names, one.first) == names->end(); });
 }
 
 void SaveRequests::write_answers() {

@@ -26,7 +26,7 @@
 namespace holdfast {
 
 // Says that the launcher wants to start the run again, with more ranks or without some of its hosts.
-struct RestartWish {
+struct RestartRequest {
   bool wanted = false;
   int hosts_leaving = 0;  // what these have in RAM is lost to the next start
 };
@@ -69,7 +69,7 @@ class SaveRequests {
   // Whether somebody waits for a save that has not begun.
   bool waiting() const;
   // Returns what the launcher asks for (request_restart()).
-  RestartWish restart_wish() const;
+  RestartRequest restart_request() const;
   // The state after `step`, which is the current one, is being saved: that answers all that wait.
   void begun(std::uint64_t step);
   // How that save ended.
@@ -90,7 +90,7 @@ class SaveRequests {
   mutable std::mutex mutex_;  // of what follows; never held beside a call of the system
   std::condition_variable_any changed_;
   std::map<std::string, Request> requests_;  // by name
-  RestartWish restart_wish_;
+  RestartRequest restart_request_;
   std::jthread thread_;  // the last member: it uses the others until it is joined
 };
 

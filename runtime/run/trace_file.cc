@@ -25,7 +25,7 @@ Json to_json(const TraceHeader& header) {
           {"device", header.device},
           {"threads", header.threads},
           {"mesh", {header.mesh.data, header.mesh.pipeline, header.mesh.tensor}},
-          {"seat", {header.seat.data, header.seat.pipeline, header.seat.tensor}},
+          {"seat", {header.coordinate.data, header.coordinate.pipeline, header.coordinate.tensor}},
           {"schedule", name_of(schedule.kind)},
           {"chunks", schedule.chunks},
           {"microbatches_per_lane", schedule.microbatches_per_lane},
@@ -121,9 +121,9 @@ std::optional<TraceHeader> header_of(const Json& line) {
                      .host = fields.text("host"),
                      .device = fields.text("device"),
                      .threads = fields.count("threads")};
-  const std::array<int, 3> mesh = fields.axes("mesh", 1), seat = fields.axes("seat", 0);
+  const std::array<int, 3> mesh = fields.axes("mesh", 1), coordinate = fields.axes("seat", 0);
   header.mesh = {.data = mesh[0], .pipeline = mesh[1], .tensor = mesh[2]};
-  header.seat = {.data = seat[0], .pipeline = seat[1], .tensor = seat[2]};
+  header.coordinate = {.data = coordinate[0], .pipeline = coordinate[1], .tensor = coordinate[2]};
   const std::optional<ScheduleKind> kind = schedule_kind_of(fields.text("schedule"));
   header.schedule = {.kind = kind.value_or(ScheduleKind::gpipe),
                      .stages = header.mesh.pipeline,
@@ -136,8 +136,8 @@ std::optional<TraceHeader> header_of(const Json& line) {
                   .error_ns = fields.integer("clock_error_ns")};
   header.lost = static_cast<std::uint64_t>(fields.integer("lost", 0));
   const bool known = fields.text("event") == "trace" && fields.integer("format") == format_version;
-  const bool seated = seat[0] < mesh[0] && seat[1] < mesh[1] && seat[2] < mesh[2];
-  if (!fields.ok || !known || !kind || !seated || header.rank >= header.ranks) return std::nullopt;
+  const bool is_active = coordinate[0] < mesh[0] && coordinate[1] < mesh[1] && coordinate[2] < mesh[2];
+  if (!fields.ok || !known || !kind || !is_active || header.rank >= header.ranks) return std::nullopt;
   return header;
 }
 

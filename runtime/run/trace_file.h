@@ -31,7 +31,7 @@ struct TraceHeader {
   std::string device = {};
   int threads = 1;
   MeshShape mesh = {};
-  MeshSeat seat = {};
+  MeshCoordinate coordinate = {};
   ScheduleShape schedule = {};  // of one run of the list of actions
   int runs = 1;                 // of it in a step
   ClockOffset clock = {};

@@ -41,7 +41,7 @@ AsyncSaver::~AsyncSaver() {
 }
 
 Result<void> AsyncSaver::prepare() {
-  const Digest run = digest_of(view_->state.memory_id);
+  const Digest run = digest_of(view_->state.shm_run_id);
   if (SlotPool* const slots = view_->snapshots.slots(); slots != nullptr) {
     slots->begin(view_->rank.env, run, writer_, resumed_);
     slots->trim(view_->rank.env, slot_lengths());
@@ -79,8 +79,8 @@ Result<void> AsyncSaver::make_replicas() {
   if (view_->snapshots.buddies().empty()) return {};
   if (const MemoryDecision& decision = view_->snapshots.decision();
       decision.room.tiers != SnapshotTiers::all) {
-    replica_complaint_ =
-        decision.complaint + ". A host that is lost costs the steps since the newest checkpoint on disk";
+    replica_warning_ =
+        decision.warning + ". A host that is lost costs the steps since the newest checkpoint on disk";
     return {};
   }
   Result<std::unique_ptr<Replicas>> replicas = Replicas::create(*view_, writer_);
@@ -89,7 +89,7 @@ Result<void> AsyncSaver::make_replicas() {
   } else if (view_->rank.communicator.abandoned()) {
     return replicas.error();
   } else {
-    replica_complaint_ = replicas.error().message;
+    replica_warning_ = replicas.error().message;
   }
   return {};
 }
@@ -316,7 +316,7 @@ Result<void> AsyncSaver::replace_older() {
   }
   if (view_->snapshots.slots() != nullptr) view_->snapshots.slots()->forget();
   const Result<void> removed =
-      outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.memory_id), writer_));
+      outcome_of(remove_snapshots(view_->rank.env, digest_of(view_->state.shm_run_id), writer_));
   if (!made.ok()) tell("RAM snapshots go on with two slots: {}", made.error().message);
   return made.ok() ? removed : made;
 }

@@ -80,9 +80,9 @@ class AsyncSaver {
   // the state is there. Its error is any rank's.
   Result<void> prepare();
   // Says, after prepare(), why snapshots are not in shared memory though they should be; else empty.
-  const std::string& complaint() const { return memory_->complaint(); }
+  const std::string& warning() const { return memory_->warning(); }
   // Says the same of replicas.
-  const std::string& replica_complaint() const { return replica_complaint_; }
+  const std::string& replica_warning() const { return replica_warning_; }
   // Returns whether snapshots outlive the process.
   bool has_ram_tier() const { return memory_->outlives_process(); }
   // Returns the number of a slot of the RAM tier in which nothing is that could still be of use; none: there
@@ -169,7 +169,7 @@ class AsyncSaver {
   std::vector<std::unique_ptr<Snapshot>> snapshots_;
   const Snapshot* confirmed_ = nullptr;  // in shared memory
   const Snapshot* sent_ = nullptr;       // to the buddies, at the moment
-  std::string replica_complaint_;
+  std::string replica_warning_;
   bool older_removed_ = false;
   bool is_settled_ = false;
   std::atomic<bool> cancelled_ = false;

@@ -18,7 +18,7 @@ class Replicas::Keeper {
  public:
   static Result<std::unique_ptr<Keeper>> create(StateView& view, std::uint64_t writer, int rank) {
     std::unique_ptr<Keeper> keeper(new Keeper(view, rank));
-    const Digest run = digest_of(view.state.memory_id);
+    const Digest run = digest_of(view.state.shm_run_id);
     std::array<std::span<std::byte>, ReplicaKeeper::places> places;
     for (std::size_t place = 0; place < places.size(); ++place) {
       const std::string name = replica_name(run, writer, rank, static_cast<int>(place));

@@ -1,7 +1,7 @@
 // Places: which ranks see the same run directory. Usually all do, because it is on a file system that the
 // hosts share. Where run.directory is another directory on each host, each is a place of its own: one rank of
-// a place, that with the lowest seat, holds the lock, writes the log and publishes the host's part of each
-// checkpoint there, as rank 0 does where there is one directory.
+// a place, that with the lowest coordinate, holds the lock, writes the log and publishes the host's part of
+// each checkpoint there, as rank 0 does where there is one directory.
 //
 // A file with a name that nobody has looked up before (a nonce) tells them apart: who sees it sees the
 // directory of the rank that made it. All ranks of a host (Env::host_id()) have to see the same one.

@@ -21,7 +21,7 @@ struct RunState {
   Digest data_digest = {};        // chain over the digests of all steps' samples and tokens
   Digest loss_digest = {};        // chain over (step, bits of the loss)
   Digest data_fingerprint = {};   // of the files, to notice that they changed
-  std::string memory_id = {};     // names what the run has in shared memory (run_identity.h); not saved
+  std::string shm_run_id = {};    // names what the run has in shared memory (run_identity.h); not saved
   RecentSteps recent_steps = {};  // up to `step`
 };
 

@@ -172,12 +172,12 @@ Result<void> read_set(StateView& view, const Config& stored, const std::string& 
 }
 
 // All ranks together, also where one has met an error: the RunState, once the owned state is read.
-Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& memory_id) {
+Result<RunState> read_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id) {
   const std::string place = fmt::format("the RAM snapshot of step {}", step.step);
   const auto is_slow_not_stuck = [&](std::uint64_t bytes) {
     if (view.rank.watch != nullptr) view.rank.watch->moved(bytes);
   };
-  SnapshotSet set = SnapshotSet::open(view.rank.env, digest_of(memory_id), step, is_slow_not_stuck);
+  SnapshotSet set = SnapshotSet::open(view.rank.env, digest_of(shm_run_id), step, is_slow_not_stuck);
   HF_TRY(const std::string manifest_text, share_manifest(view, set));
   if (manifest_text.empty()) return set.why_empty(view.rank.env, step);
   HF_TRY(const Manifest manifest, decode_manifest(manifest_text, place));
@@ -248,9 +248,9 @@ Result<void> restore_parts(StateView& view, const std::string& checkpoint_direct
   return view.publish_parameters();
 }
 
-Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& memory_id) {
+Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id) {
   HF_FAULT_POINT(view.rank.faults, "load.before_snapshot");
-  const Result<RunState> state = read_snapshot(view, step, memory_id);
+  const Result<RunState> state = read_snapshot(view, step, shm_run_id);
   const Result<void> outcome = agree(view, outcome_of(state));
   if (!outcome.ok() && !view.rank.communicator.abandoned()) HF_TRY_VOID(clear_moments(view));
   HF_TRY_VOID(outcome);

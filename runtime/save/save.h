@@ -29,7 +29,7 @@ Result<void> restore_checkpoint(StateView& view, const std::string& checkpoint_d
 Result<void> restore_parts(StateView& view, const std::string& checkpoint_directory,
                            const std::string& content, const RunPlaces& places, const ClaimCheck& check);
 // The same from the snapshots that the ranks' hosts have in shared memory. On an error nothing was taken.
-Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& memory_id);
+Result<void> restore_snapshot(StateView& view, const SnapshotStep& step, const std::string& shm_run_id);
 // Weights only (run.initialize_from), from any layout and any number of tensor lanes: moments stay zero, the
 // RunState stays as it is.
 Result<void> restore_weights(StateView& view, const std::string& checkpoint_directory);

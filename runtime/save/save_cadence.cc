@@ -57,7 +57,7 @@ SaveCadence::SaveCadence(const CheckpointConfig& config, std::int64_t now_ns)
   ram_.every_steps = config.ram_every_steps;
 }
 
-void SaveCadence::begin_epoch(const Epoch& epoch) {
+void SaveCadence::begin_epoch(const MembershipEpoch& epoch) {
   step_seconds_.scale(epoch.work / epoch_.work);
   step_beside_fixed_seconds_.scale(epoch.work / epoch_.work);
   for (RecentMedian* each :

@@ -67,7 +67,7 @@ class SaveCadence {
   // `now_ns`: Env::monotonic_ns(), here and below. checkpoint.every counts from it until something is saved.
   SaveCadence(const CheckpointConfig& config, std::int64_t now_ns);
 
-  struct Epoch {
+  struct MembershipEpoch {
     FailureHistory history = {};
     bool has_ram_tier = true;     // snapshots outlive the process
     bool survives_host = false;   // and are on another host, too
@@ -75,9 +75,9 @@ class SaveCadence {
     double snapshot_bytes = 1.0;  // of this rank
   };
   // Gives up what was under way, which then counts for nothing.
-  void begin_epoch(const Epoch& epoch);
+  void begin_epoch(const MembershipEpoch& epoch);
 
-  // Returns what is saved after this step, which is yet to be made. `growth_waits`: all would stand still for
+  // Returns what is saved after this step, which is yet to be made. `growth_waits`: all would pause for
   // a save to disk, so that only those are due whose steps the config gives.
   SaveDue due(std::uint64_t step, std::int64_t now_ns, bool growth_waits = false) const;
 
@@ -142,7 +142,7 @@ class SaveCadence {
   std::int64_t last_save_ns_;         // when the newest save to disk was begun, or the run
   std::int64_t steps_ = 0;            // of this epoch
   std::int64_t saves_under_way_ = 0;  // to disk
-  Epoch epoch_;
+  MembershipEpoch epoch_;
   Tier* copying_ = nullptr;  // whose copy is under way, and is measured
   // Durations of steps beside which nothing is saved, and of those beside saves whose interval the config
   // states. Where these saves are so frequent that there are no other steps, the second are the usual ones.

@@ -20,16 +20,16 @@ std::vector<ShardSpec> specs_of(const std::vector<StatePiece>& pieces) {
 Snapshot::Snapshot(StateView& view, std::span<std::byte> memory, std::uint64_t writer)
     : view_(&view), memory_(memory), slot_(memory, specs_of(saved_state(view))) {
   const std::vector<StatePiece> pieces = saved_state(view);
-  const std::uint64_t most_bytes =
+  const std::uint64_t max_bytes =
       view.rank.device.host_sees_memory() ? SnapshotSlot::chunk_bytes : SnapshotPlan::staging_bytes;
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     const std::span<const std::byte> bytes = pieces[piece].bytes;
-    for (std::uint64_t offset = 0; offset < bytes.size(); offset += most_bytes) {
-      const std::uint64_t part_bytes = std::min(most_bytes, bytes.size() - offset);
+    for (std::uint64_t offset = 0; offset < bytes.size(); offset += max_bytes) {
+      const std::uint64_t part_bytes = std::min(max_bytes, bytes.size() - offset);
       parts_.push_back({piece, offset, bytes.subspan(offset, part_bytes)});
     }
   }
-  identity_.run = digest_of(view.state.memory_id);
+  identity_.run = digest_of(view.state.shm_run_id);
   identity_.host = digest_of(view.rank.env.host_id());
   identity_.writer = writer;
   identity_.rank = static_cast<std::uint32_t>(view.rank.communicator.rank());
@@ -77,9 +77,9 @@ bool Snapshot::copy() {
       if (view_->rank.watch != nullptr) view_->rank.watch->moved(source.size());
     }
   };
-  const int most_threads = staging.empty() ? view_->rank.host_threads() : static_cast<int>(staging.size());
+  const int max_threads = staging.empty() ? view_->rank.host_threads() : static_cast<int>(staging.size());
   {
-    const BackgroundHelpers helpers(std::min(most_threads, view_->rank.host_threads()) - 1, work);
+    const BackgroundHelpers helpers(std::min(max_threads, view_->rank.host_threads()) - 1, work);
     work();
   }
   return !failed;

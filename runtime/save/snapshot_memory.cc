@@ -25,19 +25,19 @@ Result<SnapshotMemory> SnapshotMemory::reserve(StateView& view, std::uint64_t wr
     memory.is_shared_ = agreed.ok();
     if (agreed.ok()) return memory;
     if (agreed.error().code == ExitCode::communication) return agreed.error();
-    memory.complaint_ = agreed.error().message;
+    memory.warning_ = agreed.error().message;
     for (int slot = 0; slot < shared_slots; ++slot) {
       const std::string name =
-          snapshot_name(digest_of(view.state.memory_id), writer, communicator.rank(), slot);
+          snapshot_name(digest_of(view.state.shm_run_id), writer, communicator.rank(), slot);
       // What cannot be removed now is found by the name, and goes with the run's others.
       if (const Result<void> removed = view.rank.env.remove_shared_memory(name); !removed.ok())
-        memory.complaint_ += "; " + removed.error().message;
+        memory.warning_ += "; " + removed.error().message;
     }
     memory.shared_.clear();
     memory.names_.clear();
     memory.slots_.clear();
   }
-  if (!memory.complaint_.empty()) {
+  if (!memory.warning_.empty()) {
     Result<OwnedMemory> owned = host_memory(MemoryPlace::host_visible, view.snapshots.bytes());
     HF_TRY_VOID(agree_on_outcome(view.rank.communicator, view.rank.waiter, outcome_of(owned),
                                  view.rank.env.host_name()));
@@ -55,7 +55,7 @@ Result<void> SnapshotMemory::make_shared(StateView& view, std::uint64_t writer) 
   if (decision.room.tiers == SnapshotTiers::none) {
     return fail(ExitCode::does_not_fit,
                 "{}. A process that is lost costs the steps since the newest checkpoint on disk",
-                decision.complaint);
+                decision.warning);
   }
   for (int slot = 0; slot < slots_at_once; ++slot) {
     HF_TRY_VOID(make_one(view, writer, slot));
@@ -66,7 +66,7 @@ Result<void> SnapshotMemory::make_shared(StateView& view, std::uint64_t writer) 
 
 Result<void> SnapshotMemory::make_one(StateView& view, std::uint64_t writer, int slot) {
   const std::string name =
-      snapshot_name(digest_of(view.state.memory_id), writer, view.rank.communicator.rank(), slot);
+      snapshot_name(digest_of(view.state.shm_run_id), writer, view.rank.communicator.rank(), slot);
   HF_TRY(std::unique_ptr<SharedMemory> memory, view.snapshots.make_slot(name, view.snapshots.bytes()));
   slots_.push_back(memory->bytes());
   shared_.push_back(std::move(memory));

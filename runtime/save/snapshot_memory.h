@@ -29,7 +29,7 @@ class SnapshotMemory {
   const std::vector<std::span<std::byte>>& slots() const { return slots_; }
   bool outlives_process() const { return is_shared_; }
   // Says why it is not shared though the run asks for it; empty where nothing is wrong.
-  const std::string& complaint() const { return complaint_; }
+  const std::string& warning() const { return warning_; }
   // Returns whether there are fewer shared slots than there will be.
   bool lacks_slot() const { return outlives_process() && shared_.size() < shared_slots; }
   // Makes the slot that lacks, which slots() has from then on. Each rank calls it alone, on any thread while
@@ -48,7 +48,7 @@ class SnapshotMemory {
   std::vector<std::string> names_;  // of shared_
   OwnedMemory owned_;
   std::vector<std::span<std::byte>> slots_;
-  std::string complaint_;
+  std::string warning_;
 };
 
 }  // namespace holdfast

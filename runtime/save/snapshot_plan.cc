@@ -8,7 +8,7 @@
 namespace holdfast {
 
 void SnapshotPlan::reserve(MemoryPlan& plan) {
-  bytes_ = bytes_at(rank_->seat.data);
+  bytes_ = bytes_at(rank_->coordinate.data);
   // Threads that copy: as many as fill slots as fast as a device gives its memory (some 8 GB/s each).
   constexpr int staging_count = 4;
   for (int i = 0; i < staging_count && !rank_->device.host_sees_memory(); ++i) {
@@ -53,13 +53,13 @@ SnapshotTiers SnapshotPlan::wanted_tiers() const {
 }
 
 std::uint64_t SnapshotPlan::bytes_of(int rank) const {
-  return bytes_at(rank_->mesh.seat_of(rank).data);
+  return bytes_at(rank_->mesh.coordinate_of(rank).data);
 }
 
-std::uint64_t SnapshotPlan::bytes_at(int data_seat) const {
+std::uint64_t SnapshotPlan::bytes_at(int data_coordinate) const {
   std::vector<ShardSpec> pieces;
   for (const char* kind : {"weight", "moment1", "moment2"}) {
-    for (ShardSpec& piece : buckets_->shard_specs(data_seat, kind)) {
+    for (ShardSpec& piece : buckets_->shard_specs(data_coordinate, kind)) {
       if (saves(piece)) pieces.push_back(std::move(piece));
     }
   }

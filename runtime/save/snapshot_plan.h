@@ -60,7 +60,7 @@ class SnapshotPlan {
   bool saves(const ShardSpec& piece) const { return piece.slices > 1 || rank_->counts_replicated(); }
 
  private:
-  std::uint64_t bytes_at(int data_seat) const;
+  std::uint64_t bytes_at(int data_coordinate) const;
   SnapshotTiers wanted_tiers() const;
 
   const RankContext* rank_;

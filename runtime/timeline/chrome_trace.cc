@@ -74,9 +74,9 @@ class Writer {
 
   void add_rank(const RankTrace& rank) {
     const TraceHeader& header = rank.header;
-    std::string name = fmt::format("rank {}, stage {}", header.rank, header.seat.pipeline);
-    if (header.mesh.data > 1) name += fmt::format(", copy {}", header.seat.data);
-    if (header.mesh.tensor > 1) name += fmt::format(", tensor {}", header.seat.tensor);
+    std::string name = fmt::format("rank {}, stage {}", header.rank, header.coordinate.pipeline);
+    if (header.mesh.data > 1) name += fmt::format(", copy {}", header.coordinate.data);
+    if (header.mesh.tensor > 1) name += fmt::format(", tensor {}", header.coordinate.tensor);
     add(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})", header.rank, json_text(name));
     add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"args":{{"sort_index":{0}}}}})", header.rank);
     add(R"({{"ph":"M","name":"process_labels","pid":{},"args":{{"labels":{}}}}})", header.rank,

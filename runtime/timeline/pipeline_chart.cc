@@ -173,7 +173,7 @@ class PipelineCanvas {
     const double y = y_of(row);
     add("<text class=\"row-name\" x=\"0\" y=\"{:.1f}\">rank {}</text><text class=\"row-note\" x=\"0\" "
         "y=\"{:.1f}\">stage {}</text>\n",
-        y + 11.0, rank.rank, y + 25.0, rank.seat.pipeline);
+        y + 11.0, rank.rank, y + 25.0, rank.coordinate.pipeline);
     add("<rect class=\"lane\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"1\"/>\n", left,
         y + box_height / 2, width_ - left - right_space);
     for (const Idle& idle : rank.idle) draw_idle(idle, rank, y);
@@ -201,7 +201,7 @@ class PipelineCanvas {
     }
     if (schedule_.chunks > 1 && span.chunk >= 0) text += fmt::format(", chunk {}", span.chunk);
     return text + fmt::format("\nrank {}, stage {}\n{:.3f} ms, from {:.3f} ms on\nprocessor time {:.3f} ms",
-                              rank.rank, rank.seat.pipeline,
+                              rank.rank, rank.coordinate.pipeline,
                               milliseconds(span.end.time_ns - span.begin.time_ns),
                               milliseconds(span.begin.time_ns - begin_ns_),
                               milliseconds(span.end.worked_ns - span.begin.worked_ns));

@@ -50,7 +50,7 @@ std::vector<PartDurations> median_parts(const PipelineTimes& times) {
       std::vector<double> durations;
       for (const PipelineStep& step : times.steps) {
         for (const RankStep& rank : step.stages) {
-          if (rank.seat.pipeline != stage) continue;
+          if (rank.coordinate.pipeline != stage) continue;
           for (const Span& span : rank.compute) {
             if (span.kind == kind && span.chunk == chunk)
               durations.push_back(static_cast<double>(span.end.worked_ns - span.begin.worked_ns));
@@ -111,7 +111,8 @@ double RankShares::forward_backward() const {
 std::vector<RankShares> rank_shares(const PipelineTimes& times) {
   std::vector<RankShares> ranks;
   for (std::size_t i = 0; i < times.steps.front().stages.size(); ++i) {
-    RankShares shares{.rank = times.steps.front().stages[i].rank, .seat = times.steps.front().stages[i].seat};
+    RankShares shares{.rank = times.steps.front().stages[i].rank,
+                      .coordinate = times.steps.front().stages[i].coordinate};
     std::int64_t all_ns = 0;
     for (const PipelineStep& step : times.steps) all_ns += step.stages[i].step.duration_ns();
     const auto share_of = [&](std::int64_t spent_ns) {
@@ -161,7 +162,7 @@ double PipelineTimes::host_share() const {
 }
 
 RankStep analyse_rank(const RankTrace& rank, std::uint64_t step) {
-  RankStep result{.rank = rank.header.rank, .seat = rank.header.seat};
+  RankStep result{.rank = rank.header.rank, .coordinate = rank.header.coordinate};
   for (const Span& span : spans_of(rank, step, SpanGroup::phase)) {
     if (span.kind != SpanKind::step) continue;
     result.step = {span.begin.time_ns, span.end.time_ns};
@@ -188,11 +189,11 @@ std::vector<PipelineTimes> analyse(const Timeline& timeline) {
   for (int data = 0; data < timeline.ranks.front().header.mesh.data; ++data) {
     std::vector<const RankTrace*> ranks;
     for (const RankTrace& rank : timeline.ranks) {
-      if (rank.header.seat.data == data) ranks.push_back(&rank);
+      if (rank.header.coordinate.data == data) ranks.push_back(&rank);
     }
     if (ranks.empty()) continue;
     std::ranges::stable_sort(ranks, {}, [](const RankTrace* rank) {
-      return std::pair(rank->header.seat.pipeline, rank->header.seat.tensor);
+      return std::pair(rank->header.coordinate.pipeline, rank->header.coordinate.tensor);
     });
     PipelineTimes times{.data = data, .schedule = ranks.front()->header.schedule, .steps = {}};
     for (const std::uint64_t step : timeline.steps) times.steps.push_back(analyse_pipeline(ranks, step));

@@ -36,7 +36,7 @@ struct Idle : Interval {
 
 struct RankStep {
   int rank = 0;
-  MeshSeat seat = {};
+  MeshCoordinate coordinate = {};
   Interval step = {};
   std::vector<Span> compute = {};                   // the update too; in order
   std::vector<Idle> idle = {};                      // all of the rest of the step, in order
@@ -69,7 +69,7 @@ struct PipelineTimes {
 // How a rank spent its steps, on average: shares of their duration.
 struct RankShares {
   int rank = 0;
-  MeshSeat seat = {};
+  MeshCoordinate coordinate = {};
   std::array<double, span_kinds> spent{};  // by kind, as RankStep::spent_ns
   double other = 0.0;
   double forward_backward() const;

@@ -43,7 +43,7 @@ Result<void> check_belong_together(const std::vector<RankTrace>& ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const TraceHeader& header = ranks[i].header;
     if (header.rank == static_cast<int>(i) && header.recording == first.recording &&
-        header.ranks == static_cast<int>(ranks.size()) && header.mesh.seats() <= header.ranks)
+        header.ranks == static_cast<int>(ranks.size()) && header.mesh.active() <= header.ranks)
       continue;
     return fail(ExitCode::data,
                 "the trace of rank {} is of rank {} of another recording than that of rank 0: a start of the "

@@ -41,7 +41,7 @@ std::string shares_table(const std::vector<PipelineTimes>& pipelines) {
     rows += fmt::format("<th class=\"number\">waits: {}</th>", title_of(wait));
   rows += "<th class=\"number\">idle otherwise</th></tr>\n";
   for (const RankShares& rank : ranks) {
-    rows += fmt::format("<tr><td>{}</td><td>{}</td>", rank.rank, rank.seat.pipeline);
+    rows += fmt::format("<tr><td>{}</td><td>{}</td>", rank.rank, rank.coordinate.pipeline);
     rows += cell(percent(rank.forward_backward()));
     rows += cell(percent(rank.spent[static_cast<std::size_t>(SpanKind::update)]));
     for (const SpanKind wait : waits) rows += cell(percent(rank.spent[static_cast<std::size_t>(wait)]));

@@ -43,7 +43,7 @@ std::string shares_text(const std::vector<RankShares>& ranks) {
   for (const SpanKind wait : waits) text += fmt::format(" {:>11}", column_of(wait));
   text += fmt::format(" {:>9}\n", "other");
   for (const RankShares& rank : std::span(ranks).first(std::min(ranks.size(), ranks_shown))) {
-    text += fmt::format("{:>5} {:>5} {:>7.1f} % {:>7.1f} %", rank.rank, rank.seat.pipeline,
+    text += fmt::format("{:>5} {:>5} {:>7.1f} % {:>7.1f} %", rank.rank, rank.coordinate.pipeline,
                         100.0 * rank.forward_backward(),
                         100.0 * rank.spent[static_cast<std::size_t>(SpanKind::update)]);
     for (const SpanKind wait : waits)

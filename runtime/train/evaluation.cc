@@ -68,7 +68,7 @@ Result<std::uint64_t> HeldOutSet::load_microbatch(std::uint64_t batch, std::int6
 class HeldOutSet::Forwards final : public StageWork {
  public:
   Forwards(HeldOutSet& set, Worker& worker) : set_(&set), worker_(&worker) {
-    const int stages = worker.rank().mesh.shape().pipeline, stage = worker.rank().seat.pipeline;
+    const int stages = worker.rank().mesh.shape().pipeline, stage = worker.rank().coordinate.pipeline;
     const int chunks = static_cast<int>(worker.parts().size());
     for (int i = 0; i < static_cast<int>(room()); ++i) {
       for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -151,7 +151,7 @@ class HeldOutSet::Forwards final : public StageWork {
 Result<double> HeldOutSet::loss(Worker& worker) {
   HF_FAULT_POINT(worker.rank().faults, "evaluation.begin");
   HF_TRY_VOID(worker.parameter_gather().finish());
-  const auto rank = static_cast<std::uint64_t>(worker.rank().seat.data);
+  const auto rank = static_cast<std::uint64_t>(worker.rank().coordinate.data);
   const auto ranks = static_cast<std::uint64_t>(worker.rank().mesh.shape().data);
   Forwards forwards(*this, worker);
   for (std::uint64_t batch = rank; batch < batches_;) {

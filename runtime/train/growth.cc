@@ -7,7 +7,7 @@
 namespace holdfast {
 
 bool Growth::due(std::int64_t now_ns, const Saves& saves) {
-  is_ready_ = may_stand_still(now_ns, saves.is_settled);
+  is_ready_ = may_pause_for_resize(now_ns, saves.is_settled);
   if (!is_ready_) {
     awaited_save_.reset();
     return false;
@@ -17,7 +17,7 @@ bool Growth::due(std::int64_t now_ns, const Saves& saves) {
   return saves.under_way.front() > *awaited_save_;
 }
 
-bool Growth::may_stand_still(std::int64_t now_ns, bool is_settled) {
+bool Growth::may_pause_for_resize(std::int64_t now_ns, bool is_settled) {
   if (!terms_.start) return now_ns >= terms_.at_ns;
   NewRankState state = terms_.state();
   if (state == NewRankState::none) {

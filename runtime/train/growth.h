@@ -1,6 +1,6 @@
-// Decides when new ranks of a run are started, so that it does not stand still for their start. The leader
+// Decides when new ranks of a run are started, so that it does not pause for their start. The leader
 // starts them between two steps; they take the memory of their plan, which can take seconds, while the others
-// go on; and only when they are ready all stand still to take them in.
+// go on; and only when they are ready all pause to take them in.
 #pragma once
 
 #include <cstdint>
@@ -32,26 +32,26 @@ class Growth {
   struct Saves {
     bool is_settled = true;  // they take no more memory, so that what new ranks find free is free
     // Steps of the saves to disk that are under way or due after the next step, the oldest first: those that
-    // stand still wait for them.
+    // pause wait for them.
     std::vector<std::uint64_t> under_way = {};
   };
   explicit Growth(Terms terms) : terms_(std::move(terms)) {}
 
-  // Returns whether to stand still after the next step, and starts new ranks when it is time, one step after
-  // announces() has said so. Called between steps. It returns true, too, where none could be started: then
-  // Membership::grow() says why. Steps go on while the saves are made that were under way when the new ranks
-  // were ready, however slow the disk is.
+  // Returns whether to pause for a resize after the next step, and starts new ranks when it is time, one step
+  // after announces() has said so. Called between steps. It returns true, too, where none could be started:
+  // then Membership::grow() says why. Steps go on while the saves are made that were under way when the new
+  // ranks were ready, however slow the disk is.
   bool due(std::int64_t now_ns, const Saves& saves);
   // Returns whether the next call starts new ranks. A start cannot be given up, and a rank that never comes
   // back from it is lost; so the vote of the step between tells the others, who then start none any more.
   bool announces() const { return announces_; }
 
   // Returns whether the new ranks were ready at the last call of due(): a save to disk that may be made later
-  // is then not begun, because all would stand still for it.
+  // is then not begun, because all would pause for it.
   bool ready() const { return is_ready_; }
 
  private:
-  bool may_stand_still(std::int64_t now_ns, bool is_settled);
+  bool may_pause_for_resize(std::int64_t now_ns, bool is_settled);
   bool give_up(std::int64_t now_ns, const std::string& why);
   void put_off(std::int64_t now_ns, const std::string& why);
 

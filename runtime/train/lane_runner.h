@@ -23,7 +23,7 @@
 #include "runtime/model/model.h"
 #include "runtime/rank/rank_context.h"
 #include "runtime/rank/rank_layout.h"
-#include "runtime/train/ledger.h"
+#include "runtime/train/sample_log.h"
 #include "runtime/train/token_staging.h"
 
 namespace holdfast {
@@ -42,7 +42,7 @@ struct StageParts {
   ParameterGather& parameter_gather;
   const std::span<double>& loss_sums;  // a slot for each microbatch; written where the head is
   const std::unique_ptr<DataLoader>& loader;
-  Ledger* ledger = nullptr;  // null: samples are not written down, or another rank does it
+  SampleLog* ledger = nullptr;  // null: samples are not written down, or another rank does it
   bool counts_samples = true;
   std::uint64_t tokens_per_step = 0;
 };

@@ -231,7 +231,7 @@ void Progress::uploaded(const UploadReport& report) {
 
 void Progress::lost_spares(std::uint64_t step, const std::string& names) {
   if (!writes_) return;
-  const std::string reason = fmt::format("lost {}, which had no seat", names);
+  const std::string reason = fmt::format("lost {}, which was not active", names);
   say(fmt::format("{}, at step {}: training goes on", reason, step));
   EventLine& line = log_->line().begin("fault", env_->wall_time_us());
   line.field("step", step).field("what", "spare").field("lost", names);
@@ -264,8 +264,8 @@ void Progress::recovered() {
   line.field("reason", record.faults > 0 ? "loss" : "growth");
   line.field("level", in_place).field("ranks_before", static_cast<int>(record.before.members.size()));
   line.field("ranks_after", record.ranks_after).counts("hosts", record.hosts_after);
-  line.field("seats_before", record.seats_before);
-  line.field("seats_after", record.seats_after).field("spares", record.spares_after);
+  line.field("seats_before", record.active_before);
+  line.field("seats_after", record.active_after).field("spares", record.spares_after);
   line.field("lost_steps", record.step_before - std::min(record.step_before, record.resumed_step));
   line.field("resumed_from_step", record.resumed_step).field("resumed_from", record.resumed_from);
   line.field("faults", record.faults).field("duration_ms", milliseconds(now_ns - record.noticed_ns));

@@ -23,10 +23,10 @@ inline constexpr std::size_t ballot_words =
 
 struct StepRequest {
   bool stop = false;          // this rank was asked to save and stop; the vote carries it to all
-  bool grow = false;          // of rank 0: the run stands still after this step, for new ranks to come
+  bool grow = false;          // of rank 0: the run pauses for a resize after this step, for new ranks to come
   bool starts_ranks = false;  // of rank 0: it starts new ranks between this step and the next
-  RestartWish restart = {};   // of the leader: the run ends after this step, for another start
-  Result<void> trouble;       // something failed on this rank since the last step: the vote carries that too
+  RestartRequest restart = {};  // of the leader: the run ends after this step, for another start
+  Result<void> trouble;  // something failed on this rank since the last step: the vote carries that too
   AsyncSaver* saver = nullptr;  // its copy is whole before the update; the vote carries its votes
   Uploads* uploads = nullptr;   // the vote carries its votes, too
   SaveDue due = {};             // by this rank's count; the vote carries rank 0's, and who was asked
@@ -38,11 +38,11 @@ struct StepOutcome {
   double loss = 0.0;       // mean over the tokens of the global batch
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
-  bool stop = false;          // some rank asked for it
-  bool grow = false;          // rank 0 asked for it
-  bool starts_ranks = false;  // rank 0 said so
-  RestartWish restart = {};   // the leader said so; no more than two hosts are counted
-  SaveVotes saves = {};       // of all ranks
+  bool stop = false;            // some rank asked for it
+  bool grow = false;            // rank 0 asked for it
+  bool starts_ranks = false;    // rank 0 said so
+  RestartRequest restart = {};  // the leader said so; no more than two hosts are counted
+  SaveVotes saves = {};         // of all ranks
   // Whether the updated parameters are on their way. Where they are not a peer is gone, and this rank must
   // leave; the step is made all the same.
   Result<void> gathers = {};

@@ -44,9 +44,9 @@ std::uint64_t spans_per_step(const Worker& worker, const StageSchedule& schedule
 TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
   const TraceConfig& trace = worker.rank().config.trace;
   if (trace.steps == 0 || worker.state().step + 1 >= end_step(trace)) return;
-  const MeshSeat seat = worker.rank().seat;
+  const MeshCoordinate coordinate = worker.rank().coordinate;
   const StageSchedule schedule =
-      stage_schedule(worker.rank().config, worker.lanes(), seat.data, seat.pipeline);
+      stage_schedule(worker.rank().config, worker.lanes(), coordinate.data, coordinate.pipeline);
   header_ = {.recording = {},
              .rank = worker.rank().communicator.rank(),
              .ranks = worker.rank().communicator.size(),
@@ -54,7 +54,7 @@ TraceRecording::TraceRecording(Worker& worker) : worker_(&worker) {
              .device = worker.rank().device.description(),
              .threads = worker.rank().device.threads(),
              .mesh = worker.rank().mesh.shape(),
-             .seat = seat,
+             .coordinate = coordinate,
              .schedule = schedule.shape,
              .runs = schedule.runs,
              .clock = {}};

@@ -184,19 +184,19 @@ Traffic vote(int ranks, int rank) {
 
 StepTraffic step_traffic(const Config& config, const Mesh& mesh, int rank) {
   const ModelSpec spec = make_model_spec(config);
-  const MeshSeat seat = mesh.seat_of(rank);
+  const MeshCoordinate coordinate = mesh.coordinate_of(rank);
   const LaneSchedule lanes(static_cast<int>(config.parallel.lanes), mesh.shape().data);
-  const TensorShare share = share_of(spec.tensor_lanes, seat.tensor, mesh.shape().tensor);
-  const std::vector<ModelPart> parts = parts_of_stage(spec, config, seat.pipeline);
+  const TensorShare share = share_of(spec.tensor_lanes, coordinate.tensor, mesh.shape().tensor);
+  const std::vector<ModelPart> parts = parts_of_stage(spec, config, coordinate.pipeline);
   const BucketPlan buckets(backward_buckets(spec, parts, share), mesh.shape().data);
   const std::uint64_t element_bytes = bytes_of(spec.dtype);
   const std::int64_t boundary =
       config.training.microbatch_size * config.training.sequence_length * spec.width / share.ranks();
-  const StageSchedule schedule = stage_schedule(config, lanes, seat.data, seat.pipeline);
-  return {.gradients = lane_reduction(buckets, lanes, seat.data),
-          .parameters = parameter_gather(buckets, seat.data, element_bytes),
+  const StageSchedule schedule = stage_schedule(config, lanes, coordinate.data, coordinate.pipeline);
+  return {.gradients = lane_reduction(buckets, lanes, coordinate.data),
+          .parameters = parameter_gather(buckets, coordinate.data, element_bytes),
           .boundaries = stage_boundaries(schedule, static_cast<std::uint64_t>(boundary) * element_bytes),
-          .tied = tied_ends(buckets, seat.data, element_bytes),
+          .tied = tied_ends(buckets, coordinate.data, element_bytes),
           .slices = SliceTraffic(config, spec, share).of_step(schedule, parts),
           .votes = vote(mesh.shape().ranks(), rank)};
 }

@@ -89,7 +89,7 @@ Result<ExitCode> Trainer::run_steps() {
              end_for_another_start(outcome.saves.wants_disk(), outcome.restart.hosts_leaving));
       if (ends) return ExitCode::saved;
     }
-    if (outcome.grow && !last && !stopping) return stand_still(outcome.saves.wants_disk());
+    if (outcome.grow && !last && !stopping) return pause_for_resize(outcome.saves.wants_disk());
     if (!stopping && evaluation_due(outcome.step)) HF_TRY_VOID(evaluate());
     if (last || stopping) {
       HF_TRY_VOID(save());
@@ -116,7 +116,7 @@ Result<bool> Trainer::stops_before_a_step() {
 
 // An evaluation that is due is made up for by whoever goes on. Nothing is computed again: where there is no
 // RAM tier the disk has the state.
-Result<ExitCode> Trainer::stand_still(bool to_disk) {
+Result<ExitCode> Trainer::pause_for_resize(bool to_disk) {
   if (saver_ && saver_->has_ram_tier()) {
     HF_TRY_VOID(seal_in_memory(to_disk));
     HF_TRY_VOID(saver_->finish());
@@ -151,7 +151,7 @@ Result<void> Trainer::leave_steps() {
 // it; the run goes on, and the next step is another try.
 Result<bool> Trainer::end_for_another_start(bool to_disk, int hosts_leaving) {
   if (hosts_leaving == 0) {
-    HF_TRY_VOID(outcome_of(stand_still(to_disk)));
+    HF_TRY_VOID(outcome_of(pause_for_resize(to_disk)));
     stands_still_ = false;
   } else {
     HF_TRY(const bool sealed, seal_elsewhere(to_disk, hosts_leaving));
@@ -189,9 +189,9 @@ Result<bool> Trainer::seal_elsewhere(bool to_disk, int hosts_leaving) {
 Result<void> Trainer::prepare_saves() {
   if (!saver_) return {};
   HF_TRY_VOID(saver_->prepare());
-  if (!saver_->complaint().empty()) parts_.progress.say("no RAM snapshots: " + saver_->complaint());
-  if (!saver_->replica_complaint().empty())
-    parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_complaint());
+  if (!saver_->warning().empty()) parts_.progress.say("no RAM snapshots: " + saver_->warning());
+  if (!saver_->replica_warning().empty())
+    parts_.progress.say("no replicas of RAM snapshots: " + saver_->replica_warning());
   Worker& worker = parts_.worker;
   if (!parts_.cadence.has_value())
     parts_.cadence.emplace(worker.rank().config.checkpoint, worker.rank().env.monotonic_ns());
@@ -221,7 +221,7 @@ Result<void> Trainer::free_old_snapshots() {
   }
   return agree_on_outcome(
       worker.rank().communicator, worker.rank().waiter,
-      outcome_of(remove_snapshots(worker.rank().env, digest_of(worker.state().memory_id))),
+      outcome_of(remove_snapshots(worker.rank().env, digest_of(worker.state().shm_run_id))),
       worker.rank().env.host_name());
 }
 
@@ -239,12 +239,12 @@ Result<ExitCode> Trainer::end(ExitCode code) {
     mark(worker.rank().watch);  // the command has a limit of its own
   }));
   keep(parts_.progress.flush());
-  if (Ledger* ledger = worker.ledger()) keep(ledger->flush());
+  if (SampleLog* ledger = worker.ledger()) keep(ledger->flush());
   HF_TRY_VOID(agree_on_outcome(worker.rank().communicator, worker.rank().waiter, trouble_,
                                worker.rank().env.host_name()));
   // The state is on the disk, whole.
   if (const Result<SharedSnapshots> removed =
-          remove_snapshots(worker.rank().env, digest_of(worker.state().memory_id));
+          remove_snapshots(worker.rank().env, digest_of(worker.state().shm_run_id));
       !removed.ok()) {
     parts_.progress.say("RAM snapshots stay: " + removed.error().message);
   }
@@ -288,20 +288,20 @@ Result<StepOutcome> Trainer::step() {
   if (is_snapshotting || is_saving) beside_save(parts_.worker.rank().watch);
   HF_TRY(const StepOutcome outcome, [&] {
     const StepSpan span(parts_.worker);
-    return run_step(parts_.worker,
-                    {.stop = stop,
-                     .grow = grow,
-                     .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
-                     .restart = parts_.requests != nullptr ? parts_.requests->restart_wish() : RestartWish{},
-                     .trouble = trouble_,
-                     .saver = saver_.get(),
-                     .uploads = &uploads_,
-                     .due = due});
+    return run_step(parts_.worker, {.stop = stop,
+                                    .grow = grow,
+                                    .starts_ranks = parts_.growth != nullptr && parts_.growth->announces(),
+                                    .restart = parts_.requests != nullptr ? parts_.requests->restart_request()
+                                                                          : RestartRequest{},
+                                    .trouble = trouble_,
+                                    .saver = saver_.get(),
+                                    .uploads = &uploads_,
+                                    .due = due});
   }());
   if (parts_.starts_ranks_ns != nullptr)
     *parts_.starts_ranks_ns = outcome.starts_ranks ? env.monotonic_ns() : 0;
   const std::int64_t duration_ns = env.monotonic_ns() - begin_ns;
-  if (Ledger* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
+  if (SampleLog* ledger = parts_.worker.ledger()) keep(ledger->close_step(outcome.step));
   if (outcome.saves.asked_for > 0) step_asked_for_ = outcome.step;
   longest_step_ns_ = std::max(longest_step_ns_, duration_ns);
   RunState& state = parts_.worker.state();
@@ -321,7 +321,7 @@ Result<StepOutcome> Trainer::step() {
   return outcome;
 }
 
-// Returns whether the run stands still for new ranks after the coming step, which is saved as `due` says.
+// Returns whether the run pauses for new ranks after the coming step, which is saved as `due` says.
 bool Trainer::grows(const SaveDue& due) {
   if (parts_.growth == nullptr) return false;
   Growth::Saves saves;

@@ -50,7 +50,7 @@ class Trainer {
   Result<ExitCode> run();
   // Whether it was done before the last step, for new ranks to come: the state is in a RAM snapshot or on the
   // disk, and the run goes on from there. Equal on all ranks.
-  bool stands_still() const { return stands_still_; }
+  bool pauses_for_resize() const { return stands_still_; }
   // Returns whether it has ended with its state sealed for another start.
   bool ends_for_another_start() const { return ends_for_another_start_; }
   // After an error: AsyncSaver::unused_slot().
@@ -71,7 +71,7 @@ class Trainer {
   bool grows(const SaveDue& due);
   SaveDue due();
   void note_steps_cost(std::uint64_t step, const SaveCadence::Step& cost);
-  Result<ExitCode> stand_still(bool to_disk);
+  Result<ExitCode> pause_for_resize(bool to_disk);
   Result<void> seal_in_memory(bool to_disk);
   Result<void> leave_steps();
   Result<bool> end_for_another_start(bool to_disk, int hosts_leaving);

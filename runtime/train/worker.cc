@@ -31,10 +31,10 @@ Worker::Worker(const WorkerInputs& inputs)
       waiter_(Waiter(inputs.env, inputs.config.parallel.timeout_ms, inputs.watch).with_flight(spans_)),
       spec_(make_model_spec(inputs.config)),
       mesh_(inputs.mesh),
-      parts_(parts_of_stage(spec_, inputs.config, mesh_.seat_of(inputs.communicator.rank()).pipeline)),
+      parts_(parts_of_stage(spec_, inputs.config, mesh_.coordinate_of(inputs.communicator.rank()).pipeline)),
       data_transport_(communicator_, mesh_.data_group(inputs.communicator.rank()), TagGroup::data),
       tensor_transport_(communicator_, mesh_.tensor_group(inputs.communicator.rank()), TagGroup::tensor),
-      tensor_group_(share_of(spec_.tensor_lanes, mesh_.seat_of(inputs.communicator.rank()).tensor,
+      tensor_group_(share_of(spec_.tensor_lanes, mesh_.coordinate_of(inputs.communicator.rank()).tensor,
                              mesh_.shape().tensor)),
       links_(communicator_, mesh_,
              {.is_ring = inputs.config.parallel.pipeline_chunks > 1, .has_tied_ends = spec_.tied_head}),
@@ -45,7 +45,7 @@ Worker::Worker(const WorkerInputs& inputs)
                    .microbatch_size = inputs.config.training.microbatch_size,
                    .microbatches_per_lane = inputs.config.training.microbatches_per_lane,
                    .lanes = inputs.config.parallel.lanes},
-      rank_lanes_(lanes_of_rank(lanes_, mesh_.seat_of(inputs.communicator.rank()).data)),
+      rank_lanes_(lanes_of_rank(lanes_, mesh_.coordinate_of(inputs.communicator.rank()).data)),
       spans_(inputs.env),
       rank_{.env = inputs.env,
             .faults = inputs.faults,
@@ -54,7 +54,7 @@ Worker::Worker(const WorkerInputs& inputs)
             .device = inputs.device,
             .config = inputs.config,
             .mesh = mesh_,
-            .seat = mesh_.seat_of(inputs.communicator.rank()),
+            .coordinate = mesh_.coordinate_of(inputs.communicator.rank()),
             .watch = inputs.watch,
             .spans = spans_,
             .ranks_on_host = inputs.ranks_on_host,
@@ -138,7 +138,8 @@ void Worker::reserve() {
       plan_.reserve("loss_sums", MemoryClass::workspace, slots * sizeof(double), MemoryPlace::host_visible);
   host_access_ = std::make_unique<HostAccess>(rank_.device, plan_);
   reserve_exchanges();
-  StageSchedule schedule = stage_schedule(rank_.config, lanes_, rank_.seat.data, rank_.seat.pipeline);
+  StageSchedule schedule =
+      stage_schedule(rank_.config, lanes_, rank_.coordinate.data, rank_.coordinate.pipeline);
   for (std::size_t chunk = 0; chunk < parts_.size(); ++chunk) {
     const StageShape shape{.part = parts_[chunk],
                            .microbatches_in_flight = schedule.activation_buffers[chunk],
@@ -147,7 +148,7 @@ void Worker::reserve() {
     models_.push_back(std::make_unique<Model>(spec_, microbatch, Model::Mode::train, plan_,
                                               recompute_of(rank_.config), shape));
   }
-  optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, rank_.seat.data, spec_.dtype,
+  optimizer_ = std::make_unique<ShardedOptimizer>(buckets_, rank_.coordinate.data, spec_.dtype,
                                                   rank_.config.optimizer, plan_);
   reduction_ = std::make_unique<LaneReduction>(buckets_, lanes_, data_transport_.transport(), rank_.device,
                                                waiter_, plan_);
@@ -266,13 +267,14 @@ std::uint64_t Worker::largest_slice_exchange_bytes(std::int64_t rows) const {
 
 void Worker::reserve_exchanges() {
   const std::size_t element = bytes_of(spec_.dtype);
-  data_transport_.reserve(rank_.device, largest_exchange_bytes(buckets_, rank_.seat.data, element), plan_);
+  data_transport_.reserve(rank_.device, largest_exchange_bytes(buckets_, rank_.coordinate.data, element),
+                          plan_);
   const std::int64_t rows = batch_shape_.microbatch_size * batch_shape_.sequence_length;
   const std::int64_t boundary = tensor_group_.own_rows(rows) * spec_.width;
   tensor_transport_.reserve(rank_.device, largest_slice_exchange_bytes(rows), plan_);
   const int tied = std::max(buckets_.guest(), buckets_.away());
   const std::uint64_t tied_bytes =
-      tied < 0 ? 0 : buckets_.gradient_range(tied, rank_.seat.data).size() * sizeof(float);
+      tied < 0 ? 0 : buckets_.gradient_range(tied, rank_.coordinate.data).size() * sizeof(float);
   links_.reserve(rank_.device, static_cast<std::uint64_t>(boundary) * element, tied_bytes, plan_);
 }
 

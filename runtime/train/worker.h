@@ -37,7 +37,7 @@
 #include "runtime/save/snapshot_plan.h"
 #include "runtime/save/state_view.h"
 #include "runtime/train/lane_runner.h"
-#include "runtime/train/ledger.h"
+#include "runtime/train/sample_log.h"
 #include "runtime/train/token_staging.h"
 #include "watchdog/rank_watch.h"
 
@@ -58,11 +58,11 @@ struct WorkerInputs {
   // Moves the device's memory between the ranks of every axis, on all of them or on none; null: the
   // communicator does.
   NcclLibrary* nccl = nullptr;
-  int gpu = 0;                 // for it: the CUDA ordinal of the device
-  std::uint64_t epoch = 0;     // for it: of the communicator, in the names that NCCL's own log shows
-  RankWatch* watch = nullptr;  // hears of its waits, and has the ring of its spans; null: nobody
-  Ledger* ledger = nullptr;    // of this process; null unless data.ledger
-  MemoryTerms memory = {};     // where the hosts have too little
+  int gpu = 0;                  // for it: the CUDA ordinal of the device
+  std::uint64_t epoch = 0;      // for it: of the communicator, in the names that NCCL's own log shows
+  RankWatch* watch = nullptr;   // hears of its waits, and has the ring of its spans; null: nobody
+  SampleLog* ledger = nullptr;  // of this process; null unless data.ledger
+  MemoryTerms memory = {};      // where the hosts have too little
   // Gets what all ranks decided about memory, also where create() fails for lack of it; null: nobody asks.
   MemoryDecision* memory_decision = nullptr;
   KeptMemory* kept = nullptr;  // the arena is taken from it, and left in it; null: made, and freed
@@ -89,7 +89,7 @@ class Worker {
   // What this rank has sent and received since the worker was made.
   const AxisTraffic& traffic() { return communicator_.traffic(); }
   // Returns whether this rank counts the samples of its copy of the model, so that each counts once.
-  bool counts_samples() const { return rank_.seat.pipeline == 0 && rank_.counts_replicated(); }
+  bool counts_samples() const { return rank_.coordinate.pipeline == 0 && rank_.counts_replicated(); }
   PipelineLinks& pipeline() { return links_; }
   // The slices of split tensors that this rank has, and the ranks that have the others.
   TensorGroup& tensor_group() { return tensor_group_; }
@@ -110,7 +110,7 @@ class Worker {
   LaneRunner& lane_runner() { return *lane_runner_; }
   DataLoader& loader() { return *loader_; }
   // Null where samples are not written down, or another rank does it for this one.
-  Ledger* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
+  SampleLog* ledger() { return counts_samples() ? inputs_.ledger : nullptr; }
   RunState& state() { return state_; }
 
   std::byte* parameters() const { return parameters_; }

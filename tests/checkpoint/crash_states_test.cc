@@ -55,7 +55,8 @@ std::vector<RecordedOperation> record_script() {
     CheckpointStore store(env, none, run_directory);
     env.mark(2 * number);
     const ShardWriteOptions delta{.parent_directory = store.newest_directory(), .takes_digests = true};
-    const Result<void> saved = save(env, store, content_of(number), manifest_of_step(one.step), 2, delta);
+    const Result<void> saved =
+        save_checkpoint(env, store, content_of(number), manifest_of_step(one.step), 2, delta);
     EXPECT_TRUE(saved.ok()) << saved.error().message;
     env.mark(2 * number + 1);
     EXPECT_TRUE(store.retain(one.keep).ok());
@@ -90,7 +91,7 @@ bool holds(Checkpoint& checkpoint, std::uint64_t save) {
 }
 
 // Empty when the state is as it must be.
-std::string complaint(Env& env, const Allowed& allowed) {
+std::string warning(Env& env, const Allowed& allowed) {
   Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
   if (!found.ok()) return allowed.returned == 0 ? "" : found.error().message;
   if (!found->has_value()) return allowed.returned == 0 ? "" : "nothing is found";
@@ -102,10 +103,10 @@ std::string complaint(Env& env, const Allowed& allowed) {
 }
 
 // What is left behind is not in the way of the run that goes on.
-std::string complaint_of_successor(Env& env) {
+std::string warning_of_successor(Env& env) {
   FaultPoints none;
   CheckpointStore store(env, none, run_directory);
-  const Result<void> saved = save(env, store, tiny_state(7), manifest_of_step(9), 1);
+  const Result<void> saved = save_checkpoint(env, store, tiny_state(7), manifest_of_step(9), 1);
   if (!saved.ok()) return "the next save fails: " + saved.error().message;
   if (Result<void> retained = store.retain(1); !retained.ok()) return retained.error().message;
   const Result<std::optional<FoundCheckpoint>> found = find_checkpoint(env, run_directory);
@@ -131,7 +132,7 @@ constexpr std::int64_t minutes_max = 1'000'000;
 struct Checked {
   std::uint64_t next_sample = 0;
   std::unordered_set<std::uint64_t> states;  // digests
-  std::string first_complaint;
+  std::string first_warning;
 };
 
 // Says which samples of a cut are worth making: where many in a row had been seen before, one in up to 64.
@@ -172,11 +173,11 @@ void check_states(const std::vector<RecordedOperation>& operations, std::size_t 
       const bool is_new = seen.insert(mix64(digest_of_files(env), times)).second;
       worth[cut].note(is_new);
       if (!is_new) continue;
-      std::string wrong = complaint(env, allowed[cut]);
-      if (wrong.empty() && seen.size() % 64 == 0) wrong = complaint_of_successor(env);
+      std::string wrong = warning(env, allowed[cut]);
+      if (wrong.empty() && seen.size() % 64 == 0) wrong = warning_of_successor(env);
       if (wrong.empty()) continue;
       const std::string next = cut < operations.size() ? text_of(operations[cut]) : "none";
-      checked.first_complaint =
+      checked.first_warning =
           fmt::format("sample {} of a crash before operation {} ({}): {}", sample, cut, next, wrong);
       return;
     }
@@ -223,7 +224,7 @@ TEST(CrashStates, OldOrNewIsFoundWholeInEveryOne) {
   check_states(operations, wanted, checked, minutes.empty() ? minutes_max : std::stoll(minutes));
   const auto is_link = [](const RecordedOperation& operation) { return operation.kind == Kind::link; };
   EXPECT_GE(std::ranges::count_if(operations, is_link), 3);
-  ASSERT_EQ(checked.first_complaint, "");
+  ASSERT_EQ(checked.first_warning, "");
   HF_ASSERT_OK(write_record(record, digest_of_script(operations), checked));
   EXPECT_TRUE(!minutes.empty() || checked.states.size() >= wanted);
   std::printf("%zu different states, %zu of them now\n", checked.states.size(),
@@ -280,7 +281,7 @@ TEST(CrashStates, LeavingOutSyncsIsFound) {
     });
     Checked checked;
     check_states(log, 20'000, checked);
-    EXPECT_NE(checked.first_complaint, "");
+    EXPECT_NE(checked.first_warning, "");
   }
 }
 

@@ -31,8 +31,8 @@ class DamageTest : public testing::Test {
     FaultPoints faults;
     CheckpointStore store(posix_env(), faults, directory / "run");
     const ShardWriteOptions options{.compression = Compression::always};
-    HF_ASSERT_OK(save(posix_env(), store, small_state(1), manifest_of_step(1), 2, options));
-    HF_ASSERT_OK(save(posix_env(), store, small_state(2), manifest_of_step(2), 2, options));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, small_state(1), manifest_of_step(1), 2, options));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, small_state(2), manifest_of_step(2), 2, options));
     for (const auto& entry : fs::recursive_directory_iterator(directory / "run")) {
       if (!entry.is_regular_file()) continue;
       const std::string name = "/run" + entry.path().string().substr((directory / "run").size());

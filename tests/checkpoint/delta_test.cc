@@ -19,10 +19,10 @@ class DeltaTest : public testing::Test {
   DeltaTest() : store(posix_env(), faults, directory / "run"), state(mixed_state(1)) {}
 
   Result<void> save_step(Env& env, std::uint64_t step, std::uint64_t ranks) {
-    return save(env, store, state, manifest_of_step(step), ranks,
-                {.compression = Compression::always,
-                 .parent_directory = store.newest_directory(),
-                 .takes_digests = true});
+    return save_checkpoint(env, store, state, manifest_of_step(step), ranks,
+                           {.compression = Compression::always,
+                            .parent_directory = store.newest_directory(),
+                            .takes_digests = true});
   }
   std::vector<std::string> names_in(std::uint64_t step) {
     return posix_env().list(store.checkpoint_directory(step)).value();
@@ -110,7 +110,7 @@ TEST_F(DeltaTest, ADamagedParentIsNoReasonNotToSave) {
 }
 
 TEST_F(DeltaTest, WithoutDigestsThereIsNothingToReferTo) {
-  HF_ASSERT_OK(save(posix_env(), store, state, manifest_of_step(1), 1));
+  HF_ASSERT_OK(save_checkpoint(posix_env(), store, state, manifest_of_step(1), 1));
   HF_ASSERT_OK(save_step(posix_env(), 2, 1));
   EXPECT_THAT(names_in(2), ElementsAre("manifest.json", "shard-00000.hfs"));
   HF_ASSERT_OK(save_step(posix_env(), 3, 1));

@@ -111,7 +111,8 @@ class FormatReaderTest : public testing::Test {
   std::string saved(std::uint64_t step, const std::vector<StateTensor>& state, std::uint64_t ranks,
                     ShardWriteOptions options) {
     if (options.takes_digests) options.parent_directory = store_.newest_directory();
-    const Result<void> outcome = save(posix_env(), store_, state, manifest_of_step(step), ranks, options);
+    const Result<void> outcome =
+        save_checkpoint(posix_env(), store_, state, manifest_of_step(step), ranks, options);
     EXPECT_TRUE(outcome.ok()) << outcome.error().message;
     return store_.checkpoint_directory(step);
   }

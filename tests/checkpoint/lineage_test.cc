@@ -77,7 +77,7 @@ class LineageStoreTest : public testing::Test {
   void save_step(std::uint64_t generation, std::uint64_t step) {
     Manifest manifest = manifest_of_step(step);
     manifest.generation = generation;
-    HF_ASSERT_OK(save(posix_env(), store, tiny_state(generation * 100 + step), manifest, 1));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, tiny_state(generation * 100 + step), manifest, 1));
   }
   // Generation 1 begins after step 20, while there are checkpoints up to step 40.
   void go_back() {

@@ -12,7 +12,7 @@ namespace {
 
 // Small numbers, so that parts of the same step meet: writers 1 to 3, generations 0 and 1, steps 1 to 4.
 constexpr std::uint64_t writers = 3, generations = 2, steps = 4;
-constexpr std::uint32_t ranks_most = 3;
+constexpr std::uint32_t ranks_max = 3;
 
 struct Inventory {
   std::vector<std::vector<SnapshotIdentity>> offers;  // by host
@@ -36,8 +36,8 @@ class RandomInventory {
             .writer = of.writer,
             .generation = of.generation,
             .step = of.step,
-            .rank = static_cast<std::uint32_t>(below(ranks_most + 1)),
-            .ranks = static_cast<std::uint32_t>(1 + below(ranks_most))};
+            .rank = static_cast<std::uint32_t>(below(ranks_max + 1)),
+            .ranks = static_cast<std::uint32_t>(1 + below(ranks_max))};
   }
   // Snapshots that all ranks of some steps have sealed, of which some parts are gone; and others.
   Inventory inventory() {
@@ -72,7 +72,7 @@ bool is_offered(const Inventory& inventory, const SnapshotStep& step, std::uint3
 }
 
 bool is_whole(const Inventory& inventory, const SnapshotStep& step) {
-  for (std::uint32_t ranks = 1; ranks <= ranks_most; ++ranks) {
+  for (std::uint32_t ranks = 1; ranks <= ranks_max; ++ranks) {
     bool whole = true;
     for (std::uint32_t rank = 0; rank < ranks; ++rank)
       whole = whole && is_offered(inventory, step, rank, ranks);

@@ -38,7 +38,7 @@ CheckpointPart part_of_one_directory(std::vector<int> present) {
 }
 
 PartInventory host(const std::string& name, std::vector<CheckpointPart> parts, Lineage lineage = {}) {
-  return {.host = name, .memory_id = "m", .lineage = std::move(lineage), .parts = std::move(parts)};
+  return {.host = name, .shm_run_id = "m", .lineage = std::move(lineage), .parts = std::move(parts)};
 }
 
 TEST(PartInventory, ACheckpointCountsWhenEveryShardIsSomewhere) {

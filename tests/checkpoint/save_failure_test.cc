@@ -21,8 +21,8 @@ class SaveFailureTest : public testing::Test {
   void SetUp() override {
     FaultPoints none;
     CheckpointStore store(posix_env(), none, directory / "old");
-    HF_ASSERT_OK(save(posix_env(), store, tiny_state(1), manifest_of_step(1), 1));
-    HF_ASSERT_OK(save(posix_env(), store, tiny_state(2), manifest_of_step(2), 1));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, tiny_state(1), manifest_of_step(1), 1));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, tiny_state(2), manifest_of_step(2), 1));
   }
   // A run directory with whole checkpoints of steps 1 and 2.
   void restore_old() {
@@ -33,7 +33,7 @@ class SaveFailureTest : public testing::Test {
   static Result<void> save_and_retain(Env& env, FaultPoints& faults, const std::string& run,
                                       std::uint64_t step) {
     CheckpointStore store(env, faults, run);
-    HF_TRY_VOID(save(env, store, tiny_state(33), manifest_of_step(step), 1));
+    HF_TRY_VOID(save_checkpoint(env, store, tiny_state(33), manifest_of_step(step), 1));
     return store.retain(1);
   }
   // Step 2 with its first content, or `step` with the new one, complete.

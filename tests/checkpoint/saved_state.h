@@ -91,8 +91,9 @@ inline Manifest manifest_of_step(std::uint64_t step) {
 }
 
 // The whole save as the trainer does it, without its barriers.
-inline Result<void> save(Env& env, CheckpointStore& store, const std::vector<StateTensor>& state,
-                         Manifest manifest, std::uint64_t ranks, const ShardWriteOptions& options = {}) {
+inline Result<void> save_checkpoint(Env& env, CheckpointStore& store, const std::vector<StateTensor>& state,
+                                    Manifest manifest, std::uint64_t ranks,
+                                    const ShardWriteOptions& options = {}) {
   HF_TRY_VOID(store.begin_save(manifest.step));
   for (std::uint64_t rank = 0; rank < ranks; ++rank) {
     const std::vector<StatePiece> pieces = pieces_of(state, rank, ranks);

@@ -18,7 +18,8 @@ class StoreTest : public testing::Test {
   StoreTest() : store(posix_env(), faults, directory / "run") {}
 
   void save_step(std::uint64_t step, std::uint64_t seed = 0) {
-    HF_ASSERT_OK(save(posix_env(), store, tiny_state(seed == 0 ? step : seed), manifest_of_step(step), 1));
+    HF_ASSERT_OK(
+        save_checkpoint(posix_env(), store, tiny_state(seed == 0 ? step : seed), manifest_of_step(step), 1));
   }
   void damage(std::uint64_t step) {
     flip_bit(store.checkpoint_directory(step) + "/shard-00000.hfs", 4100, 0);
@@ -36,7 +37,7 @@ TEST_F(StoreTest, AnyLayoutReadsWhatAnyLayoutWrote) {
   std::uint64_t step = 0;
   for (const std::uint64_t writers : {1u, 2u, 3u, 5u}) {
     ++step;
-    HF_ASSERT_OK(save(posix_env(), store, state, manifest_of_step(step), writers));
+    HF_ASSERT_OK(save_checkpoint(posix_env(), store, state, manifest_of_step(step), writers));
     Result<Checkpoint> checkpoint = Checkpoint::open(posix_env(), store.checkpoint_directory(step));
     HF_ASSERT_OK(checkpoint);
     HF_ASSERT_OK(checkpoint.value().verify());
@@ -230,7 +231,7 @@ TEST_F(StoreTest, ALaterGenerationIsNewerThanALaterStep) {
   save_step(30);
   Manifest manifest = manifest_of_step(20);
   manifest.generation = 1;
-  HF_ASSERT_OK(save(posix_env(), store, tiny_state(9), manifest, 1));
+  HF_ASSERT_OK(save_checkpoint(posix_env(), store, tiny_state(9), manifest, 1));
   EXPECT_EQ(found_step(run()), 20);
 }
 

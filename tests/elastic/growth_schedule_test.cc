@@ -175,15 +175,15 @@ class PreparationTest : public testing::Test {
  protected:
   static constexpr std::uint64_t mib = std::uint64_t{1} << 20;
   static constexpr std::uint64_t too_much = std::uint64_t{1} << 50;
-  ~PreparationTest() override { EXPECT_TRUE(remove_snapshots(env, digest_of(memory_id)).ok()); }
+  ~PreparationTest() override { EXPECT_TRUE(remove_snapshots(env, digest_of(shm_run_id)).ok()); }
 
   void prepare(NewRankTask task) {
-    task.memory_id = memory_id;
+    task.shm_run_id = shm_run_id;
     prepare_new_rank(env, to_text(task), {.threads = 1, .progress = [&] { ++calls; }}, prepared);
   }
 
   Env& env = posix_env();
-  std::string memory_id = fmt::format("preparation {}", env.random_u64());
+  std::string shm_run_id = fmt::format("preparation {}", env.random_u64());
   PreparedRank prepared;
   int calls = 0;  // of progress
 };
@@ -200,7 +200,7 @@ TEST_F(PreparationTest, HasTheSlotsOfTheFirstSaves) {
   prepare({.device_bytes = mib, .slot_bytes = 2 * mib});
   EXPECT_EQ(prepared.slots.unneeded_bytes(), 4 * mib);
   constexpr std::uint64_t writer = 7;
-  const Digest run = digest_of(memory_id);
+  const Digest run = digest_of(shm_run_id);
   FaultPoints no_faults;
   prepared.slots.begin(env, run, writer, {});
   for (int slot = 0; slot < 3; ++slot) {

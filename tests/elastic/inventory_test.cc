@@ -33,12 +33,12 @@ TEST(GatherInventories, IsThatOfTheRankThatCameFurthest) {
   const std::vector<RecoveryInventory> said = {
       {.launched_ranks = 3, .joined = true, .step = 7},
       {.launched_ranks = 4, .joined = true, .step = 9, .gemm_peak = 2.5},
-      {.launched_ranks = 3, .joined = true, .step = 8, .memory_id = "run"}};
+      {.launched_ranks = 3, .joined = true, .step = 8, .shm_run_id = "run"}};
   const RecoveryInventory all = merged(said);
   EXPECT_EQ(all.step, 9U);
   EXPECT_EQ(all.launched_ranks, 4);
   EXPECT_EQ(all.gemm_peak, 2.5);
-  EXPECT_EQ(all.memory_id, "run");
+  EXPECT_EQ(all.shm_run_id, "run");
   EXPECT_TRUE(all.joined);
   EXPECT_FALSE(merged({{.joined = true}, {.joined = false}}).joined) << "one that has to begin anew";
 }
@@ -67,10 +67,10 @@ TEST(GatherInventories, TheFirstThatNoticedItItselfSaysHow) {
 TEST(CountRedo, AStepIsRedoneThreeTimesAndNotAFourth) {
   RecoveryInventory inventory{.step = 12, .noticed = "rank 1 is late"};
   for (int time = 1; time <= 3; ++time) {
-    HF_EXPECT_OK(count_redo(inventory));
+    HF_EXPECT_OK(limit_retries(inventory));
     EXPECT_EQ(inventory.redone, time);
   }
-  const Result<void> fourth = count_redo(inventory);
+  const Result<void> fourth = limit_retries(inventory);
   ASSERT_FALSE(fourth.ok());
   EXPECT_EQ(fourth.error().code, ExitCode::communication);
   EXPECT_THAT(fourth.error().message, HasSubstr("step 13 was begun again 3 times with nobody lost"));
@@ -80,11 +80,11 @@ TEST(CountRedo, AStepIsRedoneThreeTimesAndNotAFourth) {
 TEST(CountRedo, AnotherStepOrALostRankIsAnotherMatter) {
   RecoveryInventory inventory{.step = 12, .redone_step = 12, .redone = 3};
   inventory.lost_some = true;
-  HF_EXPECT_OK(count_redo(inventory));
+  HF_EXPECT_OK(limit_retries(inventory));
   EXPECT_EQ(inventory.redone, 3) << "a death is no redoing";
   inventory.lost_some = false;
   inventory.step = 13;
-  HF_EXPECT_OK(count_redo(inventory));
+  HF_EXPECT_OK(limit_retries(inventory));
   EXPECT_EQ(inventory.redone, 1);
 }
 
@@ -95,17 +95,17 @@ MembershipView view_of(std::uint64_t epoch, const std::vector<int>& launched_ran
 }
 
 // Launched ranks 1, 4, 6 and 7 are ranks 0 to 3 of the epoch before; the last is a spare.
-TEST(NoSeatIsLost, OnlyWhereEveryRankThatComputesIsLeft) {
-  const Seating seating{.shape = {.data = 3}, .rank_of_seat = {2, 0, 1}, .spares = {3}};
+TEST(NoCoordinateIsLost, OnlyWhereEveryRankThatComputesIsLeft) {
+  const RankAssignment assignment{.shape = {.data = 3}, .active_ranks = {2, 0, 1}, .spares = {3}};
   const MembershipView before = view_of(1, {1, 4, 6, 7});
-  EXPECT_TRUE(no_seat_is_lost(seating, before, before));
-  EXPECT_TRUE(no_seat_is_lost(seating, before, view_of(2, {1, 4, 6})))
+  EXPECT_TRUE(no_coordinate_is_lost(assignment, before, before));
+  EXPECT_TRUE(no_coordinate_is_lost(assignment, before, view_of(2, {1, 4, 6})))
       << "a spare holds no part of the state";
   for (const int lost : {1, 4, 6}) {
     std::vector<int> left = {1, 4, 6, 7};
     std::erase(left, lost);
-    EXPECT_FALSE(no_seat_is_lost(seating, before, view_of(2, left))) << lost;
-    EXPECT_FALSE(no_seat_is_lost(seating, before, view_of(2, {lost}))) << lost;
+    EXPECT_FALSE(no_coordinate_is_lost(assignment, before, view_of(2, left))) << lost;
+    EXPECT_FALSE(no_coordinate_is_lost(assignment, before, view_of(2, {lost}))) << lost;
   }
 }
 

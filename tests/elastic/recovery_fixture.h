@@ -122,7 +122,7 @@ class RecoveryTest : public TrainingTest {
       if (trouble.before_step) trouble.before_step(rank, asked);
     });
     std::vector<Override> mine = overrides;
-    if (world.came_later() && !trouble.newcomers_change.empty())
+    if (world.is_joiner() && !trouble.newcomers_change.empty())
       mine.push_back(parse_overrides({"--" + trouble.newcomers_change})->front());
     const Result<LoadedConfig> config = load_config_text(env, config_text(launch), "test.toml", mine);
     const Result<std::unique_ptr<Membership>> membership =

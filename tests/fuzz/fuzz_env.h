@@ -1,5 +1,5 @@
-// FuzzEnv: files and shared memory that a run makes up, no variables, and a clock that stands still, so that
-// an input has the same outcome everywhere.
+// FuzzEnv: files and shared memory that a run makes up, no variables, and a clock that pauses for a resize,
+// so that an input has the same outcome everywhere.
 #pragma once
 
 #include <cstring>

@@ -234,8 +234,8 @@ TEST(CpuDevice, DescriptionNamesWhatDecidesBits) {
 }
 
 TEST(CpuDevice, DescriptionNamesChosenKernelsThatHaveBitsOfTheirOwn) {
-  const auto description = [](const std::vector<KernelWish>& wishes) {
-    return make_cpu_device({.isa = CpuIsa::portable, .kernels = wishes})->description();
+  const auto description = [](const std::vector<KernelPreference>& requests) {
+    return make_cpu_device({.isa = CpuIsa::portable, .kernels = requests})->description();
   };
   const std::string usual = description({});
   EXPECT_EQ(description({{OpId::rotary, "portable"}}), usual);

@@ -54,9 +54,9 @@ class Rotary {
 
   KernelRegistry registry() const { return KernelRegistry(lists_); }
   Result<KernelTable> choose(CpuIsa isa, const std::string& name = {}) const {
-    std::vector<KernelWish> wishes;
-    if (!name.empty()) wishes.push_back({OpId::rotary, name, "run.toml:3:5"});
-    return registry().choose(isa, wishes);
+    std::vector<KernelPreference> requests;
+    if (!name.empty()) requests.push_back({OpId::rotary, name, "run.toml:3:5"});
+    return registry().choose(isa, requests);
   }
   Result<KernelTable> choose_built(CpuIsa isa, std::span<const CpuIsa> built) const {
     return KernelRegistry(lists_, built).choose(isa, {});
@@ -100,9 +100,9 @@ TEST(KernelRegistry, WhatOneKindOfGpuHasIsForThatKindAlone) {
   hopper.needs_gpu = 90;
   const Rotary rotary({of_rotary("cuda", CpuIsa::portable), hopper});
   const auto first_on = [&](int gpu, const std::string& name = {}) -> std::string {
-    std::vector<KernelWish> wishes;
-    if (!name.empty()) wishes.push_back({OpId::rotary, name, "run.toml:3:5"});
-    const Result<KernelTable> table = rotary.registry().choose({.gpu = gpu}, wishes);
+    std::vector<KernelPreference> requests;
+    if (!name.empty()) requests.push_back({OpId::rotary, name, "run.toml:3:5"});
+    const Result<KernelTable> table = rotary.registry().choose({.gpu = gpu}, requests);
     return table.ok() ? (*table)[static_cast<std::size_t>(OpId::rotary)].first().name : table.error().message;
   };
   EXPECT_EQ(first_on(90), "warpgroup");
@@ -123,7 +123,7 @@ TEST(KernelRegistry, TheBuildsOfOneSourceShareAName) {
   EXPECT_EQ(rotary.registry().of(OpId::rotary).size(), 2U);
 }
 
-TEST(KernelRegistry, AWishWinsAndFallsBackForWhatItDoesNotSupport) {
+TEST(KernelRegistry, ARequestWinsAndFallsBackForWhatItDoesNotSupport) {
   Implementation mine = of_rotary("mine", CpuIsa::portable, -1);
   mine.supports = supports_odd;
   const Rotary rotary({of_rotary("portable", CpuIsa::portable), mine});

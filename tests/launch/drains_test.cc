@@ -25,7 +25,7 @@ class DrainsTest : public testing::Test {
                          .has_ranks = [&](const std::string& host) { return with_ranks_.contains(host); },
                          .has_room =
                              [&](const std::vector<LaunchHost>& hosts) {
-                               return std::ranges::count(hosts, true, &LaunchHost::answers) >= least_hosts_;
+                               return std::ranges::count(hosts, true, &LaunchHost::answers) >= min_hosts_;
                              }});
   }
   static DrainRequest asked(const std::string& host, std::int64_t deadline_s = 0) {
@@ -36,7 +36,7 @@ class DrainsTest : public testing::Test {
   std::vector<LaunchHost> hosts_ = {
       {.name = "a", .slots = 2}, {.name = "b", .slots = 2}, {.name = "c", .slots = 2}};
   std::set<std::string> with_ranks_ = {"a", "b"};
-  int least_hosts_ = 1;
+  int min_hosts_ = 1;
   Drains drains_;
 };
 
@@ -76,7 +76,7 @@ TEST_F(DrainsTest, WhatTheRunCannotDoIsRefused) {
   EXPECT_EQ(step.answers[0].state, State::refused);
   EXPECT_EQ(step.answers[0].sentence, "the run has no host d; its hosts are a, b, c");
   EXPECT_THAT(take({asked("a")}).answers[0].sentence, HasSubstr("holdfast launch itself is on host a"));
-  least_hosts_ = 2;
+  min_hosts_ = 2;
   step = take({asked("b"), asked("c")});
   EXPECT_THAT(step.leave, ElementsAre("b"));
   ASSERT_EQ(step.answers.size(), 1u) << "one of the two can be left";
@@ -93,7 +93,7 @@ TEST_F(DrainsTest, ANoticeThatCannotBeHeededStopsTheRun) {
   EXPECT_EQ(take({notice("b")}).stop, "");
   EXPECT_THAT(take({notice("a")}).stop, HasSubstr("holdfast launch with it"));
   EXPECT_EQ(take({notice("elsewhere")}).stop, "") << "none of its hosts, as far as anybody knows";
-  least_hosts_ = 3;
+  min_hosts_ = 3;
   EXPECT_THAT(take({notice("c")}).stop, HasSubstr("no room"));
   hosts_.clear();
   EXPECT_THAT(take({notice("x")}).stop, HasSubstr("about to go away"));

@@ -50,10 +50,10 @@ TEST(LaunchOptions, EveryOrderAndSpelling) {
 
 TEST(LaunchOptions, ARangeOfRanksAndACommandForHosts) {
   const LaunchOptions options = parsed({"-np", "2:16", "--host-command", "cat hosts", "run.toml"});
-  EXPECT_EQ(options.least_ranks, 2);
+  EXPECT_EQ(options.min_ranks, 2);
   EXPECT_EQ(options.ranks, 16);
   EXPECT_EQ(options.host_command, "cat hosts");
-  EXPECT_EQ(parsed({"-np", "3", "run.toml"}).least_ranks, 0);
+  EXPECT_EQ(parsed({"-np", "3", "run.toml"}).min_ranks, 0);
 }
 
 TEST(LaunchOptions, SentencesForWhatIsWrong) {

@@ -93,7 +93,7 @@ TEST(ScaleUp, SaysWhichHostsMayHaveRanks) {
 
 TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
   ScaleUp scale_up(10'000);
-  std::int64_t now_ns = flap(scale_up, 0, ScaleUp::most_failures, 5 * s);
+  std::int64_t now_ns = flap(scale_up, 0, ScaleUp::max_failures, 5 * s);
   EXPECT_TRUE(scale_up.may_use("b"));
   scale_up.began(now_ns, all);
   EXPECT_THAT(scale_up.saw(now_ns + s, one_of_b), ElementsAre("b"));
@@ -105,7 +105,7 @@ TEST(ScaleUp, LeavesAHostOutThatLosesThemEveryTime) {
 TEST(ScaleUp, AHostThatWasWellForLongIsLikeTheOthers) {
   ScaleUp scale_up(10'000);
   const std::int64_t long_ns = (ScaleUp::settled_ms / 1'000 + 1) * s;
-  const std::int64_t now_ns = flap(scale_up, 0, 3 * ScaleUp::most_failures, long_ns);
+  const std::int64_t now_ns = flap(scale_up, 0, 3 * ScaleUp::max_failures, long_ns);
   EXPECT_TRUE(scale_up.may_use("b"));
   EXPECT_TRUE(scale_up.is_worth_a_start("b", now_ns + 20 * s));
 }

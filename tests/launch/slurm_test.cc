@@ -54,7 +54,7 @@ std::string hosts_of(const std::map<std::string, std::string>& variables, int ra
   VariablesEnv env(variables);
   LaunchOptions options;
   options.ranks = ranks;
-  options.least_ranks = least;
+  options.min_ranks = least;
   const Result<std::vector<LaunchHost>> hosts = named_hosts(env, options);
   return hosts.ok() ? list_of_hosts_left(*hosts, 1 << 20) : hosts.error().message;
 }

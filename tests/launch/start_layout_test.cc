@@ -30,15 +30,15 @@ Config run_of(int pipeline, int tensor, int lanes = 4) {
 }
 
 // Returns the layout where, of the hosts of a run of so many copies, those with these slots are left.
-std::optional<StartLayout> left(const Config& run, std::vector<int> slots, int copies = 1,
-                                int least_copies = 1, int least_ranks = 1) {
+std::optional<StartLayout> left(const Config& run, std::vector<int> slots, int copies = 1, int min_copies = 1,
+                                int min_ranks = 1) {
   std::vector<LaunchHost> hosts = {{.name = "lost", .slots = 8, .answers = false}};
   for (const int count : slots) hosts.push_back({.name = "h", .slots = count});
   const auto per_copy = static_cast<int>(run.parallel.pipeline * run.parallel.tensor);
   return narrower_layout(
       run, hosts,
-      {.ranks = copies * per_copy, .per_copy = per_copy, .least_copies = least_copies, .within_slots = true},
-      least_ranks);
+      {.ranks = copies * per_copy, .per_copy = per_copy, .min_copies = min_copies, .within_slots = true},
+      min_ranks);
 }
 
 using Layout = std::optional<StartLayout>;
@@ -52,18 +52,17 @@ TEST(StartLayout, KeepsTheTensorGroupsThatHaveAHost) {
 }
 
 TEST(StartLayout, KeepsTheCopiesThatTheRunMayNotLose) {
-  EXPECT_EQ(left(run_of(4, 1), {5}, /*copies=*/2, /*least_copies=*/2),
+  EXPECT_EQ(left(run_of(4, 1), {5}, /*copies=*/2, /*min_copies=*/2),
             Layout({.ranks = 4, .pipeline = 2, .tensor = 1}));
-  EXPECT_EQ(left(run_of(4, 1), {1}, /*copies=*/2, /*least_copies=*/2), Layout());
-  EXPECT_EQ(left(run_of(4, 2), {3, 3}, /*copies=*/3, /*least_copies=*/1),
+  EXPECT_EQ(left(run_of(4, 1), {1}, /*copies=*/2, /*min_copies=*/2), Layout());
+  EXPECT_EQ(left(run_of(4, 2), {3, 3}, /*copies=*/3, /*min_copies=*/1),
             Layout({.ranks = 6, .pipeline = 3, .tensor = 1}))
       << "two copies of three stages: more ranks than any with groups of two";
 }
 
 TEST(StartLayout, HasAsManyRanksAsFit) {
-  EXPECT_EQ(left(run_of(2, 4), {2}, 1, 1, /*least_ranks=*/3), Layout());
-  EXPECT_EQ(left(run_of(2, 4), {4}, 1, 1, /*least_ranks=*/3),
-            Layout({.ranks = 4, .pipeline = 1, .tensor = 4}));
+  EXPECT_EQ(left(run_of(2, 4), {2}, 1, 1, /*min_ranks=*/3), Layout());
+  EXPECT_EQ(left(run_of(2, 4), {4}, 1, 1, /*min_ranks=*/3), Layout({.ranks = 4, .pipeline = 1, .tensor = 4}));
   EXPECT_EQ(left(run_of(2, 4), {}), Layout());
 }
 

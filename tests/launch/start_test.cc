@@ -8,7 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "runtime/launch/host_duty.h"
+#include "runtime/launch/host_command.h"
 #include "runtime/launch/host_probe.h"
 #include "runtime/launch/job.h"
 #include "runtime/launch/run_processes.h"
@@ -178,7 +178,7 @@ TEST(RunProcesses, EndsThoseOfTheStartAndNoOther) {
   EXPECT_TRUE(other->end()->killed);
 }
 
-TEST(HostDuty, EndsWhatStartsWithTheTokenLeft) {
+TEST(HostCommand, EndsWhatStartsWithTheTokenLeft) {
   const TemporaryDirectory directory;
   Env& env = posix_env();
   const RunPaths paths{directory.path()};
@@ -190,19 +190,19 @@ TEST(HostDuty, EndsWhatStartsWithTheTokenLeft) {
   const std::unique_ptr<Process> other = sleeper(paths.launch() + "/fedcba9876543210-0123456789abcdef");
   const std::string scratch =
       env.make_shared_directory(launch_scratch_name(*token + "-0123456789abcdef")).value();
-  EXPECT_EQ(*run_host_duty(env, {"look", *token}), 1);
+  EXPECT_EQ(*run_host_command(env, {"look", *token}), 1);
   EXPECT_FALSE(mine->wait_ended(0));
-  EXPECT_EQ(*run_host_duty(env, {"clean", *token}), 0);
+  EXPECT_EQ(*run_host_command(env, {"clean", *token}), 0);
   EXPECT_TRUE(mine->end()->killed);
   EXPECT_FALSE(env.status(scratch)->exists);
-  EXPECT_EQ(*run_host_duty(env, {"look", *token}), 0);
+  EXPECT_EQ(*run_host_command(env, {"look", *token}), 0);
   EXPECT_FALSE(other->wait_ended(0));
   EXPECT_TRUE(end_processes_of_starts(env, "fedcba9876543210", 0));
   EXPECT_TRUE(other->end()->killed);
 }
 
 // Else it would end the processes of the run that it is a copy of.
-TEST(HostDuty, ACopyOfARunDirectoryHasATokenOfItsOwn) {
+TEST(HostCommand, ACopyOfARunDirectoryHasATokenOfItsOwn) {
   const TemporaryDirectory directory;
   Env& env = posix_env();
   const RunPaths run{directory / "run"}, copy{directory / "copy"};
@@ -216,20 +216,20 @@ TEST(HostDuty, ACopyOfARunDirectoryHasATokenOfItsOwn) {
   EXPECT_EQ(launch_token(env, copy).value(), launch_token(env, copy).value());
 }
 
-TEST(HostDuty, TakesNothingForAToken) {
+TEST(HostCommand, TakesNothingForAToken) {
   for (const char* text : {"", "*", "../../etc", "0123456789abcde", "0123456789ABCDEF"}) {
-    EXPECT_FALSE(run_host_duty(posix_env(), {"clean", text}).ok()) << text;
+    EXPECT_FALSE(run_host_command(posix_env(), {"clean", text}).ok()) << text;
   }
-  EXPECT_FALSE(run_host_duty(posix_env(), {"burn", "0123456789abcdef"}).ok());
+  EXPECT_FALSE(run_host_command(posix_env(), {"burn", "0123456789abcdef"}).ok());
 }
 
-TEST(HostDuty, TakesNothingForTheIdOfARun) {
+TEST(HostCommand, TakesNothingForTheIdOfARun) {
   const std::string id(32, 'a');
   for (const std::string& bad :
        {std::string("run"), std::string("../../x"), id + ",x", id + ";true", std::string()}) {
-    EXPECT_FALSE(run_host_duty(posix_env(), {"finish", "0123456789abcdef", bad}).ok()) << bad;
+    EXPECT_FALSE(run_host_command(posix_env(), {"finish", "0123456789abcdef", bad}).ok()) << bad;
   }
-  EXPECT_TRUE(run_host_duty(posix_env(), {"finish", "0123456789abcdef", id + "," + id}).ok());
+  EXPECT_TRUE(run_host_command(posix_env(), {"finish", "0123456789abcdef", id + "," + id}).ok());
 }
 
 // mpirun would be ended after five seconds in which no rank of this host is known to live; here a second is

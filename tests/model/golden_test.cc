@@ -28,14 +28,14 @@ constexpr Case cases[] = {
     {{"llama_tied", "bf16", 1.5e-2, 5e-4, 2e-2}, "portable"},
 };
 
-std::vector<KernelWish> wishes(const char* attention) {
+std::vector<KernelPreference> requests(const char* attention) {
   if (attention == nullptr) return {};
   return {{OpId::attention_forward, attention}, {OpId::attention_backward, attention}};
 }
 
 class GoldenModelTest : public testing::TestWithParam<Case> {
  protected:
-  GoldenModel model_{GetParam().bounds, {.kernels = wishes(GetParam().attention)}};
+  GoldenModel model_{GetParam().bounds, {.kernels = requests(GetParam().attention)}};
 };
 
 TEST_P(GoldenModelTest, LogitsOfEveryRow) {

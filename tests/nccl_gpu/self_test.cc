@@ -17,20 +17,20 @@ using test::timeout_ms;
 constexpr std::size_t own_message_bytes = std::size_t{1} << 20;
 
 void wait_until_ready(NcclLibrary& library, NcclComm comm) {
-  Rest pause(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), timeout_ms);
   NcclResult state = NcclResult::in_progress;
   while (state == NcclResult::in_progress) {
     ASSERT_EQ(library.comm_state(comm, state), NcclResult::success);
-    ASSERT_TRUE(pause.rest()) << "in progress for " << timeout_ms << " ms";
+    ASSERT_TRUE(backoff.pause()) << "in progress for " << timeout_ms << " ms";
   }
   ASSERT_EQ(state, NcclResult::success) << library.last_error(comm);
 }
 
 void wait_until_reached(NcclLibrary& library, CudaEvent event) {
-  Rest pause(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), timeout_ms);
   CudaError error = library.event_query(event);
   while (cuda_error_class(error) == CudaErrorClass::not_ready) {
-    ASSERT_TRUE(pause.rest()) << "not reached for " << timeout_ms << " ms";
+    ASSERT_TRUE(backoff.pause()) << "not reached for " << timeout_ms << " ms";
     error = library.event_query(event);
   }
   ASSERT_EQ(error, 0) << library.text(error);

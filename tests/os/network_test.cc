@@ -97,8 +97,8 @@ class FullPort {
     HF_CHECK(::bind(socket_, generic, bytes) == 0 && ::listen(socket_, 0) == 0);
     HF_CHECK(::getsockname(socket_, generic, &bytes) == 0);
     port_ = ntohs(address.sin_port);
-    constexpr int most_places = 16;
-    for (int i = 0; i < most_places; ++i) {
+    constexpr int max_places = 16;
+    for (int i = 0; i < max_places; ++i) {
       Result<std::unique_ptr<Connection>> taken = network.connect(this->address(), brief_ms);
       if (!taken.ok()) return;
       places_.push_back(std::move(taken).value());

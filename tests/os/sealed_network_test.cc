@@ -55,7 +55,7 @@ TEST_F(SealedNetworkTest, WhatIsSaidArrives) {
 
 TEST_F(SealedNetworkTest, StrangersHoldNobodyUp) {
   std::vector<std::unique_ptr<Connection>> strangers;
-  for (std::size_t i = 0; i < SealedNetwork::most_strangers; ++i) strangers.push_back(stranger());
+  for (std::size_t i = 0; i < SealedNetwork::max_strangers; ++i) strangers.push_back(stranger());
   static_cast<void>(strangers.front()->send(bytes_in("GET / HTTP/1.1\r\n\r\nand so on, for long"), 100).ok());
   static_cast<void>(strangers.back()->send(bytes_in("HFSEAL01 and then nothing"), 100).ok());
   expect_heard("beside idle ones");

@@ -69,12 +69,12 @@ TEST(SpanRecorder, WithoutATraceItWritesTheFlight) {
   for (int i = 0; i < 6; ++i) recorder.end(recorder.begin({.kind = SpanKind::forward, .microbatch = i}));
   EXPECT_EQ(opened, 6u);
   EXPECT_EQ(ring[1].microbatch, 5);
-  Span* const goes_on = recorder.begin({.kind = SpanKind::save});
+  Span* const on_resume = recorder.begin({.kind = SpanKind::save});
   recorder.record_into(trace);
   EXPECT_TRUE(recorder.on() && !recorder.in_flight() && recorder.device_stamps());
   recorder.end(recorder.begin({.kind = SpanKind::backward}));
-  recorder.end(goes_on);
-  EXPECT_EQ(goes_on->end.time_ns, 0) << "it is of the other memory";
+  recorder.end(on_resume);
+  EXPECT_EQ(on_resume->end.time_ns, 0) << "it is of the other memory";
   EXPECT_EQ(opened, 7u);
   recorder.record_into({});
   EXPECT_TRUE(recorder.in_flight());

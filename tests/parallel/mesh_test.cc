@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int> ranks_in_seat_order(const Mesh& mesh) {
+std::vector<int> ranks_in_coordinate_order(const Mesh& mesh) {
   for (int rank = 0; rank < mesh.shape().ranks(); ++rank) {
     if (!mesh.is_spare(rank)) return mesh.group(rank, {.data = true, .pipeline = true, .tensor = true});
   }
@@ -22,11 +22,11 @@ std::vector<int> ranks_in_seat_order(const Mesh& mesh) {
 
 TEST(Mesh, TensorIsInnermostAndDataOutermost) {
   const Mesh mesh({.data = 2, .pipeline = 3, .tensor = 2, .spares = 1});
-  EXPECT_EQ(mesh.seat_of(0), (MeshSeat{0, 0, 0}));
-  EXPECT_EQ(mesh.seat_of(1), (MeshSeat{0, 0, 1}));
-  EXPECT_EQ(mesh.seat_of(2), (MeshSeat{0, 1, 0}));
-  EXPECT_EQ(mesh.seat_of(6), (MeshSeat{1, 0, 0}));
-  EXPECT_EQ(mesh.seat_of(11), (MeshSeat{1, 2, 1}));
+  EXPECT_EQ(mesh.coordinate_of(0), (MeshCoordinate{0, 0, 0}));
+  EXPECT_EQ(mesh.coordinate_of(1), (MeshCoordinate{0, 0, 1}));
+  EXPECT_EQ(mesh.coordinate_of(2), (MeshCoordinate{0, 1, 0}));
+  EXPECT_EQ(mesh.coordinate_of(6), (MeshCoordinate{1, 0, 0}));
+  EXPECT_EQ(mesh.coordinate_of(11), (MeshCoordinate{1, 2, 1}));
   EXPECT_TRUE(mesh.is_spare(12));
   EXPECT_THAT(mesh.spares(), ElementsAre(12));
 }
@@ -40,8 +40,8 @@ TEST(Mesh, GroupsOfARank) {
   EXPECT_THAT(mesh.replica(9), ElementsAre(6, 7, 8, 9, 10, 11));
 }
 
-// For all shapes of up to 5 x 5 x 8 and all axes: seats and ranks are one to one, and the groups of an axis
-// part the ranks that have seats.
+// For all shapes of up to 5 x 5 x 8 and all axes: coordinates and ranks are one to one, and the groups of an
+// axis part the active ranks.
 TEST(Mesh, GroupsPartTheRanks) {
   for (int data = 1; data <= 5; ++data) {
     for (int pipeline = 1; pipeline <= 5; ++pipeline) {
@@ -53,14 +53,14 @@ TEST(Mesh, GroupsPartTheRanks) {
           const int size =
               (varying.data ? data : 1) * (varying.pipeline ? pipeline : 1) * (varying.tensor ? tensor : 1);
           std::set<std::vector<int>> groups;
-          for (int rank = 0; rank < mesh.shape().seats(); ++rank) {
-            ASSERT_EQ(mesh.rank_at(mesh.seat_of(rank)), rank);
+          for (int rank = 0; rank < mesh.shape().active(); ++rank) {
+            ASSERT_EQ(mesh.rank_at(mesh.coordinate_of(rank)), rank);
             const std::vector<int> group = mesh.group(rank, varying);
             ASSERT_EQ(std::ssize(group), size);
             ASSERT_THAT(group, testing::Contains(rank));
             groups.insert(group);
           }
-          ASSERT_EQ(std::ssize(groups) * size, mesh.shape().seats());
+          ASSERT_EQ(std::ssize(groups) * size, mesh.shape().active());
         }
       }
     }
@@ -71,7 +71,7 @@ TEST(Mesh, PlacementKeepsTensorGroupsInsideAHost) {
   struct Case {
     const char* hosts;  // of each rank
     MeshShape shape;
-    std::vector<int> seats;  // ranks in the order of seats
+    std::vector<int> active;  // ranks in the order of coordinates
     std::vector<int> spares;
   };
   const std::vector<Case> cases = {
@@ -92,7 +92,7 @@ TEST(Mesh, PlacementKeepsTensorGroupsInsideAHost) {
   for (const Case& c : cases) {
     const Result<Mesh> mesh = Mesh::placed(c.shape, hosts(c.hosts));
     ASSERT_TRUE(mesh.ok()) << c.hosts << ": " << mesh.error().message;
-    EXPECT_EQ(ranks_in_seat_order(*mesh), c.seats) << c.hosts;
+    EXPECT_EQ(ranks_in_coordinate_order(*mesh), c.active) << c.hosts;
     EXPECT_EQ(mesh->spares(), c.spares) << c.hosts;
   }
 }

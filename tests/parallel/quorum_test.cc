@@ -9,7 +9,7 @@ TEST(Quorum, FollowsFromWhoIsLeftAndWhoIsProvenDead) {
   struct Case {
     const char* what;
     QuorumFacts facts;
-    bool goes_on;
+    bool on_resume;
   };
   const Case cases[] = {
       {"nobody is missing", {{0, 1, 2}, {0, 1, 2}, {}}, true},
@@ -25,7 +25,7 @@ TEST(Quorum, FollowsFromWhoIsLeftAndWhoIsProvenDead) {
       {"half of those that count, with the lowest of these", {{0, 1, 2, 3}, {2}, {0, 1}}, true},
       {"who was dead and is back counts for neither", {{0, 1, 2}, {1}, {0, 1}}, false},
   };
-  for (const Case& each : cases) EXPECT_EQ(has_quorum(each.facts), each.goes_on) << each.what;
+  for (const Case& each : cases) EXPECT_EQ(has_quorum(each.facts), each.on_resume) << each.what;
 }
 
 // Whatever is out of reach, never do two sides both go on.

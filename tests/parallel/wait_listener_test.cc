@@ -16,14 +16,14 @@ namespace {
 
 class Heard final : public WaitListener {
  public:
-  void waits(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override {
+  void on_wait(std::int64_t since_ns, std::int64_t now_ns, const Awaited& awaited) override {
     EXPECT_LE(since_ns, now_ns);
     last = awaited;
     operation = awaited.operation;
     waiting = true;
     ++looks;
   }
-  void goes_on() override {
+  void on_resume() override {
     EXPECT_TRUE(waiting) << "only after it waited";
     waiting = false;
     ++ends;
@@ -61,20 +61,20 @@ TEST(WaitListener, HearsWhomACollectiveWaitsFor) {
 
 TEST(WaitListener, HearsNothingOfAShortRest) {
   Heard heard;
-  Rest rest(posix_env(), 60'000, &heard);
+  PollBackoff backoff(posix_env(), 60'000, &heard);
   for (int i = 0; i < 100; ++i) {
-    rest.moved();
-    EXPECT_TRUE(rest.rest());
+    backoff.reset();
+    EXPECT_TRUE(backoff.pause());
   }
-  rest.moved();
+  backoff.reset();
   EXPECT_EQ(heard.ends, heard.looks.load()) << "at most where this thread lost its processor";
 }
 
 TEST(WaitListener, HearsTheEndOfARestThatIsGivenUp) {
   Heard heard;
   {
-    Rest rest(posix_env(), 20, &heard);
-    while (rest.rest([] { return Awaited{.operation = "a test", .peer = 3, .number = 7}; })) {
+    PollBackoff backoff(posix_env(), 20, &heard);
+    while (backoff.pause([] { return Awaited{.operation = "a test", .peer = 3, .number = 7}; })) {
     }
     EXPECT_TRUE(heard.waiting);
     EXPECT_EQ(heard.last.peer, 3);

@@ -109,8 +109,8 @@ Result<void> reduce_until_a_death(Communicator& world) {
 Result<void> watch_until_a_death(Communicator& world) {
   HF_TRY_VOID(barrier(world, waiter()));
   if (world.rank() == world.size() - 1) posix_env().kill_self();
-  Rest pause(posix_env(), timeout_ms);
-  while (pause.rest()) HF_TRY_VOID(world.check_peers());
+  PollBackoff backoff(posix_env(), timeout_ms);
+  while (backoff.pause()) HF_TRY_VOID(world.check_peers());
   return {};
 }
 
@@ -121,9 +121,9 @@ Result<void> wait_behind_an_acknowledged_death(Communicator& world) {
   const int victim = world.size() - 1;
   HF_TRY_VOID(barrier(world, waiter()));
   if (world.rank() == victim) posix_env().kill_self();
-  Rest pause(posix_env(), timeout_ms);
+  PollBackoff backoff(posix_env(), timeout_ms);
   int acknowledged = 0;
-  while (acknowledged == 0 && pause.rest()) {
+  while (acknowledged == 0 && backoff.pause()) {
     int found = 0;  // moves MPI on
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, MPI_STATUS_IGNORE);
     MPIX_Comm_ack_failed(MPI_COMM_WORLD, world.size(), &acknowledged);
@@ -142,8 +142,8 @@ Result<void> wait_behind_a_silent_rank(Communicator& world) {
   if (world.rank() == victim) posix_env().kill_self();
   if (world.rank() == 1) {
     posix_env().sleep_us((patience_ms + 1'000) * 1'000);
-    Rest pause(posix_env(), timeout_ms);
-    while (pause.rest()) HF_TRY_VOID(world.check_peers_among({&victim, 1}));
+    PollBackoff backoff(posix_env(), timeout_ms);
+    while (backoff.pause()) HF_TRY_VOID(world.check_peers_among({&victim, 1}));
     return {};
   }
   std::vector<std::byte> from_silent(8), from_dead(8);
@@ -213,8 +213,8 @@ Result<void> write_until_a_death(Membership& membership, int victim) {
     requests.push_back(sending);
   }
   HF_TRY_VOID(waiter().wait(group, requests, "messages that nobody reads", of));
-  Rest pause(posix_env(), timeout_ms);
-  while (pause.rest()) HF_TRY_VOID(group.check_peers());
+  PollBackoff backoff(posix_env(), timeout_ms);
+  while (backoff.pause()) HF_TRY_VOID(group.check_peers());
   return {};
 }
 

@@ -52,18 +52,18 @@ TEST(LayoutPlan, BytesOfEveryRankAreThoseOfTheRunningOne) {
   const std::unique_ptr<Device> kernels = make_counting_cpu_device({.threads = 1});
   const PlannedMachine machine{.kernels = kernels.get()};
   const LayoutPlan plan = planned(rig.config(), 4, machine);
-  ASSERT_EQ(plan.seats.size(), 4U);
+  ASSERT_EQ(plan.ranks.size(), 4U);
   rig.run([&](Worker& worker) -> Result<void> {
-    const auto seat = std::ranges::find(plan.seats, worker.rank().seat, &SeatPlan::seat);
-    EXPECT_NE(seat, plan.seats.end());
-    if (seat == plan.seats.end()) return {};
+    const auto coordinate = std::ranges::find(plan.ranks, worker.rank().coordinate, &RankPlan::coordinate);
+    EXPECT_NE(coordinate, plan.ranks.end());
+    if (coordinate == plan.ranks.end()) return {};
     for (std::size_t i = 0; i < memory_class_count; ++i) {
       const auto memory_class = static_cast<MemoryClass>(i);
-      EXPECT_EQ(seat->class_bytes[i], worker.memory_plan().total_bytes(memory_class))
+      EXPECT_EQ(coordinate->class_bytes[i], worker.memory_plan().total_bytes(memory_class))
           << name_of(memory_class);
     }
-    EXPECT_EQ(seat->kernel_bytes, worker.rank().device.workspace_bytes());
-    EXPECT_EQ(seat->needed_bytes(machine),
+    EXPECT_EQ(coordinate->kernel_bytes, worker.rank().device.workspace_bytes());
+    EXPECT_EQ(coordinate->needed_bytes(machine),
               worker.memory_plan().total_bytes() + worker.rank().device.workspace_bytes());
     return {};
   });
@@ -81,10 +81,10 @@ TEST(LayoutPlan, RamSnapshotsAreThoseOfTheRunningRanks) {
     return {};
   });
   EXPECT_GT(running[0] + running[1], 3 * 3 * sizeof(float) * parameter_count(make_model_spec(rig.config())));
-  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plan.seats[rank].shared_bytes, running[rank]);
+  for (std::size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(plan.ranks[rank].shared_bytes, running[rank]);
   EXPECT_EQ(plan.shared_bytes(), running[0] + running[1]);
-  EXPECT_EQ(plan.seats[0].needed_bytes({}),
-            plan.seats[0].place_bytes[0] + plan.seats[0].place_bytes[1] + running[0]);
+  EXPECT_EQ(plan.ranks[0].needed_bytes({}),
+            plan.ranks[0].place_bytes[0] + plan.ranks[0].place_bytes[1] + running[0]);
   const auto told = [&](std::uint64_t free_bytes) {
     return plan_text({.layout = plan, .smaller = {}}, {.shared_bytes = free_bytes});
   };
@@ -140,7 +140,7 @@ TEST(LayoutPlan, SendingTakesTimeWhereTheLinkIsKnown) {
   const Config config = resolved(small_config());
   const LayoutPlan plan = planned(config, 2, {.prices = &products_alone, .link_bytes_per_second = 1e6});
   EXPECT_NEAR(plan.time->communication,
-              static_cast<double>(plan.seats.front().traffic.all().bytes_received) * 1e-6, 1e-9);
+              static_cast<double>(plan.ranks.front().traffic.all().bytes_received) * 1e-6, 1e-9);
   EXPECT_EQ(plan.time->hidden.sum(), 0.0) << "the processors that compute copy it";
 }
 
@@ -273,9 +273,9 @@ std::int64_t resident_kib() {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t most_resident_mib = 2'048;  // they keep what was freed
+constexpr std::int64_t max_resident_mib = 2'048;  // they keep what was freed
 #else
-constexpr std::int64_t most_resident_mib = 250;
+constexpr std::int64_t max_resident_mib = 250;
 #endif
 
 // Its state is 90 GiB and a rank's activations are up to 30; what is counted is never touched.
@@ -289,7 +289,7 @@ TEST(LayoutSearch, A8bModelOn1024RanksIsCountedNotAllocated) {
   machine.overlaps_messages = true;
   const std::int64_t before_kib = resident_kib();
   const LayoutSearch search = search_layouts(posix_env(), llama_8b(1024), 1024, machine);
-  EXPECT_LT(resident_kib() - before_kib, most_resident_mib * 1024);
+  EXPECT_LT(resident_kib() - before_kib, max_resident_mib * 1024);
   ASSERT_EQ(search.plans.size(), 10U);
   EXPECT_GT(search.tried, 200);
   EXPECT_LT(search.counts.ranks_planned, 1000) << "every stage of every candidate has thousands";
@@ -331,8 +331,8 @@ TEST(LayoutPlan, ReplicasOnOtherHostsCount) {
   Config config = small_config();
   config.checkpoint.ram_every_steps = 1;
   config = resolved(config);
-  const std::uint64_t together = planned(config, 2, {}).seats[0].shared_bytes;
-  EXPECT_GT(planned(config, 2, {.ranks_per_host = 1}).seats[0].shared_bytes, together);
+  const std::uint64_t together = planned(config, 2, {}).ranks[0].shared_bytes;
+  EXPECT_GT(planned(config, 2, {.ranks_per_host = 1}).ranks[0].shared_bytes, together);
 }
 
 TEST(LayoutPlan, MfuIsTheShareOfWhatAllRanksCouldMultiply) {

@@ -113,7 +113,7 @@ std::vector<LayoutPlan> all_plans(const Question& question) {
 void expect_feasible(const LayoutPlan& plan, const Question& question) {
   const PlannedMachine& machine = question.machine;
   ASSERT_TRUE(check_layout(plan.config, question.ranks).ok());
-  ASSERT_EQ(plan.shape.seats(), question.ranks);
+  ASSERT_EQ(plan.shape.ranks(), question.ranks);
   const int on_host = machine.ranks_on_host(question.ranks);
   ASSERT_TRUE(on_host == question.ranks || on_host % plan.shape.tensor == 0)
       << "a tensor group crosses hosts";
@@ -122,8 +122,8 @@ void expect_feasible(const LayoutPlan& plan, const Question& question) {
     const PipelineSchedule schedule = pipeline_schedule(plan.config, lanes, data_rank);
     ASSERT_TRUE(schedule_problems(make_schedule(schedule.shape)).empty());
   }
-  for (const SeatPlan& seat : plan.seats)
-    ASSERT_LE(seat.needed_bytes(machine), machine.bytes_for_rank(question.ranks).value_or(~0ULL));
+  for (const RankPlan& coordinate : plan.ranks)
+    ASSERT_LE(coordinate.needed_bytes(machine), machine.bytes_for_rank(question.ranks).value_or(~0ULL));
 }
 
 // Checks the answer against all candidates: of each shape of which any fits there is one plan, and none that
@@ -191,7 +191,7 @@ TEST(LayoutSearchProperty, NothingIsFasterThanItsBound) {
     const Question question = random.question();
     LayoutPlanner planner(posix_env(), question.machine);
     for (const LayoutPlan& plan : all_plans(question)) {
-      const Result<double> bound = planner.least_seconds(plan.config, question.ranks);
+      const Result<double> bound = planner.min_seconds(plan.config, question.ranks);
       ASSERT_TRUE(bound.ok());
       ASSERT_LE(*bound, plan.time->seconds()) << text_of(question);
     }

@@ -21,15 +21,15 @@ std::string& implementation_of(Config& config, OpId op) {
 TEST(KernelRequest, HoldsWhatTheConfigNamesAndWhere) {
   Config config;
   EXPECT_EQ(kernel_request(config.kernels).isa, best_cpu_isa());
-  EXPECT_TRUE(kernel_request(config.kernels).wishes.empty());
+  EXPECT_TRUE(kernel_request(config.kernels).requests.empty());
   config.kernels.isa = "portable";
   implementation_of(config, OpId::rotary) = "mine";
   const KernelRequest request = kernel_request(config.kernels, {{"kernels.rotary", "run.toml:3:10"}});
   EXPECT_EQ(request.isa, CpuIsa::portable);
-  ASSERT_EQ(request.wishes.size(), 1U);
-  EXPECT_EQ(request.wishes[0].op, OpId::rotary);
-  EXPECT_EQ(request.wishes[0].name, "mine");
-  EXPECT_EQ(request.wishes[0].origin, "run.toml:3:10");
+  ASSERT_EQ(request.requests.size(), 1U);
+  EXPECT_EQ(request.requests[0].op, OpId::rotary);
+  EXPECT_EQ(request.requests[0].name, "mine");
+  EXPECT_EQ(request.requests[0].origin, "run.toml:3:10");
 }
 
 TEST(KernelRequest, EveryIsaOfTheConfigIsOneOfTheKernels) {

@@ -31,7 +31,7 @@ class ScarceMachine final : public ForwardingEnv {
   std::atomic<std::uint64_t> shared_limit_bytes = std::uint64_t{1} << 40;
   std::atomic<std::uint64_t> held_bytes = 0;           // by others
   std::atomic<std::int64_t> looks_until_release = -1;  // of any rank; then they give it back; -1: never
-  std::atomic<std::uint64_t> most_shared_bytes = 0;
+  std::atomic<std::uint64_t> max_shared_bytes = 0;
 
   Result<std::string> read_text(const std::string& path) override {
     if (path.starts_with("/sys/fs/cgroup") || path.starts_with("/proc/self/"))
@@ -52,7 +52,7 @@ class ScarceMachine final : public ForwardingEnv {
     if (sum > shared_limit_bytes) return fail(ExitCode::does_not_fit, "shared memory is full");
     HF_TRY(std::unique_ptr<SharedMemory> memory, inner().create_shared_memory(name, bytes));
     shared_.insert(name);
-    most_shared_bytes = std::max<std::uint64_t>(most_shared_bytes, sum);
+    max_shared_bytes = std::max<std::uint64_t>(max_shared_bytes, sum);
     return memory;
   }
   // As a rank does that takes over a slot of an earlier epoch.
@@ -274,7 +274,7 @@ TEST_F(ScarceMemoryTest, ExactlyThePlanIsEnoughForThreeDeathsAndARestart) {
   const std::vector<Json> starts = events("exact", "start");
   ASSERT_EQ(starts.size(), 2U);
   EXPECT_EQ(starts.back()["resumed_from"], "ram");
-  EXPECT_EQ(machine_.most_shared_bytes, four.shared);
+  EXPECT_EQ(machine_.max_shared_bytes, four.shared);
   EXPECT_EQ(digest("exact"), end);
 }
 

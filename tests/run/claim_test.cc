@@ -199,7 +199,7 @@ class TwoHosts : public testing::Test {
     files_.put_directory(claimed_run.directory);
   }
   static Result<void> save_step(Env& env, CheckpointStore& store, std::uint64_t step) {
-    return save(env, store, tiny_state(step), manifest_of_step(step), 1);
+    return save_checkpoint(env, store, tiny_state(step), manifest_of_step(step), 1);
   }
   std::vector<std::string> visible() {
     const Result<std::vector<std::string>> names = files_.list(claimed_run.directory + "/checkpoints");

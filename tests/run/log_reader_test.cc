@@ -52,7 +52,7 @@ TEST_F(LogReaderTest, PartsAreOneText) {
   put(0, "{\"n\":4}\n{\"n\":");
   const Result<LogReader> log = LogReader::open(posix_env(), paths_);
   ASSERT_TRUE(log.ok());
-  EXPECT_THAT(log->complaint(), IsEmpty());
+  EXPECT_THAT(log->warning(), IsEmpty());
   const std::string text = "{\"n\":1}\n{\"n\":2}\n{\"n\":3}\n{\"n\":4}\n{\"n\":";
   EXPECT_EQ(log->bytes(), text.size());
   EXPECT_EQ(log_bytes(posix_env(), paths_), text.size());
@@ -93,11 +93,11 @@ TEST_F(LogReaderTest, MissingPartsAreNamedAndTheRestIsRead) {
   put(0, "{\"n\":4}\n");
   const Result<LogReader> one = LogReader::open(posix_env(), paths_);
   ASSERT_TRUE(one.ok());
-  EXPECT_EQ(one->complaint(), event_part(paths_.events(), 1) +
-                                  " is missing: what the log said there is not counted, the rest is");
+  EXPECT_EQ(one->warning(), event_part(paths_.events(), 1) +
+                                " is missing: what the log said there is not counted, the rest is");
   EXPECT_THAT(numbers(*one), ElementsAre(2, 4));
   put(9, "{\"n\":3}\n");
-  EXPECT_THAT(LogReader::open(posix_env(), paths_)->complaint(),
+  EXPECT_THAT(LogReader::open(posix_env(), paths_)->warning(),
               testing::AllOf(HasSubstr("events-0001.jsonl, "),
                              HasSubstr("events-0004.jsonl and 4 more parts of the log "
                                        "are missing")));

@@ -242,7 +242,7 @@ class MeasuredEpochs {
     double longer_seconds = 0.0;  // that the step beside a snapshot takes
     bool leaves_out = false;      // a snapshot that is due is not begun
   };
-  void epoch(const SaveCadence::Epoch& epoch, const std::vector<Steps>& parts) {
+  void epoch(const SaveCadence::MembershipEpoch& epoch, const std::vector<Steps>& parts) {
     cadence_.begin_epoch(epoch);
     bool copying = false;
     for (const Steps& part : parts) {
@@ -364,7 +364,7 @@ TEST(SaveCadence, WhatAFailureCostsFollowsFromTheIntervals) {
   struct Case {
     const char* what;
     CheckpointConfig config;
-    SaveCadence::Epoch epoch;
+    SaveCadence::MembershipEpoch epoch;
     std::optional<double> process, host, job;
   };
   CheckpointConfig by_clock = config_of(100, 10);

@@ -96,13 +96,13 @@ TEST_F(SaveRequestsTest, TheNextLeaderAnswersWhatIsLeft) {
 
 TEST_F(SaveRequestsTest, AnotherStartIsWantedUntilItBegins) {
   SaveRequests requests(env_, paths_);
-  EXPECT_FALSE(requests.restart_wish().wanted);
+  EXPECT_FALSE(requests.restart_request().wanted);
   ASSERT_TRUE(request_restart(env_, paths_, /*hosts_leaving=*/1).ok());
-  wait_until([&] { return requests.restart_wish().wanted; });
-  EXPECT_EQ(requests.restart_wish().hosts_leaving, 1);
+  wait_until([&] { return requests.restart_request().wanted; });
+  EXPECT_EQ(requests.restart_request().hosts_leaving, 1);
   EXPECT_FALSE(requests.waiting()) << "it asks for no save";
   forget_answered_requests(env_, paths_);
-  wait_until([&] { return !requests.restart_wish().wanted; });
+  wait_until([&] { return !requests.restart_request().wanted; });
 }
 
 TEST_F(SaveRequestsTest, WhatNobodyWaitsForGoesWithItsAnswer) {

@@ -83,7 +83,7 @@ void read_disk(const std::string& directory, Ended& ended) {
 Result<ExitCode> train_rank(Worker& worker, Env& env, const std::string& run_id) {
   constexpr std::uint64_t writer = 7;
   FaultPoints faults;
-  worker.state().run_id = worker.state().memory_id = run_id;
+  worker.state().run_id = worker.state().shm_run_id = run_id;
   const std::string directory = worker.rank().config.run.directory;
   CheckpointStore store(env, faults, directory, writer);
   EventQueue log(env, RunPaths{directory}.events());

@@ -24,7 +24,7 @@ TEST(RunPlaces, TheNextPlaceKeepsTheCopies) {
       {{0, 1}, {0, 1}, {1, 0}},
       {{0, 0, 2, 2, 4, 4}, {0, 2, 4}, {2, 3, 4, 5, 0, 1}},
       {{0, 0, 0, 3}, {0, 3}, {3, 3, 3, 0}},
-      {{4, 2, 4, 2}, {0, 1}, {1, 0, 3, 2}},  // as numbered at the start, seated otherwise
+      {{4, 2, 4, 2}, {0, 1}, {1, 0, 3, 2}},  // as numbered at the start, assigned otherwise
   };
   for (const Case& each : cases) {
     const RunPlaces places = places_of_ranks(each.places);

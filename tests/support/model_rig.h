@@ -29,7 +29,7 @@ struct RigOptions {
   std::function<void(OpId)> observer = {};
   Recompute recompute = Recompute::none;
   bool split_backward = false;
-  std::vector<KernelWish> kernels = {};
+  std::vector<KernelPreference> kernels = {};
   // Of another device than the CPU's, which `threads`, `observer` and `kernels` describe.
   std::function<std::unique_ptr<Device>()> make_device = {};
 };

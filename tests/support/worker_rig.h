@@ -53,7 +53,7 @@ class WorkerRig {
              DataSet::open(posix_env(), config_.data.sources, config_.training.sequence_length));
       const std::unique_ptr<Device> device = make_device();
       const std::unique_ptr<NcclLibrary> nccl = make_nccl ? make_nccl() : nullptr;
-      Ledger ledger(env_, RunPaths{config_.run.directory}.ledger(communicator.rank()));
+      SampleLog ledger(env_, RunPaths{config_.run.directory}.ledger(communicator.rank()));
       HF_TRY(const std::unique_ptr<Worker> worker,
              Worker::create({.env = env_,
                              .faults = faults,

@@ -177,7 +177,7 @@ class HostsTest(unittest.TestCase):
 
     @harness.full
     def test_a_hang_in_the_first_step(self):
-        """Of the only rank of its stage, and of its host, before the others give up. The spare takes its seat."""
+        """Of the only rank of its stage, and of its host, before the others give up. The spare takes its coordinate."""
         run = self.scene.run("first-step", ["--checkpoint.ram_every_steps=1", "--watchdog.floor=2s", "--elastic.grow=off"])
         words = [str(harness.PROGRAM), "launch", "-np", "3", f"--notice={NOTICE_S}", "--host", self.cluster.host_list(1),
                  str(run.scene.config), f"--run.directory={run.directory}", *run.overrides, "--parallel.pipeline=2", "--elastic.spares=1",

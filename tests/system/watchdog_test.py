@@ -226,7 +226,7 @@ class WatchdogTest(unittest.TestCase):
                 (fault,) = run.events("fault")
                 self.assertEqual(fault["what"], "spare")
                 self.assertRegex(fault["lost"], r"^rank 2 \(host \S+\)$")
-                self.assertRegex(output, r"lost rank 2 \(host \S+\), which had no seat, at step \d+: training goes on")
+                self.assertRegex(output, r"lost rank 2 \(host \S+\), which was not active, at step \d+: training goes on")
                 self.assertEqual(run.events("recovery"), [])
                 self.expect_nothing_left(start)
 
@@ -299,7 +299,7 @@ class WatchdogTest(unittest.TestCase):
 
     @harness.full
     def test_the_only_one_of_a_stage_in_the_first_steps(self):
-        """Nobody does the same work: it is named and ended before the others give up, and a spare takes its seat."""
+        """Nobody does the same work: it is named and ended before the others give up, and a spare takes its coordinate."""
         for name, fault in (("spin", "step.begin@3:1=spin"), ("stopped", "step.begin@1:1=stop"), ("vote", "step.after_vote@1:1=spin")):
             with self.subTest(name):
                 run = self.scene.run(f"stage-{name}", [*RAM, NO_GROWTH, "--watchdog.floor=1s", "--parallel.pipeline=2", "--elastic.spares=1",

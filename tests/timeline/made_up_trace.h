@@ -57,7 +57,7 @@ inline std::vector<RankTrace> made_up_ranks(const MadeUpRun& run) {
                      .host = "here",
                      .device = "cpu",
                      .mesh = {.data = run.data, .pipeline = run.shape.stages},
-                     .seat = {.data = data, .pipeline = stage},
+                     .coordinate = {.data = data, .pipeline = stage},
                      .schedule = run.shape};
       const auto& actions = schedule.actions[static_cast<std::size_t>(stage)];
       for (std::uint64_t step = 7; step <= 8; ++step) {

@@ -28,7 +28,7 @@ TEST(TraceFile, ReadsWhatItWrote) {
   const Result<RankTrace> read = parse_trace(to_text(rank), "there");
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(to_text(*read), to_text(rank));
-  EXPECT_EQ(read->header.seat, rank.header.seat);
+  EXPECT_EQ(read->header.coordinate, rank.header.coordinate);
   EXPECT_EQ(read->header.clock.offset_ns, -5);
   EXPECT_EQ(read->header.lost, 17u);
   ASSERT_EQ(read->spans.size(), rank.spans.size());

@@ -360,7 +360,8 @@ TEST_F(NcclTraining, AnExchangeThatHangsEndsAtTheDeadline) {
     EXPECT_EQ(end.code, ExitCode::communication);
     messages.push_back(end.message);
   }
-  // The parameters of the step before travel behind this one's forward, so it may be they that stand still.
+  // The parameters of the step before travel behind this one's forward, so it may be they that pause for a
+  // resize.
   const auto in_reduction = HasSubstr("saw nothing move for 3000 ms in wave 0 of the lane reduction");
   const auto in_gather = HasSubstr("waited 3000 ms for rank");
   EXPECT_THAT(messages, Contains(AnyOf(in_reduction, in_gather)));

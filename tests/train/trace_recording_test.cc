@@ -52,7 +52,7 @@ TEST_F(TraceRecordingTest, HoldsWhatTheStepsDid) {
     EXPECT_EQ(digest(run), digest(fmt::format("plain-{}", device)));
     for (int rank = 0; rank < 2; ++rank) {
       const RankTrace trace = trace_of(run, rank);
-      EXPECT_EQ(trace.header.seat.pipeline, rank);
+      EXPECT_EQ(trace.header.coordinate.pipeline, rank);
       EXPECT_EQ(trace.header.lost, 0u);
       const int microbatches = 2 * lanes * 2;  // of two steps
       EXPECT_EQ(count(trace, SpanKind::forward), microbatches);

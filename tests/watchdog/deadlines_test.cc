@@ -43,13 +43,13 @@ TEST(Deadlines, OfAPhaseWithoutHistory) {
 TEST(Deadlines, OfAKindWithTooLittleHistoryAreAMultipleOfTheUsual) {
   struct Case {
     WorkKind kind;
-    std::int64_t usual_ns, expected_ns;
+    std::int64_t median_ns, expected_ns;
   };
   for (const Case& each : {Case{WorkKind::first, 2'000, 24'000}, Case{WorkKind::beside_save, 2'000, 12'000},
                            Case{WorkKind::first, 10, 4'000}, Case{WorkKind::beside_save, 10, 2'000},
                            Case{WorkKind::first, 200'000, 1'000'000}}) {
     Deadlines deadlines(limits);
-    take(deadlines, Phase::step, each.usual_ns, 5);
+    take(deadlines, Phase::step, each.median_ns, 5);
     take(deadlines, Phase::step, 100'000, 4, each.kind);
     EXPECT_EQ(of(deadlines, Phase::step, each.kind), each.expected_ns);
     EXPECT_EQ(of(deadlines, Phase::evaluation, each.kind), 12'000) << "of another phase it says nothing";

@@ -20,9 +20,9 @@ WatchedRank computes(int rank, std::int64_t for_ms, std::int64_t deadline_ms = 5
   one.slot.launched_rank = rank;
   one.slot.phase = Phase::step;
   one.slot.step = 9;
-  one.slot.begun_ns = one.slot.beat_ns = now_ns - for_ms * ms;
+  one.slot.begun_ns = one.slot.heartbeat_ns = now_ns - for_ms * ms;
   one.slot.deadline_ns = deadline_ms * ms;
-  one.slot.usual_ns = 31 * ms;
+  one.slot.median_ns = 31 * ms;
   one.host = "a";
   return one;
 }
@@ -30,7 +30,7 @@ WatchedRank computes(int rank, std::int64_t for_ms, std::int64_t deadline_ms = 5
 WatchedRank waits(int rank, std::int64_t for_ms, int peer = -1, std::int64_t looked_before_ms = 3) {
   WatchedRank one = computes(rank, for_ms);
   one.slot.wait_begun_ns = one.slot.begun_ns + 10 * ms;
-  one.slot.beat_ns = now_ns - looked_before_ms * ms;
+  one.slot.heartbeat_ns = now_ns - looked_before_ms * ms;
   one.slot.wait_operation = "an all-reduce";
   one.slot.wait_number = 77;
   one.slot.wait_peer = peer;
@@ -61,7 +61,7 @@ TEST(Detector, OneThatIsStopped) {
 
 TEST(Detector, TimesHaveTheUnitThatFits) {
   struct Case {
-    std::int64_t usual_ns;
+    std::int64_t median_ns;
     const char* text;
   };
   for (const Case& each :
@@ -69,7 +69,7 @@ TEST(Detector, TimesHaveTheUnitThatFits) {
         Case{1'260'000, "1.3 ms"}, Case{9'940'000, "9.9 ms"}, Case{12 * ms, "12 ms"},
         Case{999 * ms, "999 ms"}, Case{3'120 * ms, "3.1 s"}, Case{150'000 * ms, "150 s"}}) {
     WatchedRank one = stopped(computes(0, 5'200));
-    one.slot.usual_ns = each.usual_ns;
+    one.slot.median_ns = each.median_ns;
     EXPECT_EQ(verdict_on({one}).sentence,
               fmt::format("rank 0 (host a) hangs: step 9 for 5.2 s, {} are usual; it is stopped", each.text));
   }
@@ -146,7 +146,7 @@ TEST(Detector, WithinItsTimeButStoppedWhileOthersWaitForIt) {
 TEST(Detector, ACycleHasNoSink) {
   EXPECT_EQ(verdict_on({waits(0, 9'900, 1), waits(1, 9'900, 0)}).kind, HangKind::none) << "patience first";
   const HangVerdict verdict = verdict_on({waits(0, 10'100, 1), waits(1, 10'200, 2), waits(2, 10'100, 0)});
-  EXPECT_EQ(verdict.kind, HangKind::no_sink);
+  EXPECT_EQ(verdict.kind, HangKind::deadlock);
   EXPECT_EQ(
       verdict.sentence,
       "all ranks wait for each other: rank 0, step 9, for an all-reduce (number 77) with rank 1 for 10.1 "
@@ -160,7 +160,7 @@ TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
   ranks[0].slot.members = 4;
   EXPECT_EQ(verdict_on(ranks).kind, HangKind::none) << "two of another host";
   ranks[0].slot.members = 2;
-  EXPECT_EQ(verdict_on(ranks).kind, HangKind::no_sink);
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::deadlock);
   WatchedRank leader = waits(0, 12'000);
   leader.slot.phase = Phase::recovery;
   leader.slot.wait_operation = "new ranks";
@@ -168,7 +168,7 @@ TEST(Detector, WhoMayBeAwaitedIsNoReasonToEndAll) {
   EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, HangKind::none)
       << "it waits within its own limit";
   leader.slot.deadline_ns = 11'000 * ms;
-  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, HangKind::no_sink);
+  EXPECT_EQ(verdict_on({leader, waits(1, 20'000, 0)}).kind, HangKind::deadlock);
 }
 
 TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
@@ -178,14 +178,14 @@ TEST(Detector, TheDeadAndThoseThatLeaveAreNotBlamed) {
   EXPECT_EQ(verdict_on(ranks).kind, HangKind::none);
   ranks[0] = waits(0, 10'001, 1);
   ranks[0].slot.members = 3;
-  EXPECT_EQ(verdict_on(ranks).kind, HangKind::no_sink) << "who waits for the dead waits in vain";
+  EXPECT_EQ(verdict_on(ranks).kind, HangKind::deadlock) << "who waits for the dead waits in vain";
 }
 
 // Of a kind that was not done often enough.
 WatchedRank unknown(WatchedRank one) {
   one.slot.deadline_ns = 60'000 * ms;
   one.slot.ceiling_ns = 600'000 * ms;
-  one.slot.usual_ns = 0;
+  one.slot.median_ns = 0;
   return one;
 }
 
@@ -238,7 +238,7 @@ TEST(Detector, NamesTheKindThatTheTimeIsOf) {
   EXPECT_THAT(verdict_on({one}).sentence, HasSubstr("step 9 for 5.2 s, 31 ms are usual for a first one; it"));
   one.slot.kind = WorkKind::beside_save;
   EXPECT_THAT(verdict_on({one}).sentence, HasSubstr("step 9 for 5.2 s, 31 ms are usual beside a save; it"));
-  one.slot.usual_ns = 0;
+  one.slot.median_ns = 0;
   EXPECT_THAT(verdict_on({one}).sentence, HasSubstr("step 9 for 5.2 s, 5.0 s are the limit; it"));
 }
 
@@ -310,10 +310,10 @@ TEST(Detector, OfAnUnknownKindTheMostAreNotEndedAtOnce) {
 TEST(Detector, OneThatHasJustGotWhatItWaitedForHasItsWholeDeadline) {
   WatchedRank one = with_ceiling(computes(1, 9'100), 100'000);
   EXPECT_EQ(verdict_on({one}).kind, HangKind::culprit);
-  one.slot.beat_ns = now_ns - 40 * ms;
+  one.slot.heartbeat_ns = now_ns - 40 * ms;
   EXPECT_EQ(verdict_on({one}).kind, HangKind::none);
   EXPECT_EQ(verdict_on({waits(0, 9'100), one}).kind, HangKind::none);
-  one.slot.beat_ns = now_ns - 5'001 * ms;
+  one.slot.heartbeat_ns = now_ns - 5'001 * ms;
   EXPECT_EQ(verdict_on({waits(0, 9'100), one}).index, 1u);
 }
 
@@ -353,9 +353,9 @@ TEST(Detector, AllThatWaitForStorageAreOneCause) {
 
 TEST(Detector, WhatWasBeforeThenIsNoEvidence) {
   std::vector<WatchedRank> ranks = {waits(0, 5'300), computes(1, 5'200), waits(2, 5'300)};
-  ranks[1].anew_ns = now_ns - 4'900 * ms;
+  ranks[1].evidence_since_ns = now_ns - 4'900 * ms;
   EXPECT_EQ(verdict_on(ranks).kind, HangKind::none);
-  ranks[1].anew_ns = now_ns - 5'100 * ms;
+  ranks[1].evidence_since_ns = now_ns - 5'100 * ms;
   EXPECT_EQ(verdict_on(ranks).kind, HangKind::culprit);
 }
 
@@ -369,12 +369,12 @@ TEST(Detector, ALookAtAllIsWorthItWhereThereMayBeAVerdict) {
 TEST(Detector, ASpareMayWaitForEver) {
   WatchedRank spare = waits(3, 90'000'000);
   spare.slot.phase = Phase::spare;
-  spare.slot.usual_ns = 0;
+  spare.slot.median_ns = 0;
   EXPECT_EQ(verdict_on({computes(0, 10), spare}).kind, HangKind::none);
-  EXPECT_EQ(verdict_on({waits(0, 10'100, 1), waits(1, 10'100, 0), spare}).kind, HangKind::no_sink);
+  EXPECT_EQ(verdict_on({waits(0, 10'100, 1), waits(1, 10'100, 0), spare}).kind, HangKind::deadlock);
   spare.slot.wait_begun_ns = 0;
   spare.slot.begun_ns = now_ns - 90'000 * ms;
-  spare.slot.beat_ns = now_ns - 5'100 * ms;
+  spare.slot.heartbeat_ns = now_ns - 5'100 * ms;
   const HangVerdict verdict = verdict_on({computes(0, 10), spare});
   EXPECT_EQ(verdict.index, 1u);
   EXPECT_EQ(
@@ -385,7 +385,7 @@ TEST(Detector, ASpareMayWaitForEver) {
 TEST(Detector, PhasesWithALimitOfTheirOwn) {
   WatchedRank recovers = computes(1, 2'100, 2'000);
   recovers.slot.phase = Phase::recovery;
-  recovers.slot.usual_ns = 0;
+  recovers.slot.median_ns = 0;
   const HangVerdict verdict = verdict_on({waits(0, 2'100), recovers});
   EXPECT_EQ(verdict.sentence,
             "rank 1 (host a) hangs: recovery, step 9 for 2.1 s, 2.0 s are the limit; it waits for nobody");

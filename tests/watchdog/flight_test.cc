@@ -41,7 +41,7 @@ FlightRecord record(int rank, std::vector<FlightSpan> spans) {
   one.slot.launched_rank = rank;
   one.slot.phase = Phase::step;
   one.slot.step = 9;
-  one.slot.begun_ns = one.slot.beat_ns = dump_ns - 1'000 * ms;
+  one.slot.begun_ns = one.slot.heartbeat_ns = dump_ns - 1'000 * ms;
   one.slot.deadline_ns = 5'000 * ms;
   one.spans = std::move(spans);
   return one;
@@ -170,13 +170,13 @@ TEST(FlightMerge, NamesTheDeadThenTheHung) {
   for (FlightRecord& each : records) {
     each.slot.begun_ns = each.now_ns - 6'000 * ms;
     each.slot.wait_begun_ns = each.now_ns - 5'900 * ms;
-    each.slot.beat_ns = each.now_ns;
+    each.slot.heartbeat_ns = each.now_ns;
   }
   EXPECT_EQ(merge_flights(records).culprit, "");
   records[1].slot.wait_begun_ns = 0;
   records[1].now_ns += 1'000'000 * ms;  // another host's clock
   records[1].slot.begun_ns += 1'000'000 * ms;
-  records[1].slot.beat_ns = records[1].slot.begun_ns;
+  records[1].slot.heartbeat_ns = records[1].slot.begun_ns;
   EXPECT_THAT(merge_flights(records).culprit, StartsWith("rank 1 (host a) hangs: step 9 for 6.0 s"));
   records[2].state = 'X';
   EXPECT_EQ(merge_flights(records).culprit,
@@ -189,7 +189,7 @@ TEST(FlightMerge, ReadsAsAPage) {
   waiting.slot.wait_operation = "an all-reduce";
   waiting.slot.wait_number = 77;
   waiting.slot.wait_peer = 1;
-  waiting.slot.beat_ns = dump_ns - 2 * ms;
+  waiting.slot.heartbeat_ns = dump_ns - 2 * ms;
   FlightRecord stopped = record(1, {operation(8, 76)});
   stopped.state = 'T';
   stopped.slot.drain_begun_ns = dump_ns - 100 * ms;

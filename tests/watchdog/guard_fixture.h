@@ -67,13 +67,13 @@ class GuardTest : public testing::Test {
     slot(rank).step = 9;
     slot(rank).wait_begun_ns = 0;
     slot(rank).deadline_ns = deadline_ms * ms;
-    slot(rank).begun_ns = slot(rank).beat_ns = env.monotonic_ns();
+    slot(rank).begun_ns = slot(rank).heartbeat_ns = env.monotonic_ns();
   }
   // Lets the rank wait for ever, and look all the time.
   void waits(int rank, std::int64_t deadline_ms) {
     computes(rank, deadline_ms);
     store_text(slot(rank).wait_operation, "an all-reduce");
-    slot(rank).beat_ns = env.monotonic_ns() + for_ever_ms * ms;
+    slot(rank).heartbeat_ns = env.monotonic_ns() + for_ever_ms * ms;
     slot(rank).wait_begun_ns = env.monotonic_ns();
   }
   pid_t start_guard(Env& own) {

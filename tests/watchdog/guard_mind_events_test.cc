@@ -66,7 +66,7 @@ TEST(GuardMind, TellsOfSparesThatAreLost) {
   host.dies(1);
   host.pass(100);
   EXPECT_THAT(host.texts(GuardAction::Kind::tell_lost_spares), IsEmpty())
-      << "one had a seat, one went by itself";
+      << "one was active, one went by itself";
   host.dies(2);
   host.dies(3);
   host.pass(100);
@@ -191,7 +191,7 @@ WatchedRank distant_rank(int rank, std::int64_t begun_ns, std::int64_t deadline_
   one.slot.process = 200 + rank;
   one.slot.launched_rank = rank;
   one.slot.phase = Phase::step;
-  one.slot.begun_ns = one.slot.beat_ns = begun_ns;
+  one.slot.begun_ns = one.slot.heartbeat_ns = begun_ns;
   one.slot.deadline_ns = deadline_ms * ms;
   return one;
 }
@@ -216,9 +216,9 @@ TEST(GuardMind, RanksOfOtherHostsThatWaitAreEvidence) {
   EXPECT_LE(host.distant_looks, 10) << "twice a second while nobody may hang";
   host.distant = {distant_rank(2, host.now_ns(), 1'000)};
   host.distant[0].slot.wait_begun_ns = host.now_ns();
-  host.pass(1'000, [&] { host.distant[0].slot.beat_ns = host.now_ns(); });
+  host.pass(1'000, [&] { host.distant[0].slot.heartbeat_ns = host.now_ns(); });
   EXPECT_THAT(host.done, IsEmpty());
-  host.pass(600, [&] { host.distant[0].slot.beat_ns = host.now_ns(); });
+  host.pass(600, [&] { host.distant[0].slot.heartbeat_ns = host.now_ns(); });
   EXPECT_THAT(host.killed(), ElementsAre(1));
 }
 
@@ -228,7 +228,7 @@ TEST(GuardMind, ALateTickGivesRanksOfOtherHostsTheirTimeAnew) {
   host.rank(0).looks = false;
   host.distant = {distant_rank(2, host.now_ns(), 5'000)};
   host.distant[0].slot.wait_begun_ns = host.now_ns();
-  const auto looks = [&] { host.distant[0].slot.beat_ns = host.now_ns(); };
+  const auto looks = [&] { host.distant[0].slot.heartbeat_ns = host.now_ns(); };
   host.pass(4'000, looks);
   host.tick(3'000);
   host.pass(5'000, looks);
@@ -246,7 +246,7 @@ TEST(GuardMind, AfterALateTickRanksOfOtherHostsAreNoEvidenceEitherWhileOwnOnesAr
   host.distant = {distant_rank(2, host.now_ns(), 5'000)};
   host.distant[0].slot.wait_begun_ns = host.now_ns();
   host.distant[0].slot.wait_peer = 1;
-  const auto looks = [&] { host.distant[0].slot.beat_ns = host.now_ns(); };
+  const auto looks = [&] { host.distant[0].slot.heartbeat_ns = host.now_ns(); };
   host.pass(4'000, looks);
   host.tick(3'000);
   host.pass(5'000, looks);

@@ -54,7 +54,7 @@ class MindHost {
     slot.phase = Phase::step;
     slot.step = 9;
     slot.deadline_ns = deadline_ms * ms;
-    slot.begun_ns = slot.beat_ns = now_ns();
+    slot.begun_ns = slot.heartbeat_ns = now_ns();
     slot.wait_begun_ns = 0;
     rank(number).looks = false;
   }
@@ -75,7 +75,7 @@ class MindHost {
     now_ms += passed_ms;
     wall_ms += wall_passed_ms < 0 ? passed_ms : wall_passed_ms;
     for (Rank& each : ranks) {
-      if (each.looks) each.slot.beat_ns = now_ns();
+      if (each.looks) each.slot.heartbeat_ns = now_ns();
     }
     mind.begin_tick(now_ns(), wall_ms * 1'000);
     look();

@@ -61,7 +61,7 @@ TEST(GuardMind, TwoLooksThatFindDifferentOnesAreNoEvidence) {
   MindHost host(3);
   host.waits(2, for_ever_ms);
   for (const int each : {0, 1}) {
-    host.slot(each).usual_ns = 31 * ms;
+    host.slot(each).median_ns = 31 * ms;
     host.computes(each, 100);
   }
   host.slot(1).deadline_ns = 110 * ms;
@@ -124,7 +124,7 @@ TEST(GuardMind, WhereTimesAreLearnedTheOthersHaveTheirsAnew) {
   MindHost host(5);
   for (int each = 0; each < 5; ++each) {
     each < 3 ? host.waits(each, for_ever_ms) : host.computes(each, each == 3 ? 200 : 210);
-    host.slot(each).usual_ns = 31 * ms;
+    host.slot(each).median_ns = 31 * ms;
   }
   host.pass(2'000);
   EXPECT_THAT(host.killed(), ElementsAre(3, 4));
@@ -137,7 +137,7 @@ TEST(GuardMind, WhileOneDiesNobodyElseIsEnded) {
   host.waits(0, for_ever_ms);
   for (const int each : {1, 2}) {
     host.computes(each, 100);
-    host.slot(each).usual_ns = 31 * ms;
+    host.slot(each).median_ns = 31 * ms;
   }
   host.rank(1).held = true;
   host.pass(200);
@@ -225,7 +225,7 @@ TEST(GuardMind, TheFirstStepsAndThoseBesideASaveHaveDeadlinesOfTheirOwn) {
     MindHost host(2);
     host.waits(0, for_ever_ms);
     host.computes(1, deadlines.of(Phase::step, each.kind) / ms);
-    host.slot(1).usual_ns = deadlines.usual(Phase::step, each.kind);
+    host.slot(1).median_ns = deadlines.usual(Phase::step, each.kind);
     host.slot(1).kind = each.kind;
     host.pass(5'000);
     ASSERT_EQ(host.killed_ms(1), each.end_ms);

@@ -31,7 +31,7 @@ GuardMessage sample() {
   slot.ceiling_ns = 98;
   slot.life_ns = 97;
   slot.storage_begun_ns = 96;
-  slot.beat_ns = 99;
+  slot.heartbeat_ns = 99;
   message.ranks = {slot, slot};
   return message;
 }
@@ -58,7 +58,7 @@ TEST(GuardMessage, ComesAsItWent) {
   EXPECT_EQ(read->ranks[1].ceiling_ns, 98);
   EXPECT_EQ(read->ranks[1].life_ns, 97);
   EXPECT_EQ(read->ranks[1].storage_begun_ns, 96);
-  EXPECT_EQ(read->ranks[1].beat_ns, 99);
+  EXPECT_EQ(read->ranks[1].heartbeat_ns, 99);
 }
 
 TEST(GuardMessage, EveryDamagedByteIsSeen) {
@@ -74,7 +74,7 @@ TEST(GuardMessage, EveryDamagedByteIsSeen) {
   EXPECT_FALSE(frame_bytes(std::as_bytes(std::span(strange))).ok());
 }
 
-// A network in memory, and a clock that stands still but for sleeps.
+// A network in memory, and a clock that pauses for a resize but for sleeps.
 class QuietEnv final : public ForwardingEnv {
  public:
   QuietEnv() : ForwardingEnv(posix_env()) {}
@@ -100,7 +100,7 @@ struct TestHost {
     restart();
   }
   ~TestHost() {
-    HostTable::remove(*env, name);
+    PeerHostTable::remove(*env, name);
     static_cast<void>(env->remove_shared_memory(name).ok());
   }
   void restart() { network = std::move(GuardNetwork::begin(*env, *board, name, {.secret = secret})).value(); }
@@ -110,7 +110,7 @@ struct TestHost {
   Secret secret = secret_of(7);
   std::unique_ptr<Board> board;
   std::unique_ptr<GuardNetwork> network;
-  std::unique_ptr<HostTable> table;
+  std::unique_ptr<PeerHostTable> table;
 };
 
 class GuardNetworkTest : public testing::Test {
@@ -118,7 +118,7 @@ class GuardNetworkTest : public testing::Test {
   void make(int count, std::int64_t silence_ms) {
     const std::string mark = fmt::format("{}-{:016x}", getpid(), posix_env().random_u64());
     for (int i = 0; i < count; ++i) hosts_.push_back(std::make_unique<TestHost>(*env_, i, mark));
-    HostTableSetup setup{.start = 9, .own_host = 0, .silence_ms = silence_ms, .hosts = {}};
+    PeerHostTableSetup setup{.start = 9, .own_host = 0, .silence_ms = silence_ms, .hosts = {}};
     for (int i = 0; i < count; ++i) {
       const auto port =
           static_cast<std::uint16_t>(hosts_[static_cast<std::size_t>(i)]->board->header().guard_port);
@@ -126,7 +126,7 @@ class GuardNetworkTest : public testing::Test {
     }
     for (int i = 0; i < count; ++i) {
       setup.own_host = i;
-      host(i).table = std::move(HostTable::open_or_create(*env_, host(i).name, setup)).value();
+      host(i).table = std::move(PeerHostTable::open_or_create(*env_, host(i).name, setup)).value();
     }
   }
   TestHost& host(int index) { return *hosts_[static_cast<std::size_t>(index)]; }

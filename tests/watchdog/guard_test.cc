@@ -17,7 +17,7 @@
 #include "watchdog/board.h"
 #include "watchdog/flight_record.h"
 #include "watchdog/guard_message.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast {
 namespace {
@@ -99,12 +99,12 @@ TEST_F(GuardTest, OtherHostsHearOfWhoEndedBeforeItListened) {
   ASSERT_TRUE(soon([&] { return flights().size() == 2; }));
   SealedNetwork network(posix_env(), secret_of(3), "guard");
   const std::unique_ptr<Listener> listener = network.listen("127.0.0.1").value();
-  const HostTableSetup setup{
+  const PeerHostTableSetup setup{
       .start = 1,
       .own_host = 0,
       .hosts = {{.name = "here", .addresses = {"127.0.0.1"}},
                 {.name = "there", .addresses = {"127.0.0.1"}, .port = listener->port()}}};
-  ASSERT_TRUE(HostTable::open_or_create(env, name, setup).ok());
+  ASSERT_TRUE(PeerHostTable::open_or_create(env, name, setup).ok());
   write_guard_network(board->header(), {.secret = secret_of(3), .listen_address = "127.0.0.1"});
   const std::unique_ptr<Connection> connection = listener->accept(patience_ms).value();
   ASSERT_NE(connection, nullptr);
@@ -117,7 +117,7 @@ TEST_F(GuardTest, OtherHostsHearOfWhoEndedBeforeItListened) {
   ASSERT_THAT(message->ended, SizeIs(1));
   EXPECT_EQ(message->ended[0].process, gone);
   EXPECT_THAT(message->ranks, SizeIs(1)) << "only the one that lives";
-  HostTable::remove(env, name);
+  PeerHostTable::remove(env, name);
 }
 
 TEST_F(GuardTest, WatchesARankThatComesLater) {

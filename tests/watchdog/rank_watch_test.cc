@@ -69,7 +69,7 @@ TEST_F(RankWatchTest, SaysWhatItIsAt) {
   EXPECT_EQ(view().phase, Phase::step);
   EXPECT_EQ(view().step, 12u);
   EXPECT_EQ(view().begun_ns, env.now_ns);
-  EXPECT_EQ(view().beat_ns, env.now_ns);
+  EXPECT_EQ(view().heartbeat_ns, env.now_ns);
   EXPECT_EQ(watch->board().slot(0).version % 2, 0u);
 }
 
@@ -80,14 +80,14 @@ TEST_F(RankWatchTest, LearnsHowLongPhasesTake) {
   for (std::uint64_t step = 2; step <= 7; ++step) {
     EXPECT_EQ(view().deadline_ns, 600 * ms) << "twelve floors";
     EXPECT_EQ(view().ceiling_ns, 1'000 * ms);
-    EXPECT_EQ(view().usual_ns, 0);
+    EXPECT_EQ(view().median_ns, 0);
     env.now_ns += 40 * ms;
     watch->enter(Phase::step, step);
     EXPECT_EQ(view().kind, WorkKind::usual);
   }
   EXPECT_EQ(view().deadline_ns, 120 * ms);
   EXPECT_EQ(view().ceiling_ns, 1'000 * ms);
-  EXPECT_EQ(view().usual_ns, 40 * ms);
+  EXPECT_EQ(view().median_ns, 40 * ms);
   watch->begin_epoch({.number = 3, .work_times = 2.0, .members = 5});
   EXPECT_EQ(view().epoch, 3u);
   EXPECT_EQ(view().members, 5u);
@@ -123,7 +123,7 @@ TEST_F(RankWatchTest, AStepBesideASaveIsAnother) {
     EXPECT_EQ(view().deadline_ns, 120 * ms) << "what that took says nothing of this";
     watch->beside_save();
   }
-  EXPECT_EQ(view().usual_ns, 70 * ms);
+  EXPECT_EQ(view().median_ns, 70 * ms);
   EXPECT_EQ(view().deadline_ns, 210 * ms);
 }
 
@@ -152,7 +152,7 @@ TEST_F(RankWatchTest, SaysThatItWaitsForStorage) {
   env.now_ns += 90 * ms;
   watch->storage_answers();
   EXPECT_EQ(view().storage_begun_ns, 0);
-  EXPECT_EQ(view().beat_ns, env.now_ns) << "its time counts from here";
+  EXPECT_EQ(view().heartbeat_ns, env.now_ns) << "its time counts from here";
   EXPECT_EQ(view().ceiling_ns, 250 * ms);
   watch->waits_for_storage("training data");
   watch->enter(Phase::step, 4);
@@ -201,10 +201,10 @@ TEST_F(RankWatchTest, ASpareMayWaitButNotBeSilent) {
     watch->enter(Phase::spare, 0);
     env.now_ns += 100'000 * ms;
   }
-  watch->waits(env.now_ns, env.now_ns, {.operation = "the end"});
+  watch->on_wait(env.now_ns, env.now_ns, {.operation = "the end"});
   EXPECT_EQ(view().deadline_ns, 50 * ms);
-  EXPECT_EQ(view().usual_ns, 0);
-  EXPECT_EQ(view().beat_ns, env.now_ns);
+  EXPECT_EQ(view().median_ns, 0);
+  EXPECT_EQ(view().heartbeat_ns, env.now_ns);
 }
 
 TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
@@ -212,21 +212,21 @@ TEST_F(RankWatchTest, SaysWhatItWaitsForAndThatItLooks) {
   watch->enter(Phase::step, 3);
   const std::int64_t since_ns = env.now_ns;
   const Awaited awaited = {.operation = "an all-reduce", .peer = 2, .number = 77};
-  watch->waits(since_ns, env.now_ns, awaited);
+  watch->on_wait(since_ns, env.now_ns, awaited);
   env.now_ns += 5 * ms;
-  watch->waits(since_ns, env.now_ns, awaited);
+  watch->on_wait(since_ns, env.now_ns, awaited);
   EXPECT_EQ(view().wait_begun_ns, since_ns);
-  EXPECT_EQ(view().beat_ns, env.now_ns);
+  EXPECT_EQ(view().heartbeat_ns, env.now_ns);
   EXPECT_EQ(view().wait_peer, 2);
   EXPECT_EQ(view().wait_number, 77u);
   EXPECT_EQ(view().wait_operation, "an all-reduce");
-  watch->waits(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78});
+  watch->on_wait(since_ns, env.now_ns, {.operation = "a vote", .peer = -1, .number = 78});
   EXPECT_EQ(view().wait_operation, "a vote");
   env.now_ns += 5 * ms;
-  watch->goes_on();
+  watch->on_resume();
   EXPECT_EQ(view().wait_begun_ns, 0);
-  EXPECT_EQ(view().beat_ns, env.now_ns);
-  watch->waits(env.now_ns, env.now_ns, awaited);
+  EXPECT_EQ(view().heartbeat_ns, env.now_ns);
+  watch->on_wait(env.now_ns, env.now_ns, awaited);
   watch->enter(Phase::save, 3);
   EXPECT_EQ(view().wait_begun_ns, 0) << "a phase ends what was waited for";
 }
@@ -331,7 +331,7 @@ TEST_F(RankWatchTest, StartsAnotherWhenItIsGone) {
   const std::int64_t since_ns = env.now_ns;
   for (int look = 0; look < 100; ++look) {
     env.now_ns += 10 * ms;
-    watch->waits(since_ns, env.now_ns, {.operation = "an all-reduce"});
+    watch->on_wait(since_ns, env.now_ns, {.operation = "an all-reduce"});
   }
   EXPECT_EQ(header().guard_generation, 3u) << "also while it waits";
   ASSERT_NE(guard_process(), nullptr);

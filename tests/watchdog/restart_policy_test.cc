@@ -160,7 +160,7 @@ TEST(HostsLeft, WholeCopiesOfTheModel) {
 TEST(HostsLeft, OfARangeAsManyAsTheyHaveSlotsFor) {
   const auto left = [](std::vector<LaunchHost> hosts, int most, int per_copy, int least) {
     return ranks_on_hosts_left(hosts,
-                               {.ranks = most, .per_copy = per_copy, .least_copies = least, .at_most = true});
+                               {.ranks = most, .per_copy = per_copy, .min_copies = least, .at_most = true});
   };
   EXPECT_EQ(left(hosts({2, 2}, {}), 9, 1, 2), 4) << "all of them answer";
   EXPECT_EQ(left(hosts({4, 4, 4}, {}), 9, 1, 2), 9);
@@ -188,7 +188,7 @@ TEST(HostsLeft, SparesGoFirst) {
   EXPECT_EQ(ranks_on_hosts_left(hosts({8, 8, 8, 8}, {0, 1}), wanted), 16);
   wanted = {.ranks = 10, .per_copy = 4, .spares = 2, .within_slots = true};
   EXPECT_EQ(ranks_on_hosts_left(hosts({5, 4}, {}), wanted), 9) << "one is a spare";
-  EXPECT_EQ(ranks_on_hosts_left(hosts({5, 2}, {}), wanted), 4) << "a copy is lost, and none waits for a seat";
+  EXPECT_EQ(ranks_on_hosts_left(hosts({5, 2}, {}), wanted), 4) << "a copy is lost, and there is no spare";
 }
 
 TEST(HostsLeft, WaitsWhenTooFewAreLeft) {

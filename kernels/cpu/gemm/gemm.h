@@ -42,7 +42,7 @@ class Gemm {
 
   void cut_blocks();
   void cut_items();
-  std::int64_t words_of(std::int64_t depth) const {
+  std::int64_t arguments_of(std::int64_t depth) const {
     return padded(depth, Tile::depth_unit) / Tile::Words::depth_per_word;
   }
   // Sums wait in fp32 for the next chunk where C itself cannot hold them.
@@ -92,8 +92,8 @@ Gemm<Tile>::Gemm(const Context& context, const Matmul& op)
     return static_cast<std::size_t>(padded(count, 16)) * sizeof(float);
   };
   const std::int64_t depth = smaller(depth_block_, padded(op.k, chunk_));
-  shared_bytes_ = floats(padded(shared_block_, shared_unit_) * words_of(depth));
-  own_bytes_ = floats(own_step_ * words_of(chunk_));
+  shared_bytes_ = floats(padded(shared_block_, shared_unit_) * arguments_of(depth));
+  own_bytes_ = floats(own_step_ * arguments_of(chunk_));
   const std::int64_t columns = padded(shares_rows_ ? own_step_ : shared_step_, Tile::columns);
   if (op.bias != nullptr) bias_bytes_ = floats(columns);
   if (keeps_sums()) {
@@ -105,24 +105,24 @@ Gemm<Tile>::Gemm(const Context& context, const Matmul& op)
 template <typename Tile>
 void Gemm<Tile>::cut_blocks() {
   constexpr std::int64_t most = 512;
-  constexpr std::int64_t most_words = 192 * 1024;  // 768 KiB of what is shared
+  constexpr std::int64_t max_words = 192 * 1024;  // 768 KiB of what is shared
   const std::int64_t chunks = ceil_divide(op_.k, Tile::chunk);
   chunk_ = padded(ceil_divide(op_.k, chunks), 32);
-  const std::int64_t words = words_of(chunk_);
-  const std::int64_t blocks = ceil_divide(shared_extent_, larger(most, most_words / words));
+  const std::int64_t words = arguments_of(chunk_);
+  const std::int64_t blocks = ceil_divide(shared_extent_, larger(most, max_words / words));
   shared_block_ = smaller(padded(ceil_divide(shared_extent_, blocks), shared_unit_), shared_extent_);
-  depth_block_ = larger(1, most_words / (shared_block_ * words)) * chunk_;
+  depth_block_ = larger(1, max_words / (shared_block_ * words)) * chunk_;
 }
 
 // A few items for every thread, as long as each is worth its packing.
 template <typename Tile>
 void Gemm<Tile>::cut_items() {
   constexpr std::int64_t items_per_thread = 4;
-  constexpr std::int64_t most_words = 96 * 1024;  // 384 KiB of what a thread packs for itself
+  constexpr std::int64_t max_words = 96 * 1024;  // 384 KiB of what a thread packs for itself
   const std::int64_t wanted = context_.team().threads() * items_per_thread;
   const std::int64_t units = ceil_divide(own_extent_, own_unit_);
-  const std::int64_t most_units = larger(1, most_words / (words_of(chunk_) * own_unit_));
-  const std::int64_t step = smaller(most_units, larger(1, units / wanted));
+  const std::int64_t max_units = larger(1, max_words / (arguments_of(chunk_) * own_unit_));
+  const std::int64_t step = smaller(max_units, larger(1, units / wanted));
   own_step_ = step * own_unit_;
   const std::int64_t parts =
       smaller(ceil_divide(wanted, ceil_divide(units, step)), larger(1, shared_block_ / fewest));
@@ -171,7 +171,7 @@ auto Gemm<Tile>::item_of(const Block& block, std::int64_t index) const -> Item {
 // Packs `extent` rows of A, or columns of B, of one chunk.
 template <typename Tile>
 void Gemm<Tile>::pack(bool rows, Range extent, Range depths, float* panels) const {
-  const std::int64_t words = words_of(depths.count);
+  const std::int64_t words = arguments_of(depths.count);
   if (rows) {
     const Operand<Element> a{static_cast<const Element*>(op_.a), op_.lda, !op_.transpose_a};
     Tile::pack_rows(a, extent.begin, extent.count, depths.begin, depths.count, words, panels);
@@ -194,8 +194,8 @@ void Gemm<Tile>::pack_shared(const Block& block) const {
     const Range part{whole.begin + index * step, smaller(step, whole.count - index * step)};
     for (std::int64_t depth = 0; depth < block.depths.count; depth += chunk_) {
       const Range depths{block.depths.begin + depth, smaller(chunk_, block.depths.count - depth)};
-      float* chunk = packed + extent * words_of(depth);
-      pack(shares_rows_, part, depths, chunk + index * step * words_of(depths.count));
+      float* chunk = packed + extent * arguments_of(depth);
+      pack(shares_rows_, part, depths, chunk + index * step * arguments_of(depths.count));
     }
   });
 }
@@ -237,7 +237,7 @@ void Gemm<Tile>::run_item(const Block& block, const Item& item, int thread) cons
   for (std::int64_t depth = 0; depth < block.depths.count; depth += chunk_) {
     const Range depths{block.depths.begin + depth, smaller(chunk_, block.depths.count - depth)};
     pack(!shares_rows_, shares_rows_ ? item.columns : item.rows, depths, own);
-    const float* others = packed + extent * words_of(depth) + skipped * words_of(depths.count);
+    const float* others = packed + extent * arguments_of(depth) + skipped * arguments_of(depths.count);
     const float* a = shares_rows_ ? others : own;
     const float* b = shares_rows_ ? own : others;
     if (op_.dtype_c == DType::bf16) {
@@ -253,7 +253,7 @@ template <typename Tile>
 template <typename C>
 void Gemm<Tile>::run_chunk(const Item& item, Range depths, const float* a_panels, const float* b_panels,
                            const float* bias, float* sums) const {
-  const std::int64_t words = words_of(depths.count);
+  const std::int64_t words = arguments_of(depths.count);
   const std::int64_t rows = item.rows.count, columns = item.columns.count;
   const bool first = depths.begin == 0;
   const bool last = depths.begin + depths.count == op_.k;

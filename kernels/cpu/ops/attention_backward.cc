@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t tile_queries = 96;
 constexpr std::int64_t delta_rows = 16;  // rows of one index of the delta pass
-constexpr std::int64_t least_tasks = 8;
+constexpr std::int64_t min_tasks = 8;
 
 struct Plan : AttentionShape {
   explicit Plan(const AttentionBackward& op) : AttentionShape(shape_of(op)) {}
@@ -21,7 +21,7 @@ struct Plan : AttentionShape {
   // With few heads the keys of one are dealt out to several tasks; each then has its own part of dQ.
   std::int64_t slices() const {
     const std::int64_t heads_with_keys = larger(1, batch * kv_heads);
-    return larger(1, smaller(panels(), ceil_divide(least_tasks, heads_with_keys)));
+    return larger(1, smaller(panels(), ceil_divide(min_tasks, heads_with_keys)));
   }
   std::int64_t dq_floats() const { return rows() * padded(); }  // of one head and slice
   std::size_t shared_bytes() const {

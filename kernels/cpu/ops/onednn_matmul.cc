@@ -76,14 +76,14 @@ void cut_output(const Matmul& op, Plan& plan) {
 
 Plan plan_of(const Context& context, const Matmul& op) {
   constexpr std::int64_t shortest_part = 2048;
-  constexpr std::int64_t most_parts = 16;
-  constexpr std::int64_t most_partial_elements = std::int64_t{1} << 22;
+  constexpr std::int64_t max_parts = 16;
+  constexpr std::int64_t max_partial_elements = std::int64_t{1} << 22;
   Plan plan;
   plan.widen = !context.matmuls().supports(op.dtype);
   cut_output(op, plan);
   std::int64_t parts = 1;
   if (plan.tiles() < 4) {
-    parts = smaller(smaller(most_parts, op.k / shortest_part), most_partial_elements / (op.m * op.n));
+    parts = smaller(smaller(max_parts, op.k / shortest_part), max_partial_elements / (op.m * op.n));
   }
   plan.parts = equal_cut(op.k, ceil_divide(op.k, larger(parts, 1)), unit);
   plan.chunk = plan.widen ? widened_chunk : plan.parts.step;
@@ -127,8 +127,8 @@ class TiledMatmul {
   const Plan plan_;
   // Per dimension the full step and the edge; depths: chunk, the edge of a part and the edge of the last
   // part.
-  static constexpr int most_entries = 2 * 2 * 3 * 2;
-  Entry entries_[most_entries];
+  static constexpr int max_entries = 2 * 2 * 3 * 2;
+  Entry entries_[max_entries];
   int entry_count_ = 0;
   Layout layout_;
 };
@@ -189,7 +189,7 @@ void TiledMatmul::add(Entry entry) {
       return;
     }
   }
-  HF_CHECK(entry_count_ < most_entries);
+  HF_CHECK(entry_count_ < max_entries);
   entry.product = &context_.matmuls().product(shape_of(entry));
   entries_[entry_count_++] = entry;
 }

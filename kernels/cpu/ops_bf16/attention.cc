@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t tile_queries = 32;
 constexpr std::int64_t block_keys = 512;
 constexpr std::int64_t score_stride = block_keys + vector_lanes;  // rows in different sets of the cache
-constexpr std::int64_t least_tasks = 16;
+constexpr std::int64_t min_tasks = 16;
 constexpr float slack = 8;  // binades by which a score may pass the reference of its row
 constexpr float lowest_reference = -std::numeric_limits<float>::max();
 
@@ -31,7 +31,7 @@ struct Plan : AttentionShape {
   std::int64_t rows() const { return tiles() * tile_queries; }
   std::int64_t depth() const { return round_up(head_size, depth_step); }
   std::int64_t slices() const {  // tasks of one (batch, key/value head)
-    return larger(1, smaller(tiles(), ceil_divide(least_tasks, larger(1, batch * kv_heads))));
+    return larger(1, smaller(tiles(), ceil_divide(min_tasks, larger(1, batch * kv_heads))));
   }
 };
 

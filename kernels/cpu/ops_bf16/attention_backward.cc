@@ -24,7 +24,7 @@ constexpr std::int64_t load_queries = 32;
 constexpr std::int64_t dq_queries = 32;                              // side by side in the transposed dQ
 constexpr std::int64_t score_stride = block_queries + vector_lanes;  // rows in different sets of the cache
 constexpr std::int64_t operand_stride = block_queries + depth_step;
-constexpr std::int64_t least_tasks = 8;
+constexpr std::int64_t min_tasks = 8;
 
 struct Plan : AttentionShape {
   explicit Plan(const AttentionBackward& op) : AttentionShape(shape_of(op)) {}
@@ -34,7 +34,7 @@ struct Plan : AttentionShape {
   std::int64_t tiles() const { return ceil_divide(length, tile_keys); }
   // With few heads the keys of one are dealt out to several tasks; each then has its own part of dQ.
   std::int64_t slices() const {
-    return larger(1, smaller(tiles(), ceil_divide(least_tasks, larger(1, batch * kv_heads))));
+    return larger(1, smaller(tiles(), ceil_divide(min_tasks, larger(1, batch * kv_heads))));
   }
   std::int64_t dq_floats() const { return rows() * padded(); }  // of one head and slice
   std::size_t shared_bytes() const {

@@ -236,7 +236,7 @@ Result<void> bench(const std::vector<std::string>& words) {
   return Error{ExitCode::config, fmt::format("--json: {}", written.error().message)};
 }
 
-int run(const std::vector<std::string>& words) {
+int run_bench(const std::vector<std::string>& words) {
   if (wants_help(words)) {
     fmt::print("{}", usage);
     return with_output(0);
@@ -249,5 +249,5 @@ int run(const std::vector<std::string>& words) {
 }  // namespace holdfast
 
 int main(int argc, char** argv) {
-  return holdfast::run_program(argc, argv, holdfast::run);
+  return holdfast::run_program(argc, argv, holdfast::run_bench);
 }

@@ -187,7 +187,7 @@ Result<bool> chaos(const std::vector<std::string>& words) {
   return run_campaign(env, posix_mounts(), options, std::move(loaded.config));
 }
 
-int run(const std::vector<std::string>& words) {
+int run_chaos_command(const std::vector<std::string>& words) {
   if (wants_help(words)) {
     fmt::print("{}", usage);
     return with_output(0);
@@ -202,5 +202,5 @@ int run(const std::vector<std::string>& words) {
 }  // namespace holdfast
 
 int main(int argc, char** argv) {
-  return holdfast::run_program(argc, argv, holdfast::run);
+  return holdfast::run_program(argc, argv, holdfast::run_chaos_command);
 }

@@ -8,8 +8,8 @@
 #include "watchdog/detector.h"
 #include "watchdog/flight_merge.h"
 #include "watchdog/flight_record.h"
-#include "watchdog/host_sight.h"
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_monitor.h"
+#include "watchdog/peer_host_table.h"
 
 namespace holdfast::fuzz {
 namespace {
@@ -55,16 +55,16 @@ bool read_board(FuzzEnv& env) {
 }
 
 bool read_table(FuzzEnv& env) {
-  const Result<std::unique_ptr<HostTable>> opened = HostTable::open(env, "board");
+  const Result<std::unique_ptr<PeerHostTable>> opened = PeerHostTable::open(env, "board");
   if (!opened.ok()) {
     require_sentence(opened.error(), {ExitCode::communication});
     return false;
   }
-  HostTable& table = **opened;
-  const HostTableSetup setup = table.setup();
+  PeerHostTable& table = **opened;
+  const PeerHostTableSetup setup = table.setup();
   require(static_cast<int>(setup.hosts.size()) == table.hosts(), "another number of hosts");
   require(table.own_host() >= 0 && table.own_host() < table.hosts(), "this host is none of them");
-  HostSight sight(setup);
+  PeerHostMonitor sight(setup);
   for (int host = 0; host < table.hosts(); ++host) {
     const int found = table.find(table.name_of(host));
     require(found >= 0 && found <= host, "a host is not found by its name");
@@ -94,7 +94,7 @@ std::vector<std::byte> board_of(std::int64_t early, std::int64_t late) {
   slot.launched_rank = 1;
   slot.phase = static_cast<std::uint32_t>(Phase::step);
   slot.step = 12;
-  slot.begun_ns = slot.beat_ns = early;
+  slot.begun_ns = slot.heartbeat_ns = early;
   slot.deadline_ns = 1'000'000'000;
   slot.wait_begun_ns = late;
   store_text(slot.wait_operation, "all_reduce");
@@ -108,11 +108,12 @@ std::vector<std::byte> board_of(std::int64_t early, std::int64_t late) {
 
 std::vector<std::byte> table_of() {
   FuzzEnv env;
-  const HostTableSetup setup = {.start = 5,
-                                .own_host = 1,
-                                .hosts = {{.name = "a", .addresses = {"10.0.0.1", "fe80::1"}, .port = 4000},
-                                          {.name = "b", .addresses = {"10.0.0.2"}, .port = 4001}}};
-  HostTable::open_or_create(env, "board", setup).value()->say_ended({.launched_rank = 1, .process = 9});
+  const PeerHostTableSetup setup = {
+      .start = 5,
+      .own_host = 1,
+      .hosts = {{.name = "a", .addresses = {"10.0.0.1", "fe80::1"}, .port = 4000},
+                {.name = "b", .addresses = {"10.0.0.2"}, .port = 4001}}};
+  PeerHostTable::open_or_create(env, "board", setup).value()->say_ended({.launched_rank = 1, .process = 9});
   return env.shared_memory("board-hosts");
 }
 

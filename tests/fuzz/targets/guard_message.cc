@@ -7,15 +7,15 @@
 #include "tests/fuzz/fuzz_env.h"
 #include "watchdog/detector.h"
 #include "watchdog/guard_message.h"
-#include "watchdog/host_sight.h"
+#include "watchdog/peer_host_monitor.h"
 
 namespace holdfast::fuzz {
 namespace {
 
 constexpr std::size_t checksum_bytes = 4, smallest_frame = frame_head_bytes + 56 + checksum_bytes;
 
-void conclude(const GuardMessage& message) {
-  HostSight sight(
+void write_final_status(const GuardMessage& message) {
+  PeerHostMonitor sight(
       {.start = message.start, .own_host = 0, .hosts = {{.name = "a"}, {.name = "b"}, {.name = "c"}}});
   const bool heard = sight.heard(message, FuzzEnv::now_ns);
   require(heard == (message.host == 1 || message.host == 2),
@@ -47,7 +47,7 @@ bool read_frame(std::span<const std::byte> frame) {
   const Result<GuardMessage> again = message_of(written);
   require(again.ok() && frame_of(*again) == written, "what was written reads as another message");
   require(written.size() == frame.size(), "what was written has another length");
-  conclude(*message);
+  write_final_status(*message);
   return true;
 }
 
@@ -92,12 +92,12 @@ std::vector<Seed> guard_message_seeds() {
   slot.launched_rank = 3;
   slot.phase = Phase::step;
   slot.step = 12;
-  slot.begun_ns = slot.beat_ns = 5'000'000'000;
+  slot.begun_ns = slot.heartbeat_ns = 5'000'000'000;
   slot.deadline_ns = 1'000'000'000;
   SlotView waits = slot;
   waits.wait_begun_ns = 5'500'000'000;
   waits.wait_peer = 3;
-  waits.usual_ns = 30'000'000;
+  waits.median_ns = 30'000'000;
   const GuardMessage message = {.start = 5,
                                 .host = 1,
                                 .generation = 1,

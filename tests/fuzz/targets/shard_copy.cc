@@ -13,7 +13,7 @@ namespace {
 // These are the places of the numbers of the hello (checkpoint/shard_copy.cc).
 constexpr std::size_t copy_hello_bytes = 128, copy_step_byte = 40, copy_bytes_byte = 48, copy_crc_byte = 120;
 constexpr std::size_t copy_checksum_bytes = 4;
-constexpr std::uint64_t most_copied_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t max_copied_bytes = std::uint64_t{1} << 20;
 constexpr std::uint32_t copy_go_on = 1, copy_durable = 4;
 constexpr std::string_view copied_content = "the content of a shard";
 
@@ -43,7 +43,7 @@ std::vector<std::byte> sent_copy() {
 
 // A copy that is longer than its disk has room is refused by the disk, which is in memory here.
 bool keep_copy(Input input) {
-  if (input.size() >= copy_hello_bytes && load<std::uint64_t>(input, copy_bytes_byte) > most_copied_bytes)
+  if (input.size() >= copy_hello_bytes && load<std::uint64_t>(input, copy_bytes_byte) > max_copied_bytes)
     return false;
   MemoryEnv disk;
   FaultPoints faults;

@@ -1,4 +1,4 @@
-#include "runtime/run/fault_ledger.h"
+#include "runtime/run/incident_log.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -32,11 +32,11 @@ class Log {
     return *this;
   }
   static std::int64_t time_us(int at_ms) { return 1'700'000'000'000'000 + at_ms * 1000LL; }
-  FaultLedger ledger() const { return read_ledger(text_); }
+  IncidentLog ledger() const { return read_incidents(text_); }
   std::string text_;
 };
 
-void expect_uses(const FaultLedger& ledger, const std::map<SpanUse, int>& expected_ms) {
+void expect_uses(const IncidentLog& ledger, const std::map<SpanUse, int>& expected_ms) {
   for (std::size_t i = 0; i < span_uses; ++i) {
     const auto use = static_cast<SpanUse>(i);
     const auto found = expected_ms.find(use);
@@ -61,30 +61,30 @@ const std::string healed =
     "from\":\"ram\","
     "\"duration_ms\":180.0,\"shrink_ms\":10.0,\"plan_ms\":20.0,\"load_ms\":30.0,\"replay_ms\":120.0";
 
-TEST(FaultLedger, NothingHappened) {
-  const FaultLedger ledger = Log().start(0).step(100, 1).step(200, 2).ledger();
+TEST(IncidentLog, NothingHappened) {
+  const IncidentLog ledger = Log().start(0).step(100, 1).step(200, 2).ledger();
   expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}});
   EXPECT_TRUE(ledger.faults.empty());
   EXPECT_EQ(summary_of(ledger), "");
   EXPECT_EQ(faults_section(ledger), "");
-  EXPECT_TRUE(read_ledger("").spans.empty());
-  EXPECT_EQ(read_ledger("").effective_ratio(), 0.0);
+  EXPECT_TRUE(read_incidents("").spans.empty());
+  EXPECT_EQ(read_incidents("").effective_ratio(), 0.0);
 }
 
-TEST(FaultLedger, SavingAndEvaluationAreTimeBesideSteps) {
+TEST(IncidentLog, SavingAndEvaluationAreTimeBesideSteps) {
   Log log;
   log.start(0).step(100, 1).line(150, "checkpoint", "\"step\":1").step(250, 2);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::other, 50}});
   ASSERT_EQ(ledger.saves.size(), 1U);
   EXPECT_EQ(ledger.saves[0].step, 1U);
 }
 
-TEST(FaultLedger, HealedInPlace) {
+TEST(IncidentLog, HealedInPlace) {
   Log log;
   log.start(0).step(100, 1).step(200, 2).step(300, 3);
   log.line(410, "fault", death).step(530, 3).line(531, "recovery", healed).step(631, 4);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   // Step 3 as it was first, and half a step of the next are lost; 80 ms are recovery; the event takes 1 ms.
   expect_uses(ledger, {{SpanUse::start_up, 20},
                        {SpanUse::training, 400},
@@ -108,12 +108,12 @@ TEST(FaultLedger, HealedInPlace) {
             "1 fault: 1 healed in place; 1 step computed again; effective training time 61.4 %");
 }
 
-TEST(FaultLedger, TwoFaultsMendedTogether) {
+TEST(IncidentLog, TwoFaultsMendedTogether) {
   Log log;
   log.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
   log.line(450, "fault",
            "\"step\":3,\"what\":\"rank\",\"lost\":\"rank 3 (host a)\",\"noticed_us\":1700000000440000");
-  const FaultLedger ledger = log.step(600, 3).line(600, "recovery", healed).ledger();
+  const IncidentLog ledger = log.step(600, 3).line(600, "recovery", healed).ledger();
   ASSERT_EQ(ledger.faults.size(), 2U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
   EXPECT_EQ(ledger.faults[0].action, "mended together with the next");
@@ -124,14 +124,14 @@ TEST(FaultLedger, TwoFaultsMendedTogether) {
       {{SpanUse::start_up, 20}, {SpanUse::training, 300}, {SpanUse::lost, 150}, {SpanUse::recovery, 150}});
 }
 
-TEST(FaultLedger, StartedAgain) {
+TEST(IncidentLog, StartedAgain) {
   Log log;
   log.start(0).step(100, 1).step(200, 2).step(300, 3).step(400, 4);
   log.line(500, "fault", "\"level\":2,\"step\":4,\"reason\":\"mpirun was killed by signal 9\"");
   log.start(1500, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(1700, 3);
   log.line(1710, "recovery",
            "\"level\":2,\"ranks_before\":4,\"ranks_after\":4,\"lost_steps\":2,\"duration_ms\":1210");
-  const FaultLedger ledger = log.step(1800, 4).ledger();
+  const IncidentLog ledger = log.step(1800, 4).ledger();
   expect_uses(
       ledger,
       {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 300}, {SpanUse::restart, 1100}});
@@ -144,7 +144,7 @@ TEST(FaultLedger, StartedAgain) {
 
 // Lines that the leader before could not write stand behind the fault when another start wrote them: their
 // steps count, and end nothing.
-TEST(FaultLedger, LinesThatAnotherLeaderWrote) {
+TEST(IncidentLog, LinesThatAnotherLeaderWrote) {
   const auto restored = [](Log& log, int at_ms, int step) {
     log.line(at_ms, "step", fmt::format("\"step\":{},\"step_duration_ms\":100.0,\"restored_us\":1", step));
   };
@@ -154,7 +154,7 @@ TEST(FaultLedger, LinesThatAnotherLeaderWrote) {
   restored(log, 200, 2);
   restored(log, 300, 3);
   log.start(1500, "\"resumed_from_step\":3,\"resumed_from\":\"ram\"").step(1700, 4);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::restart);
   EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 3 in RAM");
@@ -171,14 +171,14 @@ TEST(FaultLedger, LinesThatAnotherLeaderWrote) {
       {{SpanUse::start_up, 20}, {SpanUse::training, 400}, {SpanUse::lost, 50}, {SpanUse::recovery, 80}});
 }
 
-TEST(FaultLedger, AnEndWithoutAWord) {
+TEST(IncidentLog, AnEndWithoutAWord) {
   Log log;
   log.start(0)
       .step(100, 1)
       .step(200, 2)
       .start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"")
       .step(5100, 2);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   expect_uses(
       ledger,
       {{SpanUse::start_up, 20}, {SpanUse::training, 200}, {SpanUse::lost, 100}, {SpanUse::restart, 4800}});
@@ -188,12 +188,12 @@ TEST(FaultLedger, AnEndWithoutAWord) {
   EXPECT_EQ(ledger.faults[0].action, "started again on 4 ranks from step 1 in RAM; 1 step again");
 }
 
-TEST(FaultLedger, AStopThatWasAskedForIsNoFault) {
+TEST(IncidentLog, AStopThatWasAskedForIsNoFault) {
   Log log;
   log.start(0).step(100, 1).line(120, "finish", "\"state\":\"saved\",\"step\":1,\"exit_code\":75");
   log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"disk\"").step(5100, 2);
   log.line(5110, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   EXPECT_TRUE(ledger.faults.empty());
   expect_uses(ledger, {{SpanUse::start_up, 40},
                        {SpanUse::training, 200},
@@ -201,14 +201,14 @@ TEST(FaultLedger, AStopThatWasAskedForIsNoFault) {
                        {SpanUse::not_running, 4860}});
 }
 
-TEST(FaultLedger, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
+TEST(IncidentLog, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
   Log log;
   log.start(0).step(100, 1).line(
       120, "finish",
       fmt::format("\"state\":\"saved\",\"step\":1,\"exit_code\":75,\"reason\":\"{}\"", another_start_reason));
   log.start(5000, "\"resumed_from_step\":1,\"resumed_from\":\"ram\"").step(5200, 2);
   log.line(5210, "finish", "\"state\":\"finished\",\"step\":2,\"exit_code\":0");
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   EXPECT_TRUE(ledger.faults.empty());
   expect_uses(
       ledger,
@@ -216,12 +216,12 @@ TEST(FaultLedger, AStartWithMoreRanksIsNoFaultButTakesItsTime) {
 }
 
 // Preempted in a recovery, or in the start behind a fault: what is in memory is saved before another step.
-TEST(FaultLedger, SavedAndStoppedWithoutAnotherStep) {
+TEST(IncidentLog, SavedAndStoppedWithoutAnotherStep) {
   const std::string saved = "\"state\":\"saved\",\"step\":2,\"exit_code\":75";
   Log log;
   log.start(0).step(100, 1).step(200, 2).step(300, 3).line(410, "fault", death);
   log.line(500, "checkpoint", "\"step\":2").line(510, "finish", saved);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::in_place);
   EXPECT_EQ(ledger.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
@@ -233,7 +233,7 @@ TEST(FaultLedger, SavedAndStoppedWithoutAnotherStep) {
 
   // It goes on later, which is nothing that the fault did.
   log.start(5000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(5100, 3);
-  const FaultLedger whole = log.ledger();
+  const IncidentLog whole = log.ledger();
   ASSERT_EQ(whole.faults.size(), 1U);
   EXPECT_EQ(whole.faults[0].level, FaultLevel::in_place);
   EXPECT_EQ(whole.faults[0].cost_ms, 160.0);
@@ -251,20 +251,20 @@ TEST(FaultLedger, SavedAndStoppedWithoutAnotherStep) {
   again.line(500, "fault", "\"level\":2,\"step\":2,\"reason\":\"mpirun was killed by signal 9\"");
   again.start(1500, "\"resumed_from_step\":2,\"resumed_from\":\"ram\"").line(1600, "finish", saved);
   again.start(9000, "\"resumed_from_step\":2,\"resumed_from\":\"disk\"").step(9100, 3);
-  const FaultLedger restarted = again.ledger();
+  const IncidentLog restarted = again.ledger();
   ASSERT_EQ(restarted.faults.size(), 1U);
   EXPECT_EQ(restarted.faults[0].level, FaultLevel::restart);
   EXPECT_EQ(restarted.faults[0].cost_ms, 1100.0) << "not the time until somebody started it again";
   EXPECT_EQ(restarted.faults[0].action, "step 2 was saved and the run stopped, as it was asked to");
 }
 
-TEST(FaultLedger, AFailedSaveIsBesideTraining) {
+TEST(IncidentLog, AFailedSaveIsBesideTraining) {
   Log log;
   log.start(0)
       .step(100, 1)
       .line(150, "fault", "\"step\":1,\"what\":\"save\",\"reason\":\"no space\"")
       .step(250, 2, 150.0);
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::none);
   EXPECT_EQ(ledger.faults[0].noticed, "save: no space");
@@ -272,19 +272,19 @@ TEST(FaultLedger, AFailedSaveIsBesideTraining) {
   expect_uses(ledger, {{SpanUse::start_up, 20}, {SpanUse::training, 250}});
 }
 
-TEST(FaultLedger, TheEndOfARunThatFailed) {
+TEST(IncidentLog, TheEndOfARunThatFailed) {
   Log log;
   log.start(0).step(100, 1);
   log.line(200, "finish", "\"state\":\"failed\",\"step\":1,\"exit_code\":76,\"reason\":\"too few are left\"");
-  const FaultLedger ledger = log.ledger();
+  const IncidentLog ledger = log.ledger();
   ASSERT_EQ(ledger.faults.size(), 1U);
   EXPECT_EQ(ledger.faults[0].level, FaultLevel::ended);
   EXPECT_EQ(ledger.faults[0].action, "ended with exit code 76: too few are left");
   EXPECT_THAT(summary_of(ledger), HasSubstr("1 not mended"));
 }
 
-TEST(FaultLedger, LinesThatAreNotWholeAndForeignFields) {
-  const FaultLedger ledger = read_ledger(
+TEST(IncidentLog, LinesThatAreNotWholeAndForeignFields) {
+  const IncidentLog ledger = read_incidents(
       "{\"event\":\"start\",\"time_us\":1000000,\"ranks\":\"four\"}\nnonsense\n{\"event\":\"step\",\"time_"
       "us\":\"late\"}\n"
       "{\"event\":\"step\",\"time_us\":2000000,\"step\":1,\"step_duration_ms\":null}\n{\"event\":\"ste");

@@ -1,4 +1,4 @@
-#include "runtime/launch/host_duty.h"
+#include "runtime/launch/host_command.h"
 
 #include <fmt/core.h>
 
@@ -52,40 +52,40 @@ Result<std::string> launch_token(Env& env, const RunPaths& paths) {
   return token;
 }
 
-const char* name_of(HostDuty duty) {
+const char* name_of(HostCommand duty) {
   switch (duty) {
-    case HostDuty::look:
+    case HostCommand::look:
       return "look";
-    case HostDuty::clean:
+    case HostCommand::clean:
       return "clean";
-    case HostDuty::finish:
+    case HostCommand::finish:
       return "finish";
   }
   return "";
 }
 
-bool do_host_duty(Env& env, HostDuty duty, const std::string& token, const std::string& run_id) {
-  if (duty == HostDuty::look) return processes_of_starts(env, token).empty();
+bool do_host_command(Env& env, HostCommand duty, const std::string& token, const std::string& run_id) {
+  if (duty == HostCommand::look) return processes_of_starts(env, token).empty();
   const bool ended = end_processes_of_starts(env, token, 0);
   remove_scratch(env, token);
   static_cast<void>(remove_dead_boards(env));
-  std::istringstream run_ids(duty == HostDuty::finish ? run_id : "");
+  std::istringstream run_ids(duty == HostCommand::finish ? run_id : "");
   for (std::string each; std::getline(run_ids, each, ',');)
     static_cast<void>(remove_snapshots(env, digest_of(each)).ok());
   return ended;
 }
 
-std::vector<std::string> words_of(HostDuty duty, const std::string& token, const std::string& run_id) {
+std::vector<std::string> arguments_of(HostCommand duty, const std::string& token, const std::string& run_id) {
   std::vector<std::string> words = {"launch", "--on-host", name_of(duty), token};
   if (!run_id.empty()) words.push_back(run_id);
   return words;
 }
 
-Result<int> run_host_duty(Env& env, const std::vector<std::string>& words) {
-  for (const HostDuty duty : {HostDuty::look, HostDuty::clean, HostDuty::finish}) {
+Result<int> run_host_command(Env& env, const std::vector<std::string>& words) {
+  for (const HostCommand duty : {HostCommand::look, HostCommand::clean, HostCommand::finish}) {
     const bool fits = (words.size() == 2 || (words.size() == 3 && are_run_ids(words[2]))) &&
                       words[0] == name_of(duty) && is_token(words[1]);
-    if (fits) return do_host_duty(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
+    if (fits) return do_host_command(env, duty, words[1], words.size() == 3 ? words[2] : "") ? 0 : 1;
   }
   return fail(ExitCode::config,
               "launch --on-host is for the launcher itself, which calls it on distant hosts: it needs look, "

@@ -1,4 +1,5 @@
-// HostSight: what follows for one host from what it hears of the others, and from what it does not. Pure.
+// PeerHostMonitor: what follows for one host from what it hears of the others, and from what it does not.
+// Pure.
 //
 //   - A host that was heard and says nothing for `silence_ns` is out of reach. One that was never heard is
 //     not: its guard may be unable to reach anybody.
@@ -22,9 +23,9 @@
 
 namespace holdfast {
 
-class HostSight {
+class PeerHostMonitor {
  public:
-  HostSight(const HostTableSetup& setup);
+  PeerHostMonitor(const PeerHostTableSetup& setup);
 
   // False: it is refused.
   bool heard(const GuardMessage& message, std::int64_t now_ns);

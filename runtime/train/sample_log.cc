@@ -1,4 +1,4 @@
-#include "runtime/train/ledger.h"
+#include "runtime/train/sample_log.h"
 
 #include <fmt/core.h>
 
@@ -28,22 +28,22 @@ class LedgerFile final : public LineSink {
 
 }  // namespace
 
-Ledger::Ledger(Env& env, const std::string& path)
+SampleLog::SampleLog(Env& env, const std::string& path)
     : lines_(env, std::make_unique<LedgerFile>(env, path), path,
              {.bytes = memory_bytes, .drops_oldest = false}) {}
 
-void Ledger::begin() {
+void SampleLog::begin() {
   samples_.clear();
 }
 
-void Ledger::add(std::span<const SampleId> samples) {
+void SampleLog::add(std::span<const SampleId> samples) {
   for (const SampleId& id : samples) {
     if (!samples_.empty()) samples_ += ',';
     fmt::format_to(std::back_inserter(samples_), "[{},{},{}]", id.source, id.sample, id.epoch);
   }
 }
 
-Result<void> Ledger::close_step(std::uint64_t step) {
+Result<void> SampleLog::close_step(std::uint64_t step) {
   line_.clear();
   fmt::format_to(std::back_inserter(line_), "{{\"step\":{},\"samples\":[{}]}}", step, samples_);
   samples_.clear();

@@ -19,9 +19,9 @@
 namespace holdfast {
 
 // Of one rank, for all the time that it takes part.
-class Ledger {
+class SampleLog {
  public:
-  Ledger(Env& env, const std::string& path);
+  SampleLog(Env& env, const std::string& path);
   // What was added of a step that did not come to its end is forgotten.
   void begin();
   void add(std::span<const SampleId> samples);

@@ -48,20 +48,20 @@ enum class SpanUse : std::uint8_t {
 inline constexpr std::size_t span_uses = 7;
 std::string_view name_of(SpanUse use);
 
-struct LedgerSpan {
+struct GoodputSpan {
   SpanUse use = SpanUse::training;
   std::int64_t begin_us = 0, end_us = 0;
 };
-struct LedgerSave {
+struct IncidentSave {
   std::int64_t time_us = 0;
   std::uint64_t step = 0;
 };
 
-struct FaultLedger {
-  std::vector<FaultEntry> faults;  // in the order of the log
-  std::vector<LedgerSpan> spans;   // one behind the other, without gaps; neighbours differ in use
-  std::vector<LedgerSave> saves;   // when a checkpoint became visible
-  std::uint64_t lost_steps = 0;    // computed more than once, each time but the last
+struct IncidentLog {
+  std::vector<FaultEntry> faults;   // in the order of the log
+  std::vector<GoodputSpan> spans;   // one behind the other, without gaps; neighbours differ in use
+  std::vector<IncidentSave> saves;  // when a checkpoint became visible
+  std::uint64_t lost_steps = 0;     // computed more than once, each time but the last
 
   std::int64_t begin_us() const { return spans.empty() ? 0 : spans.front().begin_us; }
   std::int64_t end_us() const { return spans.empty() ? 0 : spans.back().end_us; }
@@ -73,22 +73,22 @@ struct FaultLedger {
 };
 
 // Takes the events of a log in its order.
-class LedgerReader {
+class IncidentReader {
  public:
-  LedgerReader();
-  ~LedgerReader();
+  IncidentReader();
+  ~IncidentReader();
   void read(const Json& event);
-  FaultLedger finish() &&;
+  IncidentLog finish() &&;
 
  private:
   class State;
   std::unique_ptr<State> state_;
 };
 // Of a whole log; lines that are not whole are skipped.
-FaultLedger read_ledger(std::string_view event_lines);
+IncidentLog read_incidents(std::string_view event_lines);
 
 // "3 faults: 2 healed in place, 1 by another start; 4 steps computed again; effective training time 93.1 %".
 // Empty when nothing happened.
-std::string summary_of(const FaultLedger& ledger);
+std::string summary_of(const IncidentLog& ledger);
 
 }  // namespace holdfast

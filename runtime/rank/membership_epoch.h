@@ -1,5 +1,5 @@
 // One epoch of a run on one rank: the ranks that are there, which of them compute, and what those without a
-// seat do.
+// coordinate do.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "parallel/comm/collectives.h"
 #include "parallel/comm/group_communicator.h"
-#include "parallel/group/seating.h"
+#include "parallel/group/rank_assignment.h"
 #include "runtime/rank/train_inputs.h"
 
 namespace holdfast {
@@ -17,24 +17,25 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
 
 struct EpochEnd {
   ExitCode code = ExitCode::done;  // of the run
-  bool grows = false;              // the run does not end: all stand still for new ranks to come
+  bool grows = false;              // the run does not end: all pause for new ranks to come
   bool shrinks = false;            // nor here: fewer ranks compute, because the hosts have too little memory
 };
 
-class Epoch {
+class MembershipEpoch {
  public:
   // `inputs.communicator`: of all ranks that are there; it outlives this object.
-  Epoch(const TrainInputs& inputs, Seating seating);
-  Epoch(const Epoch&) = delete;
-  Epoch& operator=(const Epoch&) = delete;
+  MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment);
+  MembershipEpoch(const MembershipEpoch&) = delete;
+  MembershipEpoch& operator=(const MembershipEpoch&) = delete;
 
-  const Seating& seating() const { return seating_; }
-  bool seated() const { return group_.has_value(); }
-  bool leads() const { return seated() && group_->rank() == 0; }
-  // What a rank with a seat works with: its communicator is of those that have one, in the order of seats.
-  const TrainInputs& seats() const { return *seats_; }
+  const RankAssignment& assignment() const { return assignment_; }
+  bool is_active() const { return group_.has_value(); }
+  bool leads() const { return is_active() && group_->rank() == 0; }
+  // What an active rank works with: its communicator is of the active ranks, in the order of their
+  // coordinates.
+  const TrainInputs& active() const { return *active_; }
 
-  // A rank without a seat waits here for the end of the epoch, which the leader tells with tell_spares(). It
+  // A spare waits here for the end of the epoch, which the leader tells with tell_spares(). It
   // looks at its peers meanwhile, so it hears of deaths as they do. Errors: communication, or how the run
   // ended.
   Result<EpochEnd> wait_for_end(const Waiter& waiter);
@@ -43,9 +44,9 @@ class Epoch {
 
  private:
   TrainInputs world_;
-  Seating seating_;
+  RankAssignment assignment_;
   std::optional<GroupCommunicator> group_;
-  std::optional<TrainInputs> seats_;
+  std::optional<TrainInputs> active_;
 };
 
 }  // namespace holdfast

@@ -1,6 +1,6 @@
-// HostTable: the hosts of a run as one of them sees the others, in shared memory beside its board. The ranks
-// write once where everybody is reached; from then on their guard writes what it hears, and the ranks read
-// it: whether a process of another host has ended, and whether a host is out of reach.
+// PeerHostTable: the hosts of a run as one of them sees the others, in shared memory beside its board. The
+// ranks write once where everybody is reached; from then on their guard writes what it hears, and the ranks
+// read it: whether a process of another host has ended, and whether a host is out of reach.
 //
 // Threads: any may read. The guard alone writes after the start, and a guard that takes over goes on with
 // what is there.
@@ -26,7 +26,7 @@ struct HostFacts {
   std::uint16_t port = 0;  // of its guard; 0: it has none, and nothing is ever said about it
 };
 
-struct HostTableSetup {
+struct PeerHostTableSetup {
   std::uint64_t start = 0;          // the same on all hosts of a start, and another for every start
   int own_host = 0;                 // in `hosts`
   std::int64_t silence_ms = 5'000;  // a host that says nothing for so long is out of reach
@@ -40,16 +40,16 @@ struct EndedProcess {
   bool operator==(const EndedProcess&) const = default;
 };
 
-class HostTable {
+class PeerHostTable {
  public:
   // Of the board `board`. Whoever of a host comes first makes it; the others find it.
-  static Result<std::unique_ptr<HostTable>> open_or_create(Env& env, const std::string& board,
-                                                           const HostTableSetup& setup);
+  static Result<std::unique_ptr<PeerHostTable>> open_or_create(Env& env, const std::string& board,
+                                                               const PeerHostTableSetup& setup);
   // Error: it is not there, not yet whole, or no table of this program.
-  static Result<std::unique_ptr<HostTable>> open(Env& env, const std::string& board);
+  static Result<std::unique_ptr<PeerHostTable>> open(Env& env, const std::string& board);
   static void remove(Env& env, const std::string& board);
 
-  HostTableSetup setup() const;
+  PeerHostTableSetup setup() const;
   int hosts() const;
   int own_host() const;
   std::string name_of(int host) const;
@@ -69,7 +69,7 @@ class HostTable {
   static constexpr std::size_t name_bytes = 256, address_bytes = 512;
   struct Header {
     std::atomic<std::uint64_t> magic{0};
-    std::uint32_t layout = 0, hosts = 0, ended_most = 0;
+    std::uint32_t layout = 0, hosts = 0, ended_max = 0;
     std::int32_t own_host = 0;
     std::uint64_t start = 0;
     std::int64_t silence_ms = 0;
@@ -84,12 +84,12 @@ class HostTable {
     std::atomic<std::int64_t> silent_since_ns{0};
   };
   struct Size {
-    std::uint32_t hosts = 0, ended_most = 0;
+    std::uint32_t hosts = 0, ended_max = 0;
     std::int32_t own_host = 0;
   };
-  HostTable(std::unique_ptr<SharedMemory> memory, const Size& size)
+  PeerHostTable(std::unique_ptr<SharedMemory> memory, const Size& size)
       : memory_(std::move(memory)), size_(size) {}
-  static std::size_t bytes_of(std::uint32_t hosts, std::uint32_t ended_most);
+  static std::size_t bytes_of(std::uint32_t hosts, std::uint32_t ended_max);
   Header& header() const;
   Host& host(int index) const;
   EndedProcess& ended(std::uint32_t index) const;

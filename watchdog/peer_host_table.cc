@@ -1,4 +1,4 @@
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 #include <algorithm>
 #include <new>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t magic_whole = 0x31'54'53'4f'48'46'48'01;
 constexpr std::uint32_t table_version = 1;
-constexpr std::uint32_t most_hosts = 65'536;
+constexpr std::uint32_t max_hosts = 65'536;
 constexpr std::uint32_t ended_per_host = 32;
 constexpr std::int64_t table_patience_ns = 2'000'000'000, table_look_us = 1'000;
 
@@ -46,26 +46,26 @@ Error no_table(const std::string& board, const char* what) {
 
 }  // namespace
 
-std::size_t HostTable::bytes_of(std::uint32_t hosts, std::uint32_t ended_most) {
-  return sizeof(Header) + hosts * sizeof(Host) + ended_most * sizeof(EndedProcess);
+std::size_t PeerHostTable::bytes_of(std::uint32_t hosts, std::uint32_t ended_max) {
+  return sizeof(Header) + hosts * sizeof(Host) + ended_max * sizeof(EndedProcess);
 }
 
-HostTable::Header& HostTable::header() const {
+PeerHostTable::Header& PeerHostTable::header() const {
   return *std::launder(reinterpret_cast<Header*>(memory_->bytes().data()));
 }
 
-HostTable::Host& HostTable::host(int index) const {
+PeerHostTable::Host& PeerHostTable::host(int index) const {
   HF_CHECK(0 <= index && index < hosts(), "host {} of {}", index, hosts());
   std::byte* const first = memory_->bytes().data() + sizeof(Header);
   return *std::launder(reinterpret_cast<Host*>(first + static_cast<std::size_t>(index) * sizeof(Host)));
 }
 
-EndedProcess& HostTable::ended(std::uint32_t index) const {
+EndedProcess& PeerHostTable::ended(std::uint32_t index) const {
   std::byte* const first = memory_->bytes().data() + sizeof(Header) + size_.hosts * sizeof(Host);
   return *std::launder(reinterpret_cast<EndedProcess*>(first + index * sizeof(EndedProcess)));
 }
 
-Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& board) {
+Result<std::unique_ptr<PeerHostTable>> PeerHostTable::open(Env& env, const std::string& board) {
   HF_TRY(std::unique_ptr<SharedMemory> memory, env.open_shared_memory(table_name(board)));
   const std::size_t bytes = memory->bytes().size();
   if (bytes < sizeof(Header)) return no_table(board, "is too short to be one");
@@ -74,39 +74,39 @@ Result<std::unique_ptr<HostTable>> HostTable::open(Env& env, const std::string& 
   // Each number is read once: another process may write there.
   const std::uint32_t layout = std::atomic_ref(header.layout).load();
   const Size size = {.hosts = std::atomic_ref(header.hosts).load(),
-                     .ended_most = std::atomic_ref(header.ended_most).load(),
+                     .ended_max = std::atomic_ref(header.ended_max).load(),
                      .own_host = std::atomic_ref(header.own_host).load()};
-  if (layout != table_version || size.hosts == 0 || size.hosts > most_hosts || size.own_host < 0 ||
+  if (layout != table_version || size.hosts == 0 || size.hosts > max_hosts || size.own_host < 0 ||
       static_cast<std::uint32_t>(size.own_host) >= size.hosts ||
-      size.ended_most > most_hosts * ended_per_host || bytes < bytes_of(size.hosts, size.ended_most)) {
+      size.ended_max > max_hosts * ended_per_host || bytes < bytes_of(size.hosts, size.ended_max)) {
     return no_table(board, "is of another version, or damaged");
   }
-  return std::unique_ptr<HostTable>(new HostTable(std::move(memory), size));
+  return std::unique_ptr<PeerHostTable>(new PeerHostTable(std::move(memory), size));
 }
 
-Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std::string& board,
-                                                             const HostTableSetup& setup) {
-  HF_CHECK(!setup.hosts.empty() && setup.hosts.size() <= most_hosts);
+Result<std::unique_ptr<PeerHostTable>> PeerHostTable::open_or_create(Env& env, const std::string& board,
+                                                                     const PeerHostTableSetup& setup) {
+  HF_CHECK(!setup.hosts.empty() && setup.hosts.size() <= max_hosts);
   const auto hosts = static_cast<std::uint32_t>(setup.hosts.size());
-  const std::uint32_t ended_most = hosts * ended_per_host;
+  const std::uint32_t ended_max = hosts * ended_per_host;
   Result<std::unique_ptr<SharedMemory>> memory =
-      env.create_shared_memory(table_name(board), bytes_of(hosts, ended_most));
+      env.create_shared_memory(table_name(board), bytes_of(hosts, ended_max));
   if (!memory.ok()) {  // another rank makes it, or there is no room
     const std::int64_t begin_ns = env.monotonic_ns();
     while (env.monotonic_ns() - begin_ns < table_patience_ns) {
-      Result<std::unique_ptr<HostTable>> table = open(env, board);
+      Result<std::unique_ptr<PeerHostTable>> table = open(env, board);
       if (table.ok()) return table;
       if (memory.error().code == ExitCode::does_not_fit || memory.error().code == ExitCode::config) break;
       env.sleep_us(table_look_us);
     }
     return memory.error();
   }
-  const Size size = {.hosts = hosts, .ended_most = ended_most, .own_host = setup.own_host};
-  std::unique_ptr<HostTable> table(new HostTable(std::move(memory).value(), size));
+  const Size size = {.hosts = hosts, .ended_max = ended_max, .own_host = setup.own_host};
+  std::unique_ptr<PeerHostTable> table(new PeerHostTable(std::move(memory).value(), size));
   auto* header = new (table->memory_->bytes().data()) Header();
   header->layout = table_version;
   header->hosts = hosts;
-  header->ended_most = ended_most;
+  header->ended_max = ended_max;
   header->own_host = setup.own_host;
   header->start = setup.start;
   header->silence_ms = setup.silence_ms;
@@ -116,21 +116,21 @@ Result<std::unique_ptr<HostTable>> HostTable::open_or_create(Env& env, const std
     store(made->addresses, joined(setup.hosts[index].addresses, address_bytes));
     made->port = setup.hosts[index].port;
   }
-  for (std::uint32_t index = 0; index < ended_most; ++index) new (&table->ended(index)) EndedProcess();
+  for (std::uint32_t index = 0; index < ended_max; ++index) new (&table->ended(index)) EndedProcess();
   header->magic = magic_whole;  // last: now others may look
   return table;
 }
 
-void HostTable::remove(Env& env, const std::string& board) {
+void PeerHostTable::remove(Env& env, const std::string& board) {
   static_cast<void>(env.remove_shared_memory(table_name(board)).ok());
 }
 
-HostTableSetup HostTable::setup() const {
+PeerHostTableSetup PeerHostTable::setup() const {
   constexpr std::int64_t longest_ms = std::int64_t{1} << 40;  // of which some make a number of nanoseconds
-  HostTableSetup setup{.start = header().start,
-                       .own_host = size_.own_host,
-                       .silence_ms = std::clamp<std::int64_t>(header().silence_ms, 0, longest_ms),
-                       .hosts = {}};
+  PeerHostTableSetup setup{.start = header().start,
+                           .own_host = size_.own_host,
+                           .silence_ms = std::clamp<std::int64_t>(header().silence_ms, 0, longest_ms),
+                           .hosts = {}};
   for (int index = 0; index < hosts(); ++index) {
     HostFacts facts{.name = load(host(index).name), .addresses = {}, .port = port_of(index)};
     std::istringstream addresses(load(host(index).addresses));
@@ -140,31 +140,31 @@ HostTableSetup HostTable::setup() const {
   return setup;
 }
 
-int HostTable::hosts() const {
+int PeerHostTable::hosts() const {
   return static_cast<int>(size_.hosts);
 }
 
-int HostTable::own_host() const {
+int PeerHostTable::own_host() const {
   return size_.own_host;
 }
 
-std::string HostTable::name_of(int index) const {
+std::string PeerHostTable::name_of(int index) const {
   return load(host(index).name);
 }
 
-int HostTable::find(const std::string& name) const {
+int PeerHostTable::find(const std::string& name) const {
   for (int index = 0; index < hosts(); ++index) {
     if (name_of(index) == name) return index;
   }
   return -1;
 }
 
-std::int64_t HostTable::silent_since_ns(int index) const {
+std::int64_t PeerHostTable::silent_since_ns(int index) const {
   return host(index).silent_since_ns;
 }
 
-bool HostTable::has_ended(int index, std::int64_t process, std::int64_t started_ticks) const {
-  const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), size_.ended_most);
+bool PeerHostTable::has_ended(int index, std::int64_t process, std::int64_t started_ticks) const {
+  const std::uint32_t count = std::min(header().ended.load(std::memory_order_acquire), size_.ended_max);
   for (std::uint32_t at = 0; at < count; ++at) {
     const EndedProcess& each = ended(at);
     if (each.host == index && each.process == process && each.started_ticks == started_ticks) return true;
@@ -172,23 +172,23 @@ bool HostTable::has_ended(int index, std::int64_t process, std::int64_t started_
   return false;
 }
 
-void HostTable::say_silent(int index, std::int64_t since_ns) {
+void PeerHostTable::say_silent(int index, std::int64_t since_ns) {
   host(index).silent_since_ns = since_ns;
 }
 
-void HostTable::say_ended(const EndedProcess& gone) {
+void PeerHostTable::say_ended(const EndedProcess& gone) {
   if (has_ended(gone.host, gone.process, gone.started_ticks)) return;
   const std::uint32_t at = header().ended;
-  if (at >= size_.ended_most) return;
+  if (at >= size_.ended_max) return;
   ended(at) = gone;
   header().ended.store(at + 1, std::memory_order_release);
 }
 
-void HostTable::moved(int index, std::uint16_t port) {
+void PeerHostTable::moved(int index, std::uint16_t port) {
   host(index).port = port;
 }
 
-std::uint16_t HostTable::port_of(int index) const {
+std::uint16_t PeerHostTable::port_of(int index) const {
   return static_cast<std::uint16_t>(host(index).port.load());
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/rank/epoch.h"
+#include "runtime/rank/membership_epoch.h"
 
 #include <algorithm>
 #include <array>
@@ -37,35 +37,36 @@ TrainInputs with_communicator(const TrainInputs& inputs, Communicator& communica
           .spoil_kept_memory = inputs.spoil_kept_memory};
 }
 
-Epoch::Epoch(const TrainInputs& inputs, Seating seating) : world_(inputs), seating_(std::move(seating)) {
-  if (seating_.seat_of(inputs.communicator.rank()) < 0) return;
-  group_.emplace(inputs.communicator, seating_.rank_of_seat, TagGroup::seats);
-  seats_.emplace(with_communicator(inputs, *group_));
+MembershipEpoch::MembershipEpoch(const TrainInputs& inputs, RankAssignment assignment)
+    : world_(inputs), assignment_(std::move(assignment)) {
+  if (assignment_.coordinate_of(inputs.communicator.rank()) < 0) return;
+  group_.emplace(inputs.communicator, assignment_.active_ranks, TagGroup::active);
+  active_.emplace(with_communicator(inputs, *group_));
 }
 
-Result<EpochEnd> Epoch::wait_for_end(const Waiter& waiter) {
+Result<EpochEnd> MembershipEpoch::wait_for_end(const Waiter& waiter) {
   Communicator& world = world_.communicator;
   EndMessage message;
   HF_TRY(const Communicator::Request request,
-         world.receive(std::as_writable_bytes(std::span(&message, 1)), seating_.leader(), tag_run_end));
+         world.receive(std::as_writable_bytes(std::span(&message, 1)), assignment_.leader(), tag_run_end));
   constexpr std::int64_t look_again_us = 1000;
   const std::int64_t since_ns = waiter.env().monotonic_ns();
-  const Awaited awaited{.operation = "the end of the run", .peer = world.global_rank(seating_.leader())};
+  const Awaited awaited{.operation = "the end of the run", .peer = world.global_rank(assignment_.leader())};
   while (true) {
     HF_TRY(const bool told, world.test(request));
     if (told) break;
-    HF_TRY_VOID(world.check_peers_among(seating_.rank_of_seat));
+    HF_TRY_VOID(world.check_peers_among(assignment_.active_ranks));
     if (waiter.listener() != nullptr)
-      waiter.listener()->waits(since_ns, waiter.env().monotonic_ns(), awaited);
+      waiter.listener()->on_wait(since_ns, waiter.env().monotonic_ns(), awaited);
     waiter.env().sleep_us(look_again_us);
   }
-  if (waiter.listener() != nullptr) waiter.listener()->goes_on();
+  if (waiter.listener() != nullptr) waiter.listener()->on_resume();
   const auto code = static_cast<ExitCode>(message.code);
   if (message.is_error != 0) return Error{code, message.sentence.data()};
   return EpochEnd{.code = code, .grows = message.grows != 0, .shrinks = message.shrinks != 0};
 }
 
-Result<void> Epoch::tell_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
+Result<void> MembershipEpoch::tell_spares(const Waiter& waiter, const Result<EpochEnd>& end) {
   if (!leads()) return {};
   EndMessage message;
   message.code = static_cast<std::int32_t>(end.ok() ? end->code : end.error().code);
@@ -75,7 +76,7 @@ Result<void> Epoch::tell_spares(const Waiter& waiter, const Result<EpochEnd>& en
   const std::string sentence = end.ok() ? "" : end.error().message;
   std::memcpy(message.sentence.data(), sentence.data(),
               std::min(sentence.size(), message.sentence.size() - 1));
-  for (const int spare : seating_.spares) {
+  for (const int spare : assignment_.spares) {
     HF_TRY(const Communicator::Request request,
            world_.communicator.send(std::as_bytes(std::span(&message, 1)), spare, tag_run_end));
     HF_TRY_VOID(waiter.wait(world_.communicator, request, "telling a spare that the run ends", spare));

@@ -1,4 +1,4 @@
-#include "watchdog/host_table.h"
+#include "watchdog/peer_host_table.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -11,17 +11,17 @@ namespace {
 
 using testing::HasSubstr;
 
-class HostTableTest : public testing::Test {
+class PeerHostTableTest : public testing::Test {
  protected:
-  ~HostTableTest() override { HostTable::remove(env, board); }
-  static HostTableSetup setup() {
+  ~PeerHostTableTest() override { PeerHostTable::remove(env, board); }
+  static PeerHostTableSetup setup() {
     return {.start = 7,
             .own_host = 1,
             .silence_ms = 1234,
             .hosts = {{.name = "a", .addresses = {"10.0.0.1", "fe80::1"}, .port = 17}, {.name = "b"}}};
   }
   std::string error_of_open() {
-    const Result<std::unique_ptr<HostTable>> table = HostTable::open(env, board);
+    const Result<std::unique_ptr<PeerHostTable>> table = PeerHostTable::open(env, board);
     return table.ok() ? "" : table.error().message;
   }
   std::span<std::byte> bytes() {
@@ -34,12 +34,12 @@ class HostTableTest : public testing::Test {
   std::unique_ptr<SharedMemory> memory;
 };
 
-TEST_F(HostTableTest, TheSecondRankOfAHostFindsThatOfTheFirst) {
-  const Result<std::unique_ptr<HostTable>> first = HostTable::open_or_create(env, board, setup());
+TEST_F(PeerHostTableTest, TheSecondRankOfAHostFindsThatOfTheFirst) {
+  const Result<std::unique_ptr<PeerHostTable>> first = PeerHostTable::open_or_create(env, board, setup());
   ASSERT_TRUE(first.ok()) << first.error().message;
-  HostTableSetup other = setup();
+  PeerHostTableSetup other = setup();
   other.silence_ms = 1;
-  const Result<std::unique_ptr<HostTable>> second = HostTable::open_or_create(env, board, other);
+  const Result<std::unique_ptr<PeerHostTable>> second = PeerHostTable::open_or_create(env, board, other);
   ASSERT_TRUE(second.ok()) << second.error().message;
   (*first)->say_silent(0, 99);
   EXPECT_EQ((*second)->silent_since_ns(0), 99);
@@ -50,13 +50,13 @@ TEST_F(HostTableTest, TheSecondRankOfAHostFindsThatOfTheFirst) {
   EXPECT_EQ((*second)->find("c"), -1);
 }
 
-TEST_F(HostTableTest, ItsSizesAreReadOnce) {
-  const std::unique_ptr<HostTable> table = HostTable::open_or_create(env, board, setup()).value();
-  const std::unique_ptr<HostTable> opened = HostTable::open(env, board).value();
+TEST_F(PeerHostTableTest, ItsSizesAreReadOnce) {
+  const std::unique_ptr<PeerHostTable> table = PeerHostTable::open_or_create(env, board, setup()).value();
+  const std::unique_ptr<PeerHostTable> opened = PeerHostTable::open(env, board).value();
   memory = env.open_shared_memory(board + "-hosts").value();
   constexpr std::size_t hosts_at = 12, own_host_at = 20;
   for (std::size_t at = hosts_at; at < own_host_at + 4; ++at) memory->bytes()[at] = std::byte{0x7f};
-  for (HostTable* const each : {table.get(), opened.get()}) {
+  for (PeerHostTable* const each : {table.get(), opened.get()}) {
     EXPECT_EQ(each->hosts(), 2);
     EXPECT_EQ(each->own_host(), 1);
     EXPECT_EQ(each->setup().hosts.size(), 2u);
@@ -65,12 +65,12 @@ TEST_F(HostTableTest, ItsSizesAreReadOnce) {
   }
 }
 
-TEST_F(HostTableTest, WhatIsNoWholeTableIsToldAsSuch) {
+TEST_F(PeerHostTableTest, WhatIsNoWholeTableIsToldAsSuch) {
   EXPECT_THAT(error_of_open(), HasSubstr(board));
   ASSERT_TRUE(env.create_shared_memory(board + "-hosts", 8).ok());
   EXPECT_THAT(error_of_open(), HasSubstr("is too short to be one"));
-  HostTable::remove(env, board);
-  ASSERT_TRUE(HostTable::open_or_create(env, board, setup()).ok());
+  PeerHostTable::remove(env, board);
+  ASSERT_TRUE(PeerHostTable::open_or_create(env, board, setup()).ok());
   EXPECT_EQ(error_of_open(), "");
   constexpr std::size_t layout_at = 8, hosts_at = 12, own_host_at = 20;
   for (const std::size_t at : {layout_at, hosts_at + 2, own_host_at + 3}) {
@@ -94,18 +94,18 @@ class FullEnv final : public ForwardingEnv {
   ExitCode why_;
 };
 
-TEST_F(HostTableTest, NoRoomForItIsSaidAtOnce) {
+TEST_F(PeerHostTableTest, NoRoomForItIsSaidAtOnce) {
   for (const ExitCode why : {ExitCode::does_not_fit, ExitCode::config}) {
     FullEnv full(why);
-    const Result<std::unique_ptr<HostTable>> table = HostTable::open_or_create(full, board, setup());
+    const Result<std::unique_ptr<PeerHostTable>> table = PeerHostTable::open_or_create(full, board, setup());
     ASSERT_FALSE(table.ok());
     EXPECT_EQ(table.error().message, "there is no room");
   }
 }
 
 // It has room for 32 of each host.
-TEST_F(HostTableTest, AnEndIsKeptOnceAndForgottenWhereThereIsNoRoom) {
-  const Result<std::unique_ptr<HostTable>> table = HostTable::open_or_create(env, board, setup());
+TEST_F(PeerHostTableTest, AnEndIsKeptOnceAndForgottenWhereThereIsNoRoom) {
+  const Result<std::unique_ptr<PeerHostTable>> table = PeerHostTable::open_or_create(env, board, setup());
   ASSERT_TRUE(table.ok()) << table.error().message;
   const auto say_ended = [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t process = first; process <= last; ++process)

@@ -1,6 +1,6 @@
 // What a host makes of what it hears of the others: partitions, links in one direction, messages that come
 // late, twice, out of order or from another start.
-#include "watchdog/host_sight.h"
+#include "watchdog/peer_host_monitor.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -15,8 +15,8 @@ using testing::IsEmpty;
 constexpr std::int64_t second = 1'000'000'000;
 constexpr std::uint64_t start = 77;
 
-HostTableSetup setup_of(int hosts, int own) {
-  HostTableSetup setup{.start = start, .own_host = own, .silence_ms = 5'000, .hosts = {}};
+PeerHostTableSetup setup_of(int hosts, int own) {
+  PeerHostTableSetup setup{.start = start, .own_host = own, .silence_ms = 5'000, .hosts = {}};
   for (int i = 0; i < hosts; ++i) setup.hosts.push_back({.name = fmt::format("n{}", i), .port = 1});
   return setup;
 }
@@ -27,8 +27,8 @@ GuardMessage beat(int host, std::uint64_t number, std::vector<std::int32_t> sile
       .start = start, .host = host, .generation = generation, .number = number, .silent = std::move(silent)};
 }
 
-TEST(HostSight, OnlyWhoWasHeardCanFallSilent) {
-  HostSight sight(setup_of(3, 0));
+TEST(PeerHostMonitor, OnlyWhoWasHeardCanFallSilent) {
+  PeerHostMonitor sight(setup_of(3, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   EXPECT_FALSE(sight.out_of_reach(1, 6 * second)) << "for just as long as it may";
   EXPECT_TRUE(sight.out_of_reach(1, 6 * second + 1));
@@ -40,8 +40,8 @@ TEST(HostSight, OnlyWhoWasHeardCanFallSilent) {
 }
 
 // Two sides of a run that is cut into {0, 1} and {2}: each misses the other, and nobody else.
-TEST(HostSight, APartitionIsSeenFromBothSides) {
-  std::vector<HostSight> sights;
+TEST(PeerHostMonitor, APartitionIsSeenFromBothSides) {
+  std::vector<PeerHostMonitor> sights;
   for (int own = 0; own < 3; ++own) sights.emplace_back(setup_of(3, own));
   for (std::uint64_t number = 1; number <= 100; ++number) {
     const std::int64_t now_ns = static_cast<std::int64_t>(number) * second / 10;
@@ -60,8 +60,8 @@ TEST(HostSight, APartitionIsSeenFromBothSides) {
   EXPECT_FALSE(sights[0].out_of_reach(1, 10 * second));
 }
 
-TEST(HostSight, ALinkInOneDirectionIsNone) {
-  HostSight hearing(setup_of(2, 0));
+TEST(PeerHostMonitor, ALinkInOneDirectionIsNone) {
+  PeerHostMonitor hearing(setup_of(2, 0));
   EXPECT_TRUE(hearing.heard(beat(1, 1), second));
   EXPECT_FALSE(hearing.out_of_reach(1, second));
   EXPECT_TRUE(hearing.heard(beat(1, 2, {0}), 2 * second));
@@ -71,16 +71,16 @@ TEST(HostSight, ALinkInOneDirectionIsNone) {
   EXPECT_FALSE(hearing.out_of_reach(1, 3 * second));
 }
 
-TEST(HostSight, WhatAThirdOneDoesNotHearChangesNothingHere) {
-  HostSight sight(setup_of(3, 0));
+TEST(PeerHostMonitor, WhatAThirdOneDoesNotHearChangesNothingHere) {
+  PeerHostMonitor sight(setup_of(3, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1, {2}), second));
   EXPECT_TRUE(sight.heard(beat(2, 1, {1}), second));
   EXPECT_FALSE(sight.out_of_reach(1, second));
   EXPECT_FALSE(sight.out_of_reach(2, second));
 }
 
-TEST(HostSight, RefusesWhatIsLateTwiceOrOfAnotherStart) {
-  HostSight sight(setup_of(2, 0));
+TEST(PeerHostMonitor, RefusesWhatIsLateTwiceOrOfAnotherStart) {
+  PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 5), second));
   EXPECT_FALSE(sight.heard(beat(1, 5), 4 * second)) << "it came before";
   EXPECT_FALSE(sight.heard(beat(1, 4), 4 * second)) << "a newer one came before";
@@ -98,8 +98,8 @@ TEST(HostSight, RefusesWhatIsLateTwiceOrOfAnotherStart) {
   EXPECT_FALSE(sight.out_of_reach(1, 7 * second));
 }
 
-TEST(HostSight, AGuardThatEndsIsNoSilence) {
-  HostSight sight(setup_of(2, 0));
+TEST(PeerHostMonitor, AGuardThatEndsIsNoSilence) {
+  PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.closed(1, second + second / 10);
   EXPECT_FALSE(sight.out_of_reach(1, 11 * second)) << "another guard may begin";
@@ -112,22 +112,22 @@ TEST(HostSight, AGuardThatEndsIsNoSilence) {
   EXPECT_TRUE(sight.out_of_reach(1, 76 * second)) << "closed by this side, because nothing came";
 }
 
-TEST(HostSight, WhoStoodStillHasHeardNobodyAndBlamesNobody) {
-  HostSight sight(setup_of(2, 0));
+TEST(PeerHostMonitor, WhoStoodStillHasHeardNobodyAndBlamesNobody) {
+  PeerHostMonitor sight(setup_of(2, 0));
   EXPECT_TRUE(sight.heard(beat(1, 1), second));
   sight.looked_late(60 * second);
   EXPECT_FALSE(sight.out_of_reach(1, 61 * second));
   EXPECT_TRUE(sight.out_of_reach(1, 66 * second));
 }
 
-TEST(HostSight, RanksOfOtherHostsByTheClockOfThisOne) {
-  HostSight sight(setup_of(3, 0));
+TEST(PeerHostMonitor, RanksOfOtherHostsByTheClockOfThisOne) {
+  PeerHostMonitor sight(setup_of(3, 0));
   GuardMessage message = beat(1, 1);
   message.sent_ns = 900 * second;
   SlotView slot;
   slot.launched_rank = 4;
   slot.begun_ns = 890 * second;
-  slot.beat_ns = 899 * second;
+  slot.heartbeat_ns = 899 * second;
   slot.life_ns = 898 * second;
   message.ranks.push_back(slot);
   message.ended.push_back({.host = 1, .launched_rank = 5, .process = 70, .started_ticks = 7});
@@ -141,7 +141,7 @@ TEST(HostSight, RanksOfOtherHostsByTheClockOfThisOne) {
   EXPECT_FALSE(ranks[0].own_host);
   EXPECT_EQ(ranks[0].slot.launched_rank, 4);
   EXPECT_EQ(ranks[0].slot.begun_ns, 0);
-  EXPECT_EQ(ranks[0].slot.beat_ns, 9 * second);
+  EXPECT_EQ(ranks[0].slot.heartbeat_ns, 9 * second);
   EXPECT_EQ(ranks[0].slot.wait_begun_ns, 0) << "it does not wait";
   EXPECT_EQ(ranks[0].slot.life_ns, 8 * second);
   EXPECT_EQ(ranks[0].slot.storage_begun_ns, 0);

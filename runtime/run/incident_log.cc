@@ -1,4 +1,4 @@
-#include "runtime/run/fault_ledger.h"
+#include "runtime/run/incident_log.h"
 
 #include <fmt/core.h>
 
@@ -38,7 +38,7 @@ std::string steps_again(std::uint64_t count) {
 
 // Reads the lines in order. Time is cut at every event into what it was spent on; whether a step counts is
 // known when the log has been read.
-class LedgerReader::State {
+class IncidentReader::State {
  public:
   void read(const Json& event) {
     const std::string name = text_of(event, "event");
@@ -53,7 +53,7 @@ class LedgerReader::State {
     last_us_ = std::max(last_us_, time_us);
   }
 
-  FaultLedger finish() && {
+  IncidentLog finish() && {
     advance(last_us_, gap_use());
     for (const Piece& piece : pieces_) add(piece);
     for (const auto& [step, times] : computed_) ledger_.lost_steps += times - 1;
@@ -62,7 +62,7 @@ class LedgerReader::State {
 
  private:
   struct Piece {
-    LedgerSpan span;
+    GoodputSpan span;
     std::optional<std::uint64_t> step = {};  // that was made in it
     std::uint64_t time = 0;                  // counted from 1
   };
@@ -228,7 +228,7 @@ class LedgerReader::State {
   // A step counts when it is the last time that it was computed.
   void add(Piece piece) {
     if (piece.step.has_value() && piece.time < computed_[*piece.step]) piece.span.use = SpanUse::lost;
-    std::vector<LedgerSpan>& spans = ledger_.spans;
+    std::vector<GoodputSpan>& spans = ledger_.spans;
     if (!spans.empty() && spans.back().use == piece.span.use) {
       spans.back().end_us = piece.span.end_us;
     } else {
@@ -236,7 +236,7 @@ class LedgerReader::State {
     }
   }
 
-  FaultLedger ledger_;
+  IncidentLog ledger_;
   std::vector<Piece> pieces_;
   std::map<std::uint64_t, std::uint64_t> computed_;  // step -> how often
   std::vector<std::size_t> open_;                    // faults behind which no step was made so far
@@ -252,12 +252,12 @@ class LedgerReader::State {
   bool restarting_ = false;  // it did not
 };
 
-LedgerReader::LedgerReader() : state_(std::make_unique<State>()) {}
-LedgerReader::~LedgerReader() = default;
-void LedgerReader::read(const Json& event) {
+IncidentReader::IncidentReader() : state_(std::make_unique<State>()) {}
+IncidentReader::~IncidentReader() = default;
+void IncidentReader::read(const Json& event) {
   state_->read(event);
 }
-FaultLedger LedgerReader::finish() && {
+IncidentLog IncidentReader::finish() && {
   return std::move(*state_).finish();
 }
 
@@ -268,28 +268,28 @@ std::string_view name_of(SpanUse use) {
   return names[static_cast<std::size_t>(use)];
 }
 
-std::int64_t FaultLedger::time_us(SpanUse use) const {
+std::int64_t IncidentLog::time_us(SpanUse use) const {
   std::int64_t sum = 0;
-  for (const LedgerSpan& span : spans) sum += span.use == use ? span.end_us - span.begin_us : 0;
+  for (const GoodputSpan& span : spans) sum += span.use == use ? span.end_us - span.begin_us : 0;
   return sum;
 }
 
-double FaultLedger::effective_ratio() const {
+double IncidentLog::effective_ratio() const {
   const std::int64_t wall_us = end_us() - begin_us();
   return wall_us > 0 ? static_cast<double>(time_us(SpanUse::training)) / static_cast<double>(wall_us) : 0.0;
 }
 
-bool FaultLedger::disturbed() const {
+bool IncidentLog::disturbed() const {
   return std::ranges::any_of(faults, [](const FaultEntry& fault) { return fault.level != FaultLevel::none; });
 }
 
-FaultLedger read_ledger(std::string_view event_lines) {
-  LedgerReader reader;
+IncidentLog read_incidents(std::string_view event_lines) {
+  IncidentReader reader;
   for_each_event(event_lines, [&](const Json& event) { reader.read(event); });
   return std::move(reader).finish();
 }
 
-std::string summary_of(const FaultLedger& ledger) {
+std::string summary_of(const IncidentLog& ledger) {
   if (!ledger.disturbed()) return "";
   const auto count = [&](FaultLevel level) {
     return std::ranges::count(ledger.faults, level, &FaultEntry::level);
